@@ -1,4 +1,4 @@
-"""The one module that reads clocks, sleeps, rolls dice and makes identifiers.
+"""Clock: the only module that reads clocks, sleeps, draws random numbers and makes identifiers.
 
 Everything else asks here, so a test can put a virtual clock in place (`use`), and the linter can
 forbid `time`, `datetime.now`, `random` and `uuid` everywhere else.
@@ -13,14 +13,14 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What a clock can do. Times are milliseconds since the epoch (UTC), spans are seconds."""
+    """Interface of clocks. Times are milliseconds since the epoch (UTC), spans are seconds."""
 
     def now(self) -> int:
-        """Milliseconds since the epoch."""
+        """Return the milliseconds since the epoch."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never go back; only differences mean something."""
+        """Return seconds that never go back. Only differences have a meaning."""
         ...
 
     def sleep(self, seconds: float) -> None:
@@ -32,46 +32,46 @@ class Clock(Protocol):
         ...
 
     def unique_id(self) -> str:
-        """A new identifier: 32 hexadecimal digits, never given twice."""
+        """Return a new identifier: 32 hexadecimal digits, never given twice."""
         ...
 
     def jitter(self) -> float:
-        """A number in [0, 1)."""
+        """Return a random number in [0, 1)."""
         ...
 
 
 class SystemClock:
-    """The real thing."""
+    """Clock of the operating system."""
 
     def now(self) -> int:
-        """See `Clock.now`."""
+        """Return the time in milliseconds since the epoch."""
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        """See `Clock.monotonic`."""
+        """Return seconds that never go back."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """See `Clock.sleep`."""
+        """Block this thread for `seconds`."""
         time.sleep(seconds)
 
     async def sleep_async(self, seconds: float) -> None:
-        """See `Clock.sleep_async`."""
+        """Let other coroutines run for `seconds`."""
         import asyncio  # 20 ms that `headrace --help` does without
 
         await asyncio.sleep(seconds)
 
     def unique_id(self) -> str:
-        """See `Clock.unique_id`."""
+        """Return a new identifier."""
         return uuid.uuid4().hex
 
     def jitter(self) -> float:
-        """See `Clock.jitter`."""
+        """Return a random number in [0, 1)."""
         return random.random()
 
 
 class VirtualClock:
-    """A clock for tests: it stands still until `advance`; sleeping advances it; ids count up."""
+    """Clock for tests: it stands still until `advance`; sleeping advances it; ids count up."""
 
     def __init__(self, start: int = 0) -> None:
         """Start at `start` milliseconds."""
@@ -79,35 +79,35 @@ class VirtualClock:
         self._ids = 0
 
     def advance(self, milliseconds: int) -> None:
-        """Move time on."""
+        """Advance the time."""
         self._now += milliseconds
 
     def now(self) -> int:
-        """See `Clock.now`."""
+        """Return the time of this clock (ms)."""
         return self._now
 
     def monotonic(self) -> float:
-        """See `Clock.monotonic`."""
+        """Return the time of this clock (s)."""
         return self._now / 1000
 
     def sleep(self, seconds: float) -> None:
-        """See `Clock.sleep`; returns at once, `seconds` later."""
+        """Advance this clock by `seconds`; return at once."""
         self.advance(round(seconds * 1000))
 
     async def sleep_async(self, seconds: float) -> None:
-        """See `Clock.sleep_async`; returns at once, `seconds` later."""
+        """Advance this clock by `seconds`; let other coroutines run once."""
         self.advance(round(seconds * 1000))
         import asyncio
 
         await asyncio.sleep(0)
 
     def unique_id(self) -> str:
-        """See `Clock.unique_id`."""
+        """Return the next number, as an identifier."""
         self._ids += 1
         return f"{self._ids:032x}"
 
     def jitter(self) -> float:
-        """See `Clock.jitter`; always the middle."""
+        """Return 0.5."""
         return 0.5
 
 
@@ -115,19 +115,19 @@ _clock: Clock = SystemClock()
 
 
 def use(clock: Clock) -> Clock:
-    """Put `clock` in place for this process and return the one that was there."""
+    """Install `clock` for this process; return the former one."""
     global _clock
     previous, _clock = _clock, clock
     return previous
 
 
 def now() -> int:
-    """Milliseconds since the epoch."""
+    """Return the milliseconds since the epoch."""
     return _clock.now()
 
 
 def monotonic() -> float:
-    """Seconds that never go back."""
+    """Return seconds that never go back."""
     return _clock.monotonic()
 
 
@@ -142,10 +142,10 @@ async def sleep_async(seconds: float) -> None:
 
 
 def unique_id() -> str:
-    """A new identifier of 32 hexadecimal digits."""
+    """Return a new identifier of 32 hexadecimal digits."""
     return _clock.unique_id()
 
 
 def jitter() -> float:
-    """A number in [0, 1)."""
+    """Return a random number in [0, 1)."""
     return _clock.jitter()

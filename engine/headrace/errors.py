@@ -24,13 +24,13 @@ __all__ = [
 
 
 class HeadraceError(Exception):
-    """What all errors of Headrace share. Never raised itself."""
+    """Base class of all errors of Headrace. Never raised itself."""
 
     exit_code: ClassVar[int] = 70
 
     @classmethod
     def told(cls, message: str) -> HeadraceError:
-        """An error of this class as a task reported it to the driver."""
+        """Return an error of this class as a task reported it to the driver."""
         error = cls.__new__(cls)
         Exception.__init__(error, message)
         return error
@@ -49,7 +49,7 @@ class FencedError(HeadraceError):
 
 
 class ServiceError(HeadraceError):
-    """The outside world failed for longer than the retries allow. Run again when it is back."""
+    """A service failed for longer than the retries allow. Run again when it is back."""
 
     exit_code = 4
 

@@ -1,7 +1,7 @@
-"""The one module that starts threads for the commit protocol, so that a simulation can run them one at a time.
+"""Threads of the commit protocol: the only module that starts them, so that a simulation can run them one at a time.
 
-Tables of a job are committed side by side, and a lease is renewed while its holder works. Both ask here, so a test can put
-threads of its own in place (`use`), as it does with the clock.
+A job's tables are committed in parallel, and a lease is renewed while its holder works. Both use this module, so a test can install
+its own threads (`use`), as with the clock.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ Result = TypeVar("Result")
 
 
 class Threads(Protocol):
-    """What the commit protocol does side by side."""
+    """Interface of parallel work in the commit protocol."""
 
     def map(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """Do some work for each item, for all at once; return the results in the order of the items.
+        """Do some work for all items in parallel; return the results in the order of the items.
 
-        Raises what the work for the first item that failed has raised, when the work for all of them has ended.
+        When all work has ended, raises the error of the first item that failed.
         """
         ...
 
     def repeating(self, seconds: float, work: Callable[[], None], name: str) -> AbstractContextManager[None]:
-        """Do some work every so many seconds for the length of a block, first `seconds` after its beginning."""
+        """Do some work every `seconds` for the length of a block, first `seconds` after its beginning."""
         ...
 
     def lock(self) -> AbstractContextManager[object]:
@@ -36,10 +36,10 @@ class Threads(Protocol):
 
 
 class SystemThreads:
-    """The real ones."""
+    """Threads of the operating system."""
 
     def map(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """See `Threads.map`."""
+        """Do the work for all items in a pool of threads."""
         if not items:
             return []
         with ThreadPoolExecutor(len(items)) as pool:
@@ -47,7 +47,7 @@ class SystemThreads:
 
     @contextmanager
     def repeating(self, seconds: float, work: Callable[[], None], name: str) -> Iterator[None]:
-        """See `Threads.repeating`."""
+        """Repeat the work in a thread of its own."""
         stop = threading.Event()
 
         def repeat() -> None:
@@ -63,7 +63,7 @@ class SystemThreads:
             thread.join()
 
     def lock(self) -> AbstractContextManager[object]:
-        """See `Threads.lock`."""
+        """Return a lock that one thread at a time holds."""
         return threading.Lock()
 
 
@@ -71,19 +71,19 @@ _threads: Threads = SystemThreads()
 
 
 def use(threads: Threads) -> Threads:
-    """Put `threads` in place for this process and return those that were there."""
+    """Install `threads` for this process; return the former ones."""
     global _threads
     previous, _threads = _threads, threads
     return previous
 
 
 def in_parallel(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """Do some work for each item; see `Threads.map`."""
+    """Do some work for all items in parallel; see `Threads.map`."""
     return _threads.map(work, items)
 
 
 def repeating(seconds: float, work: Callable[[], None], name: str) -> AbstractContextManager[None]:
-    """Do some work again and again for the length of a block; see `Threads.repeating`."""
+    """Repeat some work for the length of a block; see `Threads.repeating`."""
     return _threads.repeating(seconds, work, name)
 
 

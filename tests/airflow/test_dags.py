@@ -42,7 +42,7 @@ def test_a_job_is_checked_run_verified_and_compacted(dag_bag):
     assert dag.get_task("compact").words == ["compact", "flights", "--every=7"]
 
 
-def test_a_job_that_is_never_compacted_has_no_such_task(dag_bag, edit_job):
+def test_job_without_compaction_has_no_compact_task(dag_bag, edit_job):
     edit_job("flights", compaction={"every": None})
 
     assert not dag_bag().dags["flights"].has_task("compact")
@@ -59,7 +59,7 @@ def test_a_minimal_job_gets_the_documented_defaults(dag_bag, home):
     assert [asset.uri for asset in dag.get_task("run").outlets] == ["s3://lake/board"]
 
 
-def test_runs_of_a_job_never_overlap_nor_leave_a_gap(dag_bag):
+def test_runs_neither_overlap_nor_leave_gaps(dag_bag):
     dag = dag_bag().dags["flights"]
     run = dag.get_task("run")
 
@@ -70,7 +70,7 @@ def test_runs_of_a_job_never_overlap_nor_leave_a_gap(dag_bag):
     assert run.downstream_task_ids == {"verify", "compact"}
 
 
-def test_runs_that_wait_leave_room_for_the_failed_one(dag_bag):
+def test_waiting_runs_leave_room_for_failed_run(dag_bag):
     assert dag_bag().dags["flights"].max_active_runs == 100
 
 
@@ -196,7 +196,7 @@ def _validated(dag, given):
     return dag.params.validate()
 
 
-def test_one_bad_job_file_leaves_the_other_jobs_alone(dag_bag, home, caplog):
+def test_bad_job_file_does_not_affect_other_jobs(dag_bag, home, caplog):
     (home / "conf" / "jobs" / "broken.yaml").write_text("job: broken\nschedule: [")
     (home / "conf" / "jobs" / "empty.yaml").write_text("")
 
@@ -277,7 +277,7 @@ def test_dag_files_import_neither_spark_nor_pipelines():
     assert not heavy & set(_parse_apart("print(*{m.partition('.')[0] for m in sys.modules})").split())
 
 
-def test_the_time_that_dag_files_take_to_parse_is_shown(record_property):
+def test_parse_time_of_dag_files_is_shown(record_property):
     seconds = float(_parse_apart("print(time.process_time() - started)"))
 
     record_property("seconds_beyond_airflow", seconds)

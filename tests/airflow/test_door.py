@@ -128,7 +128,7 @@ def test_callback_that_is_no_function_is_refused(home, edit_job):
         headrace_dag("flights")
 
 
-def test_dag_of_the_page_on_own_dags_can_be_parsed(home):
+def test_dag_in_docs_page_can_be_parsed(home):
     block = (PROJECT / "docs" / "own-dag.md").read_text().split("```python\n")[1].split("```")[0]
     file = home / "conf" / "jobs" / "flights.yaml"
     (home / "conf" / "jobs" / "shop.yaml").write_text(file.read_text().replace("job: flights", "job: shop"))

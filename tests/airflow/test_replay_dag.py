@@ -82,7 +82,7 @@ def test_job_may_have_no_replay_dag(dag_bag, edit_job, changes):
     assert "flights_replay" not in {asset.name for asset in bag.dags["flights"].get_task("run").outlets}
 
 
-def test_job_with_the_name_of_a_replay_is_refused(dag_bag, home):
+def test_job_named_like_replay_dag_is_refused(dag_bag, home):
     job = yaml.safe_load((home / "conf" / "jobs" / "flights.yaml").read_text())
     (home / "conf" / "jobs" / "flights_replay.yaml").write_text(yaml.safe_dump({**job, "job": "flights_replay"}))
     bag = dag_bag()

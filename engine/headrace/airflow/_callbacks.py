@@ -1,4 +1,4 @@
-"""What the section `airflow` of a job's file sets: where tasks run, and whom Airflow tells."""
+"""Settings of tasks from the section `airflow` of a job's file: pools, queues, callbacks, deadlines."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _log = logging.getLogger(__name__)
 
 
 class NamedCallback:
-    """A callback that imports its function when it is called: parsing a DAG file imports no code of a job."""
+    """Callback that imports its function when it is called, so that parsing a DAG file imports no code of a job."""
 
     def __init__(self, reference: str, home: Path) -> None:
-        """`reference` is package.module:function, importable by Airflow or from `home`."""
+        """Store the reference package.module:function, which must be importable by Airflow or from `home`."""
         self._reference = reference
         self._home = str(home)
 
@@ -33,7 +33,7 @@ class NamedCallback:
 
 
 def task_settings(job: JobConfig) -> dict[str, Any]:
-    """Return what all tasks of a job's DAG have in common."""
+    """Return the settings that all tasks of a job's DAG share."""
     airflow = job.airflow
     settings: dict[str, Any] = {
         "owner": job.owner,
@@ -53,7 +53,7 @@ def task_settings(job: JobConfig) -> dict[str, Any]:
 
 
 def run_settings(job: JobConfig) -> dict[str, Any]:
-    """Return what the task `run` has beyond that."""
+    """Return further settings of the task `run`."""
     settings: dict[str, Any] = {"pool_slots": job.airflow.pool_slots}
     if job.airflow.on_success is not None:
         settings["on_success_callback"] = NamedCallback(job.airflow.on_success, job.home)
@@ -63,7 +63,7 @@ def run_settings(job: JobConfig) -> dict[str, Any]:
 def deadline_of(job: JobConfig) -> DeadlineAlert | None:
     """Return the deadline of a run of the job's DAG; None if it has none.
 
-    Airflow takes a coroutine function for one of the triggerer. One that cannot be imported here is taken for that as well.
+    Airflow runs a coroutine function in the triggerer. A function that cannot be imported here is treated like a coroutine function.
     """
     airflow = job.airflow
     if airflow.deadline is None:
@@ -74,7 +74,7 @@ def deadline_of(job: JobConfig) -> DeadlineAlert | None:
         path = airflow.on_deadline.replace(":", ".")
         try:
             callback = AsyncCallback(path)
-        except AttributeError:  # it is a plain function
+        except AttributeError:  # a plain function
             callback = SyncCallback(path)
     return DeadlineAlert(reference=DeadlineReference.DAGRUN_QUEUED_AT, interval=airflow.deadline, callback=callback)
 

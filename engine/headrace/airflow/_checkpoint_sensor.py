@@ -1,4 +1,4 @@
-"""The sensor that waits until a job has come so far."""
+"""Sensor that waits until a job has reached a milestone."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 class HeadraceCheckpointSensor(BaseSensorOperator):
-    """Wait until a job has made a checkpoint, its watermark has come so far, or it has taken in an interval.
+    """Wait until a job has made a checkpoint, has reached a watermark, or has taken in an interval.
 
     Give at least one of `checkpoint` (an id), `watermark` and `interval_end` (moments: a `datetime`, or ISO 8601, in UTC unless it
-    says otherwise); all may be templates, and all that are given have to be reached. It looks every `poke_interval` seconds. By
-    default it waits in the triggerer, which looks with `headrace status`; `deferrable=False` keeps a worker's place instead.
-    Returns what `headrace status` says of the job.
+    has an offset); all may be templates, and the job must reach all of them. Checks every `poke_interval` seconds. By default it
+    waits in the triggerer, which runs `headrace status`; with `deferrable=False` it occupies a worker instead. Returns the output
+    of `headrace status` on the job.
     """
 
     template_fields: Sequence[str] = ("checkpoint", "watermark", "interval_end")
@@ -44,7 +44,7 @@ class HeadraceCheckpointSensor(BaseSensorOperator):
         deferrable: bool = True,
         **kwargs: Any,
     ) -> None:
-        """Raises `ConfigError` for a job that is not there, or whose file is wrong."""
+        """Read the job's file. Raises `ConfigError` for an unknown job, or a wrong file."""
         config = given_job(job, home)
         super().__init__(**kwargs)
         self.job = config.job
@@ -55,7 +55,7 @@ class HeadraceCheckpointSensor(BaseSensorOperator):
         self._home, self._python = config.home, config.profile.python
 
     def execute(self, context: Context) -> Any:
-        """Wait here, or in the triggerer. Raises `AirflowFailException` when there is nothing to wait for."""
+        """Wait here, or in the triggerer. Raises `AirflowFailException` without a milestone to wait for."""
         if not self.deferrable:
             super().execute(context)
             return self._status()
@@ -65,11 +65,11 @@ class HeadraceCheckpointSensor(BaseSensorOperator):
         return status
 
     def poke(self, context: Context) -> bool:  # noqa: ARG002  Airflow calls it so
-        """Tell whether the job has come so far."""
+        """Return whether the job has reached the milestone."""
         return self._milestone().is_reached(self._status())
 
     def resume(self, context: Context, event: dict[str, Any]) -> Any:  # noqa: ARG002  Airflow calls it so
-        """Return the status that the trigger found. Raises what ends the task where it found an error."""
+        """Return the status from the trigger. Raises the task's error if the trigger met one."""
         if "exit_code" in event:
             raise failure(event["exit_code"], event if "error" in event else None)
         return event
@@ -96,7 +96,7 @@ class HeadraceCheckpointSensor(BaseSensorOperator):
 
 
 def job_status(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return what `headrace status JOB --json` says of its one job."""
+    """Return the entry of the job in the output of `headrace status JOB --json`."""
     (status,) = answer["jobs"]
     return {name: value for name, value in status.items() if name != "error"}
 

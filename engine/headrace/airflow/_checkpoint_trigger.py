@@ -1,4 +1,4 @@
-"""The trigger of the sensor: looks at a job from Airflow's triggerer."""
+"""Trigger of the sensor: checks a job from Airflow's triggerer."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from headrace.errors import EngineBug
 
 
 class CheckpointTrigger(BaseTrigger):
-    """Fire when a job has come so far, or when its status cannot be read.
+    """Fire when a job has reached the milestone, or when its status cannot be read.
 
-    The event is what `headrace status` says of the job, or `exit_code`, with `error` and `message` where the command told them.
-    The command is a process of its own: the triggerer's loop never waits for a table.
+    The event is the output of `headrace status` on the job; or `exit_code`, with `error` and `message` if the command printed them.
+    The command runs in its own process, so the triggerer's loop never waits for a table.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class CheckpointTrigger(BaseTrigger):
         interval_end: str | None,
         poll_interval: float,
     ) -> None:
-        """`poll_interval` is in seconds."""
+        """Store the milestone. `poll_interval` is in seconds."""
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow gives it no types
         self._arguments = {
             "job": job,
@@ -55,7 +55,7 @@ class CheckpointTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", self._arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look until there is something to tell."""
+        """Check until the trigger fires."""
         while True:
             event = await self._look()
             if "exit_code" in event or self._milestone.is_reached(event):
@@ -64,7 +64,7 @@ class CheckpointTrigger(BaseTrigger):
             await clock.sleep_async(self._poll_interval)
 
     async def _look(self) -> dict[str, Any]:
-        """Return the job's status, or why it cannot be read."""
+        """Return the job's status, or the reason why it cannot be read."""
         process = await asyncio.create_subprocess_exec(
             *("headrace", "status", self._job, "--json"),
             env={**os.environ, **task_environment(Path(self._home), self._python)},
@@ -81,7 +81,7 @@ class CheckpointTrigger(BaseTrigger):
         with contextlib.suppress(ValueError):
             content = json.loads(printed)
         if process.returncode or not isinstance(content, dict):
-            told = content if isinstance(content, dict) and "error" in content else {}
-            return {**told, "exit_code": process.returncode or EngineBug.exit_code}
+            error = content if isinstance(content, dict) and "error" in content else {}
+            return {**error, "exit_code": process.returncode or EngineBug.exit_code}
         (status,) = content["jobs"]
         return {name: value for name, value in status.items() if name != "error"}

@@ -23,21 +23,21 @@ _ERROR = re.compile(rf"^({'|'.join(_NAMES)}): (.*)", re.MULTILINE | re.DOTALL)
 
 
 class HeadraceCommand:
-    """One `headrace` command, as a process that can be ended."""
+    """One `headrace` command, as a process that a task can end."""
 
     def __init__(self, words: Sequence[str], home: Path, python: str | None = None) -> None:
-        """`words` are the command's arguments; `home` is the folder that holds `conf/`.
+        """Store the command. `words` are its arguments; `home` is the folder that holds `conf/`.
 
-        The command is that of the environment of `python`, or of the Python that runs the task.
+        Uses the command of the environment of `python`, by default the Python that runs the task.
         """
         self._words = ["headrace", *words]
         self._environment = {**os.environ, **task_environment(home, python)}
         self._process: subprocess.Popen[str] | None = None
 
     def answer(self, log: Any) -> dict[str, Any]:
-        """Run it with `--json`, pass its messages on to `log`, and return what it prints.
+        """Run the command with `--json`, pass its messages to `log`, and return its output.
 
-        Raises what `failure` returns when it ends with another exit code than 0.
+        Raises the exception of `failure` unless the exit code is 0.
         """
         with tempfile.TemporaryFile("w+", encoding="utf-8") as printed:
             with self._started("--json", stdout=printed, stderr=subprocess.PIPE) as process:
@@ -47,7 +47,7 @@ class HeadraceCommand:
             return answer_of(printed.read(), process.returncode)
 
     def shown(self, log: Any) -> tuple[int, dict[str, Any] | None]:
-        """Run it, pass all that it prints on to `log`, and return its exit code, and `error` and `message` where it told them."""
+        """Run the command, pass its output to `log`, and return its exit code, with `error` and `message` if it printed them."""
         with self._started(stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
             lines = []
             for line in process.stdout or ():
@@ -62,19 +62,19 @@ class HeadraceCommand:
         return self._process
 
     def end(self) -> None:
-        """End the process, if it runs. What it has committed stays, and nothing half done is left."""
+        """End the process if it runs. Its commits stay, and it leaves nothing half done."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
 
 
 def answer_of(printed: str, exit_code: int) -> dict[str, Any]:
-    """Return the JSON object that a command printed. Raises what `failure` returns unless the exit code is 0."""
+    """Return the JSON object that a command printed. Raises the exception of `failure` unless the exit code is 0."""
     content: Any = None
     with contextlib.suppress(ValueError):
         content = json.loads(printed)
     if exit_code or not isinstance(content, dict):
-        told = isinstance(content, dict) and {"error", "message"} <= content.keys()
-        raise failure(exit_code, content if told else None)
+        has_error = isinstance(content, dict) and {"error", "message"} <= content.keys()
+        raise failure(exit_code, content if has_error else None)
     return content
 
 

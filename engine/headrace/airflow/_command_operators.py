@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class _JobOperator(BaseOperator):
-    """Run a `headrace` command on a job; return what it prints as JSON.
+    """Run a `headrace` command on a job; return its JSON output.
 
     `job` is the name of a file in `conf/jobs/`, `home` the folder that holds `conf/` ($HEADRACE_HOME, else the nearest folder
     above the DAG file). Exit codes end the task as they do for a run.
     """
 
     def __init__(self, *, job: str | JobConfig, home: str | Path | None = None, **kwargs: Any) -> None:
-        """Raises `ConfigError` for a job that is not there, or whose file is wrong."""
+        """Read the job's file. Raises `ConfigError` for an unknown job, or a wrong file."""
         config = given_job(job, home)
         super().__init__(**{"execution_timeout": config.run.budget + config.run.grace, **kwargs})
         self.job = config.job
@@ -36,7 +36,7 @@ class _JobOperator(BaseOperator):
         raise NotImplementedError
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Run the command; return `job`, and `checkpoint`: what it has made, None if there was nothing to do."""
+        """Run the command; return `job` and `checkpoint` (None if there was nothing to do)."""
         self._command = HeadraceCommand([*self.words(), f"--run-id={context['run_id']}"], self._home, self._python)
         return self._command.answer(self.log)
 
@@ -49,7 +49,7 @@ class _JobOperator(BaseOperator):
 class HeadraceCompactOperator(_JobOperator):
     """Rewrite the state tables of a job to one row per live entry: `headrace compact`.
 
-    With `every`, only if so many runs have committed since the last time.
+    With `every`, only if at least this many runs have committed since the last compaction.
     """
 
     template_fields: Sequence[str] = ("every",)
@@ -66,7 +66,7 @@ class HeadraceCompactOperator(_JobOperator):
 class HeadraceRestoreOperator(_JobOperator):
     """Take state and sinks of a job back to checkpoint `to`, an id or the name of a savepoint: `headrace restore`.
 
-    `why` is kept with the checkpoint that this makes. Nothing is deleted: another restore undoes it.
+    `why` is kept with the new checkpoint. A restore deletes nothing: another restore undoes it.
     """
 
     template_fields: Sequence[str] = ("to", "why")
@@ -82,7 +82,7 @@ class HeadraceRestoreOperator(_JobOperator):
 
 
 class HeadraceSavepointOperator(_JobOperator):
-    """Give the present state of a job a name, which retention spares: `headrace savepoint`. `why` is kept with it."""
+    """Give the present state of a job a name, so that retention keeps it: `headrace savepoint`. `why` is kept with it."""
 
     template_fields: Sequence[str] = ("savepoint", "why")
 

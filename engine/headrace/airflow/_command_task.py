@@ -1,4 +1,4 @@
-"""Tasks that run the command `headrace`, and show all that it prints."""
+"""Tasks that run the command `headrace`, and log its output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class CommandTask(BaseOperator):
     """Run `headrace WORDS` on the jobs of `home`. Exit codes end the task as they do for a run.
 
-    `words` and `python` may be templates; no shell reads them. The command is that of the environment of `python`; empty or None: of
+    `words` and `python` may be templates; no shell reads them. Uses the command of the environment of `python`; if empty or None, of
     the Python that runs the task. With `skip_if_held` the task is skipped, not failed, while another run holds
     the job.
     """
@@ -38,7 +38,7 @@ class CommandTask(BaseOperator):
         self._command: HeadraceCommand | None = None
 
     def execute(self, context: Context) -> None:  # noqa: ARG002  Airflow calls it so
-        """Run the command. Raises `AirflowFailException` where a retry cannot help, and `AirflowException` otherwise."""
+        """Run the command. Raises `AirflowFailException` if a retry cannot help, and `AirflowException` for other failures."""
         self._command = HeadraceCommand(self.words, self._home, self.python or None)
         exit_code, error = self._command.shown(self.log)
         if exit_code == FencedError.exit_code and self._skips_if_held:

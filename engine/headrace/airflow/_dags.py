@@ -1,4 +1,4 @@
-"""All DAGs of a folder of jobs, and the job files that make none."""
+"""DAGs of all jobs in a folder, and errors of job files that make none."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _log = logging.getLogger(__name__)
 def headrace_dags(folder: str) -> dict[str, DAG]:
     """Return the DAGs of the jobs in `folder`, `headrace_maintenance` and `headrace_restore`, by their ids.
 
-    A job has a second one, JOB_replay, unless its file says `replay.dag: false`, or its input cannot be taken in again on a branch.
-    `folder` ends in conf/jobs. A relative one starts at the home: $HEADRACE_HOME, else the nearest folder above the
-    calling DAG file that holds it. A job file that makes no DAG is left out with a warning; `check_job_files`, called
-    in another DAG file, shows it. Raises `ConfigError` when there is no such folder.
+    A job has a second DAG, JOB_replay, unless its file says `replay.dag: false`, or a branch cannot take in its input again.
+    `folder` ends in conf/jobs. A relative one starts at the home: $HEADRACE_HOME, else the nearest folder above the calling DAG
+    file that holds it. Skips a job file that makes no DAG, with a warning; `check_job_files`, called in another DAG file, shows its
+    error. Raises `ConfigError` when there is no such folder.
     """
     home = find_home(folder, dag_file())
     built = _job_dags(home)
@@ -39,9 +39,8 @@ def headrace_dags(folder: str) -> dict[str, DAG]:
 def headrace_dag(job: str, home: str | Path | None = None, cluster: str | None = None) -> DAG:
     """Return the DAG of one job, as `headrace_dags` makes it. Assign it to a global name of the DAG file.
 
-    Airflow finds the job's replay DAG, if it has one, by itself.
-    `home` is the folder that holds `conf/`: $HEADRACE_HOME, else the nearest one above the DAG file, unless given.
-    Raises `ConfigError` for a job that is not there, or whose file is wrong.
+    Airflow finds the job's replay DAG, if it has one, by itself. `home` is the folder that holds `conf/`, by default $HEADRACE_HOME,
+    else the nearest one above the DAG file. Raises `ConfigError` for an unknown job, or a wrong file.
     """
     config = given_job(job, home, cluster)
     if has_replay_dag(config):
@@ -60,7 +59,7 @@ def check_job_files(folder: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _JobDags:
-    """Jobs and their DAGs, by id, and a line for each job file that makes none."""
+    """Jobs, their DAGs by id, and an error line for each job file that makes none."""
 
     jobs: list[JobConfig]
     dags: dict[str, DAG]
@@ -77,7 +76,7 @@ def _job_dags(home: Path) -> _JobDags:
             job = _loaded(name, home)
             dags |= _valid_dags(job, names)
             jobs.append(job)
-        except Exception as error:  # noqa: BLE001  Airflow refuses in many ways; `check_job_files` shows them all
+        except Exception as error:  # noqa: BLE001  Airflow raises many kinds; `check_job_files` shows them all
             kind = "" if isinstance(error, HeadraceError) else f"{type(error).__name__}: "
             failures.append(f"conf/jobs/{name}.yaml makes no DAG: {kind}{error}")
     return _JobDags(jobs=jobs, dags=dags, failures=failures)

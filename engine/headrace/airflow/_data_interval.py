@@ -1,4 +1,4 @@
-"""Refuse a backfill of a DAG run whose data interval is not the one of its logical date."""
+"""Check that a backfill's DAG run has the data interval of its logical date."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 def refuse_foreign_interval(context: Context) -> None:
-    """Raise `AirflowFailException` for a backfill that has taken over a DAG run that was made by hand.
+    """Raise `AirflowFailException` for a backfill that has taken over a manual DAG run.
 
-    Airflow gives a run that is started for a logical date, by a trigger or by `airflow dags test`, the interval before that
-    date. A backfill of the date clears that run and starts it again, with the interval that it has. Those that the scheduler
-    or a backfill has made begin at their logical date.
+    Airflow gives a run that a trigger or `airflow dags test` starts for a logical date the interval before that date. A backfill of
+    the date clears that run and starts it again, with the same interval. Intervals of runs that the scheduler or a backfill makes
+    begin at their logical date.
     """
     run = context["dag_run"]
     date, start, end = run.logical_date, run.data_interval_start, run.data_interval_end

@@ -1,4 +1,4 @@
-"""The differences of a branch as a Markdown table: numbers of rows, no values, since these end in Airflow's database."""
+"""Summary of a branch's differences as a Markdown table: only numbers of rows, since Airflow's database stores the summary."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, Final
 
 _CHANGES: Final = ("added", "gone", "changed", "renewed")
 _LONGEST: Final = 950
-"""Characters: a note of Airflow has 1000 at most."""
+"""Longest summary in characters: a note of Airflow has at most 1000."""
 
 
 def summary(report: Mapping[str, Any]) -> str:
-    """Return what `headrace backfill --report` says of a backfill: how it stands, and how many rows differ in each table."""
+    """Return a summary of the report of `headrace backfill --report`: the outcome, and the number of differing rows by table."""
     lines = [_headline(report)]
     differences = report.get("differences")
     if differences is not None:
@@ -44,7 +44,7 @@ def _rows(differences: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def _table(rows: list[tuple[str, ...]], used: int) -> list[str]:
-    """Return the table, as many rows of it as fit."""
+    """Return the table, with as many rows as fit."""
     lines = ["", f"| table | state of | {' | '.join(_CHANGES)} |", "|---|---|--:|--:|--:|--:|"]
     left = _LONGEST - used - sum(map(len, lines)) - 100
     for number, row in enumerate(rows):

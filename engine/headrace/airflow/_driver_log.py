@@ -1,4 +1,4 @@
-"""The log of spark-submit as a task shows it: the driver's lines, and Spark's only where they matter."""
+"""Log of spark-submit in a task: the driver's lines, and Spark's warnings and errors."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _SPARK_UI = re.compile(r"\bSpark UI at (https?://\S+)")
 
 
 class DriverLog:
-    """A logger that leaves out what Spark logs at level INFO and below, and tells where the Spark UI is.
+    """Logger that leaves out Spark's lines of level INFO and below, and reports the address of the Spark UI.
 
-    It stands in for the logger of the Spark provider's hook, which logs each line of spark-submit's output.
+    It replaces the logger of the Spark provider's hook, which logs each line of spark-submit's output.
     """
 
     def __init__(self, log: Any, *, on_spark_ui: Callable[[str], None], spark_info: bool = False) -> None:
-        """Pass lines on to `log`. `on_spark_ui` gets the address when a line has it. `spark_info` leaves nothing out."""
+        """Pass lines to `log`. `on_spark_ui` gets the address when a line has it. With `spark_info`, leave nothing out."""
         self._log = log
         self._on_spark_ui = on_spark_ui
         self._spark_info = spark_info
 
     def info(self, line: object, *arguments: object, **fields: object) -> None:
-        """Log a line, unless it is Spark's chatter."""
+        """Log a line, unless Spark wrote it at level INFO or below."""
         text = str(line)
         if (address := _SPARK_UI.search(text)) is not None:
             self._on_spark_ui(address[1])

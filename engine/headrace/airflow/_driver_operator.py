@@ -1,4 +1,4 @@
-"""The base of operators that run a driver: spark-submit, through Airflow's Spark provider, or the command without Spark."""
+"""Base of operators that run a driver: through spark-submit of Airflow's Spark provider, or as the command without Spark."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 Report = dict[str, Any]
-"""What a command wrote with `--report`: what it did, or its error."""
+"""Report of a command from `--report`: its result, or its error."""
 
 
 class CommandFailed(Exception):  # noqa: N818  it says what has happened
-    """A command ended with another exit code than 0. `report` has its error, as far as it could tell it."""
+    """A command ended with another exit code than 0. `report` has its error, None if the command wrote none."""
 
     def __init__(self, exit_code: int, report: Report | None) -> None:
         super().__init__(f"exit code {exit_code}")
@@ -42,8 +42,8 @@ class CommandFailed(Exception):  # noqa: N818  it says what has happened
 class DriverOperator(SparkSubmitOperator):
     """Run a `headrace` command as the driver of a job's Spark application, on the job's cluster profile.
 
-    `application_args` are the words of the command, which may be templates. Where `runner`, else the profile, says `local`, the task
-    runs the command itself, without a JVM. `spark_info` shows Spark's lines of level INFO.
+    `application_args` are the words of the command, which may be templates. If `runner`, else the profile, says `local`, the task runs
+    the command itself, without a JVM. `spark_info` shows Spark's lines of level INFO.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class DriverOperator(SparkSubmitOperator):
         self._spark_info = spark_info
 
     def report(self, context: Context) -> Report | None:
-        """Run the command; return its report, None where the driver runs elsewhere and cannot hand it over.
+        """Run the command; return its report, None if the driver runs on another machine and cannot pass it on.
 
-        Raises `CommandFailed` when it ends with another exit code than 0, `AirflowFailException` for words that no command takes, and
+        Raises `CommandFailed` when it ends with another exit code than 0, `AirflowFailException` for invalid words, and
         `AirflowException` when it could not be submitted.
         """
         try:
@@ -81,10 +81,10 @@ class DriverOperator(SparkSubmitOperator):
             return self._submitted(context, report_file) if self._needs_spark else self._ran_here(report_file)
 
     def on_kill(self) -> None:
-        """Kill the command; or the driver, then spark-submit: the provider kills spark-submit's JVM alone.
+        """Kill the command; or the driver, then spark-submit: the provider kills only spark-submit's JVM.
 
-        Spark's Python workers end with the JVM. The driver is a child of it and would only notice at its next
-        call into Spark; until then it would go on computing and committing beside the next attempt.
+        Spark's Python workers end with the JVM. The driver is a child of the JVM and would only notice at its next call into Spark.
+        Until then it would go on computing and committing beside the next attempt.
         """
         if self._command is not None:
             self._command.end()
@@ -93,11 +93,11 @@ class DriverOperator(SparkSubmitOperator):
             super().on_kill()
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002  the provider calls it so
-        """Return the job's sources and sinks to Airflow's OpenLineage provider, as `OperatorLineage`; None without the provider."""
+        """Return the job's sources and sinks as `OperatorLineage` of Airflow's OpenLineage provider; None without the provider."""
         return operator_lineage(self._job)
 
     def prepare(self) -> None:
-        """Make the rendered arguments what spark-submit takes. Raises `ConfigError`."""
+        """Turn the rendered arguments into those of spark-submit. Raises `ConfigError` for invalid ones."""
         self.application_args: list[str] = plain_words(self.application_args or [])
         if not self._needs_spark:
             return
@@ -107,11 +107,11 @@ class DriverOperator(SparkSubmitOperator):
         if self._job.profile.deploy_mode == "client":
             self.env_vars = {**(self.env_vars or {}), **java}
         else:
-            # `env_vars` are the driver's, on another machine: these are for spark-submit, which takes them from this process.
+            # `env_vars` are for the driver on another machine. spark-submit takes its own from this process.
             os.environ.update(java | {"PATH": task_environment(self._job.home, self._job.profile.python)["PATH"]})
 
     def _submitted(self, context: Context, report_file: ReportFile) -> Report | None:
-        """Submit, wait, and return the driver's report. Raises what ends the task when the driver fails."""
+        """Submit, wait, and return the driver's report. Raises `CommandFailed` when the driver fails."""
         if self._hook is None:
             self._hook = self._get_hook()
 
@@ -131,7 +131,7 @@ class DriverOperator(SparkSubmitOperator):
         return report_file.content()
 
     def _ran_here(self, report_file: ReportFile) -> Report | None:
-        """Run the command in a process of its own, and return its report. Raises what ends the task when it fails."""
+        """Run the command in its own process, and return its report. Raises `CommandFailed` when it fails."""
         self._command = HeadraceCommand(self.application_args, self._job.home, self._job.profile.python)
         exit_code, _ = self._command.shown(self.log)
         if exit_code:
@@ -139,9 +139,9 @@ class DriverOperator(SparkSubmitOperator):
         return report_file.content()
 
     def _publish_master(self) -> None:
-        """Make the profile's `master` a connection of this process, since spark-submit takes it from one.
+        """Make the profile's `master` a connection of this process: the provider reads it from a connection.
 
-        A profile that names a `connection` has it from Airflow's own store instead.
+        A profile that names a `connection` uses the one in Airflow's store instead.
         """
         if self._job.profile.connection is None:
             connection = {"conn_type": "spark", "host": self._job.profile.master}
@@ -151,13 +151,13 @@ class DriverOperator(SparkSubmitOperator):
         return None if self._hook is None else self._hook._submit_sp  # noqa: SLF001  the provider offers no other way
 
     def _exit_code(self) -> int | None:
-        """Return spark-submit's exit code; in client mode it is the driver's."""
+        """Return spark-submit's exit code, which in client mode is the driver's."""
         submission = self._submission()
         return None if submission is None else submission.returncode
 
 
 def _arguments(job: JobConfig, words: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the provider's operator: what the job's files say, and above it what was `given`."""
+    """Return the arguments of the provider's operator: those of the job's files, overridden by those `given`."""
     own = submission(job)
     merged = {name: {**own[name], **(given.get(name) or {})} for name in ("conf", "env_vars")}
     return {
@@ -172,7 +172,7 @@ def _arguments(job: JobConfig, words: Sequence[str], given: Mapping[str, Any]) -
 
 
 def _java(home: Path) -> dict[str, str]:
-    """Return JAVA_HOME for spark-submit where only the project has a Java (`headrace setup`), else nothing."""
+    """Return JAVA_HOME for spark-submit if only the project has a Java (`headrace setup`); else an empty mapping."""
     from headrace.provision.java import find_java
 
     java = find_java(home)

@@ -1,4 +1,4 @@
-"""The environment of processes that tasks start."""
+"""Environment of processes that tasks start."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 def task_environment(home: Path, python: str | None = None) -> dict[str, str]:
-    """Return what a task's child process needs beyond the environment of Airflow's own process.
+    """Return the variables that a task's child process needs beyond the environment of Airflow's own process.
 
-    The child runs in `python`, or in the Python that runs the task: `headrace`, `spark-submit` and Spark's Python are those of
+    The child runs in `python`, by default in the Python that runs the task: `headrace`, `spark-submit` and Spark's Python come from
     that environment.
     """
     programs = str(Path(python or sys.executable).parent)

@@ -1,4 +1,4 @@
-"""How a command of Headrace that failed ends its task: at once, or with a retry."""
+"""Failures of tasks: decide whether a failed command ends its task for good, or with a retry."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FINAL = (
     errors.ConflictError,
 )
 FINAL_EXIT_CODES = frozenset(error.exit_code for error in _FINAL)
-"""A retry after these ends the same: somebody has to look first."""
+"""Exit codes after which a retry would end the same: somebody has to act first."""
 
 
 def failure(exit_code: int, report: Mapping[str, Any] | None = None) -> AirflowException:
@@ -35,7 +35,7 @@ def failure(exit_code: int, report: Mapping[str, Any] | None = None) -> AirflowE
 
 
 def _unreported(exit_code: int) -> str:
-    """Return a sentence for a command that could not say why it ended."""
+    """Return a sentence for a command that wrote no report."""
     if exit_code < 0:
         return f"a signal ended the command (signal {-exit_code}; 9 often means that memory ran out). Nothing half done was left."
     known = (

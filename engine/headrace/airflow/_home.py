@@ -1,4 +1,4 @@
-"""Find the home of jobs from the place of a DAG file, and jobs in it."""
+"""Home of jobs: find it from the place of a DAG file, and load jobs from it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _JOBS = ("conf", "jobs")
 
 
 def find_home(folder: str, dag_file: str) -> Path:
-    """Return the folder above `folder`, which is a folder `conf/jobs`.
+    """Return the home: the folder above the folder `conf/jobs` that `folder` names.
 
     A relative `folder` starts at $HEADRACE_HOME, else at the nearest folder above `dag_file` that holds it. The
-    current folder plays no part: Airflow's workers run anywhere. Raises `ConfigError` when there is no such folder.
+    current folder does not matter: Airflow's workers run anywhere. Raises `ConfigError` when there is no such folder.
     """
     if Path(folder).parts[-2:] != _JOBS:
         raise ConfigError(f"'{folder}' must end in conf/jobs, where the command `headrace` looks for jobs")
@@ -29,16 +29,16 @@ def find_home(folder: str, dag_file: str) -> Path:
 def _start(folder: str, dag_file: Path) -> Path:
     if os.environ.get("HEADRACE_HOME"):
         return home_folder()
-    # First the path that Airflow knows: a symbolic link may lead into a folder that has another name tomorrow.
+    # First the path that Airflow knows: the target of a symbolic link may get another name later.
     parents = [*dag_file.absolute().parents, *dag_file.resolve().parents]
     return next((parent for parent in parents if (parent / folder).is_dir()), dag_file.absolute().parent)
 
 
 def given_job(job: str | JobConfig, home: str | Path | None = None, cluster: str | None = None) -> JobConfig:
-    """Return the job that an operator in a DAG file was given, with references to the environment as they are written.
+    """Return the job given to an operator in a DAG file, with unresolved references to the environment.
 
-    A name is a file in `conf/jobs/` of `home`: $HEADRACE_HOME, else the nearest folder above the DAG file, unless given.
-    `cluster` takes the place of the file's own. Raises `ConfigError` for a job that is not there, or whose file is wrong.
+    A name is a file in `conf/jobs/` of `home`, by default $HEADRACE_HOME, else the nearest folder above the DAG file. `cluster`
+    overrides the profile in the file. Raises `ConfigError` for an unknown job, or a wrong file.
     """
     if isinstance(job, JobConfig):
         return job
@@ -47,11 +47,11 @@ def given_job(job: str | JobConfig, home: str | Path | None = None, cluster: str
 
 
 def dag_file() -> str:
-    """Return the file that called: the nearest one on the stack that belongs neither to Headrace nor to Airflow.
+    """Return the calling file: the nearest one on the stack that belongs neither to Headrace nor to Airflow.
 
     Raises `ConfigError` when there is no file, as in an interactive session.
     """
-    frame = sys._getframe(1)  # noqa: SLF001  the file has no other way to say where it lies
+    frame = sys._getframe(1)  # noqa: SLF001  only the stack has the path of the DAG file
     while frame.f_globals.get("__name__", "").partition(".")[0] in {"headrace", "airflow"} and frame.f_back is not None:
         frame = frame.f_back
     file = frame.f_globals.get("__file__")

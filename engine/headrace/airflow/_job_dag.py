@@ -1,4 +1,4 @@
-"""The DAG of a job: check, run, verify, and compact every so many runs."""
+"""DAG of a job: check, run, verify, and regularly compact."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ with all later ones. To go back to an earlier checkpoint: `headrace_restore`.
 _REGISTERED = "An interval that was taken in already is registered with the DAG `{name}_replay`, which computes it again on a branch."
 _REFUSED = "An interval that was taken in already is refused."
 MOST_ACTIVE_RUNS = 100
-"""So many runs may wait for one that failed. Were it one, the failed run could not start again once it is cleared."""
+"""Highest number of active runs. With one, runs that wait for a failed run would keep it from starting again when cleared."""
 
 _UNSCHEDULED_START = datetime(2020, 1, 1, tzinfo=UTC)
 
@@ -57,7 +57,7 @@ def job_dag(job: JobConfig) -> DAG:
         if job.compaction.every:
             compact = _command(job, "compact", f"--every={job.compaction.every}", skip_if_held=True)
             verify >> compact
-            # The next run waits for the tasks right behind `run` (wait_for_downstream): it and compaction both hold the job.
+            # The next run waits for the tasks right after `run` (wait_for_downstream): it and compaction both hold the job.
             run >> compact
     return dag
 
@@ -68,7 +68,7 @@ def _explanation(job: JobConfig) -> str:
 
 
 def _check(job: JobConfig, params: Collection[str]) -> CommandTask:
-    # The first task refuses what the DAG does not know; the operator of the run does as well, for when it is cleared alone.
+    # The first task refuses unknown params; so does the operator of the run, in case only that task is cleared.
     return _command(job, "check", pre_execute=lambda context: refuse_unknown_params(context, params))
 
 
@@ -95,7 +95,7 @@ def _run(job: JobConfig, params: Collection[str]) -> HeadraceRunOperator:
         max_active_tis_per_dag=1,
         depends_on_past=True,
         wait_for_downstream=True,
-        # It compares logical dates, and not every run has one.
+        # Airflow compares logical dates, and not every run has one.
         hold_after_failure=True,
         register_replay=has_replay_dag(job),
         **run_settings(job),

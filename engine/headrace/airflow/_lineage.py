@@ -1,4 +1,4 @@
-"""Datasets of a run for OpenLineage, where Airflow's OpenLineage provider is installed."""
+"""Datasets of a run for OpenLineage, if Airflow's OpenLineage provider is installed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.config import JobConfig, SourceConfig
 
 
 def datasets_of(job: JobConfig) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return namespace and name of what a job reads, and of what it writes, as OpenLineage names them."""
+    """Return OpenLineage's namespace and name of each dataset that a job reads, and of each that it writes."""
     return (
         [_source(source) for source in job.sources.values()],
         [_place(sink.path) for sink in job.sinks.values()],
@@ -18,9 +18,9 @@ def datasets_of(job: JobConfig) -> tuple[list[tuple[str, str]], list[tuple[str, 
 
 
 def operator_lineage(job: JobConfig) -> Any:
-    """Return the provider's `OperatorLineage` for a run of a job; None where the provider is not installed.
+    """Return the provider's `OperatorLineage` for a run of a job; None if the provider is not installed.
 
-    Raises `ModuleNotFoundError` when it is installed and lacks what it needs itself.
+    Raises `ModuleNotFoundError` when the provider is installed without its own dependencies.
     """
     try:
         lineage = import_module("airflow.providers.openlineage.extractors").OperatorLineage
@@ -36,14 +36,14 @@ def operator_lineage(job: JobConfig) -> Any:
 
 
 def _source(source: SourceConfig) -> tuple[str, str]:
-    """Name a topic by its first broker, and anything else by its place."""
+    """Return the dataset of a source: a topic by its first broker, others by their place."""
     if source.topic is not None and source.servers is not None:
         return f"kafka://{source.servers.partition(',')[0].strip()}", source.topic
     return _place(source.path)
 
 
 def _place(path: str) -> tuple[str, str]:
-    """Name a folder on a disk by `file` and its path, one on a store by the bucket and what follows it."""
+    """Return the dataset of a folder: on a disk `file` and the path; on a store the bucket and the rest of the URI."""
     place = urlsplit(path)
     if place.scheme and place.netloc:
         return f"{place.scheme}://{place.netloc}", place.path.strip("/") or "/"

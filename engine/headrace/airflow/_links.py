@@ -15,28 +15,28 @@ if TYPE_CHECKING:
 
 @attrs.define()
 class CheckpointLink(BaseOperatorLink):
-    """Lead to the checkpoint that a run ended with."""
+    """Link to the last checkpoint of a run."""
 
     name = "Headrace checkpoint"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002  Airflow calls it so
-        """Return the address when the task ends; an empty one if it has made no checkpoint."""
+        """Return the address once the task has ended; an empty text if it has made no checkpoint."""
         return str(getattr(operator, "checkpoint_link", ""))
 
 
 @attrs.define()
 class SparkUiLink(BaseOperatorLink):
-    """Lead to the UI of the run's Spark, which is there while the run is, unless the profile turns it off."""
+    """Link to the UI of the run's Spark. It exists during the run, unless the profile turns it off."""
 
     name = "Spark UI"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002  Airflow calls it so
-        """Return the address when the task ends; an empty one if Spark had no UI."""
+        """Return the address once the task has ended; an empty text if Spark had no UI."""
         return str(getattr(operator, "spark_ui_link", ""))
 
 
 def result_page(task_instance: Any) -> str:
-    """Return the address of the page in Airflow's UI that shows what a task returned."""
+    """Return the address of the page in Airflow's UI that shows a task's result."""
     base = conf.get("api", "base_url", fallback="/").rstrip("/")
     dag, run, task = (
         quote(str(part), safe="") for part in (task_instance.dag_id, task_instance.run_id, task_instance.task_id)

@@ -1,4 +1,4 @@
-"""The DAG `headrace_maintenance`: compaction and vacuum of every job's tables, once a week."""
+"""DAG `headrace_maintenance`: compaction and vacuum of every job's tables, once a week."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sensor waits for: how far a job has to be."""
+"""Milestone of a job that a sensor waits for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.errors import ConfigError
 
 @dataclass(frozen=True)
 class Milestone:
-    """A checkpoint, a watermark, the end of an interval, or several of them: all have to be reached. Times are in UTC."""
+    """Checkpoint, watermark, end of an interval, or several of them: the job must reach all. Times are in UTC."""
 
     checkpoint: int | None = None
     watermark: datetime | None = None
@@ -22,7 +22,7 @@ class Milestone:
     def of(cls, *, checkpoint: object = None, watermark: object = None, interval_end: object = None) -> Self:
         """Return a milestone from rendered texts, or values.
 
-        Raises `ConfigError` when none is given, and for a text that is no number or no moment.
+        Raises `ConfigError` without any, and for a text that is not a number or moment.
         """
         number = None if _is_nothing(checkpoint) else _number(checkpoint)
         reached = cls(number, _moment("watermark", watermark), _moment("interval_end", interval_end))
@@ -31,7 +31,7 @@ class Milestone:
         return reached
 
     def is_reached(self, status: Mapping[str, Any]) -> bool:
-        """Tell whether a job, as `headrace status --json` shows it, has come so far."""
+        """Return whether a job has reached the milestone. `status` is its entry in `headrace status --json`."""
         return (
             _at_least(status["checkpoint"], self.checkpoint)
             and _at_least(_moment("watermark", status["watermark"]), self.watermark)
@@ -55,7 +55,7 @@ def _number(value: object) -> int:
 
 
 def _moment(name: str, value: object) -> datetime | None:
-    """Return a moment; one without a time zone is in UTC."""
+    """Return a moment. Without a time zone it is in UTC."""
     if _is_nothing(value):
         return None
     try:

@@ -19,8 +19,8 @@ _LONGEST = 1000
 def write_note(context: Context, text: str, log: Any) -> None:
     """Put a note on the task instance, through the connection `headrace_airflow_api`; without one, do nothing.
 
-    The connection has login and password of an Airflow user who may edit task instances; without a host it is the server
-    of [api] base_url. What goes wrong is a warning: a note is no reason for a run to fail.
+    The connection has login and password of an Airflow user who may edit task instances; without a host, it uses the server
+    of [api] base_url. An error is only logged as a warning: a run must not fail for a note.
     """
     import requests
 

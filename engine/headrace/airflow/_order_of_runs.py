@@ -1,4 +1,4 @@
-"""A run that failed holds up those after it, also where Airflow's `depends_on_past` does not look."""
+"""Order of runs: a failed run blocks later ones, also where Airflow's `depends_on_past` does not check."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ LOOK_EVERY = timedelta(minutes=1)
 
 
 def hold_behind_failed_run(context: Context, log: Any) -> None:
-    """Put the task off for a minute, again and again, while the same task of another run of the DAG has failed.
+    """Reschedule the task for a minute later, repeatedly, while the same task of another run of the DAG has failed.
 
-    With `wait_for_downstream`, a failed task right behind that one counts as well, as it does for Airflow.
+    With `wait_for_downstream`, a failed task right after that one counts as well, as it does for Airflow.
 
-    `depends_on_past` compares logical dates, so it sees no run without one: neither the failed one nor the one to hold up.
-    Not held up is what a person started to mend something: a backfill, a cleared task, a manual run for a logical date (for
-    these Airflow's own rule holds). A failed task that is cleared, or marked as success, holds up no more: so a run that
-    occupies the DAG's only place never waits for one that cannot start.
+    `depends_on_past` compares logical dates, so it ignores runs without one: as the failed run and as the waiting one. Runs that a
+    person starts to repair something do not wait: a backfill, a cleared task, a manual run for a logical date (Airflow's own rule
+    applies to these). A failed task that is cleared, or marked as success, blocks no more: so a run that occupies the DAG's only
+    place never waits for one that cannot start.
 
     Raises `AirflowRescheduleException`, which uses up no retry.
     """
@@ -44,7 +44,7 @@ def hold_behind_failed_run(context: Context, log: Any) -> None:
 
 
 def _watched(task: Any) -> list[str]:
-    """Return the tasks of another run that hold up this one when they have failed."""
+    """Return the tasks of another run whose failure blocks this one."""
     return [task.task_id, *(sorted(task.downstream_task_ids) if task.wait_for_downstream else ())]
 
 
@@ -59,7 +59,7 @@ def _sentence(failed: list[tuple[str, str]]) -> str:
 
 
 def mends(context: Context) -> bool:
-    """Tell whether a person started this run in order to mend something: a backfill, a cleared task, a manual run for a logical date."""
+    """Return whether a person started this run to repair something: a backfill, a cleared task, a manual run for a logical date."""
     run, task_instance = context["dag_run"], context["ti"]
     is_cleared = task_instance.max_tries > (context["task"].retries or 0)
     is_dated = run.run_type == "manual" and run.logical_date is not None

@@ -1,4 +1,4 @@
-"""The params of a job's DAG."""
+"""Params of a job's DAG."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def job_params(job: JobConfig) -> dict[str, Param]:
             None,
             type=["null", "string"],
             pattern=DURATION_PATTERN,
-            description=f"After this, what has not begun is left to the next run; such as 10m. At most, and if empty, {job.run.budget}.",
+            description=f"After this time, such as 10m, leave the rest to the next run. At most, and if empty, {job.run.budget}.",
         ),
         "max_batches": Param(
-            None, type=["null", "integer"], minimum=1, description="End after so many micro-batches; empty: no limit."
+            None, type=["null", "integer"], minimum=1, description="End after this many micro-batches; empty: no limit."
         ),
         "replay": Param(
             False,
             type="boolean",
-            description="Run an interval again that was taken in already, and all later ones after it.",
+            description="Take in an interval again, with all later ones.",
         ),
         "finish": Param(
             False,
             type="boolean",
-            description="At the end, call services once more for all that waits, and never again: then nothing waits.",
+            description="At the end, call services once more for all waiting elements: then nothing waits.",
         ),
         "end_of_input": Param(
             False,
@@ -62,7 +62,7 @@ def job_params(job: JobConfig) -> dict[str, Param]:
 def refuse_unknown_params(context: Context, known: Collection[str]) -> None:
     """Raise `AirflowFailException` if a run was triggered with a param that the DAG does not have.
 
-    Airflow itself takes any name, and the run would do without what was asked for.
+    Airflow itself accepts any name, and the run would ignore the param.
     """
     unknown = [name for name in (context["dag_run"].conf or {}) if name not in known]
     if unknown:

@@ -1,4 +1,4 @@
-"""Processes that a task has started."""
+"""Tree of processes that a task has started."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psutil
 
 
 def kill_descendants(process: Popen[str] | None) -> None:
-    """Kill every process that `process` has started, directly or not; leave `process` itself alone."""
+    """Kill every process that `process` has started, directly or not; do not kill `process` itself."""
     if process is None or process.poll() is not None:
         return
     with contextlib.suppress(psutil.NoSuchProcess):

@@ -1,4 +1,4 @@
-"""What Airflow asks of a provider: the entry point `apache_airflow_provider` leads here."""
+"""Metadata of the Airflow provider: the entry point `apache_airflow_provider` names this module."""
 
 from __future__ import annotations
 

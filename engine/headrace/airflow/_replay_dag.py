@@ -1,4 +1,4 @@
-"""The replay DAG of a job: past intervals that were asked for again, on a branch, until the result is promoted or dropped."""
+"""Replay DAG of a job: computes requested past intervals again on a branch, until the result is promoted or dropped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STEPS: Final = {
     Promote.REFUSE: "The job's file says `replay.promote: refuse`: the branch stays for you to look at.",
 }
 _NOT_PAUSED: Final = False
-"""Airflow keeps no event of an asset for a DAG that is paused: a request would be lost."""
+"""The DAG starts unpaused: Airflow keeps no event of an asset for a paused DAG, so a request would be lost."""
 
 
 def replay_dag(job: JobConfig, *, auto_register: bool = False) -> DAG:

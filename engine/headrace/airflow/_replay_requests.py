@@ -1,4 +1,4 @@
-"""Requests for the replay DAG of a job: events of an asset, each with an interval. Airflow joins those that wait for one DAG run."""
+"""Requests for the replay DAG of a job: events of an asset, each with an interval. Airflow joins waiting events into one DAG run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def replay_id(job: str) -> str:
 
 
 def has_replay_dag(job: JobConfig) -> bool:
-    """Tell whether a job has a replay DAG: its file allows it, its input can be taken in again on a branch, and its driver reports.
+    """Return whether a job has a replay DAG: its file allows it, a branch can take in its input again, and its driver can report.
 
-    A driver in cluster mode cannot tell its task anything.
+    A driver in cluster mode cannot report to its task.
     """
     sources = job.sources.values()
     can_fork = all(source.format != "kafka" and not source.tables and source.interval is not None for source in sources)
@@ -31,15 +31,15 @@ def has_replay_dag(job: JobConfig) -> bool:
 
 
 def replay_asset(job: str) -> Asset:
-    """Return the asset whose events ask for intervals, and by which the replay DAG is scheduled.
+    """Return the asset whose events request intervals. It schedules the replay DAG.
 
-    Its name is that of the DAG: assets of sinks have a dot in theirs.
+    It has the name of the DAG, without a dot; names of sinks' assets have one.
     """
     return Asset(name=replay_id(job), group="headrace", extra={"job": job})
 
 
 def register(job: str, start: str, end: str, outlets: Sequence[Any], context: Context) -> list[Any]:
-    """Ask for an interval to be taken in again; return the outlets of the task that has done so: the asset alone."""
+    """Request an interval to be taken in again; return the outlets of the requesting task: only the asset."""
     asset = replay_asset(job)
     registered = [outlet for outlet in outlets if outlet == asset]
     for outlet in registered:
@@ -48,15 +48,15 @@ def register(job: str, start: str, end: str, outlets: Sequence[Any], context: Co
 
 
 def without_replay(job: str, outlets: Sequence[Any]) -> list[Any]:
-    """Return the outlets of a run that asks for nothing."""
+    """Return the outlets of a run without a request."""
     asset = replay_asset(job)
     return [outlet for outlet in outlets if outlet != asset]
 
 
 def requested(context: Context) -> tuple[str, str]:
-    """Return from when to when a run of the replay DAG is to take input in again: what all requests span, and its params.
+    """Return start and end of the interval for a run of the replay DAG: the span of all requests and of its params.
 
-    Raises `AirflowFailException` when there is neither, or a moment is none.
+    Raises `AirflowFailException` without both, and for an invalid moment.
     """
     events = [event for of_asset in context["triggering_asset_events"].values() for event in of_asset]
     wishes = [event.extra for event in events]
@@ -75,7 +75,7 @@ def requested(context: Context) -> tuple[str, str]:
 
 
 def _moment(text: str | None) -> datetime:
-    """Return a moment in UTC. Raises `ValueError` or `TypeError` for a text that is none."""
+    """Return a moment in UTC. Raises `ValueError` or `TypeError` for an invalid text."""
     if text is None:
         raise ValueError("'from' or 'to' is missing")
     moment = datetime.fromisoformat(text)

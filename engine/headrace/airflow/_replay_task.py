@@ -1,4 +1,4 @@
-"""The tasks `backfill` and `promote` of the replay DAG: `headrace backfill` on the one branch that the DAG has."""
+"""Tasks `backfill` and `promote` of the replay DAG: they run `headrace backfill` on the DAG's branch."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context
 
 BRANCH: Final = "replay"
-"""The branch of the replay DAG."""
+"""Name of the replay DAG's branch."""
 
 _SERVICES: Final = timedelta(minutes=5)
 _HELD: Final = timedelta(minutes=1)
 
 
 class ReplayTask(DriverOperator):
-    """Run `headrace backfill` for what was requested; return what came of it, and put it into the note.
+    """Run `headrace backfill` for the requested interval; return its result, and write it into the note.
 
-    With `only_open` it goes on with the branch that is there, and never begins one. A backfill that ran out of its budget goes on at
-    once, one whose services are down, or whose job or branch another run holds, in some minutes: neither uses up a retry.
+    With `only_open` it continues an open branch, and never begins one. If the budget ran out, the backfill continues at once; if
+    services are down, or another run holds the job or the branch, some minutes later. Neither uses up a retry.
     """
 
     operator_extra_links: Collection[BaseOperatorLink] = (SparkUiLink(),)
 
     def __init__(self, *, job: JobConfig, promote: Promote, only_open: bool = False, **kwargs: Any) -> None:
-        """`promote` is what happens to the result, whatever the job's file says."""
+        """Store the options. `promote` overrides the job's file."""
         words = [
             "backfill",
             job.job,
@@ -55,7 +55,7 @@ class ReplayTask(DriverOperator):
         super().__init__(job=job, application_args=words, **kwargs)
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # the provider's returns nothing
-        """Run it. Raises `AirflowRescheduleException` where it goes on later, and what `failure` returns."""
+        """Run the backfill. Raises `AirflowRescheduleException` to continue later, and the exception of `failure`."""
         start, end = requested(context)
         self.application_args = [*(self.application_args or []), option("from", start), option("to", end)]
         self.log.info("asked for %s to %s", start, end)
@@ -76,7 +76,7 @@ class ReplayTask(DriverOperator):
 
 
 def _refuse_unfinished(report: Mapping[str, Any]) -> None:
-    """Raise what lets a backfill that is not through go on."""
+    """Raise `AirflowRescheduleException` for a backfill that must continue."""
     if report["outcome"] == "waiting":
         raise _later(_SERVICES)
     if report["outcome"] == "unfinished":
@@ -91,7 +91,7 @@ def _later(delay: timedelta) -> AirflowRescheduleException:
 
 
 def _without_values(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the report without rows: values of keys and states are no business of Airflow's database."""
+    """Return the report without rows: Airflow's database must not store values of keys and states."""
     differences = report.get("differences")
     if differences is None:
         return dict(report)

@@ -1,4 +1,4 @@
-"""The file in which a driver on this machine tells its task what it did."""
+"""Report file: a driver on this machine passes its report to its task in it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Self
 
 
 class ReportFile:
-    """A file in a temporary folder of its own, for the length of a block."""
+    """File in its own temporary folder, for the length of a block."""
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="headrace-run-"))
@@ -27,11 +27,11 @@ class ReportFile:
 
     @property
     def path(self) -> Path:
-        """Where the driver writes it."""
+        """Return the path to which the driver writes the report."""
         return self._folder / "report.json"
 
     def content(self) -> dict[str, Any] | None:
-        """Return what the driver wrote; None if it came to no end of its own."""
+        """Return the driver's report; None if the driver was killed before it wrote one."""
         with contextlib.suppress(OSError, ValueError):
             content = json.loads(self.path.read_bytes())
             return content if isinstance(content, dict) else None

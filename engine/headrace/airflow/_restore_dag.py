@@ -1,4 +1,4 @@
-"""The DAG `headrace_restore`: take a job back to one of its checkpoints. Started by hand."""
+"""DAG `headrace_restore`: take a job back to one of its checkpoints. Started by hand."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from headrace.config import JobConfig
 RESTORE = "headrace_restore"
 _EXPLANATION = """
 Makes the state of checkpoint `checkpoint` the newest one, as a checkpoint of its own: nothing is deleted, so this
-can be undone by restoring again. The job's next run goes on from there and reads its input again from there.
-`headrace checkpoints JOB` lists what there is. Pause the job's DAG first.
+can be undone by restoring again. The job's next run continues from there, and reads later input again.
+`headrace checkpoints JOB` lists the checkpoints. Pause the job's DAG first.
 """
 
 
@@ -47,7 +47,7 @@ def restore_dag(jobs: Sequence[JobConfig], home: Path) -> DAG:
 
 
 def _pythons(jobs: Sequence[JobConfig]) -> dict[str, str]:
-    """Return the Python of jobs that run in one of their own, by job."""
+    """Return the Python of each job that has its own, by job."""
     return {job.job: job.profile.python for job in jobs if job.profile.python is not None}
 
 
@@ -59,6 +59,6 @@ def _params(jobs: Sequence[str]) -> dict[str, Param]:
             type="string",
             minLength=3,
             maxLength=500,
-            description="Is kept with the checkpoint, for those who come after.",
+            description="The reason, kept with the checkpoint.",
         ),
     }

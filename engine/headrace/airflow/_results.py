@@ -1,4 +1,4 @@
-"""What a run returns, which assets it updates, and what it warns of."""
+"""Result of a run's task: its report, the assets that it updates, and its warnings."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 Result = dict[str, Any]
-"""The report of `headrace run`, with `interval` as a pair. It is the XCom of the task."""
+"""Report of `headrace run`, with `interval` as a pair: the XCom of the task."""
 
 
 def sink_asset(job: str, sink: str, path: str) -> Asset:
-    """Return the asset of a sink at `path` (a folder or a URI), as the run operator updates it and a DAG is scheduled by it."""
+    """Return the asset of a sink at `path` (a folder or a URI). The run operator updates it, and it can schedule DAGs."""
     return Asset(
         name=f"{job}.{sink}",
         uri=path if "://" in path else f"file://{path}",
@@ -42,8 +42,8 @@ def result_of(report: Result) -> Result:
 def announce(result: Result, outlets: Sequence[Any], context: Context) -> list[Any]:
     """Put the result into the events of the sinks' assets; return the outlets without sinks that have no news.
 
-    News is what no event has told: a failed run may have published a checkpoint, and the next one then tells of it.
-    Outlets that are no sink of the job stay as they are.
+    A sink has news if no event has reported its last checkpoint: a failed run may have published one, and the next run then reports
+    it. Outlets that are not sinks of the job stay.
     """
     kept = []
     for outlet in outlets:
@@ -60,7 +60,7 @@ def announce(result: Result, outlets: Sequence[Any], context: Context) -> list[A
 
 
 def degraded(result: Result) -> str | None:
-    """Return a sentence about what a run left undone or set aside; None if there is nothing to say."""
+    """Return a sentence on waiting elements and rows in quarantine; None if there are none."""
     job, waiting, quarantined = result["job"], result["waiting"], result["quarantined"]
     sentences = []
     if waiting:
@@ -71,7 +71,7 @@ def degraded(result: Result) -> str | None:
 
 
 def _sink_of(outlet: Any, result: Result) -> str | None:
-    """Return the sink that an outlet stands for; None if it is something else."""
+    """Return the sink of an outlet; None if it is not a sink of the job."""
     if not isinstance(outlet, Asset) or outlet.extra.get("job") != result["job"]:
         return None
     sink = outlet.extra.get("sink")
@@ -79,20 +79,22 @@ def _sink_of(outlet: Any, result: Result) -> str | None:
 
 
 def _has_news(asset: Asset, sink: str, result: Result) -> bool:
-    """Tell whether the sink has a checkpoint that the asset's last event did not tell of. In doubt there is news."""
+    """Return whether the sink has a checkpoint that the asset's last event did not report. True if unknown."""
     about = result["sinks"][sink]
     if about["version"] is None:
         return bool(about["rows"])
     if about["checkpoint"] is None:
         return False
-    told = _last_told(asset, sink)
+    reported = _last_told(asset, sink)
     return (
-        told is None or told.get("checkpoint") != about["checkpoint"] or (told.get("version") or 0) > about["version"]
+        reported is None
+        or reported.get("checkpoint") != about["checkpoint"]
+        or (reported.get("version") or 0) > about["version"]
     )
 
 
 def _last_told(asset: Asset, sink: str) -> Result | None:
-    """Return what the asset's last event says of the sink; None if there is none, or it says nothing."""
+    """Return the sink's entry in the asset's last event; None without one."""
     from airflow.sdk.execution_time.context import InletEventsAccessor
 
     events = InletEventsAccessor(asset_name=asset.name, asset_uri=asset.uri).ascending(False).limit(1)
@@ -100,5 +102,5 @@ def _last_told(asset: Asset, sink: str) -> Result | None:
         extras: list[Any] = [event.extra for event in events]
     except AirflowRuntimeError:
         return None
-    told = (extras[0] or {}).get("sinks", {}).get(sink) if extras else None
-    return told if isinstance(told, dict) else None
+    reported = (extras[0] or {}).get("sinks", {}).get(sink) if extras else None
+    return reported if isinstance(reported, dict) else None

@@ -1,4 +1,4 @@
-"""The operator of a run: spark-submit, through Airflow's Spark provider, or the command without Spark."""
+"""Operator of a run: through spark-submit of Airflow's Spark provider, or as the command without Spark."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 INTERVAL_START = "{{ dag_run.data_interval_start.isoformat() if dag_run.data_interval_start else '' }}"
 INTERVAL_END = "{{ dag_run.data_interval_end.isoformat() if dag_run.data_interval_end else '' }}"
-# A retry has the id of its run, and goes on with its work. A task that somebody cleared is another run: clearing raises
-# max_tries.
+# A retry has the id of its run, and continues it. A cleared task is another run: clearing raises max_tries.
 MODE = "{{ 'interval' if dag_run.run_type == 'backfill' else 'auto' }}"
 RUN_ID = "{{ run_id }}{{ '.' ~ (ti.max_tries - task.retries) if ti.max_tries > task.retries else '' }}"
 
@@ -38,15 +37,15 @@ class HeadraceRunOperator(DriverOperator):
 
     Give `job` as the name of a file in `conf/jobs/`; `home` is the folder that holds `conf/` ($HEADRACE_HOME, else the nearest
     folder above the DAG file). All other options are those of `headrace run`, may be templates, and are left out when they
-    render to nothing. With `runner="local"`, or where the cluster profile says so, the task runs the command itself, on the machine of
-    the task and without a JVM. The task returns the run's report, and updates the assets of the job's sinks that have news.
+    render to nothing. With `runner="local"`, or if the cluster profile says so, the task runs the command itself, on its own machine and
+    without a JVM. The task returns the run's report, and updates the assets of the job's sinks that have news.
 
     `budget` can shorten the run's budget, never prolong it: Airflow ends the task at the budget and grace of the job's file.
     References to the environment in the profile's Spark settings are replaced when the task runs, so that the serialised DAG
-    holds no secret. `checkpoint_url` is where "Headrace checkpoint" leads, with `{job}`, `{checkpoint}` and `{folder}`; without
-    it, to what the task returned. `spark_info` shows Spark's lines of level INFO. `hold_after_failure` lets a run wait while the
-    same task of another run of the DAG has failed. `known_params`, if given, are the params that the DAG may be triggered with.
-    `register_replay`: a cleared or backfilled run whose interval was taken in already ends well, and starts the job's replay DAG.
+    holds no secret. `checkpoint_url` is the target of the link "Headrace checkpoint", with `{job}`, `{checkpoint}` and `{folder}`; by
+    default the task's result. `spark_info` shows Spark's lines of level INFO. With `hold_after_failure` a run waits while the same
+    task of another run of the DAG has failed. `known_params`, if given, are the only params that the DAG accepts. With
+    `register_replay`, a cleared or backfilled run whose interval was taken in already succeeds, and starts the job's replay DAG.
     """
 
     operator_extra_links: Collection[BaseOperatorLink] = (CheckpointLink(), SparkUiLink())
@@ -77,7 +76,7 @@ class HeadraceRunOperator(DriverOperator):
         register_replay: bool = False,
         **kwargs: Any,
     ) -> None:
-        """Raises `ConfigError` for a job that is not there, or whose file is wrong."""
+        """Read the job's file. Raises `ConfigError` for an unknown job, or a wrong file."""
         config = given_job(job, home, cluster)
         words = {
             "runner": runner,
@@ -103,10 +102,10 @@ class HeadraceRunOperator(DriverOperator):
         self._known_params = None if known_params is None else frozenset(known_params)
 
     def execute(self, context: Context) -> Result | None:  # type: ignore[override]  # the provider's returns nothing
-        """Run the job; return what it did, None where the driver runs elsewhere and cannot hand it over.
+        """Run the job; return its report, None if the driver runs on another machine and cannot pass it on.
 
-        Raises `AirflowFailException` where a retry cannot help, `AirflowRescheduleException` behind a failed run, and
-        `AirflowException` otherwise.
+        Raises `AirflowFailException` if a retry cannot help, `AirflowRescheduleException` after a failed run, and
+        `AirflowException` for other failures.
         """
         if self._known_params is not None:
             refuse_unknown_params(context, self._known_params)
@@ -122,17 +121,17 @@ class HeadraceRunOperator(DriverOperator):
         return None if report is None else self._finished(result_of(report), context)
 
     def prepare(self) -> None:
-        """Make the rendered arguments what spark-submit takes. Raises `ConfigError`."""
+        """Turn the rendered arguments into those of spark-submit. Raises `ConfigError` for invalid ones."""
         super().prepare()
         _check_budget(value_of("budget", self.application_args), self._job.run.budget)
 
     def _is_for_replay(self, failed: CommandFailed, context: Context) -> bool:
-        """Tell whether somebody asks for an interval again, and the job's replay DAG is to take it in."""
+        """Return whether the run failed because its interval was taken in already, and the job's replay DAG can take it in again."""
         is_taken_in = failed.report is not None and failed.report.get("is_taken_in", False)
         return is_taken_in and replay_asset(self._job.job) in self.outlets and mends(context)
 
     def _registered(self, context: Context) -> Result:
-        """Ask the job's replay DAG for the interval of this run; say so in log and note."""
+        """Request the interval of this run from the job's replay DAG; write that into log and note."""
         words = self.application_args
         asked = [value_of(name, words) or "" for name in ("interval-start", "interval-end")]
         self.outlets = register(self._job.job, asked[0], asked[1], self.outlets, context)
@@ -145,11 +144,11 @@ class HeadraceRunOperator(DriverOperator):
         return {"job": self._job.job, "run_id": context["run_id"], "interval": asked, "registered": True}
 
     def _finished(self, result: Result, context: Context) -> Result:
-        """Tell assets, links, log and note of a run that ended well."""
+        """Update assets, links, log and note after a successful run; return its result."""
         self.checkpoint_link = self._link_to(result, context)
-        if said := degraded(result):
-            self.log.warning("%s: %s", self._job.job, said)
-            write_note(context, said, self.log)
+        if warning := degraded(result):
+            self.log.warning("%s: %s", self._job.job, warning)
+            write_note(context, warning, self.log)
         self.outlets = announce(result, without_replay(self._job.job, self.outlets), context)
         return result
 
@@ -161,7 +160,7 @@ class HeadraceRunOperator(DriverOperator):
 
 
 def _check_budget(budget: str | None, longest: timedelta) -> None:
-    """Raise `ConfigError` for a budget that is none, or is longer than the job's own."""
+    """Raise `ConfigError` for an invalid budget, and for one longer than the job's own."""
     if budget is None:
         return
     try:

@@ -1,4 +1,4 @@
-"""What spark-submit is told of a job: its cluster, the code and configuration that travel with it, and the words of the run."""
+"""Arguments of spark-submit for a job: its cluster, the code and configuration to ship, and the words of the run."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from headrace.config import ClusterConfig, JobConfig
 
 _DRIVER = Path(headrace.__file__).parent / "cli" / "submit" / "driver.py"
 _HOME = "headrace-home"
-"""The folder of the driver's container that `conf/` is unpacked in."""
+"""Folder of the driver's container in which `conf/` is unpacked."""
 
 
 def submission(job: JobConfig) -> dict[str, Any]:
-    """Return arguments of `SparkSubmitOperator` that the job's cluster profile gives."""
+    """Return the arguments of `SparkSubmitOperator` from the job's cluster profile."""
     profile = job.profile
     return {
         "application": str(_DRIVER),
@@ -31,8 +31,8 @@ def submission(job: JobConfig) -> dict[str, Any]:
         "files": ",".join(profile.files) or None,
         "archives": ",".join(profile.archives) or None,
         "env_vars": _environment(job),
-        # A retry is a run of its own, which the job's lease keeps apart from one that goes on; without tracking by YARN's REST
-        # server the provider would refuse cluster mode.
+        # A retry is a separate submission, and the job's lease keeps it apart from one that still runs. Without tracking by YARN's
+        # REST server the provider would refuse cluster mode.
         "durable": False,
     }
 
@@ -43,10 +43,10 @@ def run_words(job: JobConfig, options: Mapping[str, object]) -> list[str]:
 
 
 def packed_home(job: JobConfig, folder: Path) -> str:
-    """Pack the job's file and its profile into an archive in `folder`; return it as `--archives` takes it.
+    """Pack the job's file and its profile into an archive in `folder`; return the value for `--archives`.
 
-    A driver in cluster mode has nothing of this machine. References to the environment travel as they are written: secrets
-    stay where they are.
+    A driver in cluster mode has no file of this machine. References to the environment stay unresolved, so secrets stay where they
+    are.
     """
     archive = folder / f"{_HOME}.tar.gz"
     with tarfile.open(archive, "w:gz") as packed:
@@ -56,7 +56,7 @@ def packed_home(job: JobConfig, folder: Path) -> str:
 
 
 def _settings(profile: ClusterConfig) -> dict[str, str]:
-    """Return the profile's Spark settings. Where executors have a Python of their own, the driver keeps the one it has here."""
+    """Return the profile's Spark settings. If executors have their own Python, the driver keeps the one of this machine."""
     settings = dict(profile.spark)
     if profile.deploy_mode == "client" and profile.python is not None and "spark.pyspark.python" in settings:
         settings.setdefault("spark.pyspark.driver.python", profile.python)
@@ -64,7 +64,7 @@ def _settings(profile: ClusterConfig) -> dict[str, str]:
 
 
 def _environment(job: JobConfig) -> dict[str, str]:
-    """Return the driver's environment. In cluster mode the provider hands it to the driver's container, which has no path of ours."""
+    """Return the driver's environment. In cluster mode the provider passes it to the driver's container, which has none of this machine's paths."""
     if job.profile.deploy_mode == "cluster":
         return {"HEADRACE_HOME": f"./{_HOME}"}
     return task_environment(job.home, job.profile.python)

@@ -1,4 +1,4 @@
-"""The words of a `headrace` command from options that Airflow renders when the task runs."""
+"""Words of a `headrace` command, made from options that Airflow renders when the task runs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ SWITCHES = frozenset({"--replay", "--finish", "--end-of-input", "--force-fail-ov
 
 
 def option(name: str, value: object) -> str:
-    """Return `--name=value`, where `value` may be a template; `plain_words` makes of it what the command takes."""
+    """Return `--name=value`. `value` may be a template; `plain_words` converts the rendered word."""
     return f"--{name}={'' if value is None else value}"
 
 
 def plain_words(words: Sequence[str]) -> list[str]:
-    """Return rendered `words` as the command takes them: without options that have no value, switches without theirs.
+    """Return rendered `words` in the command's form: without options that have no value, and with plain switches.
 
     Raises `ConfigError` for a switch that is neither true nor false.
     """
@@ -32,7 +32,7 @@ def plain_words(words: Sequence[str]) -> list[str]:
 
 
 def value_of(name: str, words: Sequence[str]) -> str | None:
-    """Return the value of option `--name` in `words`; None if it is not there."""
+    """Return the value of option `--name` in `words`; None if it is missing."""
     beginning = f"--{name}="
     return next((word.removeprefix(beginning) for word in words if word.startswith(beginning)), None)
 

@@ -1,4 +1,4 @@
-"""The `headrace` command. Importing it loads Typer and nothing heavier; each command imports its own."""
+"""Command line `headrace`. Importing it loads Typer and nothing heavier; each command imports its own modules."""
 
 from headrace.cli._app import app, main
 

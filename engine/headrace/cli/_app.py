@@ -1,4 +1,4 @@
-"""The application: all commands under one roof, and the one place where errors become exit codes."""
+"""Application of the command line: registers all commands, and turns errors into exit codes."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from headrace.cli._errors import exit_code_of, report
 
 HELP = """Run, inspect and rewind stateful pipelines whose state lives in Delta tables.
 
-JOB is a file in conf/jobs/ and may be left out where there is only one. `--json` prints one JSON
+JOB is a file in conf/jobs/; leave it out if there is only one. `--json` prints one JSON
 document on stdout; messages always go to stderr.
 
-Commands that run, read or maintain one job take --branch NAME: then it is that of a branch ('headrace branch').
+Commands that run, read or maintain one job take --branch NAME to work on a branch of it ('headrace branch').
 
 Something is wrong?  headrace doctor,  headrace check JOB,  headrace status,  headrace reconcile JOB
 
@@ -60,10 +60,10 @@ _ON_BRANCHES = {
 
 
 class _Commands(TyperGroup):
-    """Typer's group, with an answer to every exception."""
+    """Typer's group with an exit code for every exception."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Give --branch to the commands that work on branches."""
+        """Add --branch to the commands that work on branches."""
         super().__init__(*args, **kwargs)
         option = _branch_option()
         for path, command in _paths("", self.commands):
@@ -71,18 +71,18 @@ class _Commands(TyperGroup):
                 command.params.append(option)
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """Forget the branch of a command before: there may be several in a process."""
+        """Reset the branch: one process may run several commands."""
         BRANCH.set(None)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; report what it raises and end with the exit code of its class."""
+        """Run the command; report its error, and exit with the code of the error's class."""
         as_json = "--json" in [*ctx._protected_args, *ctx.args]  # noqa: SLF001 - typer has no public name for them
         try:
             return super().invoke(ctx)
         except (typer.Exit, typer.Abort):
             raise
-        except BrokenPipeError:  # the reader of our output has had enough: `headrace ... | head`
+        except BrokenPipeError:  # the reader has closed the pipe: `headrace ... | head`
             sys.stderr.close()
             raise typer.Exit(0) from None
         except (Exception, KeyboardInterrupt) as error:
@@ -102,18 +102,18 @@ def _paths(before: str, commands: Mapping[str, Any]) -> Iterator[tuple[str, Any]
 
 
 def _branch_option() -> Any:
-    """Return --branch, whose value is kept for `load`. Typer makes options of functions alone."""
-    made = typer.Typer(add_completion=False)
-    made.command()(_with_branch)
-    return typer.main.get_command(made).params[0]
+    """Return the option --branch, whose value is kept for `load`. Typer makes options only from functions."""
+    app = typer.Typer(add_completion=False)
+    app.command()(_with_branch)
+    return typer.main.get_command(app).params[0]
 
 
 def _with_branch(branch: Branch = None) -> None:
-    """Take the option."""
+    """Declare the option."""
 
 
 def _is_typers_own(error: BaseException) -> bool:
-    """A wrong option or argument: Typer words these well, and ends with 2."""
+    """Return whether Typer raised the error for a wrong option or argument: it reports these itself, and exits with 2."""
     return hasattr(error, "format_message")
 
 
@@ -167,5 +167,5 @@ for module in (
 
 
 def main() -> None:
-    """Run the command that the process was started with; ends the process with its exit code."""
+    """Run the command of this process, and exit with its code."""
     app(prog_name="headrace")

@@ -1,4 +1,4 @@
-"""What commands share that change a job for good: a dry run unless `--apply` is given, and a reason."""
+"""Options of commands that change a job for good: a dry run unless `--apply` is given, and a reason."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated, Optional
 
 import typer
 
-Apply = Annotated[bool, typer.Option("--apply", help="Do it. Without: a dry run, which changes nothing.")]
+Apply = Annotated[bool, typer.Option("--apply", help="Do it. Without it: a dry run, which changes nothing.")]
 ApplyWhy = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--why", help="With --apply: the reason, kept with what is done."),
+    typer.Option("--why", help="With --apply: the reason, recorded with the change."),
 ]
 NOT_CHANGED = "Nothing was changed. --apply does it."
 
@@ -20,13 +20,13 @@ def reason(why: str | None) -> str:
     from headrace.errors import ConfigError
 
     if not why:
-        msg = 'this needs a reason, which is kept with what is done: add --why "...". Nothing was changed.'
+        msg = 'this needs a reason, which is recorded with the change: add --why "...". Nothing was changed.'
         raise ConfigError(msg)
     return why
 
 
 def show_rows(rows: Mapping[str, int], what: str) -> None:
-    """Print how many rows there are of what, table by table."""
+    """Print the numbers of rows by table; `what` names the rows."""
     from headrace.cli._output import show, table
 
     if rows:

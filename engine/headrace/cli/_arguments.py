@@ -1,4 +1,4 @@
-"""The arguments that many commands share, and what they turn into."""
+"""Arguments that many commands share, and their conversion."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ if TYPE_CHECKING:
 
 # Optional, not `| None`: Typer evaluates these at run time, inside Annotated.
 Job = Annotated[Optional[str], typer.Argument(metavar="JOB", help="Job; the only one if left out.")]  # noqa: UP045
-JobOrText = Annotated[
-    str, typer.Argument(metavar="JOB", help="May be left out where there is only one.", show_default=False)
-]
-"""The first argument of `[JOB] TEXT`; see `job_and_text`."""
+JobOrText = Annotated[str, typer.Argument(metavar="JOB", help="Leave it out if there is only one.", show_default=False)]
+"""First argument of `[JOB] TEXT`; see `job_and_text`."""
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 At = Annotated[
     Optional[str],  # noqa: UP045
@@ -26,10 +24,10 @@ At = Annotated[
     ),
 ]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Rows at most.")]
-All = Annotated[bool, typer.Option("--all", help="Also timers that Headrace has set itself, to clean up.")]
+All = Annotated[bool, typer.Option("--all", help="Also timers that Headrace sets to clean up.")]
 WithExpired = Annotated[bool, typer.Option("--with-expired", help="Also entries that TTL has expired.")]
 OperatorOption = Annotated[Optional[str], typer.Option("--operator", help="Only this operator.")]  # noqa: UP045
-StateOption = Annotated[Optional[str], typer.Option("--state", help="Only the state of this name.")]  # noqa: UP045
+StateOption = Annotated[Optional[str], typer.Option("--state", help="Only the state with this name.")]  # noqa: UP045
 Cluster = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option("--cluster", help="Profile in conf/clusters/; the job's own if left out."),
@@ -37,7 +35,7 @@ Cluster = Annotated[
 
 
 BRANCH: ContextVar[str | None] = ContextVar("branch", default=None)
-"""What --branch of the command says; see `_app`."""
+"""Value of the command's --branch; see `_app`."""
 
 
 def _keep_branch(name: Optional[str]) -> None:  # noqa: UP045
@@ -57,7 +55,7 @@ Branch = Annotated[
 
 
 def the_job(name: str | None) -> str:
-    """`name`, or the only job there is.
+    """Return `name`, or the only job.
 
     Raises `ConfigError` that lists the jobs when there are several, or none.
     """
@@ -74,12 +72,12 @@ def the_job(name: str | None) -> str:
 
 
 def job_and_text(first: str, second: str | None) -> tuple[str, str]:
-    """Tell `[JOB] TEXT` apart: a single word is the text, for the only job there is."""
+    """Return job and text of `[JOB] TEXT`. A single word is the text, for the only job."""
     return (the_job(None), first) if second is None else (first, second)
 
 
 def load(name: str | None, cluster: str | None = None, *, checked: bool = True) -> JobConfig:
-    """Return the configuration of a job, or of the only one there is; see `load_job`. With --branch it is that of the branch."""
+    """Return the configuration of a job, by default of the only one; with --branch, that of the branch. See `load_job`."""
     from headrace.config import load_job
 
     config = load_job(the_job(name), cluster=cluster, checked=checked)
@@ -92,7 +90,7 @@ def load(name: str | None, cluster: str | None = None, *, checked: bool = True) 
 
 
 def parsed_milliseconds(text: str) -> int:
-    """An ISO 8601 moment as milliseconds since the epoch; UTC unless it says otherwise.
+    """Return an ISO 8601 moment as milliseconds since the epoch. A moment without an offset is in UTC.
 
     Raises `ConfigError` for anything else.
     """
@@ -107,7 +105,7 @@ def parsed_milliseconds(text: str) -> int:
 
 
 def new_run_id() -> str:
-    """An id for something that a person started by hand."""
+    """Return an id for a run that a person starts by hand."""
     from headrace import clock
 
     return f"manual-{clock.unique_id()[:12]}"

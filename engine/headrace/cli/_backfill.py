@@ -1,4 +1,4 @@
-"""`headrace backfill`: past intervals computed again, beside the job, and compared with what is live."""
+"""`headrace backfill`: compute past intervals again on a branch, and compare the result with the live tables."""
 
 from __future__ import annotations
 
@@ -22,29 +22,27 @@ if TYPE_CHECKING:
     from headrace.spark.options import RunOptions
 
 From = Annotated[str, typer.Option("--from", metavar="DAY", help="A day or a moment (UTC), inclusive.")]
-To = Annotated[str, typer.Option("--to", metavar="DAY", help="Likewise, exclusive: the day behind the last one.")]
+To = Annotated[str, typer.Option("--to", metavar="DAY", help="Likewise, exclusive: the day after the last one.")]
 Name = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--name", help="The branch; backfill_20130110_20130111 if left out."),
+    typer.Option("--name", help="Name of the branch, by default as backfill_20130110_20130111."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and do nothing.")]
 Policy = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(
         "--promote",
         metavar="automatic|approval|refuse",
-        help="Instead of what 'replay.promote' in the job's file says.",
+        help="Overrides 'replay.promote' in the job's file.",
     ),
 ]
 Renew = Annotated[
-    bool, typer.Option("--renew", help="Drop an open branch of that name that cannot go on, and begin again for both.")
+    bool, typer.Option("--renew", help="Replace an open branch that cannot continue by one for both intervals.")
 ]
-OnlyOpen = Annotated[
-    bool, typer.Option("--only-open", help="Go on with an open branch; do nothing when there is none.")
-]
+OnlyOpen = Annotated[bool, typer.Option("--only-open", help="Continue an open branch; do nothing if there is none.")]
 
 _NO_LIMIT: Final = timedelta(days=3650).total_seconds()
-"""The budget of a backfill that is given none (s)."""
+"""Default budget of a backfill (s)."""
 
 
 def register(app: typer.Typer) -> None:
@@ -71,22 +69,22 @@ def backfill(
     report_file: ReportFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compute past intervals again, with today's code and input, and compare the result with what is live.
+    """Compute past intervals again, with today's code and input, and compare the result with the live tables.
 
-    It works on a branch: live tables stay as they are, and the job goes on. The branch begins before the interval, or before the
-    first file that is not what the job took in. It takes in the interval and all that the job took in behind it. Then it shows how
-    state and sinks differ (-n rows of each table), and what comes next: 'replay.promote' in the job's file says whether the result
-    becomes live by itself, by 'headrace branch promote', or not at all.
+    It works on a branch: live tables stay as they are, and the job may run meanwhile. The branch begins before the interval, or before
+    the first input file that has changed since the job took it in. It takes in the interval and all later input of the job. Then the
+    command shows how state and sinks differ (-n rows of each table), and the next step: by 'replay.promote' in the job's file, the
+    result becomes live at once, by 'headrace branch promote', or not at all.
 
-    It may be killed at any point: the same command goes on. Services are called again; --dry-run says how many calls there were.
+    You may kill it at any point: the same command continues. Services are called again; --dry-run shows the number of calls.
 
-    Schedulers name the branch, and join requests: --renew replaces an open branch that begins too late, or whose input has changed
-    since, by one for the intervals of both; --only-open never begins one, since the branch may be promoted or dropped by then. With
-    --report FILE they get what --json prints, or {"error", "message", "exit_code"}, in FILE.
+    Schedulers name the branch, and join requests. --renew replaces an open branch that begins too late, or whose input has changed
+    since, by one for both intervals. --only-open never begins a branch, for requests whose branch may be promoted or dropped by then.
+    --report FILE writes the output of --json, or {"error", "message", "exit_code"}, to FILE.
 
     Example:  headrace backfill flights --from 2013-01-10 --to 2013-01-11 --dry-run
 
-    Exit codes: 0 done, or out of budget; 2 configuration, another backfill is open, or a job without branches; 3 another
+    Exit codes: 0 done, or out of budget; 2 configuration, another open backfill, or a job that can have no branches; 3 another
     command holds the branch or the job; 4 a service is down; 5 user code raised; 6 stored state does not fit; 7 bad input, or
     input that changed again; 8 storage, or the fork's files are gone; 9 the interval was not taken in yet; 10 job
     and sink disagree; 12 rows conflict over a primary key; 13 Spark died, or did not start: run again.
@@ -127,7 +125,7 @@ def backfill(
 
 
 def _with_policy(config: JobConfig, promote: str | None) -> JobConfig:
-    """Return the configuration with another `replay.promote`. Raises `ConfigError` for one that there is not."""
+    """Return the configuration with `replay.promote` from --promote. Raises `ConfigError` for an unknown value."""
     from msgspec.structs import replace
 
     from headrace.config import Promote
@@ -171,7 +169,7 @@ def _show_plan(config: JobConfig, plan: BackfillPlan, *, as_json: bool) -> None:
     ]
     show(f"plan of a backfill of {plan.asked} by job '{config.job}'; nothing was changed", table(("", ""), rows))
     if plan.changes:
-        show("Input that is not what the job took in:", *(f"  {change}" for change in plan.changes[:10]))
+        show("Input that has changed since the job took it in:", *(f"  {change}" for change in plan.changes[:10]))
         if len(plan.changes) > 10:  # noqa: PLR2004 - as many as above
             show(f"  and {len(plan.changes) - 10:,} more (--json has all)")
 
@@ -184,7 +182,7 @@ def _reason(plan: BackfillPlan) -> str:
 
 def _listed_steps(plan: BackfillPlan) -> str:
     if not plan.steps:
-        return "none: the branch has come to where the job stands"
+        return "none: the branch has taken in all input of the job"
     first, last = plan.steps[0], plan.steps[-1]
     return f"1: {first}" if len(plan.steps) == 1 else f"{len(plan.steps):,}: {first}, ..., {last}"
 
@@ -195,7 +193,7 @@ def _policy(config: JobConfig) -> str:
     return {
         Promote.AUTOMATIC: "promotes the result (replay.promote: automatic)",
         Promote.APPROVAL: "waits for 'headrace branch promote' (replay.promote: approval)",
-        Promote.REFUSE: "leaves it at the comparison (replay.promote: refuse)",
+        Promote.REFUSE: "ends after the comparison (replay.promote: refuse)",
     }[config.replay.promote]
 
 
@@ -264,7 +262,7 @@ def _show_result(config: JobConfig, plan: BackfillPlan, result: BackfillResult) 
 
 
 def _next_steps(job: str, plan: BackfillPlan, result: BackfillResult) -> tuple[str, list[tuple[str, str]]]:
-    """Say how a backfill has ended, and which commands come next."""
+    """Return a sentence on the end of a backfill, and the next commands."""
     from headrace.cli._output import at_time, shown
     from headrace.spark.backfill import BackfillOutcome
 
@@ -275,12 +273,12 @@ def _next_steps(job: str, plan: BackfillPlan, result: BackfillResult) -> tuple[s
     look = (f"headrace branch diff {job} {name}", "compares it with the job")
     drop = (f"headrace branch drop {job} {name}", "removes it")
     if outcome is BackfillOutcome.UNFINISHED:
-        text = f"branch '{name}' is not through ({result.report.stopped_because}). The live tables are as before."
+        text = f"branch '{name}' is not complete yet ({result.report.stopped_because}). The live tables are as before."
         return text, [again, drop]
     if outcome is BackfillOutcome.WAITING:
         text = (
             f"{result.report.waiting:,} elements of branch '{name}' wait for services, so the result lacks them (headrace retries {job} "
-            f"--branch {name}). The live tables are as before. Go on when the services answer."
+            f"--branch {name}). The live tables are as before. Run the command again when the services answer."
         )
         return text, [again, promote, drop]
     if outcome is BackfillOutcome.PROMOTED:

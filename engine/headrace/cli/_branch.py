@@ -1,4 +1,4 @@
-"""`headrace branch ...`: other lines of a job's checkpoints, to try code or input without touching the job."""
+"""`headrace branch ...`: branches of a job, to try other code or input without changing the job."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ Second = Annotated[
 At = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(
-        "--at", metavar="CHECKPOINT", help="Checkpoint id, savepoint name or time (UTC); the last one if left out."
+        "--at",
+        metavar="CHECKPOINT",
+        help="Checkpoint id, savepoint name or time (UTC); the last checkpoint if left out.",
     ),
 ]
 Why = Annotated[Optional[str], typer.Option("--why", help="The reason, kept with the branch.")]  # noqa: UP045
@@ -64,17 +66,17 @@ def create(
 ) -> None:
     """Fork a branch from a checkpoint of a job. No data is copied, and a run may hold the job meanwhile.
 
-    'headrace run JOB --branch NAME' goes on from there, in tables of the branch. Its sinks are tables of the branch, too: what it
-    writes is seen by no reader of the live ones, and no message is sent. Readers take --branch: state, sql, checkpoints, ...
-    With --pipeline, --source and --set it has other code, input and settings than the job's file; the branch keeps them.
-    Services are called as they are by the job. As long as the branch is there, vacuum spares the files of its fork.
+    'headrace run JOB --branch NAME' continues from there, in tables of the branch. Its sinks are tables of the branch, too: no
+    reader of the live sinks sees its rows, and no message is sent. Commands that read take --branch: state, sql, checkpoints, ...
+    --pipeline, --source and --set give the branch its own code, input and settings, which it keeps. Its runs call services as
+    the job's runs do. While the branch exists, vacuum spares the files of its fork.
 
     Example:  headrace branch create flights late_fix --at 12
 
     Example:  headrace branch create flights cautious --set watermark.bucket=500
 
     Exit codes: 0; 2 for a bad or taken name, an unknown checkpoint, one that no branch can begin at, or settings that no branch
-    can have; 8 when its files are gone.
+    can have; 8 when files of the checkpoint are gone.
     """
     from headrace.cli._output import print_json, show
     from headrace.commit.fork import fork
@@ -88,16 +90,16 @@ def create(
         return
     show(
         f"branch '{name}' begins at checkpoint {branch.fork_id} of job '{config.job}'; nothing was copied\n"
-        f"headrace run {config.job} --branch {name}          takes in what comes after it\n"
+        f"headrace run {config.job} --branch {name}          takes in later input\n"
         f"headrace branch diff {config.job} {name}           compares it with the job\n"
         f"headrace branch drop {config.job} {name}           removes it"
     )
 
 
 def list_branches(job: Job = None, as_json: AsJson = False) -> None:
-    """List a job's branches: where they begin, how far they are, their age and what they take.
+    """List a job's branches with their forks, positions, ages and sizes.
 
-    "Held back" are the bytes of the job that vacuum would remove but for the branch.
+    "Held back" are the bytes of the job that vacuum keeps only because of the branch.
 
     Example:  headrace branch list flights
 
@@ -131,10 +133,10 @@ def diff(
     limit: Limit = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Show how state and sinks of a branch differ from those of the job: how many rows, then the first rows of each table (-n).
+    """Show how state and sinks of a branch differ from those of the job: numbers of rows, then the first rows of each table (-n).
 
-    Only keys that either of them has written since the fork are compared. What TTL has expired is left out. "Added" is what the
-    branch has and the job has not.
+    Compares only keys that either has written since the fork. Leaves out entries that TTL has expired. "Added" rows are in the
+    branch and not in the job.
 
     Example:  headrace branch diff flights late_fix
 
@@ -150,7 +152,7 @@ def diff(
 
     job, name = job_and_text(first, second)
     config = load(job)
-    live, branch = (JobAtCheckpoint(one, None) for one in (config, on_branch(config, name)))
+    live, branch = (JobAtCheckpoint(line_config, None) for line_config in (config, on_branch(config, name)))
     check_operator(live, operator, (*WITH_STATE, *WITH_REQUESTS))
     show_differences(live, branch, list(differences(live, branch, operator, limit)), as_json=as_json)
 
@@ -158,11 +160,11 @@ def diff(
 def promote(first: JobOrText, second: Second = None, *, why: Why = None, as_json: AsJson = False) -> None:
     """Make state and sinks of a branch those of the job, in one commit; then remove the branch.
 
-    What the job has committed since the fork is left behind, as by a restore: 'headrace restore JOB --to ID' brings it back. A reader
-    of a sink sees it as it was, or as it is on the branch, and nothing between.
+    It leaves behind the job's own checkpoints since the fork, as a restore does: 'headrace restore JOB --to ID' brings them back.
+    Readers of a sink see the table as before, or as on the branch, and nothing in between.
 
-    It is refused while the branch has not taken in all that the job has, when the job's state was changed by hand since the fork, and
-    when somebody else has written to a sink since.
+    It refuses while the branch lacks input of the job, when somebody changed the job's state by hand since the fork, and when somebody
+    else has written to a sink since.
 
     Example:  headrace branch promote flights late_fix --why "10 January was corrected"
 
@@ -182,9 +184,9 @@ def promote(first: JobOrText, second: Second = None, *, why: Why = None, as_json
         print_json({"branch": name, "checkpoint_id": checkpoint.checkpoint_id, "former_id": before, **metrics})
         return
     show(
-        f"checkpoint {checkpoint.checkpoint_id} promotes branch '{name}': job '{config.job}' goes on from what the branch made of "
+        f"checkpoint {checkpoint.checkpoint_id} promotes branch '{name}': job '{config.job}' continues with the branch's result of "
         f"{metrics['checkpoints']:,} micro-batches ({metrics['rows_brought']:,} rows in)\n"
-        f"headrace diff {config.job} --from {before} --to {checkpoint.checkpoint_id}          shows what it has changed\n"
+        f"headrace diff {config.job} --from {before} --to {checkpoint.checkpoint_id}          shows the changes\n"
         f"headrace restore {config.job} --to {before}          undoes it"
     )
 

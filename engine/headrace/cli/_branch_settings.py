@@ -1,4 +1,4 @@
-"""--pipeline, --source and --set: what a branch has otherwise than its job."""
+"""Options --pipeline, --source and --set: a branch's own code, input and settings."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 # Typer reads these at run time, and does not know `str | None` in an alias.
 OtherPipeline = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--pipeline", metavar="MODULE:NAME", help="Of a branch: the pipeline, instead of the job's."),
+    typer.Option("--pipeline", metavar="MODULE:NAME", help="With a branch: its pipeline instead of the job's."),
 ]
 OtherSource = Annotated[
     Optional[list[str]],  # noqa: UP045
-    typer.Option("--source", metavar="NAME=PATH", help="Of a branch: where a source is read from; may be repeated."),
+    typer.Option("--source", metavar="NAME=PATH", help="With a branch: the path of a source; may be repeated."),
 ]
 Setting = Annotated[
     Optional[list[str]],  # noqa: UP045
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Of a branch: a value instead of that in the job's file, as run.budget=5m; may be repeated.",
+        help="With a branch: a value that overrides the job's file, as run.budget=5m; may be repeated.",
     ),
 ]
 
@@ -31,7 +31,7 @@ Setting = Annotated[
 def named_settings(
     config: JobConfig, pipeline: str | None, sources: list[str] | None, settings: list[str] | None
 ) -> dict[str, str]:
-    """Return what the options name: YAML, by dotted key. Raises `ConfigError` for texts of another form and unknown sources."""
+    """Return the values of the options as YAML, by dotted key. Raises `ConfigError` for malformed values and unknown sources."""
     from headrace.errors import ConfigError
 
     named = {} if pipeline is None else {"pipeline": pipeline}
@@ -53,9 +53,9 @@ def named_settings(
 def with_named(
     config: JobConfig, pipeline: str | None, sources: list[str] | None, settings: list[str] | None
 ) -> JobConfig:
-    """Return a branch's configuration with what the options name, besides what the branch has already.
+    """Return a branch's configuration with the values of the options added to the branch's own.
 
-    Raises `ConfigError` where the configuration is that of the job itself, and for what a branch cannot have.
+    Raises `ConfigError` if the configuration is that of the job itself, and for values that a branch cannot have.
     """
     from headrace.config import with_settings
     from headrace.errors import ConfigError
@@ -63,7 +63,7 @@ def with_named(
     named = named_settings(config, pipeline, sources, settings)
     if named and config.branch is None:
         msg = (
-            "--pipeline, --source and --set need --branch: what the job itself runs and reads is in its file. Nothing was run. "
+            "--pipeline, --source and --set need --branch: the job itself uses the code and input of its file. Nothing was run. "
             f"'headrace branch create {config.job} NAME' makes a branch."
         )
         raise ConfigError(msg)
@@ -71,7 +71,7 @@ def with_named(
 
 
 def _as_yaml(path: str) -> str:
-    """Return a path as YAML: in quotes, since it may contain characters that mean something there."""
+    """Return a path as quoted YAML: it may contain characters with a meaning in YAML."""
     from pathlib import Path
 
     import msgspec

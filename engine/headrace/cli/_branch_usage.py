@@ -1,4 +1,4 @@
-"""What branches cost, in the output of `status`, `vacuum` and `branch list`."""
+"""Storage costs of branches, in the output of `status`, `vacuum` and `branch list`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNITS = (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000), ("second
 
 
 def usages_of(config: JobConfig) -> list[dict[str, Any]]:
-    """Return what each branch of a job costs, as plain values."""
+    """Return the costs of each branch of a job as plain values."""
     from headrace.commit.branch_usage import branch_usages
 
     return [_plain(usage) for usage in branch_usages(config)]
@@ -43,7 +43,7 @@ def _plain(usage: BranchUsage) -> dict[str, Any]:
 
 
 def _age(milliseconds: int) -> str:
-    """Return a span in the largest unit that it has two of, as `36 hours` or `3 days`."""
-    unit, length = next((one for one in _UNITS if milliseconds >= 2 * one[1]), _UNITS[-1])
+    """Return a span in the largest unit of which it has at least two, as `36 hours` or `3 days`."""
+    unit, length = next((entry for entry in _UNITS if milliseconds >= 2 * entry[1]), _UNITS[-1])
     count = max(0, milliseconds // length)
     return f"{count:,} {unit}{'' if count == 1 else 's'}"

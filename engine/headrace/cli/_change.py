@@ -1,4 +1,4 @@
-"""`headrace savepoint`, `restore`, `vacuum`: each a deed with a name and a reason."""
+"""`headrace savepoint`, `restore`, `vacuum`: commands that change which checkpoints a job has or goes back to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headrace.config import JobConfig
 
 Why = Annotated[str, typer.Option("--why", help="The reason, kept with the checkpoint.")]
-RunId = Annotated[Optional[str], typer.Option("--run-id", help="Made up if left out.")]  # noqa: UP045
+RunId = Annotated[Optional[str], typer.Option("--run-id", help="Id of this call; a new one if left out.")]  # noqa: UP045
 Second = Annotated[
     str | None, typer.Argument(metavar="NAME", help="Lower case, digits, underscores.", show_default=False)
 ]
@@ -32,14 +32,16 @@ def savepoint(
     second: Second = None,
     *,
     why: Why,
-    drop: Annotated[bool, typer.Option("--drop", help="Take the name away: retention no longer spares it.")] = False,
+    drop: Annotated[
+        bool, typer.Option("--drop", help="Remove the name: retention no longer keeps the savepoint.")
+    ] = False,
     run_id: RunId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give the present state a name. Retention spares it, and restore and --at take the name.
+    """Give the present state a name. Retention keeps it, and restore and --at accept the name.
 
-    Files of the sinks are not spared: whoever vacuums those tables decides how long a restore finds them.
-    --drop deletes no file: the next vacuum does, once the retention is over.
+    It does not keep files of the sinks: a restore is possible only until somebody vacuums those tables.
+    --drop deletes no file: the next vacuum after the retention does.
 
     Example:  headrace savepoint flights before_upgrade --why "engine 0.2"
 
@@ -53,15 +55,13 @@ def savepoint(
     job, name = job_and_text(name, second)
     config = load(job)
     if drop:
-        made = drop_savepoint(config, name, why, run_id or new_run_id())
-        text = (
-            f"savepoint '{name}' is dropped, as checkpoint {made.checkpoint_id}. 'headrace vacuum' removes its files."
-        )
-        show_checkpoint(config.job, made, text, as_json=as_json)
+        checkpoint = drop_savepoint(config, name, why, run_id or new_run_id())
+        text = f"savepoint '{name}' is dropped, as checkpoint {checkpoint.checkpoint_id}. 'headrace vacuum' removes its files."
+        show_checkpoint(config.job, checkpoint, text, as_json=as_json)
         return
-    made = savepoint_job(config, name, why, run_id or new_run_id())
-    text = f"savepoint '{name}' is checkpoint {made.checkpoint_id}"
-    show_checkpoint(config.job, made, f"{text}. {not_protected(config.sinks)}", as_json=as_json)
+    checkpoint = savepoint_job(config, name, why, run_id or new_run_id())
+    text = f"savepoint '{name}' is checkpoint {checkpoint.checkpoint_id}"
+    show_checkpoint(config.job, checkpoint, f"{text}. {not_protected(config.sinks)}", as_json=as_json)
 
 
 def restore(
@@ -71,7 +71,7 @@ def restore(
     why: Why,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     bring_back_erased: Annotated[
-        bool, typer.Option("--bring-back-erased", help="Even if it has rows of a key that was erased since.")
+        bool, typer.Option("--bring-back-erased", help="Even if it has rows of a key that was erased later.")
     ] = False,
     run_id: RunId = None,
     as_json: AsJson = False,
@@ -80,9 +80,9 @@ def restore(
 
     Messages that a sink has sent to a topic stay there.
 
-    The next run reads the input again from that checkpoint on. See `headrace checkpoints` for ids.
-    If files of the checkpoint were deleted, in the state tables or in a sink, nothing is changed; nor if it has rows of
-    a key that was erased since, unless --bring-back-erased is given.
+    The next run reads the input again from that checkpoint on. `headrace checkpoints` lists ids.
+    It changes nothing if files of the checkpoint were deleted, in the state tables or in a sink; nor if the checkpoint has
+    rows of a key that was erased later, unless you give --bring-back-erased.
 
     Example:  headrace restore flights --to 12 --why "bad weather data" --yes
 
@@ -97,9 +97,9 @@ def restore(
         show(*stays_sent(config))
     _confirm(f"Take job '{config.job}' back to checkpoint {to}?", yes=yes)
     target = int(to) if to.isdecimal() else to
-    made = restore_job(config, target, why, run_id or new_run_id(), brings_back_erased=bring_back_erased)
-    text = f"restored to {made.restored_from}; this is checkpoint {made.checkpoint_id}"
-    show_checkpoint(config.job, made, text, as_json=as_json)
+    checkpoint = restore_job(config, target, why, run_id or new_run_id(), brings_back_erased=bring_back_erased)
+    text = f"restored to {checkpoint.restored_from}; this is checkpoint {checkpoint.checkpoint_id}"
+    show_checkpoint(config.job, checkpoint, text, as_json=as_json)
 
 
 def vacuum(
@@ -108,11 +108,11 @@ def vacuum(
     run_id: RunId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove files that no checkpoint within the retention needs. Savepoints are spared.
+    """Remove files that no checkpoint within the retention and no savepoint needs.
 
-    The tables' logs are cut off as well: entries that no such checkpoint needs are removed. Older checkpoints
-    can be neither read nor restored afterwards. Look first with --dry-run, which needs no lease. The list of
-    files is a checkpoint of its own, committed before the first is deleted. It says as well what is spared for each branch.
+    It also removes entries of the tables' logs that no such checkpoint needs. Older checkpoints can be neither
+    read nor restored afterwards. Look first with --dry-run, which needs no lease. The list of files is a
+    checkpoint of its own, committed before the first file is deleted. The output also shows what each branch holds back.
 
     Example:  headrace vacuum flights --dry-run
 
@@ -134,7 +134,7 @@ def vacuum(
 
 
 def not_protected(sinks: Iterable[str]) -> str:
-    """Return what a savepoint does not keep."""
+    """Return a sentence on the sinks' files, which a savepoint does not keep."""
     names = " or ".join(f"'{name}'" for name in sorted(sinks))
     return (
         "Savepoints keep files of the state, and none of the sinks:\n"
@@ -143,14 +143,14 @@ def not_protected(sinks: Iterable[str]) -> str:
 
 
 def stays_sent(config: JobConfig) -> Iterator[str]:
-    """Yield a sentence for each sink whose readers keep what a restore takes back."""
+    """Yield a sentence for each sink that has sent messages, which a restore cannot take back."""
     for name, sink in sorted(config.sinks.items()):
         if sink.format == "kafka":
             yield f"Messages that sink '{name}' has sent to {sink.place} stay there: nobody can take them back."
 
 
 def _confirm(question: str, *, yes: bool) -> None:
-    """Ask, unless told not to. Where nobody can answer, say what is missing."""
+    """Ask for confirmation unless `yes`. Raises `ConfigError` when nobody can answer, or the answer is no."""
     from headrace.errors import ConfigError
 
     if yes:
@@ -163,20 +163,20 @@ def _confirm(question: str, *, yes: bool) -> None:
         raise ConfigError(msg)
 
 
-def show_checkpoint(job: str, made: Checkpoint | None, text: str, *, as_json: bool) -> None:
-    """Print what a command has done, or the checkpoint that it made as JSON."""
+def show_checkpoint(job: str, checkpoint: Checkpoint | None, text: str, *, as_json: bool) -> None:
+    """Print the text on a command's checkpoint, or the checkpoint as JSON."""
     from headrace.cli._output import at_time, print_json, show
 
     if not as_json:
         show(f"{job}: {text}")
         return
-    plain = made and {
-        "checkpoint_id": made.checkpoint_id,
-        "kind": made.kind,
-        "name": made.name,
-        "restored_from": made.restored_from,
-        "committed_at": at_time(made.committed_at),
-        "metrics": made.metrics,
-        "note": made.note,
+    plain = checkpoint and {
+        "checkpoint_id": checkpoint.checkpoint_id,
+        "kind": checkpoint.kind,
+        "name": checkpoint.name,
+        "restored_from": checkpoint.restored_from,
+        "committed_at": at_time(checkpoint.committed_at),
+        "metrics": checkpoint.metrics,
+        "note": checkpoint.note,
     }
     print_json({"job": job, "checkpoint": plain})

@@ -1,4 +1,4 @@
-"""`headrace check` and `headrace verify`: what Airflow asks before and after each run."""
+"""`headrace check` and `headrace verify`: checks before and after each run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.plan.stages import Plan
     from headrace.sources.delta_table import DeltaSource
 
-_PATIENCE = 2.0  # seconds for a health check: longer, and `check` is no quick look any more
+_PATIENCE = 2.0  # seconds for a health check, so that `check` stays quick
 
 
 def register(app: typer.Typer) -> None:
@@ -33,11 +33,10 @@ def check(
     strict: Annotated[bool, typer.Option("--strict", help="A sick service or a held job fails the check.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Look whether a run could start. Changes nothing.
+    """Check whether a run could start. Changes nothing.
 
-    Configuration, pipeline, Java, pyspark and jars, whether it can go on from the state and the sinks that are there, input
-    folders and tables, services, and whether another run holds the job. What is wrong in the job's file and in its pipeline is listed
-    at once.
+    Checks configuration, pipeline, Java, pyspark and jars, stored state and sinks, input folders and tables, services, and
+    whether another run holds the job. Lists all problems of the job's file and pipeline at once.
 
     Example:  headrace check flights --strict
 
@@ -59,22 +58,22 @@ def check(
 
 
 def verify(job: Job = None, as_json: AsJson = False) -> None:
-    """Check what is committed: checkpoints, tables, sinks. Changes nothing.
+    """Check the committed checkpoints, tables and sinks. Changes nothing.
 
     Example:  headrace verify flights
 
-    Exit codes: 0 all holds; 1 something does not; 2 the configuration is wrong.
+    Exit codes: 0 all checks hold; 1 a check failed; 2 the configuration is wrong.
     """
     from headrace.commit.verify import verify as verify_job
 
     config = load(job)
-    found = verify_job(config)
-    findings = [Finding(f.check, "ok" if f.ok else "fail", f.detail) for f in found]
+    results = verify_job(config)
+    findings = [Finding(f.check, "ok" if f.ok else "fail", f.detail) for f in results]
     finish(findings, as_json=as_json, job=config.job)
 
 
 def row_kinds(config: JobConfig) -> Iterator[Finding]:
-    """Return the sinks that lose the kinds of their rows."""
+    """Yield a warning for each sink that loses the kinds of its rows."""
     from headrace.config import import_pipeline, kindless_sinks
 
     for name in kindless_sinks(config, import_pipeline(config)):
@@ -86,7 +85,7 @@ def row_kinds(config: JobConfig) -> Iterator[Finding]:
 
 
 def stored(config: JobConfig, plan: Plan) -> Iterator[Finding]:
-    """Return whether a run could go on from what is stored, and what it would migrate first."""
+    """Yield findings on stored state and sinks: whether a run could continue, and what it would migrate first."""
     from headrace.commit.log import CheckpointLog
     from headrace.commit.run_check import new_sink_columns, sinks_of_other_jobs, stored_problems
 
@@ -95,7 +94,7 @@ def stored(config: JobConfig, plan: Plan) -> Iterator[Finding]:
     problems = [*stored_problems(config, log, plan)]
     yield from (Finding(what, "fail", problem) for what, problem in problems)
     if not any(what == "sinks" for what, _ in problems):
-        yield Finding("sinks", "ok", f"{len(plan.sinks)} declared, and all tables that are there fit")
+        yield Finding("sinks", "ok", f"{len(plan.sinks)} declared, and all existing tables fit")
         for columns in new_sink_columns(config, log, plan):
             yield Finding("sinks", "warn", columns, "if they are not meant, change the pipeline before it")
         for name in sinks_of_other_jobs(config, log):
@@ -105,25 +104,25 @@ def stored(config: JobConfig, plan: Plan) -> Iterator[Finding]:
 
 
 def state_types(job: str, log: CheckpointLog, plan: Plan) -> Iterator[Finding]:
-    """Return whether all that is stored can be read as the pipeline declares it now, and what the next run migrates first."""
+    """Yield findings on types: whether the pipeline can read all stored state, and what the next run migrates first."""
     from headrace.commit.schema_check import check_schemas, declared_schemas
 
     declared = declared_schemas(plan)
-    found = check_schemas({} if log.last is None else log.state_schemas(log.last), declared, job)
-    for problem in found.problems:
+    schema_check = check_schemas({} if log.last is None else log.state_schemas(log.last), declared, job)
+    for problem in schema_check.problems:
         yield Finding("state", "fail", problem)
-    for each in found.migrations:
-        detail = f"state '{each.state}' of operator '{each.operator}' is of an older type"
+    for migration in schema_check.migrations:
+        detail = f"state '{migration.state}' of operator '{migration.operator}' is of an older type"
         yield Finding(
             "state", "warn", detail, "the next run migrates it first; a savepoint before that makes it easy to undo"
         )
-    if not found.problems and not found.migrations:
+    if not schema_check.problems and not schema_check.migrations:
         count = sum(map(len, declared.values()))
-        yield Finding("state", "ok", f"{count} declared, and all that is stored fits")
+        yield Finding("state", "ok", f"{count} declared, and all stored values fit")
 
 
 def sources(config: JobConfig, plan: Plan) -> Iterator[Finding]:
-    """Whether each source's folder or table can be read."""
+    """Yield a finding for each source: whether its folder or table can be read."""
     from headrace.sources.delta_table import DeltaSource
     from headrace.sources.file_formats import format_of
 
@@ -143,7 +142,7 @@ def sources(config: JobConfig, plan: Plan) -> Iterator[Finding]:
 
 
 def step_tables(config: JobConfig) -> Iterator[Finding]:
-    """Look for the tables of Spark's steps over sources."""
+    """Yield a finding for each table that Spark's steps over sources read."""
     from headrace.errors import HeadraceError
     from headrace.sources.dimension_tables import DimensionTables
 
@@ -185,7 +184,7 @@ def _folder(what: str, folder: Path, suffixes: Sequence[str], where: str) -> Fin
 
 
 def services(config: JobConfig) -> Iterator[Finding]:
-    """Whether each service answers its health check."""
+    """Yield a finding for each service: whether it answers its health check."""
     from headrace.config import shown_url
 
     for name, service in config.services.items():
@@ -215,7 +214,7 @@ def _service(what: str, url: str) -> Finding:
 
 
 def lease(config: JobConfig) -> Finding:
-    """Whether another run holds the job."""
+    """Return a finding on the lease: whether another run holds the job."""
     from headrace import clock
     from headrace.cli._output import at_time, shown
     from headrace.commit.log import CheckpointLog

@@ -1,4 +1,4 @@
-"""`headrace compact`: the state tables, or small files of the sinks."""
+"""`headrace compact`: rewrite the state tables, or small files of the sinks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def compact(  # noqa: PLR0917 - the command's options
     job: Job = None,
     every: Annotated[
         Optional[int],  # noqa: UP045
-        typer.Option(min=1, help="Only if so many runs have committed since the last time."),
+        typer.Option(min=1, help="Only if at least this many runs have committed since the last compaction."),
     ] = None,
     sinks: Annotated[
         bool, typer.Option("--sinks", help="Rewrite small files of the sinks into larger ones, instead of the state.")
@@ -30,16 +30,14 @@ def compact(  # noqa: PLR0917 - the command's options
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With --sinks: show what would be rewritten.")] = False,
     file_size: Annotated[
         int,
-        typer.Option(
-            min=1, help="With --sinks: the size that files are to have, and below which they are small (MiB)."
-        ),
+        typer.Option(min=1, help="With --sinks: the target size of files; smaller ones are rewritten (MiB)."),
     ] = 128,
     run_id: RunId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rewrite the state tables to one row per live entry. What the state holds does not change.
+    """Rewrite the state tables to one row per live entry. The live state does not change.
 
-    With --sinks, rewrite small files of the job's sinks (Delta's OPTIMIZE) instead. No row of them changes.
+    With --sinks, rewrite small files of the job's sinks (Delta's OPTIMIZE) instead. No row of a sink changes.
 
     Example:  headrace compact flights --every 7
 
@@ -57,9 +55,9 @@ def compact(  # noqa: PLR0917 - the command's options
     if dry_run:
         msg = "--dry-run needs --sinks: nothing was done"
         raise typer.BadParameter(msg)
-    made = compact_job(config, run_id or new_run_id(), every)
-    text = f"compacted as checkpoint {made.checkpoint_id}" if made else "not due yet: nothing done"
-    show_checkpoint(config.job, made, text, as_json=as_json)
+    checkpoint = compact_job(config, run_id or new_run_id(), every)
+    text = f"compacted as checkpoint {checkpoint.checkpoint_id}" if checkpoint else "not due yet: nothing done"
+    show_checkpoint(config.job, checkpoint, text, as_json=as_json)
 
 
 def _compact_sinks(config: JobConfig, run_id: str, target_size: int, *, dry_run: bool, as_json: bool) -> None:
@@ -67,15 +65,15 @@ def _compact_sinks(config: JobConfig, run_id: str, target_size: int, *, dry_run:
     from headrace.commit.compaction import compact_sinks
     from headrace.sinks.small_files import find_small_files, left_alone
 
-    found = find_small_files(config, target_size)
+    small_files = find_small_files(config, target_size)
     versions = {} if dry_run else compact_sinks(config, run_id, target_size)
     if as_json:
         rows = [
             {
-                "sink": each.sink, "files": each.files, "bytes": each.size, "small_files": each.small_files,
-                "small_bytes": each.small_size, "version": versions.get(each.sink),
+                "sink": files_of_sink.sink, "files": files_of_sink.files, "bytes": files_of_sink.size, "small_files": files_of_sink.small_files,
+                "small_bytes": files_of_sink.small_size, "version": versions.get(files_of_sink.sink),
             }
-            for each in found
+            for files_of_sink in small_files
         ]  # fmt: skip
         print_json({"job": config.job, "sinks": rows, "left_alone": left_alone(config)})
         return
@@ -84,9 +82,15 @@ def _compact_sinks(config: JobConfig, run_id: str, target_size: int, *, dry_run:
         table(
             columns,
             [
-                (each.sink, each.files, each.size, each.small_files, each.small_size)
-                + (() if dry_run else (versions.get(each.sink, "-"),))
-                for each in found
+                (
+                    files_of_sink.sink,
+                    files_of_sink.files,
+                    files_of_sink.size,
+                    files_of_sink.small_files,
+                    files_of_sink.small_size,
+                )
+                + (() if dry_run else (versions.get(files_of_sink.sink, "-"),))
+                for files_of_sink in small_files
             ],
         )
     )

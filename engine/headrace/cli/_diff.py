@@ -1,4 +1,4 @@
-"""`headrace diff`: what is not the same at two checkpoints."""
+"""`headrace diff`: differences between two checkpoints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.readers.job_at_checkpoint import JobAtCheckpoint
 
 _LONGEST = 200
-"""Characters of a value that are printed."""
+"""Longest text of a value that is printed, in characters."""
 
 From = Annotated[
     Optional[str],  # noqa: UP045
@@ -46,10 +46,10 @@ def diff(
     limit: Limit = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Show how state and sinks differ between two checkpoints: how many rows, then the first rows of each table (-n).
+    """Show how state and sinks differ between two checkpoints: numbers of rows, then the first rows of each table (-n).
 
-    Rows are added, gone, changed, or renewed: then only the times of their TTL differ. Without options it shows what the last
-    checkpoint did. Entries that TTL has expired count as long as they are stored.
+    Rows are added, gone, changed, or renewed (only the times of their TTL differ). Without options it shows what the last
+    checkpoint changed. Expired entries count while they are stored.
 
     Example:  headrace diff flights --from 12 --to 15
 
@@ -69,7 +69,7 @@ def diff(
 def show_differences(
     before: JobAtCheckpoint, after: JobAtCheckpoint, tables: Sequence[TableDifference], *, as_json: bool
 ) -> None:
-    """Print what differs between two checkpoints: numbers first, then rows."""
+    """Print the differences between two checkpoints: numbers first, then rows."""
     from headrace.cli._output import print_json, show, table
 
     if as_json:
@@ -85,13 +85,13 @@ def show_differences(
     columns = ("table", "operator", "state", *Change)
     cells = [
         (
-            f"{found.table} (sink)" if found.is_sink else found.table,
+            f"{difference.table} (sink)" if difference.is_sink else difference.table,
             counts.group.get("operator"),
             counts.group.get("state"),
             *(counts.rows.get(change, 0) for change in Change),
         )
-        for found in tables
-        for counts in found.counts
+        for difference in tables
+        for counts in difference.counts
     ]
     show(table(columns, cells), *map(_rows_of, tables))
 
@@ -104,19 +104,19 @@ def _described(job: JobAtCheckpoint) -> str:
     return f"{checkpoint.checkpoint_id} ({where}{checkpoint.kind.value}, {shown(at_time(checkpoint.committed_at))})"
 
 
-def _rows_of(found: TableDifference) -> Any:
-    """Return the rows of one table, one below the other, as a text that is not cut."""
+def _rows_of(difference: TableDifference) -> Any:
+    """Return the rows of one table, one below the other, as uncut text."""
     from rich.text import Text
 
     from headrace.cli._output import cut, shown
 
-    total = sum(sum(counts.rows.values()) for counts in found.counts)
+    total = sum(sum(counts.rows.values()) for counts in difference.counts)
     lines = [
-        found.table
-        if total <= len(found.rows)
-        else f"{found.table}: the first {len(found.rows)} of {total:,} (more with -n)"
+        difference.table
+        if total <= len(difference.rows)
+        else f"{difference.table}: the first {len(difference.rows)} of {total:,} (more with -n)"
     ]
-    for row in found.rows:
+    for row in difference.rows:
         named = "  ".join(
             f"{column}={cut(shown(value), _LONGEST)}" for column, value in row.name.items() if value is not None
         )
@@ -126,7 +126,7 @@ def _rows_of(found: TableDifference) -> Any:
 
 
 def _values(row: ChangedRow) -> list[str]:
-    """Return a line for each value of a row that was added or is gone, or that differs."""
+    """Return a line for each value of a row that was added, is gone, or differs."""
     if row.before is None or row.after is None:
         values = row.before or row.after or {}
         return [f"{column} {_shown_value(value)}" for column, value in values.items() if value is not None]
@@ -165,7 +165,7 @@ def _shown_value(value: Any) -> str:
 
 
 def plain_differences(before: Checkpoint, after: Checkpoint, tables: Iterable[TableDifference]) -> dict[str, Any]:
-    """Return what differs between two checkpoints as plain values."""
+    """Return the differences between two checkpoints as plain values."""
     from headrace.cli._output import decoded_row
 
     return {
@@ -173,9 +173,9 @@ def plain_differences(before: Checkpoint, after: Checkpoint, tables: Iterable[Ta
         "to": after.checkpoint_id,
         "tables": [
             {
-                "table": found.table,
-                "is_sink": found.is_sink,
-                "counts": [{**counts.group, **counts.rows} for counts in found.counts],
+                "table": difference.table,
+                "is_sink": difference.is_sink,
+                "counts": [{**counts.group, **counts.rows} for counts in difference.counts],
                 "rows": [
                     {
                         "change": row.change,
@@ -184,9 +184,9 @@ def plain_differences(before: Checkpoint, after: Checkpoint, tables: Iterable[Ta
                         "after": row.after and decoded_row(row.after),
                         "fields": row.fields,
                     }
-                    for row in found.rows
+                    for row in difference.rows
                 ],
             }
-            for found in tables
+            for difference in tables
         ],
     }

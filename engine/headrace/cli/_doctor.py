@@ -1,4 +1,4 @@
-"""`headrace doctor`: is this machine fit to run jobs, and if not, what to do."""
+"""`headrace doctor`: check whether this machine can run jobs, and say what to do."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def doctor(
     job: Annotated[Optional[str], typer.Option("--job", help="Only this job; all if left out.")] = None,  # noqa: UP045
     as_json: AsJson = False,
 ) -> None:
-    """Examine this machine, and say what to do.
+    """Check this machine, and say what to do.
 
-    Python, packages, Java, jars, disks, folders, configuration, services.
+    Checks Python, packages, Java, jars, disks, folders, configuration, services.
 
     Example:  headrace doctor --job flights
 
@@ -46,12 +46,12 @@ def doctor(
 
 
 def _unique(findings: list[Finding]) -> list[Finding]:
-    """Jobs share profiles and disks: once is enough."""
+    """Return findings without repetitions: jobs share profiles and disks."""
     return list(dict.fromkeys(findings))
 
 
 def _project(job: str | None) -> Iterator[Finding]:
-    """Report on the project's Java and jobs; outside of a project on Java alone, unless a job is asked for."""
+    """Yield findings on the project's Java and jobs; outside of a project only on Java, unless a job is given."""
     from headrace.config import home_folder, list_jobs
     from headrace.errors import ConfigError
 
@@ -70,11 +70,11 @@ def _project(job: str | None) -> Iterator[Finding]:
 
 
 def _python() -> Finding:
-    found = ".".join(map(str, sys.version_info[:3]))
+    version = ".".join(map(str, sys.version_info[:3]))
     low, high = _PYTHON
     if low <= sys.version_info[:2] < high:
-        return Finding("python", "ok", f"{found} ({sys.executable})")
-    return Finding("python", "fail", found, "use Python 3.11, 3.12 or 3.13")
+        return Finding("python", "ok", f"{version} ({sys.executable})")
+    return Finding("python", "fail", version, "use Python 3.11, 3.12 or 3.13")
 
 
 def _packages() -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""`headrace drop`: a job, and all that it has stored."""
+"""`headrace drop`: delete a job with all that it has stored."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headrace.commit.job_drop import JobToDrop, SinkToDrop
     from headrace.config import JobConfig
 
-NamedJob = Annotated[str, typer.Argument(metavar="JOB", help="Job; never left out here.", show_default=False)]
+NamedJob = Annotated[str, typer.Argument(metavar="JOB", help="Job; required here.", show_default=False)]
 Sinks = Annotated[bool, typer.Option("--sinks", help="Also delete the tables of its sinks.")]
 
 
@@ -34,13 +34,13 @@ def drop(
 ) -> None:
     """Delete a job's folder: its state, its checkpoints, its savepoints. A dry run, unless --apply is given.
 
-    Nothing takes it back. The tables of its sinks stay, unless --sinks is given; so do the job's file and its pipeline. If it is
-    interrupted, no run and no command opens the job any more, and calling it again finishes it.
+    Nothing undoes it. The tables of its sinks stay, unless --sinks is given; the job's file and its pipeline always stay. After an
+    interruption, no run and no command opens the job any more; call it again to finish.
 
     Example:  headrace drop flights
               headrace drop flights --apply --why "replaced by flights_by_day"
 
-    Exit codes: 0; 2 for an unknown job, one that has nothing stored, or no reason; 3 while a run holds the job; 8 storage; 10 a sink is
+    Exit codes: 0; 2 for an unknown job, one without stored data, or no reason; 3 while a run holds the job; 8 storage; 10 a sink is
     not the job's alone.
     """
     from headrace.tables.late_pandas import without_pandas
@@ -56,7 +56,7 @@ def drop(
     _show_planned(config, droppable_job(config), sinks=sinks, as_json=as_json)
 
 
-def _show_planned(config: JobConfig, found: JobToDrop, *, sinks: bool, as_json: bool) -> None:
+def _show_planned(config: JobConfig, job_to_drop: JobToDrop, *, sinks: bool, as_json: bool) -> None:
     from headrace.cli._output import print_json, show, table
 
     if as_json:
@@ -64,21 +64,21 @@ def _show_planned(config: JobConfig, found: JobToDrop, *, sinks: bool, as_json: 
             {
                 "job": config.job,
                 "applied": False,
-                "folder": found.folder,
-                "parts": {name: usage._asdict() for name, usage in found.parts.items()},
-                "sinks": [_plain(sink, deleted=sinks) for sink in found.sinks],
-                "is_half_dropped": found.marker is not None,
+                "folder": job_to_drop.folder,
+                "parts": {name: usage._asdict() for name, usage in job_to_drop.parts.items()},
+                "sinks": [_plain(sink, deleted=sinks) for sink in job_to_drop.sinks],
+                "is_half_dropped": job_to_drop.marker is not None,
             }
         )
         return
-    if found.marker is not None:
-        show(f"An earlier drop did not come to its end ({found.marker.why}): --apply finishes it.")
-    show(f"folder {found.folder}")
-    show(table(("holds", "files", "bytes"), [(name, *usage) for name, usage in sorted(found.parts.items())]))
-    for sink in found.sinks:
+    if job_to_drop.marker is not None:
+        show(f"An earlier drop was interrupted ({job_to_drop.marker.why}): --apply finishes it.")
+    show(f"folder {job_to_drop.folder}")
+    show(table(("holds", "files", "bytes"), [(name, *usage) for name, usage in sorted(job_to_drop.parts.items())]))
+    for sink in job_to_drop.sinks:
         fate = "stays" if not sinks else sink.refusal or "would be deleted"
         show(f"sink '{sink.name}' at {sink.uri}, {sink.usage.files:,} files, {sink.usage.size:,} bytes: {fate}")
-    show(f"\n{config.job}: this is not undone by a restore. {NOT_CHANGED}")
+    show(f"\n{config.job}: a restore cannot undo this. {NOT_CHANGED}")
 
 
 def _plain(sink: SinkToDrop, *, deleted: bool) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""`headrace erase`: one key's data, out of the job for good."""
+"""`headrace erase`: remove one key's data from a job for good."""
 
 from __future__ import annotations
 
@@ -20,12 +20,10 @@ if TYPE_CHECKING:
     from headrace.commit.erasure_survey import ErasureSurvey, FoundRows
     from headrace.config import JobConfig
 
-First = Annotated[
-    str, typer.Argument(metavar="JOB", help="May be left out where there is only one.", show_default=False)
-]
+First = Annotated[str, typer.Argument(metavar="JOB", help="Leave it out if there is only one.", show_default=False)]
 Second = Annotated[Optional[str], typer.Argument(metavar="KEY", help="Plain text, or JSON.", show_default=False)]  # noqa: UP045
 Mentions = Annotated[
-    bool, typer.Option("--mentions", help="Also waiting records and quarantined input that have the key in their text.")
+    bool, typer.Option("--mentions", help="Also waiting records and quarantined input with the key in their text.")
 ]
 
 
@@ -40,25 +38,28 @@ def erase(
     *,
     operator: OperatorOption = None,
     mentions: Mentions = False,
-    apply: Annotated[bool, typer.Option("--apply", help="Erase. Without it, only say what there is.")] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Erase. Without it, only show what would be erased.")] = False,
     purge: Annotated[
-        bool, typer.Option("--purge", help="With --apply: delete old files with its rows at once.")
+        bool, typer.Option("--purge", help="With --apply: delete old files with the key's rows at once.")
     ] = False,
-    why: Annotated[Optional[str], typer.Option("--why", help="The reason, kept for ever: without the key.")] = None,  # noqa: UP045
+    why: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--why", help="The reason, kept for ever. It must not name the key."),
+    ] = None,
     run_id: RunId = None,
     as_json: AsJson = False,
 ) -> None:
     """Erase one key from the job: state, timers, histories, records that wait, quarantine.
 
-    Says what there is, and changes nothing, unless --apply is given. Old versions keep the rows until the retention
+    Shows the rows, and changes nothing unless --apply is given. Old versions keep the rows until the retention
     ends; --purge deletes their files at once, and checkpoints that had the key can then be neither read nor restored.
-    Rows of sinks, and files of sources, are yours: the output says what to do with them.
+    You erase rows of sinks and files of sources yourself: the output says how.
 
     Example:  headrace erase purchases anna
 
     Example:  headrace erase purchases anna --apply --purge --why "request 17"
 
-    Exit codes: 0, also when there is nothing; 2 for an unknown job or operator, a bad key or reason, or a savepoint that has
+    Exit codes: 0, also without rows; 2 for an unknown job or operator, a bad key or reason, or a savepoint that has
     the key; 3 while a run holds the job; 8 storage; 10 job and sink disagree.
     """
     from headrace.tables.late_pandas import without_pandas
@@ -111,30 +112,30 @@ def _check_operator(config: JobConfig, operator: str | None) -> None:
 def _show(key: ErasedKey, done: Erasure, left: ErasureSurvey, sinks: Sequence[SinkRows], *, apply: bool) -> None:
     from headrace.cli._output import show
 
-    config, found = left.config, done.found
-    if found.is_empty:
+    config, before = left.config, done.survey
+    if before.is_empty:
         show(f"{config.job}: no file of the state has rows of key {key.key}")
     else:
         show(f"{config.job}: rows of key {key.key} in the state{', before' if apply else ''}")
-        show(_table(found.rows) if found.rows else "  none, at the last checkpoint\n")
+        show(_table(before.rows) if before.rows else "  none, at the last checkpoint\n")
     if done.checkpoint is not None:
-        show(f"erased {_rows(sum(each.rows for each in found.rows))}, as checkpoint {done.checkpoint.checkpoint_id}")
+        show(f"erased {_rows(sum(rows.rows for rows in before.rows))}, as checkpoint {done.checkpoint.checkpoint_id}")
     if done.files_deleted:
         show(f"deleted {done.files_deleted:,} files")
-    if apply or not found.is_empty:
+    if apply or not before.is_empty:
         show(*_old_versions(left, apply=apply))
-    if found.mentions:
-        show("\nThese rows of other keys have it in their text, and stay:", _table(found.mentions))
+    if before.mentions:
+        show("\nThese rows of other keys have it in their text, and stay:", _table(before.mentions))
         show("Erase such a key by a call of its own.")
         if not key.with_mentions:
             show("With --mentions, rows that wait or are in quarantine go with this one.")
     show(*_elsewhere(config, sinks))
-    if not apply and not found.is_empty:
+    if not apply and not before.is_empty:
         show(f"\nNothing was changed. To erase it:\n  {_call(config.job, key)} --apply --why ...")
 
 
 def _call(job: str, key: ErasedKey) -> str:
-    """Return the command as it was called."""
+    """Return the command line of this call."""
     operator = [] if key.operator is None else ["--operator", key.operator]
     mentions = ["--mentions"] if key.with_mentions else []
     return shlex.join(["headrace", "erase", job, key.key, *operator, *mentions])
@@ -151,7 +152,7 @@ def _table(rows: Sequence[FoundRows]) -> Table:
 
 
 def _old_versions(left: ErasureSurvey, *, apply: bool) -> Iterator[str]:
-    """Say where the bytes still are, and when they are gone."""
+    """Yield lines on the files that still have the bytes, and when they are gone."""
     from headrace.cli._output import at_time, shown
     from headrace.commit.erased_checkpoints import id_ranges
 
@@ -159,7 +160,7 @@ def _old_versions(left: ErasureSurvey, *, apply: bool) -> Iterator[str]:
     if not files:
         yield f"The bytes are gone: no file below {left.config.job_folder} has rows of it."
         return
-    ranges = id_ranges({each.checkpoint_id for each in left.holders})
+    ranges = id_ranges({checkpoint.checkpoint_id for checkpoint in left.holders})
     ids = ", ".join(f"{first} to {last}" if last > first else str(first) for first, last in ranges)
     have = "file has" if files == 1 else "files have"
     yield f"{files:,} {have} rows of it; checkpoints that need them: {ids or 'none'}."
@@ -168,12 +169,12 @@ def _old_versions(left: ErasureSurvey, *, apply: bool) -> Iterator[str]:
     yield f"or at once with {'--purge' if apply else '--apply --purge'}: these checkpoints can then be neither read nor restored."
     if left.savepoints:
         yield "Savepoints keep them until they are dropped:"
-        for name in dict.fromkeys(each.name for each in left.savepoints):
+        for name in dict.fromkeys(checkpoint.name for checkpoint in left.savepoints):
             yield f"  headrace savepoint {left.config.job} {name} --drop --why ..."
 
 
 def _elsewhere(config: JobConfig, sinks: Sequence[SinkRows]) -> Iterator[str]:
-    """Say what Headrace does not touch."""
+    """Yield lines on data that Headrace does not touch."""
     yield "\nSinks are yours; no row of theirs was changed:"
     for sink in sinks:
         rows = sum(count for _, count in sink.conditions)
@@ -203,22 +204,22 @@ def _as_json(
         "applied": apply,
         "checkpoint": done.checkpoint and done.checkpoint.checkpoint_id,
         "files_deleted": done.files_deleted,
-        "rows": [each._asdict() for each in done.found.rows],
-        "mentions": [each._asdict() for each in done.found.mentions],
+        "rows": [item._asdict() for item in done.survey.rows],
+        "mentions": [item._asdict() for item in done.survey.mentions],
         "left": {
             "files": files,
-            "checkpoints": [each.checkpoint_id for each in left.holders],
-            "savepoints": list(dict.fromkeys(each.name for each in left.savepoints)),
+            "checkpoints": [item.checkpoint_id for item in left.holders],
+            "savepoints": list(dict.fromkeys(item.name for item in left.savepoints)),
             "gone_after": at_time(left.gone_after) if files else None,
         },
         "sinks": [
             {
-                "sink": each.sink,
-                "path": each.path,
-                "mode": each.mode,
-                "rows": sum(count for _, count in each.conditions),
-                "statement": each.statement,
+                "sink": item.sink,
+                "path": item.path,
+                "mode": item.mode,
+                "rows": sum(count for _, count in item.conditions),
+                "statement": item.statement,
             }
-            for each in sinks
+            for item in sinks
         ],
     }

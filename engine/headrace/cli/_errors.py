@@ -1,4 +1,4 @@
-"""How errors are shown: one message for people, or one object for machines."""
+"""Output of errors: one message for people, or one JSON object for machines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _INTERRUPTED = 130
 
 
 def exit_code_of(error: BaseException) -> int:
-    """The exit code of the error's class; 70 for anything that is not ours, 130 for Ctrl-C."""
+    """Return the exit code of the error's class; 70 for errors of other packages, 130 for Ctrl-C."""
     if isinstance(error, KeyboardInterrupt):
         return _INTERRUPTED
     if isinstance(error, HeadraceError):

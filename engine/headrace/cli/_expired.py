@@ -1,4 +1,4 @@
-"""What `headrace state expired` prints."""
+"""Output of `headrace state expired`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OFF = "off"
 
 
 def print_expired(job: JobAtCheckpoint, entries: Rows, *, as_json: bool) -> None:
-    """Print what has expired, by state and one by one, and when its bytes are gone."""
+    """Print expired entries, by state and one by one, and when their bytes are gone."""
     from headrace.cli._output import decoded, print_json, records, show, table
     from headrace.readers.expired import expired_states, expiry_compactions, savepoints
 
@@ -30,14 +30,17 @@ def print_expired(job: JobAtCheckpoint, entries: Rows, *, as_json: bool) -> None
     else:
         show(f"nothing that has expired is stored, at checkpoint {checkpoint}")
     if compactions:
-        rows = [(each.checkpoint_id, each.at, each.entries, each.files_until) for each in compactions]
+        rows = [
+            (compaction.checkpoint_id, compaction.at, compaction.entries, compaction.files_until)
+            for compaction in compactions
+        ]
         show(table(("compaction", "at", "expired entries", "vacuum removes their files from"), rows))
     if kept_by and (states.rows or compactions):
         show(f"Savepoints keep all that was stored then, for ever: {', '.join(kept_by)}.")
 
 
 def print_supposed(job: JobAtCheckpoint, operator: str | None, state: str | None, ttl: str, *, as_json: bool) -> None:
-    """Print what another TTL would do."""
+    """Print the effect of another TTL."""
     import msgspec
 
     from headrace.cli._output import print_json, show
@@ -56,7 +59,7 @@ def print_supposed(job: JobAtCheckpoint, operator: str | None, state: str | None
         f"  {supposed.entries_that_come_back:,} entries that are dead now, and still stored, would live again.",
     )
     if supposed.was_off and ttl != _OFF:
-        show("It has no TTL so far: lives of what is stored begin with the first micro-batch that has one.")
+        show("It has no TTL so far: lifetimes of stored entries begin with the first micro-batch that has one.")
     if supposed.entries_that_come_back:
         show("Compact first ('headrace compact') if they must not.")
 

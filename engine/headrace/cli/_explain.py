@@ -1,4 +1,4 @@
-"""What a job is made of, as plain data: its stages, their operators, and where records flow."""
+"""Description of a job as plain data: its stages, their operators, and the flow of records."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from headrace.plan.stages import Flow, KeyedStage, Plan, Through, ToSink, ToStag
 
 
 def describe(config: JobConfig, plan: Plan) -> dict[str, Any]:
-    """Return everything worth knowing about a job, as plain values. Holds no secret.
+    """Return a description of a job as plain values, without secrets.
 
-    Stages are what Spark runs between two shuffles: one for each source, with the steps and calls behind it, then one for each
-    keyed operator, with the steps behind that. `flow` says where a stage's records go: a number in `operator` is a place in the
-    stage's `operators`, and several uses of a stream have an `edge` each.
+    A stage is the work between two shuffles: one for each source with the steps and calls after it, then one for each keyed operator
+    with the steps after it. `flow` has the targets of a stage's records: a number in `operator` is an index into the stage's
+    `operators`, and several uses of a stream have an `edge` each.
     """
     return {
         "job": config.job,
@@ -57,7 +57,7 @@ def describe(config: JobConfig, plan: Plan) -> dict[str, Any]:
 
 
 class _Stages:
-    """The stages of a plan as plain values."""
+    """Stages of a plan as plain values."""
 
     def __init__(self, config: JobConfig, plan: Plan) -> None:
         self._config = config
@@ -108,7 +108,7 @@ class _Stages:
         if isinstance(to, ToSink):
             operators.append({"operator": to.sink, "kind": "sink", **_bound(self._config, to.sink)})
             return {"operator": len(operators) - 1}
-        if id(to.step) not in places:  # a step behind several uses that meet is there once
+        if id(to.step) not in places:  # a step after several uses that meet appears once
             places[id(to.step)] = len(operators)
             operators.append(_operator(self._config, to.step))
         return {"operator": places[id(to.step)], "flow": self._flow(to.flow, operators, places)}
@@ -124,7 +124,7 @@ def _operator(config: JobConfig, operator: Any, *more: Any) -> dict[str, Any]:
 
 
 def kind_of(operator: object) -> str:
-    """Return what an operator is, in the words of the documentation."""
+    """Return the kind of an operator, in the terms of the documentation."""
     if isinstance(operator, Process) and isinstance(operator.function, OperatorFunction):
         return operator.function.KIND
     return _KINDS[type(operator)]
@@ -153,7 +153,7 @@ def _source(config: JobConfig, source: SourceNode) -> dict[str, Any]:
 
 
 def _spark_step(step: SparkStep, bound: SourceConfig) -> dict[str, Any]:
-    """Return what Spark does with the rows of a source, before records of its `record` are made of them."""
+    """Return Spark's step on the rows of a source, before they become records of its `record`."""
     return {
         "takes": step.takes.__name__,
         "by": step.name if step.query is None else " ".join(step.query.split()),
@@ -165,7 +165,7 @@ _PLACES = {"delta": ["version", "file", "row"], "kafka": ["partition", "offset"]
 
 
 def _input_of(bound: SourceConfig) -> str:
-    """Say what a source reads."""
+    """Return the input of a source as text."""
     if bound.format == "kafka":
         skipped = f"; skip_offsets: {bound.skip_offsets}" if bound.skip_offsets else ""
         return f"messages of {bound.place} (start: {bound.start or 'earliest'}{skipped})"
@@ -201,13 +201,15 @@ def _wait(config: JobConfig, wait: AsyncWait) -> dict[str, Any]:
 
 
 def limits_of(service: ServiceConfig, capacity: int, timeout: timedelta) -> dict[str, Any]:
-    """What a service can bear, and whether elements would run out of time while they wait for their turn."""
+    """Return the limits of a service, with a warning if elements would time out while they wait for their turn."""
     limits = {"rate": service.rate, "concurrency": service.concurrency}
     longest = capacity / service.rate if service.rate else 0.0
     if longest <= timeout.total_seconds():
         return limits
-    told = f"a call may wait {longest:g} s for its turn, longer than the timeout: lower capacity, or raise the timeout"
-    return {**limits, "beware": told}
+    warning = (
+        f"a call may wait {longest:g} s for its turn, longer than the timeout: lower capacity, or raise the timeout"
+    )
+    return {**limits, "beware": warning}
 
 
 def _is_limited(service: ServiceConfig) -> bool:
@@ -215,14 +217,14 @@ def _is_limited(service: ServiceConfig) -> bool:
 
 
 def _measured(config: JobConfig, wait: AsyncWait, capacity: int) -> str | None:
-    """FLIP-232's estimate from the rates of the last micro-batch, in words."""
-    made = last_measured(config).get(wait.name)
-    found = capacity_for_retries(made) if made else None
-    if found is None:
+    """Return FLIP-232's estimate of the capacity, from the rates of the last micro-batch, as text."""
+    measured = last_measured(config).get(wait.name)
+    estimate = capacity_for_retries(measured) if measured else None
+    if estimate is None:
         return None
-    rates = f"{found['input_rate']:g} records/s x {found['retry_rate']:.2%} retried x {found['avg_retry_seconds']:g} s"
-    enough = "" if found["capacity"] < capacity / 2 else f": more than half of capacity {capacity}, raise it"
-    return f"{found['capacity']:g} of {capacity} ({rates}, as measured last){enough}"
+    rates = f"{estimate['input_rate']:g} records/s x {estimate['retry_rate']:.2%} retried x {estimate['avg_retry_seconds']:g} s"
+    enough = "" if estimate["capacity"] < capacity / 2 else f": more than half of capacity {capacity}, raise it"
+    return f"{estimate['capacity']:g} of {capacity} ({rates}, as measured last){enough}"
 
 
 def _process(config: JobConfig, process: Process) -> dict[str, Any]:
@@ -242,14 +244,14 @@ def _process(config: JobConfig, process: Process) -> dict[str, Any]:
 
 
 def _described(process: Process) -> dict[str, Any]:
-    """Return what an operator of `headrace.operators` says of itself, and of how long it keeps state; nothing for other functions."""
+    """Return the description of an operator of `headrace.operators` and its state's lifetime; empty for other functions."""
     function = process.function
     described = function.described() if isinstance(function, OperatorFunction) else {}
     return {name: _plain(value) for name, value in described.items()}
 
 
 def state_options(options: AsyncStateOptions) -> dict[str, Any]:
-    """Return all options, by the names that they have in the job's file."""
+    """Return all options, by their names in the job's file."""
     keys = {field.name: field.encode_name for field in msgspec.structs.fields(AsyncStateConfig)}
     return {key: _plain(getattr(options, name)) for name, key in keys.items()}
 
@@ -268,7 +270,7 @@ def _state(state: State) -> dict[str, Any]:
 
 
 def _ttl(ttl: StateTtl) -> str:
-    """All that decides over the life of an entry, in one line."""
+    """Return all settings of a TTL in one line."""
     clock = "watermark" if ttl.expires_by_watermark else "processing time"
     parts = [
         f"{format_duration(ttl.ttl)} {ttl.update.value}",
@@ -299,7 +301,7 @@ def _materialize(config: JobConfig, operator: UpsertMaterialize, sink: str) -> d
         "thresholds": {"high": layouts.high, "low": layouts.low} if operator.is_needed and adaptive else None,
         "ttl": format_duration(operator.ttl.ttl) if operator.ttl else None,
         "on_conflict": operator.on_conflict.value,
-        # A sink that is merged into takes the net change, whatever the pipeline says.
+        # A merge sink takes the net change, whatever the pipeline says.
         "emit": (Emit.NET_CHANGE if config.sinks[sink].mode == "merge" else operator.emit).value,
     }
 
@@ -354,7 +356,7 @@ _DETAILS: dict[type, Any] = {
 
 
 def _policy(policy: Any) -> str:
-    """A frozen dataclass of options in one line: `ExponentialBackoff(max_retries=8, ...)`."""
+    """Return a frozen dataclass of options in one line: `ExponentialBackoff(max_retries=8, ...)`."""
     if not is_dataclass(policy):
         return type(policy).__name__
     parts = [f"{field.name}={_value(getattr(policy, field.name))}" for field in fields(policy)]

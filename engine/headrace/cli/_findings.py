@@ -1,4 +1,4 @@
-"""Outcomes of checks: ok, a warning, or a failure, each with the way out."""
+"""Findings of checks: ok, a warning, or a failure, each with advice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Outcome = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was looked at, how it is, what was seen, and what to do about it."""
+    """Finding of a check: its name, the result, details, and advice."""
 
     check: str
     outcome: Outcome
@@ -38,5 +38,5 @@ def finish(findings: Sequence[Finding], *, as_json: bool, job: str | None = None
 
 
 def as_warnings(findings: Sequence[Finding]) -> list[Finding]:
-    """The same findings with every failure taken down to a warning."""
+    """Return the same findings, with each failure as a warning."""
     return [replace(finding, outcome="warn") if finding.outcome == "fail" else finding for finding in findings]

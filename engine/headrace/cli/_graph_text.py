@@ -22,11 +22,11 @@ _SHAPES: tuple[tuple[Any, str], ...] = (
 
 
 def mermaid(pipeline: Pipeline) -> str:
-    """Return a pipeline as a Mermaid flowchart: streams are arrows, with what keys them and the names of side outputs."""
+    """Return a pipeline as a Mermaid flowchart. Streams are arrows, labelled with keys and names of side outputs."""
     ids = {node: f"n{number}" for number, node in enumerate(pipeline.nodes)}
     lines = ["flowchart LR"]
     lines += [f"    {ids[node]}{_shape(node.operator)}" for node in pipeline.nodes]
-    lines += [f"    {ids[one.node]} {_arrow(one)} {ids[node]}" for node in pipeline.nodes for one in node.inputs]
+    lines += [f"    {ids[edge.node]} {_arrow(edge)} {ids[node]}" for node in pipeline.nodes for edge in node.inputs]
     return "\n".join(lines)
 
 
@@ -35,10 +35,10 @@ def _shape(operator: Any) -> str:
     return shape.format(_escaped(operator.name))
 
 
-def _arrow(one: Input) -> str:
-    if one.is_broadcast:
+def _arrow(edge: Input) -> str:
+    if edge.is_broadcast:
         return '-. "broadcast" .->'
-    parts = [one.side or "", f"by {one.key}" if one.key else ""]
+    parts = [edge.side or "", f"by {edge.key}" if edge.key else ""]
     label = " ".join(part for part in parts if part)
     return f'-- "{_escaped(label)}" -->' if label else "-->"
 
@@ -48,7 +48,7 @@ def _escaped(text: str) -> str:
 
 
 def tree(described: dict[str, Any]) -> Tree:
-    """Return what `describe` made as a tree: operators of a stage below each other, several uses of a stream as branches."""
+    """Return the result of `describe` as a tree: operators of a stage below each other, several uses of a stream as branches."""
     from rich.text import Text
     from rich.tree import Tree
 
@@ -70,7 +70,7 @@ def tree(described: dict[str, Any]) -> Tree:
 
 
 def _grow_flow(branch: Tree, flow: list[dict[str, Any]], operators: list[dict[str, Any]]) -> None:
-    """Add where a stream goes: in line while it has one use, else a branch for each."""
+    """Add the targets of a stream: below each other while it has one use, else a branch for each use."""
     from rich.text import Text
 
     for use in flow:
@@ -86,7 +86,7 @@ def _grow_flow(branch: Tree, flow: list[dict[str, Any]], operators: list[dict[st
 
 
 def _title(operator: dict[str, Any]) -> str:
-    """Return the kind and the name; the name of a step begins with its kind, or is it."""
+    """Return kind and name. The name of a step begins with its kind, or equals it."""
     kind, name = operator["kind"], operator["operator"]
     return name if name.replace("_", " ").startswith(kind) and kind in _STEPS else f"{kind} {name}"
 
@@ -112,7 +112,7 @@ def _shown(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _notable(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that are not as by default, and the two that everyone asks for."""
+    """Return the options without default values, and the two most important ones in any case."""
     defaults = state_options(AsyncStateOptions())
     asked_for = {"in-flight-records-limit", "buffer-size"}
     return {key: value for key, value in options.items() if key in asked_for or value != defaults[key]}

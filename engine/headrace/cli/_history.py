@@ -1,4 +1,4 @@
-"""`headrace history`: the rows that stand behind a row of an upserted table."""
+"""`headrace history`: show the history of rows behind a row of an upserted table."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 First = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Argument(metavar="JOB", help="May be left out where there is only one.", show_default=False),
+    typer.Argument(metavar="JOB", help="Leave it out if there is only one.", show_default=False),
 ]
 _SHOWN = "shown"
 _LONGEST = 500
-"""Characters of a field, or of a row, that are printed."""
+"""Longest text of a field or row that is printed, in characters."""
 
 _MOST_FIELDS = 4
-"""Fields that fit into a table beside the rest. Rows that differ in more are printed one below the other."""
+"""Highest number of differing fields in a table. Rows that differ in more are printed one below the other."""
 
 
 def register(app: typer.Typer) -> None:
@@ -42,17 +42,17 @@ def history(
     limit: Limit = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Show the history of one primary key: the rows that were inserted and not taken back, in order.
+    """Show the history of one primary key: the rows that were inserted and not retracted, in order.
 
-    The row marked with * is the one that the sink shows (after an update in place, another one may be). Taking it back
-    brings the one above it back. A text key needs no quotes; several key fields are a JSON list. Of a long history the
-    last rows are shown (-n). With --largest no KEY is given: it lists the keys with most rows.
+    The sink shows the row marked with * (after an update in place, maybe another one). If it is retracted, the row above
+    it takes its place. A text key needs no quotes; several key fields are a JSON list. Of a long history it shows the
+    last rows (-n). --largest, without KEY, lists the keys with most rows.
 
     Example:  headrace history flights UA1545-2013-01-01
 
     Example:  headrace history flights --largest -n 5
 
-    Exit codes: 0, also when there is nothing; 2 for an unknown job, checkpoint or operator; 8 files gone.
+    Exit codes: 0, also without history; 2 for an unknown job, checkpoint or operator; 8 files gone.
     """
     if largest:
         _largest(first, at, operator, limit, as_json=as_json)
@@ -101,9 +101,9 @@ def _show(job: str, key: str, rows: Rows, checkpoint: int, limit: int) -> None:
         show(f"no history for {key}, at checkpoint {checkpoint}. Keys that have one:  headrace history {job} --largest")
         return
     operators = _operators(job)
-    found = rows.dicts()
-    for name in dict.fromkeys(row["operator"] for row in found):
-        own = [row for row in found if row["operator"] == name]
+    dicts = rows.dicts()
+    for name in dict.fromkeys(row["operator"] for row in dicts):
+        own = [row for row in dicts if row["operator"] == name]
         show(*_of_operator(name, operators.get(name), own, limit))
     show(f"at checkpoint {checkpoint}")
 
@@ -150,20 +150,20 @@ def _cells(row: dict[str, Any], columns: list[str]) -> list[str]:
 
 
 def _text(raw: msgspec.Raw | bytes) -> str:
-    """JSON that a screen has room for."""
+    """Return JSON text, cut for the screen."""
     from headrace.cli._output import cut, spaced_json
 
     return cut(spaced_json(bytes(raw).decode(), times=True), _LONGEST)
 
 
 def _differing(rows: list[dict[str, msgspec.Raw]]) -> list[str]:
-    """The fields in which rows are not all the same."""
+    """Return the fields in which rows differ."""
     names = dict.fromkeys(name for row in rows for name in row)
     return [name for name in names if len({bytes(row.get(name, b"")) for row in rows}) > 1]
 
 
 def _operators(job: str) -> dict[str, UpsertMaterialize]:
-    """The materializers of the job's pipeline; none if it cannot be imported: rows can be read without it."""
+    """Return the materializers of the job's pipeline; none if it cannot be imported, since rows can be read without it."""
     from headrace.api import UpsertMaterialize
     from headrace.cli._arguments import load
     from headrace.errors import ConfigError
@@ -173,4 +173,4 @@ def _operators(job: str) -> dict[str, UpsertMaterialize]:
         keyed = plan_of(load(job).code).keyed
     except (ConfigError, ImportError):
         return {}
-    return {each.operator.name: each.operator for each in keyed if isinstance(each.operator, UpsertMaterialize)}
+    return {stage.operator.name: stage.operator for stage in keyed if isinstance(stage.operator, UpsertMaterialize)}

@@ -1,4 +1,4 @@
-"""`headrace jobs` and `headrace explain`: what is configured, and what it does."""
+"""`headrace jobs` and `headrace explain`: list configured jobs, and show a job's graph."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def jobs(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the jobs in conf/jobs/. A broken file is listed with what is wrong in it.
+    """List the jobs in conf/jobs/. A broken file is listed with its problems.
 
     Example:  headrace jobs
 
@@ -36,13 +36,13 @@ def jobs(
     if schema or cluster_schema:
         print_json(config.job_schema() if schema else config.cluster_schema())
         return
-    found = [_job(name) for name in config.known_jobs()]
+    listed_jobs = [_job(name) for name in config.known_jobs()]
     if as_json:
-        print_json({"home": str(config.home_folder()), "jobs": found})
+        print_json({"home": str(config.home_folder()), "jobs": listed_jobs})
     else:
         columns = ("job", "schedule", "cluster", "state", "about")
-        show(table(columns, [[job[column] for column in columns] for job in found]))
-    if any(job["error"] for job in found):
+        show(table(columns, [[job[column] for column in columns] for job in listed_jobs]))
+    if any(job["error"] for job in listed_jobs):
         raise typer.Exit(2)
 
 
@@ -74,16 +74,16 @@ def explain(
     ] = "tree",
     as_json: AsJson = False,
 ) -> None:
-    """Show a job's graph: its operators, and what they are bound to.
+    """Show a job's graph: its operators with their sources, sinks and services.
 
-    Types, keys, state and its TTL, options, sources, sinks, branches, and the stages that Spark runs. With
-    --json also options of asynchronous state that are as by default.
+    Shows types, keys, state and its TTL, options, sources, sinks, branches, and the stages that Spark runs.
+    --json has also options of asynchronous state with default values.
 
     Example:  headrace explain flights
 
     For documents:  headrace explain flights --format mermaid > flights.mmd
 
-    Exit codes: 0; 2 when the job or its pipeline is wrong, with all that is.
+    Exit codes: 0; 2 when the job or its pipeline is wrong, with all problems.
     """
     from headrace.cli._explain import describe
     from headrace.cli._graph_text import mermaid, tree

@@ -17,25 +17,25 @@ _GAP = "  "
 
 @dataclass(frozen=True, slots=True)
 class GraphRow:
-    """A row of the graph: that of a checkpoint, or one where lines meet (`node` is None)."""
+    """Row of the graph: a checkpoint, or a place where lines meet (`node` is None)."""
 
     lanes: str
     below: str
-    """The lanes in further rows of the same checkpoint."""
+    """Lanes in further rows of the same checkpoint."""
     node: LineNode | None = None
 
 
 class _Lanes:
-    """Lanes side by side. Each has the name of the checkpoint that it leads down to; None where a lane is free."""
+    """Lanes of the graph. Each has the name of the checkpoint that it leads down to; None for a free lane."""
 
     def __init__(self, head: CheckpointName | None) -> None:
-        """The first lane is kept for the line of `head`, and shows nothing above it."""
+        """Reserve the first lane for the line of `head`. It is empty above `head`."""
         self._head = head
         self._above_head = True
         self._leads_to: list[CheckpointName | None] = [head]
 
     def rows_of(self, node: LineNode) -> Iterator[GraphRow]:
-        """Yield the rows of the next checkpoint: those where lanes meet in it, then its own."""
+        """Yield the rows of the next checkpoint: rows where lanes meet in it, then its own."""
         ends = [lane for lane, name in enumerate(self._leads_to) if name == node.name]
         own = ends[0] if ends else self._free()
         for lane in ends[:0:-1]:
@@ -59,7 +59,7 @@ class _Lanes:
         return [" ", *cells[1:]] if self._above_head else cells
 
     def _meeting(self, target: int, lane: int) -> str:
-        """Return the row where a lane goes over to one on its left."""
+        """Return the row where a lane joins one on its left."""
         cells = self._cells()
         cells[lane] = " "
         gaps = [" "] * len(cells)
@@ -71,14 +71,14 @@ class _Lanes:
 
 
 def graph_rows(nodes: Sequence[LineNode], head: CheckpointName | None) -> Iterator[GraphRow]:
-    """Yield the rows of the graph of checkpoints, which are newest first. The line of `head` is at the left."""
+    """Yield the rows of the graph for checkpoints given newest first. The line of `head` is at the left."""
     lanes = _Lanes(head)
     for node in nodes:
         yield from lanes.rows_of(node)
 
 
 def graph_lines(columns: Sequence[str], rows: Sequence[tuple[GraphRow, Sequence[str]]], width: int) -> Iterator[str]:
-    """Yield the lines of a graph with cells beside it, all as wide as their columns. Cells that do not fit into `width` stand below."""
+    """Yield the lines of a graph with cells beside it, padded to their columns. Cells that exceed `width` go below."""
     lanes = max((cell_width(row.lanes) for row, _ in rows), default=0)
     yield next(_beside(GraphRow("", ""), columns, lanes, width))
     for row, cells in rows:

@@ -1,4 +1,4 @@
-"""Findings about what a run needs on this machine; `check` and `doctor` report them."""
+"""Findings about this machine's Java, pyspark, jars and runner, for `check` and `doctor`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def java(home: Path | None) -> Finding:
     """Report the Java that a run would use."""
     from headrace.provision.java import find_java, java_version, no_java
 
-    found = find_java(home)
-    if found is None:
+    java_home = find_java(home)
+    if java_home is None:
         return Finding("java", "fail", no_java(home), "Run: headrace setup")
-    return Finding("java", "ok", f"{java_version(found / 'bin' / 'java')} ({found})")
+    return Finding("java", "ok", f"{java_version(java_home / 'bin' / 'java')} ({java_home})")
 
 
 def pyspark() -> Finding:

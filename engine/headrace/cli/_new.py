@@ -1,4 +1,4 @@
-"""`headrace new`: a small project with one job that runs at once."""
+"""`headrace new`: make a small project with one job that runs at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FILES = {
     "dags_jobs.py": "dags/headrace_jobs.py",
     "dags_errors.py": "dags/headrace_errors.py",
 }
-"""The file of the project that is made from each file of the folder template/."""
+"""File of the project for each file of the folder template/."""
 
 _NEXT = """\
 {{name}}/ is a project with one job and two days of sample orders. Next:
@@ -57,13 +57,15 @@ def new(
 
     Example:  headrace new shop
 
-    Exit codes: 0; 2 when NAME is no name, or its folder is there and not empty.
+    Exit codes: 0; 2 when NAME is not a valid name, or its folder exists and is not empty.
     """
     folder = Path.cwd() / _job_name(name)
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         from headrace.errors import ConfigError
 
-        raise ConfigError(f"{folder} is there and not empty; nothing was written. Choose another name, or move it away")
+        raise ConfigError(
+            f"{folder} exists and is not empty; nothing was written. Choose another name, or move it away"
+        )
     for template, target in FILES.items():
         _write(folder / _filled(target, name), _filled(_template(template), name))
     for number, day in enumerate(_DAYS):
@@ -104,7 +106,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def _write_orders(file: Path, number: int, day: datetime) -> None:
-    """Write the orders of a day. Ten of the customers order on the first morning, and then no more."""
+    """Write the orders of a day. Ten of the customers order on the first morning only."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

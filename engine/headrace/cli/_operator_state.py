@@ -1,4 +1,4 @@
-"""`headrace state drop` and `rename`: what is stored of an operator that the code does not have any more."""
+"""`headrace state drop` and `rename`: delete or move the state of an operator that the code no longer has."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from headrace.commit.stored_operator import StoredOperator
     from headrace.config import JobConfig
 
-Operator = Annotated[str, typer.Option("--operator", help="The operator, by the name that its state has.")]
-To = Annotated[str, typer.Option("--to", metavar="NEW", help="The name that the operator has in the code now.")]
+Operator = Annotated[str, typer.Option("--operator", help="Name under which the operator's state is stored.")]
+To = Annotated[str, typer.Option("--to", metavar="NEW", help="Name of the operator in the code now.")]
 
 
 def register(state: typer.Typer) -> None:
@@ -34,11 +34,11 @@ def drop(
     run_id: RunId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete the state of an operator that the pipeline does not have any more. A dry run, unless --apply is given.
+    """Delete the state of an operator that the pipeline no longer has. A dry run, unless --apply is given.
 
-    All its rows go: state, timers, histories, elements that wait for it, records that it holds. Its rows in the quarantine
-    stay: they are input. The state of an operator that the pipeline still has is never dropped. It is one checkpoint, and
-    'headrace restore' takes it back.
+    Deletes all its rows: state, timers, histories, waiting elements, held records. Its rows in the quarantine stay: they
+    are input. It never deletes state of an operator that the pipeline still has. The deletion is one checkpoint;
+    'headrace restore' undoes it.
 
     Example:  headrace state drop flights --operator totals
               headrace state drop flights --operator totals --apply --why "not needed any more"
@@ -51,9 +51,9 @@ def drop(
 
     config = load(job)
     if apply:
-        made = drop_operator(config, operator, reason(why), run_id or new_run_id())
-        text = f"{made.metrics['rows_dropped']:,} rows of operator '{operator}' were dropped: checkpoint {made.checkpoint_id}."
-        _show_done(config, made, text, as_json=as_json)
+        checkpoint = drop_operator(config, operator, reason(why), run_id or new_run_id())
+        text = f"{checkpoint.metrics['rows_dropped']:,} rows of operator '{operator}' were dropped: checkpoint {checkpoint.checkpoint_id}."
+        _show_done(config, checkpoint, text, as_json=as_json)
         return
     stored = droppable(config, operator)
     if not as_json:
@@ -71,14 +71,14 @@ def rename(
     run_id: RunId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Move the state of an operator to the name that it has in the pipeline now. A dry run, unless --apply is given.
+    """Move the state of an operator to its new name in the pipeline. A dry run, unless --apply is given.
 
-    Rename the operator in the pipeline first. States and keys must fit, and the new name must have no state yet. It is one
-    checkpoint, and 'headrace restore' takes it back.
+    Rename the operator in the pipeline first. States and keys must fit, and the new name must have no state yet. The move is
+    one checkpoint; 'headrace restore' undoes it.
 
     Example:  headrace state rename flights --operator totals --to totals_by_day --apply
 
-    Exit codes: 0; 2 for an unknown job or operator, names that the pipeline does not bear out, or a new name with state; 3 while
+    Exit codes: 0; 2 for an unknown job or operator, names that do not match the pipeline, or a new name with state; 3 while
     a run holds the job; 6 the state does not fit the operator; 8 storage; 10 job and sink disagree.
     """
     _without_pandas()
@@ -86,9 +86,9 @@ def rename(
 
     config = load(job)
     if apply:
-        made = rename_operator(config, operator, to, run_id or new_run_id(), why=why)
-        text = f"{made.metrics['rows_moved']:,} rows of operator '{operator}' are of '{to}' now: checkpoint {made.checkpoint_id}."
-        _show_done(config, made, text, as_json=as_json)
+        checkpoint = rename_operator(config, operator, to, run_id or new_run_id(), why=why)
+        text = f"{checkpoint.metrics['rows_moved']:,} rows of operator '{operator}' are of '{to}' now: checkpoint {checkpoint.checkpoint_id}."
+        _show_done(config, checkpoint, text, as_json=as_json)
         return
     stored = renamable(config, operator, to)
     if not as_json:
@@ -128,12 +128,17 @@ def _show_planned(config: JobConfig, stored: StoredOperator, text: str, *, as_js
     show(f"{config.job}: operator '{stored.name}' has {rows:,} rows of state.{states}", f"{text}{NOT_CHANGED}")
 
 
-def _show_done(config: JobConfig, made: Checkpoint, text: str, *, as_json: bool) -> None:
+def _show_done(config: JobConfig, checkpoint: Checkpoint, text: str, *, as_json: bool) -> None:
     from headrace.cli._output import print_json, show
 
     if as_json:
-        plain = {"job": config.job, "applied": True, "metrics": made.metrics, "checkpoint": made.checkpoint_id}
-        print_json({**plain, "note": made.note})
+        plain = {
+            "job": config.job,
+            "applied": True,
+            "metrics": checkpoint.metrics,
+            "checkpoint": checkpoint.checkpoint_id,
+        }
+        print_json({**plain, "note": checkpoint.note})
         return
-    before = made.checkpoint_id - 1
+    before = checkpoint.checkpoint_id - 1
     show(f"{config.job}: {text}", f"To undo: headrace restore {config.job} --to {before} --why ...")

@@ -1,4 +1,4 @@
-"""What commands print: JSON for machines, tables as wide as the terminal for people, times in UTC."""
+"""Output of commands: JSON for machines, tables as wide as the terminal for people, times in UTC."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _NO_LIMIT = 1_000_000
 _RUN_IDS = frozenset({"run", "run_id", "attempt_id", "held by"})
 _STORED = frozenset({"value", "row", "element", "record", "result", "raw"})
-"""Columns of stored JSON other than keys."""
+"""Columns with stored JSON, except keys."""
 
 
 def print_json(value: Any) -> None:
@@ -34,7 +34,7 @@ def print_json(value: Any) -> None:
 def show(*parts: str | Table | Tree) -> None:
     """Print texts, tables and trees, one below the other.
 
-    They are as wide as the terminal, or as $COLUMNS says. Elsewhere, as in a pipe, no line is wrapped or cut.
+    The output is as wide as the terminal, or $COLUMNS. In a pipe or file, no line is wrapped or cut.
     """
     from headrace.cli._table import Table, wrapped, wrapped_branch
 
@@ -60,7 +60,7 @@ def _tree_lines(tree: Tree) -> list[str]:
 
 
 def terminal_width() -> int:
-    """Return how many columns there are."""
+    """Return the number of columns of the terminal."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and int(columns):
         return int(columns)
@@ -68,23 +68,23 @@ def terminal_width() -> int:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> Table:
-    """Return a table whose cells are shown as they are: moments in UTC, numbers to the right, ids of runs shortened if need be."""
+    """Return a table: moments in UTC, numbers aligned to the right, ids of runs shortened if needed."""
     from headrace.cli._table import RunIdText, Table
 
     cells = [list(row) for row in rows]
     numeric = [any(_is_number(row[at]) for row in cells) for at in range(len(columns))]
-    made = [
+    rendered_rows = [
         [
             RunIdText(shown(value)) if name in _RUN_IDS and value is not None else shown(value)
             for name, value in zip(columns, row, strict=True)
         ]
         for row in cells
     ]
-    return Table(columns, made, numeric=numeric, title=title)
+    return Table(columns, rendered_rows, numeric=numeric, title=title)
 
 
 def records(rows: Rows, *, drop: Sequence[str] = ()) -> Table:
-    """The rows of a query as a table, without columns that say nothing: dropped ones, and all-empty ones."""
+    """Return the rows of a query as a table, without columns in `drop` and empty columns."""
     keep = [
         at
         for at, name in enumerate(rows.columns)
@@ -96,7 +96,7 @@ def records(rows: Rows, *, drop: Sequence[str] = ()) -> Table:
 
 
 def cards(rows: Rows, body: str, *, drop: Sequence[str] = ()) -> str:
-    """Rows whose column `body` is long: the other columns in one line, the long one below it."""
+    """Return rows with a long column `body` as text: the other columns in one line, the long one below it."""
     lines = []
     for row in rows.dicts():
         head = [
@@ -127,10 +127,10 @@ def shown(value: Any) -> str:
 
 
 def shown_stored(value: Any) -> Any:
-    """Return stored JSON as people read it: blanks between its parts, and behind a number that may be a time, that time.
+    """Return stored JSON for people: with blanks between its parts, and with the time after a number that may be one.
 
-    Numbers of milliseconds are times in states and records, and nothing says which ones are. So the number stays, and a time
-    is told for those between 2000 and 2050: `{"at": 1359608400000 (2013-01-31T05:00:00Z)}`. What is no JSON is left as it is.
+    Times in states and records are numbers of milliseconds, and nothing marks them as times. So numbers stay, and those between the
+    years 2000 and 2050 get their time: `{"at": 1359608400000 (2013-01-31T05:00:00Z)}`. Text that is not JSON stays as it is.
     """
     import msgspec
 
@@ -144,12 +144,12 @@ def shown_stored(value: Any) -> Any:
 
 
 def cut(text: str, longest: int) -> str:
-    """Return the beginning of a text that is longer than a screen has room for, and how long it is."""
+    """Return a text; if it is longer than `longest`, its beginning and its length."""
     return text if len(text) <= longest else f"{text[:longest]}... ({len(text):,} characters: --json tells all)"
 
 
 def spaced_json(text: str, *, times: bool = False) -> str:
-    """Return JSON with a blank behind each comma and colon, where a line may end. With `times`, see `shown_stored`."""
+    """Return JSON with a blank after each comma and colon, where a line may break. With `times`, see `shown_stored`."""
 
     def spaced(match: re.Match[str]) -> str:
         part = match[0]
@@ -163,7 +163,7 @@ def spaced_json(text: str, *, times: bool = False) -> str:
 
 
 def _with_moments(value: Any) -> Any:
-    """Return a nested value with the texts of its moments."""
+    """Return a nested value with moments as texts."""
     if isinstance(value, datetime):
         return shown_moment(value)
     if isinstance(value, list | tuple):
@@ -176,11 +176,11 @@ def _with_moments(value: Any) -> Any:
 _JSON_PART = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*|[,:]')
 _FIRST_TIME, _FIRST_NO_TIME = 946_684_800_000, 2_524_608_000_000
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), 127) if code not in {9, 10}} | {9: " "}
-"""Data must not steer the terminal."""
+"""Control characters, removed from data: data must not control the terminal."""
 
 
 def shown_moment(value: datetime) -> str:
-    """A moment in UTC, with a fraction only where there is one."""
+    """Return a moment in UTC as text, with a fraction of a second only if it has one."""
     if value.tzinfo is not None:
         value = value.astimezone(UTC).replace(tzinfo=None)
     precision = "milliseconds" if value.microsecond else "seconds"
@@ -188,7 +188,7 @@ def shown_moment(value: datetime) -> str:
 
 
 def at_time(milliseconds: int | None) -> datetime | None:
-    """Milliseconds since the epoch as a moment in UTC; the first or last one that can be shown for those before or after."""
+    """Return milliseconds since the epoch as a moment in UTC; out of range, the first or last moment possible."""
     if milliseconds is None:
         return None
     return datetime.fromtimestamp(max(_FIRST_SHOWN, min(milliseconds, _LAST_SHOWN)) / 1000, UTC)
@@ -202,7 +202,7 @@ def _is_number(value: Any) -> bool:
 
 
 def decoded(rows: Rows) -> list[dict[str, Any]]:
-    """Rows as mappings, with stored JSON (keys, values, rows) as JSON rather than text."""
+    """Return rows as mappings, with stored JSON (keys, values, rows) as JSON rather than text."""
     return [decoded_row(row) for row in rows.dicts()]
 
 

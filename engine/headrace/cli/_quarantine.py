@@ -1,4 +1,4 @@
-"""`headrace quarantine`: list what was set aside, and have the next run try it again."""
+"""`headrace quarantine`: list input that was set aside, and requeue it for the next run."""
 
 from __future__ import annotations
 
@@ -25,25 +25,28 @@ def quarantine(
     *,
     at: At = None,
     limit: Limit = 50,
-    requeue: Annotated[bool, typer.Option("--requeue", help="Have the next run try again what can be.")] = False,
+    requeue: Annotated[bool, typer.Option("--requeue", help="Let the next run try again, where possible.")] = False,
     operator: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option("--operator", "--source", help="Only what this operator, or source, has set aside."),
+        typer.Option("--operator", "--source", help="Only input that this operator or source has set aside."),
     ] = None,
     file: Annotated[
         Optional[list[str]],  # noqa: UP045
         typer.Option("--file", help="With --requeue: only rows of this file of a source. May be repeated."),
     ] = None,
-    why: Annotated[Optional[str], typer.Option("--why", help="With --requeue: kept with the checkpoint.")] = None,  # noqa: UP045
-    run_id: Annotated[Optional[str], typer.Option("--run-id", help="Made up if left out.")] = None,  # noqa: UP045
+    why: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--why", help="With --requeue: the reason, kept with the checkpoint."),
+    ] = None,
+    run_id: Annotated[Optional[str], typer.Option("--run-id", help="Id of this call; a new one if left out.")] = None,  # noqa: UP045
     as_json: AsJson = False,
 ) -> None:
-    """List input that was set aside, newest first, with the reason; or bring it back.
+    """List input that was set aside, newest first, with the reason; or requeue it.
 
-    --requeue takes out of the quarantine, as a checkpoint, what the next run can try again. Rows and files that a source has
-    refused: the next run reads them from their files again and takes them in first. Mend what refused them before; a row
-    that is still bad comes back. Elements that async operators gave up on: the next run calls for each again, with all
-    attempts. Other rows stay: deliver them again. Restoring the checkpoint before undoes it.
+    --requeue takes input out of the quarantine, as a checkpoint, so that the next run tries again. Refused rows and files of
+    sources: the next run reads them from their files again and takes them in first. Fix the cause before; a row that is
+    still bad comes back. Failed elements of async operators: the next run calls for each again, with all attempts. Other
+    rows stay: deliver them again. To undo it, restore the checkpoint before it.
 
     Example:  headrace quarantine flights
 
@@ -51,7 +54,7 @@ def quarantine(
 
     Example:  headrace quarantine flights --requeue --operator weather --why "the service is back"
 
-    Exit codes: 0, also when nothing is to be moved; 2 for an unknown job, operator, source or checkpoint; 3 while a run holds
+    Exit codes: 0, also when nothing can be requeued; 2 for an unknown job, operator, source or checkpoint; 3 while a run holds
     the job; 7 when a file of a refused row is gone or has changed; 8 when the job's files are gone; 10 when job and sink disagree.
     """
     if requeue:
@@ -75,29 +78,29 @@ def _requeue(
 
     config = load(job)
     load_pipeline(config)
-    made = requeue_job(config, run_id, operator=operator, files=files, why=why)
+    checkpoint = requeue_job(config, run_id, operator=operator, files=files, why=why)
     if not as_json:
-        _show_requeued(config.job, made)
+        _show_requeued(config.job, checkpoint)
         return
-    counts = {name: made.metrics[name] if made else 0 for name in _COUNTS}
-    print_json({"job": config.job, **counts, "checkpoint": made.checkpoint_id if made else None})
+    counts = {name: checkpoint.metrics[name] if checkpoint else 0 for name in _COUNTS}
+    print_json({"job": config.job, **counts, "checkpoint": checkpoint.checkpoint_id if checkpoint else None})
 
 
-def _show_requeued(job: str, made: Checkpoint | None) -> None:
+def _show_requeued(job: str, checkpoint: Checkpoint | None) -> None:
     from headrace.cli._output import show
     from headrace.sources.requeued import rows_text
 
-    if made is None:
-        show(f"{job}: nothing of what was asked for is in the quarantine and can be requeued: nothing done")
+    if checkpoint is None:
+        show(f"{job}: the quarantine has nothing of this kind that can be requeued: nothing was changed")
         return
-    elements = made.metrics["requeued_elements"]
+    elements = checkpoint.metrics["requeued_elements"]
     lines = []
-    if again := rows_text(made.metrics["requeued_rows"], made.metrics["requeued_files"]):
+    if again := rows_text(checkpoint.metrics["requeued_rows"], checkpoint.metrics["requeued_files"]):
         lines.append(
-            f"{again} left the quarantine, as of checkpoint {made.checkpoint_id}; the next run takes them in first"
+            f"{again} left the quarantine, as of checkpoint {checkpoint.checkpoint_id}; the next run takes them in first"
         )
     if elements:
         lines.append(
-            f"{elements:,} elements wait again, as of checkpoint {made.checkpoint_id}; the next run calls for them"
+            f"{elements:,} elements wait again, as of checkpoint {checkpoint.checkpoint_id}; the next run calls for them"
         )
     show(*(f"{job}: {line}" for line in lines))

@@ -1,4 +1,4 @@
-"""`headrace timers` and `sql`: the other tables, and questions of your own."""
+"""`headrace timers` and `sql`: list timers, and query the state tables."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import typer
 from headrace.cli._arguments import All, AsJson, At, Job, Limit, WithExpired, job_and_text
 from headrace.cli._state import open_job, print_rows
 
-Query = Annotated[
-    str, typer.Argument(metavar="JOB", help="May be left out where there is only one.", show_default=False)
-]
+Query = Annotated[str, typer.Argument(metavar="JOB", help="Leave it out if there is only one.", show_default=False)]
 Second = Annotated[Optional[str], typer.Argument(metavar="QUERY", help="One query, in quotes.", show_default=False)]  # noqa: UP045
 
 
@@ -24,7 +22,7 @@ def register(app: typer.Typer) -> None:
 def timers(job: Job = None, at: At = None, limit: Limit = 50, show_all: All = False, as_json: AsJson = False) -> None:
     """List the registered timers of both domains (event and processing time), the next one first.
 
-    Those that Headrace has set itself, to clean up what has expired, are counted at the end, and listed with --all.
+    Timers that Headrace sets to clean up expired entries are counted at the end, and listed with --all.
 
     Example:  headrace timers flights -n 10
 
@@ -46,11 +44,11 @@ def sql(
     with_expired: WithExpired = False,
     as_json: AsJson = False,
 ) -> None:
-    """Ask the state tables anything, in DuckDB's SQL. The query sees these views and nothing else.
+    """Query the state tables, in DuckDB's SQL. The query sees only these views.
 
     Live entries: keyed_state, timers, buffered_requests, async_requests, materializer_history,
     quarantine. All changes: the same names with _changelog. Also checkpoints, and the sinks by name,
-    as they were at the checkpoint. Columns may be named as they are, also where SQL reserves the word (at, end).
+    as they were at the checkpoint. Columns need no quotes, even if SQL reserves the word (at, end).
 
     Example:  headrace sql flights "select state, count(*) from keyed_state group by 1"
 

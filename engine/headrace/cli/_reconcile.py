@@ -1,4 +1,4 @@
-"""`headrace reconcile`: a job beside its sinks, and both brought together again."""
+"""`headrace reconcile`: compare a job with its sinks, and bring both together again."""
 
 from __future__ import annotations
 
@@ -25,22 +25,25 @@ def register(app: typer.Typer) -> None:
 def reconcile(
     job: Job = None,
     *,
-    apply: Annotated[bool, typer.Option("--apply", help="Do it. Without it, nothing is changed.")] = False,
-    why: Annotated[Optional[str], typer.Option("--why", help="With --apply: kept with the checkpoint.")] = None,  # noqa: UP045
-    run_id: Annotated[Optional[str], typer.Option("--run-id", help="Made up if left out.")] = None,  # noqa: UP045
+    apply: Annotated[bool, typer.Option("--apply", help="Do it. Without it, nothing changes.")] = False,
+    why: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--why", help="With --apply: the reason, kept with the checkpoint."),
+    ] = None,
+    run_id: Annotated[Optional[str], typer.Option("--run-id", help="Id of this call; a new one if left out.")] = None,  # noqa: UP045
     as_json: AsJson = False,
 ) -> None:
     """Compare a job with its sinks, and bring them together after one was lost or came from a backup.
 
     Shows the checkpoint that each sink has and the one it should have, and what --apply would do: job and sinks go
-    back to the newest checkpoint that all of them can be brought to, as a restore. The next run takes in again what
-    came after it. Nothing is deleted. Without --apply it needs no lease and changes nothing.
+    back to the newest checkpoint that all of them can reach, as a restore. The next run takes in later input again.
+    It deletes nothing. Without --apply it needs no lease and changes nothing.
 
     Example:  headrace reconcile flights
     Example:  headrace reconcile flights --apply --why "the lake came from the backup of Sunday"
 
     Exit codes: 0, also when there is nothing to do; 2 unknown job, or --apply without --why; 3 a run holds the job; 8 storage;
-    10 job and sinks cannot be brought together: the message has the ways that are left.
+    10 job and sinks cannot be brought together: the message has the ways out.
     """
     from headrace.cli._output import print_json, show
     from headrace.errors import ConfigError, SinkMismatchError
@@ -59,11 +62,11 @@ def reconcile(
         show(_sinks(config, comparison))
     if comparison.refusal is not None:
         raise SinkMismatchError(comparison.refusal)
-    made = reconcile_job(config, run_id or new_run_id(), why) if apply and why else None
+    checkpoint = reconcile_job(config, run_id or new_run_id(), why) if apply and why else None
     if as_json:
-        print_json(_plain(config, comparison, made))
+        print_json(_plain(config, comparison, checkpoint))
     else:
-        show(*_told(config, comparison, made))
+        show(*_told(config, comparison, checkpoint))
 
 
 def _sinks(config: JobConfig, comparison: Comparison) -> Table:
@@ -100,10 +103,10 @@ def _is_unpublished(sink: SinkDifference) -> bool:
     )
 
 
-def _told(config: JobConfig, comparison: Comparison, made: Checkpoint | None) -> Iterator[str]:
-    if made is not None:
+def _told(config: JobConfig, comparison: Comparison, checkpoint: Checkpoint | None) -> Iterator[str]:
+    if checkpoint is not None:
         yield (
-            f"{config.job}: job and sinks are at checkpoint {made.restored_from} again, as checkpoint {made.checkpoint_id}. "
+            f"{config.job}: job and sinks are at checkpoint {checkpoint.restored_from} again, as checkpoint {checkpoint.checkpoint_id}. "
             f"Go on:  headrace run {config.job}"
         )
     elif comparison.plan is None:
@@ -152,12 +155,12 @@ def _step_of(name: str, sink: SinkRestore) -> str:
     return f"Sink {name} goes back from version {sink.now} of its table to the rows of version {sink.then}."
 
 
-def _plain(config: JobConfig, comparison: Comparison, made: Checkpoint | None) -> dict[str, Any]:
+def _plain(config: JobConfig, comparison: Comparison, checkpoint: Checkpoint | None) -> dict[str, Any]:
     plan = comparison.plan
     return {
         "job": config.job,
         "agrees": comparison.agrees,
-        "applied": made is not None,
+        "applied": checkpoint is not None,
         "last_checkpoint": comparison.last_id,
         "sinks": [
             {
@@ -180,5 +183,5 @@ def _plain(config: JobConfig, comparison: Comparison, made: Checkpoint | None) -
             "undone_checkpoints": list(plan.undone),
             "rows_taken_in_again": plan.rows_in,
         },
-        "checkpoint": made.checkpoint_id if made else None,
+        "checkpoint": checkpoint.checkpoint_id if checkpoint else None,
     }

@@ -1,4 +1,4 @@
-"""`headrace rescale`: another number of key groups."""
+"""`headrace rescale`: change the number of key groups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 MaxParallelism = Annotated[
     int,
-    typer.Option("--max-parallelism", metavar="N", min=1, help="The number of key groups that the state is to have."),
+    typer.Option("--max-parallelism", metavar="N", min=1, help="New number of key groups of the state."),
 ]
 
 
@@ -35,9 +35,9 @@ def rescale(
 ) -> None:
     """Give the state another number of key groups (max_parallelism). A dry run, unless --apply is given.
 
-    All rows of the state tables are rewritten, as one checkpoint; what the state holds does not change, and later results are the
-    same. The job's file must have the new number: until state and file agree, runs and all commands that change the job
-    are refused, so change the file right before or right after.
+    It rewrites all rows of the state tables, as one checkpoint; the content of the state and later results stay the same. The job's
+    file must have the new number: until state and file agree, runs and all commands that change the job are refused. So change the
+    file right before or right after.
 
     Example:  headrace rescale flights --max-parallelism 512
               headrace rescale flights --max-parallelism 512 --apply --why "more than 128 tasks"
@@ -54,13 +54,20 @@ def rescale(
 
     config = load(job, checked=False)
     if apply:
-        made = rescale_job(config, max_parallelism, reason(why), run_id or new_run_id())
+        checkpoint = rescale_job(config, max_parallelism, reason(why), run_id or new_run_id())
         if as_json:
-            print_json({"job": config.job, "applied": True, "metrics": made.metrics, "checkpoint": made.checkpoint_id})
+            print_json(
+                {
+                    "job": config.job,
+                    "applied": True,
+                    "metrics": checkpoint.metrics,
+                    "checkpoint": checkpoint.checkpoint_id,
+                }
+            )
             return
-        rows = made.metrics["rows_rewritten"]
+        rows = checkpoint.metrics["rows_rewritten"]
         show(
-            f"{config.job}: {rows:,} rows have {max_parallelism} key groups now: checkpoint {made.checkpoint_id}.",
+            f"{config.job}: {rows:,} rows have {max_parallelism} key groups now: checkpoint {checkpoint.checkpoint_id}.",
             _of_the_file(config, max_parallelism),
         )
         return
@@ -84,7 +91,7 @@ def rescale(
 
 
 def _of_the_file(config: JobConfig, number: int) -> str:
-    """Return what is to be done to the job's file."""
+    """Return a sentence on the change that the job's file needs."""
     if config.max_parallelism == number:
         return f"{config.file} has max_parallelism: {number} already."
     return (

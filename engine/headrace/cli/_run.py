@@ -1,4 +1,4 @@
-"""`headrace run`: one run of a job, with its progress on stderr."""
+"""`headrace run`: run a job once, with its progress on stderr."""
 
 from __future__ import annotations
 
@@ -68,32 +68,32 @@ def run(
     report_file: ReportFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take in what is new, update state and sinks.
+    """Take in new input, update state and sinks.
 
-    It may be killed at any point: run it again, and it goes on from the last checkpoint. When its
-    budget is used up, or on SIGTERM, it holds what has not begun for the next run, and commits.
+    You may kill it at any point: run it again, and it continues from the last checkpoint. When its
+    budget is used up, or on SIGTERM, it leaves records not begun yet to the next run, and commits.
 
-    An interval that was taken in already is refused unless --replay is given: state and sinks then go back to where it
-    began, and it is taken in again with all later ones. If such a replay breaks off, the next run goes on with it.
+    It refuses an interval that was taken in already, unless --replay is given: then state and sinks go back to the
+    interval's start, and it is taken in again with all later ones. The next run continues an interrupted replay.
 
-    With --finish nothing waits for a service afterwards: when the input is taken in, each element that
-    waits, due or not, is called for once more. What fails then is given up on as 'on_failure' says.
-    Do it before record types change in ways that do not fit, or before a job is shut down.
+    With --finish nothing waits for a service afterwards: after the input is taken in, services are called once more
+    for each waiting element, due or not. Elements that fail then are handled as 'on_failure' says.
+    Do it before record types change in ways that do not fit, or before you shut a job down.
 
     With --end-of-input no source waits for another one any more, and the watermark moves to the last event, and then to the
-    end of time: windows close, timers of event time fire, and those that fire at the end set no other one. It includes --finish.
-    Later runs refuse more input, until a restore.
+    end of time: windows close, timers of event time fire, and those that fire at the end cannot set others. It includes
+    --finish. Later runs refuse more input, until a restore.
 
-    With --branch NAME it takes in what comes after the branch's fork, and writes to the branch alone; see 'headrace branch create'.
-    There, and only there, --pipeline, --source and --set name other code, input and settings than the job's file. Later runs and
-    readers of the branch use them, until a run names others. A branch refuses to call services that the job's file marks with
+    With --branch NAME it takes in input after the branch's fork, and writes only to the branch; see 'headrace branch create'.
+    Only there, --pipeline, --source and --set give other code, input and settings than the job's file. Later runs and readers
+    of the branch use them, until a run gives others. A branch refuses to call services that the job's file marks with
     'effects', unless --allow-effects is given.
 
-    With --runner local no JVM starts: for small slices, tests and a laptop. Results are the same. What Spark alone can do (Kafka,
-    .spark(), .sql()) is refused.
+    With --runner local no JVM starts: for small slices, tests and a laptop. Results are the same. It refuses jobs that need
+    Spark (Kafka, .spark(), .sql()).
 
-    With --report FILE a scheduler gets what --json prints, or {"error", "message", "exit_code"}, in FILE: also where stdout goes
-    elsewhere. What stands there is not shown on stderr as well.
+    --report FILE writes the output of --json, or {"error", "message", "exit_code"}, to FILE, wherever stdout goes. An error in
+    FILE is not shown on stderr as well.
 
     Example:  headrace run flights --max-batches 1
 
@@ -183,8 +183,8 @@ def _show(report: RunReport, options: RunOptions, *, as_json: bool) -> None:
     ]
     show(table(("", ""), rows))
     if options.end_of_input and report.stopped_because != "ended":
-        show(f"It had to stop before the end of the input: headrace run {report.job} --end-of-input goes on")
+        show(f"It had to stop before the end of the input. To continue: headrace run {report.job} --end-of-input")
     elif options.finish and report.waiting:
-        show(f"It had to end before nothing waited: headrace run {report.job} --finish goes on")
+        show(f"It had to stop while elements wait. To continue: headrace run {report.job} --finish")
     if report.quarantined:
         show(f"Some input was set aside: headrace quarantine {report.job}")

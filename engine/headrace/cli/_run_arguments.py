@@ -1,4 +1,4 @@
-"""The options of `headrace run`."""
+"""Options of `headrace run`."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ if TYPE_CHECKING:
     from headrace.spark.run_events import OnEvent
 
 # Typer reads these at run time, and does not know `str | None` in an alias.
-Mode = Annotated[str, typer.Option(metavar="auto|caught-up|interval", help="Take in all there is, or one interval.")]
+Mode = Annotated[str, typer.Option(metavar="auto|caught-up|interval", help="Take in all input, or one interval.")]
 IntervalStart = Annotated[Optional[str], typer.Option(metavar="TIME", help="ISO 8601, inclusive.")]  # noqa: UP045
 IntervalEnd = Annotated[Optional[str], typer.Option(metavar="TIME", help="ISO 8601, exclusive.")]  # noqa: UP045
-Replay = Annotated[bool, typer.Option("--replay", help="Run an interval again that was taken in, with all later ones.")]
-RunId = Annotated[Optional[str], typer.Option(help="Names the run in checkpoints; made up if left out.")]  # noqa: UP045
+Replay = Annotated[bool, typer.Option("--replay", help="Take in an interval again, with all later ones.")]
+RunId = Annotated[Optional[str], typer.Option(help="Id of the run in checkpoints; a new one if left out.")]  # noqa: UP045
 Budget = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option(metavar="30m", help="After this time, what has not begun is left to the next run."),
+    typer.Option(metavar="30m", help="After this time, leave the rest to the next run."),
 ]
-MaxBatches = Annotated[Optional[int], typer.Option(min=1, help="End after so many micro-batches.")]  # noqa: UP045
-Finish = Annotated[
-    bool, typer.Option("--finish", help="At the end, call services once more for all that waits, and never again.")
-]
+MaxBatches = Annotated[Optional[int], typer.Option(min=1, help="End after this many micro-batches.")]  # noqa: UP045
+Finish = Annotated[bool, typer.Option("--finish", help="At the end, call services once more for all waiting elements.")]
 EndOfInput = Annotated[
     bool,
     typer.Option("--end-of-input", help="At the end, declare that no more input comes: the last windows close."),
@@ -34,7 +32,7 @@ EndOfInput = Annotated[
 Runner = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(
-        metavar="spark|local", help="Where tasks run; local starts no JVM. As the cluster profile says if left out."
+        metavar="spark|local", help="Where tasks run; local starts no JVM. By default as the cluster profile says."
     ),
 ]
 Parallelism = Annotated[Optional[int], typer.Option(min=1, help="Tasks per operator.")]  # noqa: UP045
@@ -44,20 +42,20 @@ Backend = Annotated[
 ]
 AsyncState = Annotated[
     Optional[bool],  # noqa: UP045
-    typer.Option("--async/--sync", help="Whether state accesses may overlap. Results are the same."),
+    typer.Option("--async/--sync", help="Let state accesses overlap, or not. Results are the same."),
 ]
 ForceFailOver = Annotated[bool, typer.Option("--force-fail-over", help="Take the job from a run that still holds it.")]
 ReportFile = Annotated[
     Optional[Path],  # noqa: UP045
-    typer.Option("--report", metavar="FILE", help="Write the result, or the error, as JSON to FILE as well."),
+    typer.Option("--report", metavar="FILE", help="Also write the result, or the error, as JSON to FILE."),
 ]
 AllowEffects = Annotated[
-    bool, typer.Option("--allow-effects", help="On a branch: call services whose calls have effects outside, too.")
+    bool, typer.Option("--allow-effects", help="On a branch: also call services whose calls have effects outside.")
 ]
 
 
 def budget_seconds(text: str | None) -> float | None:
-    """Return the seconds of --budget. Raises `ConfigError` for a text that is no duration."""
+    """Return --budget in seconds. Raises `ConfigError` for a text that is not a duration."""
     from headrace.config import parse_duration
     from headrace.errors import ConfigError
 
@@ -71,7 +69,7 @@ def budget_seconds(text: str | None) -> float | None:
 
 
 def run_function(config: JobConfig, runner: str | None) -> Callable[[JobConfig, RunOptions, OnEvent], RunReport]:
-    """Return what runs a job where --runner says, else where the cluster profile does. Raises `ConfigError` for another word."""
+    """Return the function that runs a job, by --runner, else by the cluster profile. Raises `ConfigError` for an unknown runner."""
     from headrace import local, spark
     from headrace.errors import ConfigError
 

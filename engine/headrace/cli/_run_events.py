@@ -1,4 +1,4 @@
-"""What `headrace run` shows on stderr while it works: a bar below past events on a terminal, else lines for a log."""
+"""Output of `headrace run` on stderr while it works: events and a progress bar on a terminal, else lines for a log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SECONDS_BETWEEN_LINES = 60.0
 
 @contextmanager
 def shown_events() -> Iterator[Callable[[Event], None]]:
-    """Return what to call with the events of a run, for the length of the block."""
+    """Yield the function that shows the events of a run, for the length of the block."""
     if not sys.stderr.isatty():
         yield EventLines(sys.stderr)
         return
@@ -30,14 +30,14 @@ def shown_events() -> Iterator[Callable[[Event], None]]:
 
 
 class EventLines:
-    """Writes a line for each event, and one a minute for the progress within a micro-batch."""
+    """Writer of a line for each event, and of one line a minute for the progress within a micro-batch."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
         self._next = clock.monotonic() + _SECONDS_BETWEEN_LINES
 
     def __call__(self, event: Event) -> None:
-        """Write an event, unless it is progress and the minute is not over."""
+        """Write an event. Skip progress within a minute after the last."""
         if event.kind == "progress":
             now = clock.monotonic()
             if now < self._next:
@@ -48,7 +48,7 @@ class EventLines:
 
 @contextmanager
 def shown_on(console: Console) -> Iterator[Callable[[Event], None]]:
-    """Show events on a terminal: a bar for the micro-batch, and above it what has happened."""
+    """Show events on a terminal, above a progress bar for the micro-batch."""
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(bar_width=20))

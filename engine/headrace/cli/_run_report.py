@@ -1,4 +1,4 @@
-"""The file of `headrace run --report`: what a run did, or why it failed, for the scheduler that started it."""
+"""Report file of `headrace run --report`: the result of a run, or its error, for the scheduler that started it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def plain_report(report: RunReport) -> dict[str, Any]:
 
 @contextmanager
 def failure_reported(file: Path | None) -> Iterator[None]:
-    """Write what the block raises to `file`, and end with its exit code; without a file, let it pass.
+    """Write an error of the block to `file`, and exit with its code; without a file, let the error pass.
 
-    An error of Headrace is then not shown as well: whoever asked for the file shows it. One that is not foreseen is still
-    shown with its traceback, and so is every error where the file cannot be written.
+    An error of Headrace in the file is not shown on stderr as well. An unexpected error is shown with its traceback in any
+    case, and every error is shown if the file cannot be written.
     """
     from headrace.errors import EngineBug, HeadraceError, IntervalError
 
@@ -52,12 +52,12 @@ def failure_reported(file: Path | None) -> Iterator[None]:
 
 
 def write_report(file: Path, content: dict[str, Any]) -> None:
-    """Write what a command did. A file that cannot be written is no failure of the command: a line on stderr says it."""
+    """Write the result of a command. If the file cannot be written, print a line on stderr; the command does not fail."""
     _is_written(file, content)
 
 
 def _is_written(file: Path, content: dict[str, Any]) -> bool:
-    """Write `content` as one JSON document, whole or not at all; tell whether it was written."""
+    """Write `content` as one JSON document, whole or not at all; return whether it was written."""
     import msgspec
 
     unfinished = file.with_name(f"{file.name}.part")

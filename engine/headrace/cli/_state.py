@@ -1,4 +1,4 @@
-"""`headrace state ...`: keyed state at any checkpoint; what changes it is in `_operator_state`."""
+"""`headrace state ...`: read keyed state at any checkpoint. `_operator_state` has the commands that change it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Second = Annotated[Optional[str], typer.Argument(metavar="KEY", help="Plain text
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     state = typer.Typer(
-        help="Look into keyed state at any checkpoint, and put right what the code has outgrown. Needs no JVM.",
+        help="Read keyed state at any checkpoint; rename or drop state of former operators. Needs no JVM.",
         no_args_is_help=True,
         rich_markup_mode=None,
     )
@@ -57,7 +57,7 @@ def open_job(name: str | None, at: str | None, *, with_expired: bool = False) ->
 
 
 def warn(what: str | None) -> None:
-    """Tell, on stderr, what is worth knowing beside the answer."""
+    """Print a note on stderr, if there is one."""
     if what is not None:
         typer.echo(f"note: {what}", err=True)
 
@@ -65,7 +65,7 @@ def warn(what: str | None) -> None:
 def print_rows(
     job: JobAtCheckpoint, rows: Rows, what: str, *, as_json: bool, timers_left_out: int | None = None
 ) -> None:
-    """Print rows with the checkpoint that they belong to, and how many of the engine's own timers were left out of them."""
+    """Print rows with their checkpoint, and the number of the engine's own timers that were left out."""
     from headrace.cli._output import cards, decoded, print_json, records, show
 
     if as_json:
@@ -79,7 +79,7 @@ def print_rows(
         show(records(rows, drop=("key_group",)))
     show(f"{len(rows.rows):,} {what}, at checkpoint {job.checkpoint.checkpoint_id}")
     if timers_left_out:
-        show(f"left out: {timers_left_out:,} timers that Headrace has set itself, to clean up; --all shows them")
+        show(f"left out: {timers_left_out:,} timers that Headrace sets to clean up; --all shows them")
 
 
 def list_states(
@@ -89,10 +89,10 @@ def list_states(
     show_all: All = False,
     as_json: AsJson = False,
 ) -> None:
-    """List what is stored: per operator and state its kind, the live entries, keys, bytes, the last change, and its type.
+    """List stored states: for each its kind, number of live entries, keys, bytes, last change, and type.
 
-    A state that the pipeline does not declare any more is marked as removed: it stays stored. --json has types with their fields.
-    Timers that Headrace has set itself, to clean up what has expired, are counted at the end, and listed with --all.
+    A state that the pipeline no longer declares is marked as removed: it stays stored. --json has types with their fields.
+    Timers that Headrace sets to clean up expired entries are counted at the end, and listed with --all.
 
     Example:  headrace state list flights
 
@@ -109,7 +109,7 @@ def list_states(
 
 
 def shortened(rows: Rows, column: str) -> Rows:
-    """Rows with the names of types alone in a column: no fields, no limits."""
+    """Return rows with only the names of types in a column, without fields and limits."""
     from headrace.readers.query import Rows
 
     place = rows.columns.index(column)
@@ -134,7 +134,7 @@ def get(
 
     Example:  headrace state get flights N14228 --at 12
 
-    Exit codes: 0, also when there is nothing; 2 for an unknown job, checkpoint or operator; 8 files gone.
+    Exit codes: 0, also without entries; 2 for an unknown job, checkpoint or operator; 8 files gone.
     """
     from headrace.readers import keyed_state
 
@@ -175,9 +175,9 @@ def history(
     state: StateOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what happened to one key, oldest first: every change, with the checkpoint that made it, and every end of a life.
+    """Show the changes of one key, oldest first, each with its checkpoint; also when its entries expired.
 
-    So it says why a key is gone: removed, expired and removed, or expired and dropped by a compaction.
+    It shows why a key is gone: removed, expired and removed, or expired and dropped by a compaction.
 
     Example:  headrace state history flights N14228
 
@@ -198,14 +198,14 @@ def expired(
     state: StateOption = None,
     ttl: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option(help="Suppose this TTL for --state, such as 12h, or off; say what would go. Nothing is changed."),
+        typer.Option(help="Show what this TTL (such as 12h, or off) would remove from --state. Changes nothing."),
     ] = None,
     limit: Limit = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Show what TTL has expired and is still stored, and when its bytes are really gone. Values are not shown.
+    """Show expired entries that are still stored, without values, and when their bytes will be gone.
 
-    With --ttl, tell what another TTL would do to a state at once: a dry run, before you change the pipeline.
+    With --ttl, show the immediate effect of another TTL on a state: a dry run, before you change the pipeline.
 
     Example:  headrace state expired flights
               headrace state expired flights --state legs --ttl 6h

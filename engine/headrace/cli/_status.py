@@ -1,4 +1,4 @@
-"""`headrace status` and `headrace checkpoints`: where jobs stand, and how they got there."""
+"""`headrace status` and `headrace checkpoints`: show the position of jobs, and list their checkpoints."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def register(app: typer.Typer) -> None:
 
 
 def status(job: Job = None, as_json: AsJson = False) -> None:
-    """Say where each job stands, or only JOB.
+    """Show the status of each job, or of JOB only.
 
-    Last checkpoint, watermark, what it took in, and which run holds the job at present, with its progress within the
-    micro-batch; how the services did that the job calls, and what waits for them; its branches, with what they cost. A job whose
-    file is broken is listed with what is wrong in it.
+    Shows the last checkpoint, its watermark and input; the run that holds the job, with its progress within the micro-batch;
+    metrics of the services that the job calls, and the elements that wait for them; its branches with their costs. A job with a
+    broken file is listed with its problems.
 
     Example:  headrace status
 
@@ -39,23 +39,23 @@ def status(job: Job = None, as_json: AsJson = False) -> None:
     from headrace.config import known_jobs
 
     names = [job] if job else known_jobs()
-    found = [_status(names[0])] if len(names) == 1 else [_status_or_error(name) for name in names]
+    rows = [_status(names[0])] if len(names) == 1 else [_status_or_error(name) for name in names]
     if as_json:
-        print_json({"jobs": found})
+        print_json({"jobs": rows})
     else:
-        _show(found)
-    codes = [each["exit_code"] for each in found if each["error"]]
+        _show(rows)
+    codes = [row["exit_code"] for row in rows if row["error"]]
     if codes:
         raise typer.Exit(codes[0])
 
 
-def _show(found: list[dict[str, Any]]) -> None:
+def _show(rows: list[dict[str, Any]]) -> None:
     from headrace.cli._output import show, table
 
     columns = ("job", "at", "kind", "committed", "watermark", "rows in", "set aside", "held by")
-    show(table(columns, [[row[key] for key in _COLUMNS] for row in found]))
-    show(*(f"{row['job']}: {row['error']}" for row in found if row["error"]))
-    show(*(line for row in found if not row["error"] for line in _waits(row)))
+    show(table(columns, [[row[key] for key in _COLUMNS] for row in rows]))
+    show(*(f"{row['job']}: {row['error']}" for row in rows if row["error"]))
+    show(*(line for row in rows if not row["error"] for line in _waits(row)))
 
 
 def _waits(row: dict[str, Any]) -> list[str]:
@@ -64,7 +64,7 @@ def _waits(row: dict[str, Any]) -> list[str]:
     from headrace.cli._services import in_a_line
 
     lines = [] if row["progress"] is None else [f"{row['job']}: {row['progress']['described']}"]
-    lines += [in_a_line(row["job"], name, made) for name, made in row["services"].items()]
+    lines += [in_a_line(row["job"], name, measured) for name, measured in row["services"].items()]
     lines += _watermarks(row)
     lines += [line for name, source in row["sources"].items() for line in _of_source(row, name, source)]
     lines += [
@@ -81,7 +81,7 @@ def _waits(row: dict[str, Any]) -> list[str]:
 
 
 def _watermarks(row: dict[str, Any]) -> list[str]:
-    """Return the watermark of each source, where sources that never meet have several."""
+    """Return lines on the watermark of each source, if sources that never meet have different ones."""
     from headrace.cli._output import shown_moment
 
     watermarks = {name: source["watermark"] for name, source in row["sources"].items()}
@@ -92,7 +92,7 @@ def _watermarks(row: dict[str, Any]) -> list[str]:
 
 
 def _of_source(row: dict[str, Any], name: str, source: dict[str, Any]) -> list[str]:
-    """What is to be said of a source where several meet, or none is to come any more."""
+    """Return lines on a source that is ahead of others, was idle, or has ended."""
     lines = []
     if source["unread"]:
         lines.append(
@@ -108,10 +108,10 @@ def _of_source(row: dict[str, Any], name: str, source: dict[str, Any]) -> list[s
 
 
 def _requeued_line(job: str, source: str, requeued: list[dict[str, Any]]) -> str:
-    """Say what has left the quarantine and is not taken in again yet."""
+    """Return a line on requeued rows that are not taken in yet."""
     from headrace.sources.requeued import rows_text
 
-    rows = [one["rows"] for one in requeued]
+    rows = [entry["rows"] for entry in requeued]
     text = rows_text(sum(count for count in rows if count is not None), rows.count(None))
     return f"{job}: {text} of source '{source}' left the quarantine: the next run takes them in first"
 
@@ -174,7 +174,7 @@ def _status(name: str) -> dict[str, Any]:
 
 
 def _progress(config: JobConfig, lease: Lease) -> dict[str, Any] | None:
-    """How far the run that holds the job has come within its micro-batch; None if it has told nothing yet."""
+    """Return the progress of the run that holds the job within its micro-batch; None if it has reported none yet."""
     import msgspec
 
     from headrace.commit.progress_file import ProgressFiles
@@ -182,23 +182,26 @@ def _progress(config: JobConfig, lease: Lease) -> dict[str, Any] | None:
     try:
         progress = ProgressFiles(config.job_folder, lease.attempt_id, config.storage_options).read()
     except OSError:
-        return (
-            None  # the store that has just shown the checkpoints does not answer: the rest of the status is worth more
-        )
+        return None  # the store does not answer: show the rest of the status
     return None if progress is None else {**msgspec.structs.asdict(progress), "described": progress.described()}
 
 
 def _source(offset: SourceOffset) -> dict[str, Any]:
-    """How far a source was read."""
+    """Return the position of a source as plain values."""
     from headrace.cli._output import at_time
 
     return {
         "last_file": offset.last_file,
         "version": offset.version,
-        "tables": {one.name: one.version for one in offset.tables},
+        "tables": {position.name: position.version for position in offset.tables},
         "partitions": [
-            {"partition": one.partition, "offset": one.position, "taken_at": at_time(one.taken_at), "idle": one.idle}
-            for one in offset.partitions
+            {
+                "partition": position.partition,
+                "offset": position.position,
+                "taken_at": at_time(position.taken_at),
+                "idle": position.idle,
+            }
+            for position in offset.partitions
         ],
         "watermark": at_time(offset.seen),
         "unread": list(offset.unread),
@@ -212,12 +215,12 @@ def _source(offset: SourceOffset) -> dict[str, Any]:
 def checkpoints(job: Job = None, limit: Limit = 20, as_json: AsJson = False) -> None:
     """List the checkpoints, newest first.
 
-    Any of them can be given to --at and, within the retention, to `headrace restore`. A savepoint keeps its state for longer,
-    but not what it needs of the sinks.
+    --at takes any of them and, within the retention, `headrace restore` as well. A savepoint keeps its state for longer, but
+    not its files of the sinks.
 
-    A job with branches or restores is drawn as a graph: each checkpoint is above the one that it goes on from, * led to the
-    present state of its line, and x was left behind by a restore: it can still be read and restored. Checkpoints of a branch
-    have its name before their kind. --json has the edges.
+    A job with branches or restores is drawn as a graph. Each checkpoint is above its predecessor. * led to the present state
+    of its line; x was left behind by a restore, and can still be read and restored. Checkpoints of a branch have its name
+    before their kind. --json has the edges.
 
     Example:  headrace checkpoints flights -n 5
 
@@ -234,34 +237,38 @@ def checkpoints(job: Job = None, limit: Limit = 20, as_json: AsJson = False) -> 
     log = CheckpointLog(config.job_folder, config.storage_options)
     line = {checkpoint.checkpoint_id for checkpoint in log.lineage.newest_first()}
     graph = line_graph(config)
-    found = [
-        {**_checkpoint(each), "on_line": each.checkpoint_id in line} for each in reversed(log.checkpoints[-limit:])
+    rows = [
+        {**_checkpoint(checkpoint), "on_line": checkpoint.checkpoint_id in line}
+        for checkpoint in reversed(log.checkpoints[-limit:])
     ]
     if as_json:
         edges = [_edge(node) for node in graph.nodes[:limit]]
-        print_json({"job": config.job, "total": len(log.checkpoints), "checkpoints": found, "edges": edges})
+        print_json({"job": config.job, "total": len(log.checkpoints), "checkpoints": rows, "edges": edges})
         return
     if graph.has_forks:
         _show_graph(graph, limit)
     else:
-        _show_table(found)
+        _show_table(rows)
     waiting = {name: _source(offset)["requeued"] for name, offset in log.last.offsets.items()} if log.last else {}
     show(*(_requeued_line(config.job, name, requeued) for name, requeued in waiting.items() if requeued))
-    if any(c["name"] for c in found):
+    if any(c["name"] for c in rows):
         show(not_protected(config.sinks))
 
 
-def _show_table(found: list[dict[str, Any]]) -> None:
+def _show_table(checkpoint_values: list[dict[str, Any]]) -> None:
     from headrace.cli._output import show, table
 
     columns = ["id", "kind", "committed", "watermark", "rows in", "run"]
-    rows = [[c["checkpoint_id"], _kind(c), c["committed_at"], c["watermark"], c["rows_in"], c["run_id"]] for c in found]
-    if any(c["note"] for c in found):
+    rows = [
+        [c["checkpoint_id"], _kind(c), c["committed_at"], c["watermark"], c["rows_in"], c["run_id"]]
+        for c in checkpoint_values
+    ]
+    if any(c["note"] for c in checkpoint_values):
         columns = [*columns, "note"]
-        rows = [[*row, c["note"]] for row, c in zip(rows, found, strict=True)]
-    if any(c["tables"] for c in found):  # of Spark's steps over sources
+        rows = [[*row, c["note"]] for row, c in zip(rows, checkpoint_values, strict=True)]
+    if any(c["tables"] for c in checkpoint_values):  # of Spark's steps over sources
         columns = [*columns, "tables"]
-        rows = [[*row, c["tables"]] for row, c in zip(rows, found, strict=True)]
+        rows = [[*row, c["tables"]] for row, c in zip(rows, checkpoint_values, strict=True)]
     show(table(columns, rows))
 
 
@@ -284,17 +291,17 @@ def _show_graph(graph: LineGraph, limit: int) -> None:
 def _cells(node: LineNode) -> list[str]:
     from headrace.cli._output import shown
 
-    found = _checkpoint(node.checkpoint)
-    kind = _kind(found) if node.name.line is None else f"{node.name.line}: {_kind(found)}"
-    committed = found["committed_at"].replace(microsecond=0)
-    notes = ", ".join(filter(None, (found["note"], found["tables"])))
+    values = _checkpoint(node.checkpoint)
+    kind = _kind(values) if node.name.line is None else f"{node.name.line}: {_kind(values)}"
+    committed = values["committed_at"].replace(microsecond=0)
+    notes = ", ".join(filter(None, (values["note"], values["tables"])))
     return [
-        shown(cell) for cell in (node.name.checkpoint_id, kind, committed, found["rows_in"], found["run_id"], notes)
+        shown(cell) for cell in (node.name.checkpoint_id, kind, committed, values["rows_in"], values["run_id"], notes)
     ]
 
 
 def _in_columns(rows: list[list[str]]) -> list[list[str]]:
-    """Return cells as wide as their columns: numbers at the right, and ids of runs short if they stay different."""
+    """Return cells padded to their columns: numbers to the right, ids of runs shortened if they stay distinct."""
     from headrace.cli._table import cell_width, short_run_id
 
     numeric, run = (0, 3), 4
@@ -313,7 +320,7 @@ def _in_columns(rows: list[list[str]]) -> list[list[str]]:
 
 
 def _edge(node: LineNode) -> dict[str, Any]:
-    """Return which checkpoint a checkpoint goes on from. The line None is the job's own."""
+    """Return the edge to a checkpoint's predecessor. The line None is the job's own."""
     before = node.before
     return {
         "line": node.name.line,
@@ -342,7 +349,9 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
     plain: dict[str, Any] = msgspec.to_builtins(checkpoint)
     for name in ("interval_start", "interval_end", "watermark", "committed_at"):
         plain[name] = at_time(plain[name])
-    # What lies on the workers' disks is nobody's business but the engine's.
+    # Local copies on the workers' disks are internal to the engine.
     del plain["local_copies"]
-    versions = {f"{one.name} {one.version}": None for offset in checkpoint.offsets.values() for one in offset.tables}
+    versions = {
+        f"{table.name} {table.version}": None for offset in checkpoint.offsets.values() for table in offset.tables
+    }
     return {**plain, "rows_in": checkpoint.metrics.get("rows_in"), "tables": ", ".join(versions)}

@@ -1,13 +1,13 @@
-"""Tables for people: no line is broken inside a word or a number.
+"""Tables for people: no line breaks inside a word or a number.
 
 A table that is too wide for its terminal gets narrower step by step:
 
-1. columns of text are wrapped between words, those that are widest first;
+1. columns of text are wrapped between words, the widest first;
 2. ids of runs are shortened in the middle;
 3. moments are wrapped between date and time;
 4. each row becomes a block of lines, a column a line.
 
-A word that is longer than the terminal is wide stays whole in any case: the terminal breaks it, and a copy of it is right.
+A word longer than the terminal's width stays whole in any case: the terminal breaks it, and copying it gives the whole word.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from itertools import zip_longest
 _GAP = "  "
 _EDGE = " "
 _ID_HEAD, _ID_TAIL = 21, 3
-"""Characters that are kept of a run's id: `scheduled__2013-01-31` and `:00`."""
+"""Numbers of characters kept at both ends of a run's id: `scheduled__2013-01-31` and `:00`."""
 _FEW_WORDS, _SENTENCE = 2, 24
-"""A cell of more words than that is at least so wide."""
+"""Least width of a cell with more words than this."""
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)T([\d:.]+Z)")
 
 
 class RunIdText(str):
-    """The id of a run, or of an attempt, in a cell."""
+    """Id of a run, or of an attempt, in a cell."""
 
     __slots__ = ()
 
 
 class Table:
-    """Cells of text under their columns."""
+    """Table of text cells."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Table:
         numeric: Sequence[bool] = (),
         title: str | None = None,
     ) -> None:
-        """`numeric` columns have their cells at the right. A cell may have several lines."""
+        """Store the cells. `numeric` columns are aligned to the right. A cell may have several lines."""
         self._columns, self._rows, self._title = columns, rows, title
         self._numeric = numeric or [False] * len(columns)
 
@@ -57,12 +57,12 @@ class Table:
         return self._as_blocks(short, width)
 
     def _block_cells(self, short: Sequence[Sequence[str]], space: int) -> Sequence[Sequence[str]]:
-        """Return the rows for blocks whose cells may take `space` columns: ids of runs are whole where they fit."""
+        """Return the rows for blocks whose cells may take `space` columns, with whole ids of runs if they fit."""
         ids = (cell for row in self._rows for cell in row if isinstance(cell, RunIdText))
         return self._rows if all(cell_width(cell) <= space for cell in ids) else short
 
     def _widths(self, rows: Sequence[Sequence[str]], width: int) -> list[int] | None:
-        """Return how wide each column is; None if the words do not fit beside each other."""
+        """Return the width of each column; None if the words do not fit beside each other."""
         cells = [[name, *(row[at] for row in rows)] for at, name in enumerate(self._columns)]
         longest = [max(cell_width(line) for cell in column for line in cell.split("\n")) for column in cells]
         least = [max(map(_least_width, column)) for column in cells]
@@ -70,7 +70,7 @@ class Table:
         return _shared(least, longest, space)
 
     def _with_short_ids(self) -> list[list[str]]:
-        """Return the rows with ids of runs shortened, such that different ones stay different."""
+        """Return the rows with shortened ids of runs that stay distinct."""
         ids = {cell for row in self._rows for cell in row if isinstance(cell, RunIdText)}
         short = {full: short_run_id(full) for full in ids}
         if len({*short.values()}) < len(ids):
@@ -91,7 +91,7 @@ class Table:
         ]
 
     def _as_blocks(self, short: Sequence[Sequence[str]], width: int) -> list[str]:
-        """Return a block for each row: the names of the columns, and beside them the cells; what is empty is left out."""
+        """Return a block for each row: names of columns with cells beside them, without empty cells."""
         names = max((cell_width(name) for name in self._columns), default=0)
         lines = [] if self._title is None else [self._title]
         space = max(1, width - len(_EDGE) - names - len(_GAP))
@@ -122,21 +122,21 @@ def wrapped_branch(line: str, width: int) -> list[str]:
 
 
 def short_run_id(run_id: str) -> str:
-    """Return the id of a run without its middle, where it is long."""
+    """Return the id of a run; a long one without its middle."""
     if len(run_id) <= _ID_HEAD + _ID_TAIL + 1:
         return run_id
     return f"{run_id[:_ID_HEAD]}…{run_id[-_ID_TAIL:]}"
 
 
 def cell_width(text: str) -> int:
-    """Return how many columns of a terminal a text takes."""
+    """Return the number of terminal columns that a text takes."""
     from rich.cells import cell_len
 
     return len(text) if text.isascii() else cell_len(text)
 
 
 def _least_width(cell: str) -> int:
-    """Return how narrow a cell may get: a sentence is not set word below word."""
+    """Return the least width of a cell: sentences must not wrap after each word."""
     words = cell.split()
     longest = max(map(cell_width, words), default=0)
     return longest if len(words) <= _FEW_WORDS else max(longest, min(cell_width(cell), _SENTENCE))
@@ -147,13 +147,15 @@ def _wrapped_line(line: str, width: int) -> Iterable[str]:
         return [line]
     indent = line[: len(line) - len(line.lstrip())]
     if line.isascii():
-        made = textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-        return made or [""]
+        wrapped_lines = textwrap.wrap(
+            line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        )
+        return wrapped_lines or [""]
     return _wrapped_wide(line.split(), indent, width)
 
 
 def _wrapped_wide(words: Sequence[str], indent: str, width: int) -> Iterable[str]:
-    """Return lines of words some of whose letters take two columns."""
+    """Return lines of words that have letters two columns wide."""
     lines = [indent]
     for word in words:
         is_first = lines[-1] == indent
@@ -171,7 +173,7 @@ def _aligned(text: str, width: int, right: bool = False) -> str:
 
 
 def _shared(least: Sequence[int], longest: Sequence[int], space: int) -> list[int] | None:
-    """Share `space` among columns: each gets at least `least`, at most `longest`, and the widest give first."""
+    """Share `space` among columns: each gets at least `least` and at most `longest`; the widest shrink first."""
     if sum(least) > space:
         return None
     widths = list(least)

@@ -1,4 +1,4 @@
-"""`headrace retries` and `requests`: what was taken in and is not done, and what it waits for."""
+"""`headrace retries` and `requests`: list waiting elements and held records."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def register(app: typer.Typer) -> None:
 def retries(
     job: Job = None, *, operator: OperatorOption = None, at: At = None, limit: Limit = 50, as_json: AsJson = False
 ) -> None:
-    """List who waits for a service: since when, how often it was called, the last error, the next attempt.
+    """List elements that wait for a service: since when, the number of calls, the last error, the next attempt.
 
-    The next attempt first. A run takes up what is due; in between nothing is called. In ordered mode all that comes after an
-    element that waits is held as well: headrace requests JOB.
+    The next attempt comes first. A run calls for the elements that are due; between runs nothing is called. In ordered mode,
+    records after a waiting element are held as well: headrace requests JOB.
 
     Example:  headrace retries flights -n 10
 
@@ -40,7 +40,7 @@ def retries(
 def requests(
     job: Job = None, *, operator: OperatorOption = None, at: At = None, limit: Limit = 50, as_json: AsJson = False
 ) -> None:
-    """List all that was taken in and is not done: elements of async operators, and records that operators hold.
+    """List unfinished input: elements of async operators, and records that operators hold.
 
     Status: `pending`, no call has failed; `waiting for retry`; `completed`, it has its results and waits for an earlier one;
     `held`, it waits in front of a keyed operator.

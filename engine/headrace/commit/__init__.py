@@ -1,1 +1,1 @@
-"""The commit protocol, and what is built on it: restore, compaction, vacuum, verify."""
+"""Commit protocol, and the commands built on it: restore, compaction, vacuum, verify."""

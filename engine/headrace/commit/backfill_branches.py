@@ -1,4 +1,4 @@
-"""Branches of backfills: which interval they were asked for, and which of them a new request joins."""
+"""Branches of backfills: the interval of each, and the choice of the branch that a new request continues."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from headrace.errors import ConfigError
 from headrace.sources.interval import Interval, moment_text
 
 _NOTE = re.compile(r"backfill of (\S+) to (\S+)")
-"""What `backfill_note` writes."""
+"""Pattern of the note that `backfill_note` writes."""
 
 _DAY: Final = 86_400_000
 
 
 def backfill_note(asked: Interval) -> str:
-    """Return the note of a backfill's branch: it is how a later command knows what to go on with."""
+    """Return the note of a backfill's branch. Later commands read the interval from it."""
     return f"backfill of {asked}"
 
 
 def asked_of(branch: Branch) -> Interval | None:
-    """Return the interval that a branch was made for; None if it is no backfill's."""
+    """Return the interval that a branch was made for; None if no backfill made it."""
     match = _NOTE.fullmatch(branch.note or "")
     return None if match is None else Interval.named(*match.groups())
 
 
 def default_name(asked: Interval) -> str:
-    """Return the name of a backfill's branch that nobody has named: `backfill_20130110_20130111`, with times where they matter."""
+    """Return the default name of a backfill's branch: `backfill_20130110_20130111`, with times unless both are midnights."""
     pattern = "%Y%m%d" if asked.start % _DAY == asked.end % _DAY == 0 else "%Y%m%dt%H%M%S"
     return "_".join(
         ["backfill", *(datetime.fromtimestamp(at / 1000, UTC).strftime(pattern) for at in (asked.start, asked.end))]
@@ -46,19 +46,19 @@ def union(asked: Interval, other: Interval | None) -> Interval:
 
 
 def open_branch(config: JobConfig, name: str) -> Branch | None:
-    """Return the open branch of a name that a backfill has made; None if there is none."""
+    """Return the open branch with this name if a backfill made it; else None."""
     branches = (branch for branch in Branches(config).open if branch.name == name)
     return next((branch for branch in branches if asked_of(branch) is not None), None)
 
 
 def interrupted_renewal(config: JobConfig, name: str) -> Interval | None:
-    """Return the interval of a branch that was dropped to be forked anew, and was not: its note says so."""
+    """Return the interval of a branch that was dropped for a new fork which never came; its note says so. Else None."""
     dropped = Branches(config).dropped(name)
     return None if dropped is None else asked_of(dropped)
 
 
 def begins_behind(branch: Branch, asked: Interval, line: Sequence[Checkpoint]) -> bool:
-    """Tell whether a backfill's branch cannot take in an interval any more: it begins behind it, or not on the job's `line`."""
+    """Return whether a backfill's branch cannot take in an interval: it begins after the start, or its fork is off the job's `line`."""
     theirs = asked_of(branch)
     begins_at = None if theirs is None else _begins_at(branch, theirs, line)
     return begins_at is None or asked.start < begins_at
@@ -67,10 +67,11 @@ def begins_behind(branch: Branch, asked: Interval, line: Sequence[Checkpoint]) -
 def joined_branch(
     config: JobConfig, name: str, asked: Interval, line: Sequence[Checkpoint], *, replaced: Branch | None = None
 ) -> Branch | None:
-    """Return the open branch that a backfill goes on with; None if it begins one, or replaces one. `line` is the job's.
+    """Return the open branch that a backfill continues; None if it makes or replaces one. `line` is the job's.
 
-    A backfill replays all up to the live head, so two of them always overlap. Raises `ConfigError` when another one is open, and
-    when the branch of that name is no backfill's, begins behind `asked`, or at a checkpoint that a restore has left behind.
+    A backfill replays everything up to the live head, so two of them always overlap. Raises `ConfigError` when another backfill
+    is open, and when the branch with that name was not made by a backfill, begins after the start of `asked`, or begins at a
+    checkpoint that a restore has left behind.
     """
     checked_name(name, "branch name")
     branches = Branches(config).open
@@ -83,7 +84,7 @@ def joined_branch(
                 f"--name {other.name}'; or "
             )
             msg = (
-                f"a backfill of {theirs} is open on branch '{other.name}', and both would run all up to the last checkpoint. Nothing was "
+                f"a backfill of {theirs} is open on branch '{other.name}', and both would run everything up to the last checkpoint. Nothing was "
                 f"changed. Promote it first; {join if begins_at is not None and begins_at <= asked.start else 'or '}drop it: 'headrace "
                 f"branch drop {config.job} {other.name}'."
             )
@@ -93,14 +94,14 @@ def joined_branch(
     theirs = asked_of(joined)
     drop = f"'headrace branch drop {config.job} {name}' removes it"
     if theirs is None:
-        msg = f"branch '{name}' of job '{config.job}' is there, and no backfill made it. Nothing was changed. Give another --name; {drop}."
+        msg = f"branch '{name}' of job '{config.job}' exists already, and no backfill made it. Nothing was changed. Give another --name; {drop}."
         raise ConfigError(msg)
     begins_at = _begins_at(joined, theirs, line)
     if begins_at is None:
         raise left_behind(config, name, joined.fork_id)
     if asked.start < begins_at:
         msg = (
-            f"branch '{name}' begins at {moment_text(begins_at)}, behind the interval {asked}. Nothing was changed. {drop}; then run the "
+            f"branch '{name}' begins at {moment_text(begins_at)}, after the start of interval {asked}. Nothing was changed. {drop}; then run the "
             "backfill again."
         )
         raise ConfigError(msg)
@@ -108,15 +109,15 @@ def joined_branch(
 
 
 def left_behind(config: JobConfig, name: str, fork_id: int) -> ConfigError:
-    """Return the error for a branch whose fork is not on the job's line any more."""
+    """Return the error for a branch whose fork is no longer on the job's line."""
     return ConfigError(
-        f"branch '{name}' begins at checkpoint {fork_id}, and job '{config.job}' has gone back behind that since, by a restore or a "
-        f"promotion. The live tables were not changed. 'headrace branch drop {config.job} {name}' removes it; then run the backfill again."
+        f"branch '{name}' begins at checkpoint {fork_id}, which a later restore or promotion of job '{config.job}' has left behind. "
+        f"The live tables were not changed. 'headrace branch drop {config.job} {name}' removes it; then run the backfill again."
     )
 
 
 def _begins_at(branch: Branch, asked: Interval, line: Sequence[Checkpoint]) -> int | None:
-    """Return from where on a backfill's branch takes input in again (ms); None if the job has gone back behind its fork."""
+    """Return the moment from which a backfill's branch takes in input again (ms); None if its fork is off the job's `line`."""
     if branch.fork_id not in {checkpoint.checkpoint_id for checkpoint in line}:
         return None
     stands_at = position_of(Lineage(line, branch.fork_id).line)

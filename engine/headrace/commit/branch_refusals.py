@@ -1,4 +1,4 @@
-"""What cannot be done on a branch, or while a job has branches."""
+"""Refusals of commands on a branch, or on a job that has branches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.plan.stages import Plan, waits_of
 
 
 def refuse_on_branch(config: JobConfig, what: str) -> None:
-    """Raise `ConfigError` where `config` is that of a branch. `what` is the verb's phrase: "erase a key"."""
+    """Raise `ConfigError` if `config` is that of a branch. `what` completes "cannot …": "erase a key"."""
     if config.branch is not None:
         msg = (
             f"branch '{config.branch}' of job '{config.job}' cannot {what}: its tables build on those of the job. Nothing was changed. "
@@ -20,7 +20,7 @@ def refuse_on_branch(config: JobConfig, what: str) -> None:
 
 
 def refuse_with_branches(config: JobConfig, what: str) -> None:
-    """Raise `ConfigError` where the job has branches. `what` is the sentence's beginning: "no key can be erased"."""
+    """Raise `ConfigError` if the job has branches. `what` begins the message: "no key can be erased"."""
     if names := [branch.name for branch in Branches(config).open]:
         msg = (
             f"{what} while job '{config.job}' has branches ({', '.join(names)}): they keep rows of their own, and those of their forks. "
@@ -30,26 +30,26 @@ def refuse_with_branches(config: JobConfig, what: str) -> None:
 
 
 def refuse_effects(config: JobConfig, plan: Plan) -> None:
-    """Raise `ConfigError` where `config` is that of a branch, and an operator calls a service with effects outside."""
+    """Raise `ConfigError` if `config` is that of a branch, and an operator calls a service with effects outside."""
     if config.branch is None:
         return
     for wait in waits_of(plan):
         if wait.service is not None and config.services[wait.service].effects:
             msg = (
                 f"operator '{wait.name}' calls service '{wait.service}', which has effects outside (services.{wait.service}.effects), "
-                f"and branch '{config.branch}' would make them again. Nothing was run. Run it with --allow-effects if they do no harm."
+                f"and branch '{config.branch}' would repeat them. Nothing was run. If they do no harm, run it with --allow-effects."
             )
             raise ConfigError(msg)
 
 
 def refuse_without_state(config: JobConfig, checkpoint: Checkpoint) -> None:
-    """Raise `ConfigError` for a checkpoint whose state is not in the tables: one of the job in a branch's log, or one that a promotion brought."""
+    """Raise `ConfigError` for a checkpoint without state in this line's tables: before a branch's fork, or brought by a promotion."""
     if checkpoint.has_state:
         return
     if config.branch is None:
         msg = (
-            f"checkpoint {checkpoint.checkpoint_id} was made on a branch, and a promotion has brought it: its state is not kept. "
-            f"Ask for the promotion, or a later one; 'headrace checkpoints {config.job}' lists all."
+            f"checkpoint {checkpoint.checkpoint_id} was made on a branch, and the promotion of that branch did not keep its state. "
+            f"Ask for the checkpoint of the promotion, or a later one; 'headrace checkpoints {config.job}' lists all."
         )
     else:
         msg = (

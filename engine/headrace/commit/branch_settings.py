@@ -1,7 +1,7 @@
-"""Code, input and settings of a branch: those of the job's file, but for what the branch has for itself.
+"""Code, input and settings of a branch: values of its own, and those of the job's file for all others.
 
-The table `branches` has both what was named for the branch (`settings`) and all that its last run was computed with (`ran_with`).
-Later runs and readers use the first. Promotion compares the second with the job's file: the file may have changed since.
+The table `branches` has the values given to the branch (`settings`), and all values that its last run used (`ran_with`). Later runs
+and readers use `settings`. Promotion compares `ran_with` with the job's file, which may have changed since.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _NO_RESULT_DEPENDS_ON: Final = frozenset(
     {"max_files_per_batch", "max_rows_per_batch", "health", "rate", "concurrency", "capacity"}
 )
 _HIDDEN: Final = frozenset({"options", "url"})
-"""Keys whose values may hold secrets: what `shown` returns of them is compared."""
+"""Keys whose values may hold secrets: they are compared as `shown` prints them, without secrets."""
 
 
 def on_branch(config: JobConfig, name: str) -> JobConfig:
-    """Return a job's configuration on a branch, with what the branch has for itself.
+    """Return a job's configuration on a branch, with the branch's own settings.
 
-    Raises `ConfigError` when there is no open branch of the name, and where the job's file does not take the settings any more.
+    Raises `ConfigError` when no open branch has the name, and when the branch's settings no longer fit the job's file.
     """
     return config_of(config, Branches(config).get(name))
 
@@ -48,19 +48,19 @@ def config_of(config: JobConfig, branch: Branch) -> JobConfig:
 
 
 def check_forked(config: JobConfig) -> None:
-    """Raise `ConfigError` for a branch that is listed and was not made to the end: a run would begin a job of its own there."""
+    """Raise `ConfigError` for a branch that is listed but not fully made: a run on it would start an empty job."""
     if config.branch is not None and not CheckpointLog(config.job_folder, config.storage_options).checkpoints:
         msg = (
-            f"branch '{config.branch}' of job '{config.job}' is not ready: the command that made it broke off, or is still at work. Nothing "
+            f"branch '{config.branch}' of job '{config.job}' is not ready: the command that makes it was interrupted, or is still at work. Nothing "
             f"was run. To finish it: headrace branch create {config.job} {config.branch}"
         )
         raise ConfigError(msg)
 
 
 def record_run(config: JobConfig, run_id: str) -> None:
-    """Record what a run of a branch is computed with, if the last run had something else. Nothing is done for the job itself.
+    """Record the code and settings of a branch's run if the last run had others. Does nothing for the job itself.
 
-    It is called while the run holds the branch. Raises `ConfigError` when the branch was dropped.
+    A run calls it while it holds the branch. Raises `ConfigError` when the branch was dropped.
     """
     if config.branch is None:
         return
@@ -72,15 +72,15 @@ def record_run(config: JobConfig, run_id: str) -> None:
 
 
 def differences_to_file(config: JobConfig, branch: Branch) -> list[str]:
-    """Return a sentence for each value that the job's file has today and the branch's last run had not, or the other way round.
+    """Return a sentence for each value that differs between the job's file of today and the branch's last run.
 
-    `config` is the job's, as loaded. Only values count that results depend on: code, sources, watermarks, services. A branch that never
-    ran is compared by the settings that it has.
+    `config` is the job's, as loaded. Compares only values that results depend on: code, sources, watermarks, services. Of a branch
+    that never ran, compares its settings.
     """
     today = dict(_values(config))
     ran = dict(_values(config_of(config, branch))) if branch.ran_with is None else branch.ran_with
     return [
-        f"branch '{branch.name}' ran {_shown(key, ran.get(key))}, and the job's file says {today.get(key, 'nothing of it')}"
+        f"branch '{branch.name}' ran {_shown(key, ran.get(key))}, and the job's file says {today.get(key, 'nothing about it')}"
         for key in sorted({*today, *ran})
         if today.get(key) != ran.get(key)
     ]
@@ -91,7 +91,7 @@ def _shown(key: str, value: str | None) -> str:
 
 
 def _values(config: JobConfig) -> Iterator[tuple[str, str]]:
-    """Yield the values that results depend on and that are not the default, by dotted key, without secrets."""
+    """Yield dotted keys and values that results depend on, without defaults and secrets."""
     for section in _RESULTS_DEPEND_ON:
         yield from _flat(section, getattr(config, section), config.home)
     for name, sink in config.sinks.items():

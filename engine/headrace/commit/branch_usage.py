@@ -1,4 +1,4 @@
-"""What each branch of a job costs: its own files, and those of the job that vacuum spares for it."""
+"""Storage that each branch of a job costs: its own files, and files of the job that vacuum spares for it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from headrace.tables.store import storage_errors
 
 @dataclass(frozen=True, slots=True)
 class BranchUsage:
-    """What a branch costs at present."""
+    """Storage that a branch costs at present."""
 
     branch: Branch
     age: int
-    """Since it was made (ms)."""
+    """Time since the branch was made (ms)."""
     own: Usage
     """Files in the folder of the branch."""
     held_back: Usage
@@ -30,7 +30,7 @@ class BranchUsage:
 
 
 def branch_usages(config: JobConfig) -> Sequence[BranchUsage]:
-    """Return what each open branch of a job costs, oldest first; nothing for a branch, which has none."""
+    """Return the cost of each open branch of a job, oldest first; empty if `config` is itself a branch's."""
     branches = Branches(config).open
     if not branches:
         return ()

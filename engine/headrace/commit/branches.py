@@ -1,7 +1,7 @@
-"""The table `branches` of a job: which branches there are, and which versions of the job's tables they build on.
+"""Table `branches` of a job: its branches, and the versions of the job's tables that they build on.
 
-It has a compare-and-set of its own and does not need the job's lease: a branch can be made while a run holds the job. The last row
-of a name counts. Fork and vacuum never miss each other, since each first commits and then looks:
+The table has a compare-and-set of its own and does not need the job's lease: a branch can be made while a run holds the job. The
+last row of a name counts. A fork and a vacuum always see each other, since each first commits and then looks:
 
     fork      1. append the row                     2. look for vacuum intents that name files of the fork; withdraw if one does
     vacuum    1. commit the intent                  2. look for branches; spare what they need; delete the rest
@@ -53,11 +53,11 @@ _ATTEMPTS = 10
 
 
 class BranchStatus(enum.StrEnum):
-    """Where a branch stands."""
+    """State of a branch in its lifecycle."""
 
     OPEN = "open"
     PROMOTING = "promoting"
-    """Its promotion has begun. If the job has the checkpoint of that attempt, the branch is promoted; else it is open."""
+    """Promotion has begun. If the job has the checkpoint of that attempt, the branch is promoted; else it is open."""
     PROMOTED = "promoted"
     DROPPED = "dropped"
 
@@ -68,23 +68,23 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     status: BranchStatus
     fork_id: int
-    """The checkpoint of the job that it forks from."""
+    """Checkpoint of the job that the branch forks from."""
     versions: dict[str, int]
     sinks: dict[str, int]
     created_at: int
     run_id: str | None = None
-    """The run that made it; of a branch that is being promoted, the attempt that does so."""
+    """Run that made the branch; while the branch is being promoted, the attempt that promotes it."""
     note: str | None = None
     made_at: int | None = None
-    """The job's last checkpoint when it was made. An earlier release did not record it."""
+    """Last checkpoint of the job when the branch was made; None where an earlier release did not record it."""
     settings: dict[str, str] = {}
-    """Values that it has instead of those of the job's file: YAML, by dotted key."""
+    """Values of the branch that replace those of the job's file: YAML, by dotted key."""
     ran_with: dict[str, str] | None = None
     """Code and settings of its last run; None before the first run. See `headrace.commit.branch_settings`."""
 
     @property
     def is_there(self) -> bool:
-        """Tell whether it has tables: it is neither dropped nor promoted."""
+        """Return whether the branch has tables: it is neither dropped nor promoted."""
         return self.status in {BranchStatus.OPEN, BranchStatus.PROMOTING}
 
 
@@ -93,10 +93,10 @@ class _EndedError(Exception):
 
 
 class Branches:
-    """The branches of one job, as of the moment of construction or of the last change."""
+    """Branches of one job, as of construction or of the last change."""
 
     def __init__(self, config: JobConfig) -> None:
-        """Read the table. A job that never had a branch has none."""
+        """Read the table. A job that never had a branch has no such table."""
         self._config = config
         self._job = config.job
         self._store = table_store(f"{config.job_folder}/{BRANCHES}", config.storage_options)
@@ -117,33 +117,37 @@ class Branches:
         self._by_name = {row["name"]: _decoded(row) for row in rows}
         if any(branch.status is BranchStatus.PROMOTING for branch in self._by_name.values()):
             log = CheckpointLog(self._config.job_folder, self._config.storage_options)
-            self._promotions = frozenset(one.attempt_id for one in log.checkpoints if one.kind is Kind.PROMOTION)
+            self._promotions = frozenset(
+                checkpoint.attempt_id for checkpoint in log.checkpoints if checkpoint.kind is Kind.PROMOTION
+            )
 
     @property
     def open(self) -> Sequence[Branch]:
-        """The branches that are neither dropped nor promoted, oldest first."""
-        branches = (one for one in self._by_name.values() if one.is_there and one.run_id not in self._promotions)
+        """Return the branches that are neither dropped nor promoted, oldest first."""
+        branches = (
+            branch for branch in self._by_name.values() if branch.is_there and branch.run_id not in self._promotions
+        )
         return sorted(branches, key=lambda branch: branch.created_at)
 
     def dropped(self, name: str) -> Branch | None:
-        """Return the last branch of a name if it was dropped; None if it is open, was promoted, or never was."""
+        """Return the last branch with a name if it was dropped; None if it is open, was promoted, or never existed."""
         branch = self._by_name.get(name)
         return branch if branch is not None and branch.status is BranchStatus.DROPPED else None
 
     def get(self, name: str) -> Branch:
-        """Return an open branch. Raises `ConfigError` when there is none of the name."""
-        found = {branch.name: branch for branch in self.open}
-        if name not in found:
-            listed = f"there are: {', '.join(found)}" if found else "it has none"
+        """Return an open branch. Raises `ConfigError` when none has the name."""
+        open_branches = {branch.name: branch for branch in self.open}
+        if name not in open_branches:
+            listed = f"there are: {', '.join(open_branches)}" if open_branches else "it has none"
             msg = (
-                f"job '{self._job}' has no branch '{name}'{did_you_mean(name, [*found])} ({listed}). "
+                f"job '{self._job}' has no branch '{name}'{did_you_mean(name, [*open_branches])} ({listed}). "
                 f"'headrace branch create {self._job} {name} --at CHECKPOINT' makes one."
             )
             raise ConfigError(msg)
-        return found[name]
+        return open_branches[name]
 
     def add(self, branch: Branch) -> None:
-        """Commit a branch. Raises `ConfigError` when there is an open one of its name."""
+        """Commit a new branch. Raises `ConfigError` when an open branch has its name."""
         with storage_errors(f"to create {self._store.uri}"):
             self._store.create(_SCHEMA)
         self.refresh()
@@ -156,19 +160,19 @@ class Branches:
         self._commit(branch, check)
 
     def change(self, branch: Branch) -> None:
-        """Commit other values of an open branch. Raises `ConfigError` when there is none of its name."""
+        """Commit new values of an open branch. Raises `ConfigError` when no open branch has its name."""
         self._commit(branch, lambda: self.get(branch.name))
 
     def drop(self, name: str, note: str | None = None) -> Branch:
-        """Commit that a branch is dropped. Raises `ConfigError` when there is no open one of the name."""
+        """Commit that a branch is dropped. Raises `ConfigError` when no open branch has the name."""
         return self._change(name, status=BranchStatus.DROPPED, note=note)
 
     def begin_promotion(self, name: str, attempt_id: str) -> Branch:
-        """Commit that an attempt promotes a branch. Raises `ConfigError` when there is no open one of the name."""
+        """Commit that an attempt promotes a branch. Raises `ConfigError` when no open branch has the name."""
         return self._change(name, status=BranchStatus.PROMOTING, run_id=attempt_id)
 
     def promoted_by(self, checkpoint: Checkpoint) -> Branch | None:
-        """Return the branch that a promotion has promoted, unless its end is recorded."""
+        """Return the branch that a promotion has promoted; None once its end is recorded."""
         branch = self._by_name.get(checkpoint.name or "")
         is_promoted = branch is not None and branch.status is BranchStatus.PROMOTING
         return branch if is_promoted and branch is not None and branch.run_id == checkpoint.attempt_id else None
@@ -189,7 +193,7 @@ class Branches:
         return changed
 
     def _commit(self, branch: Branch, check: Any) -> None:
-        """Append a row. Others may append meanwhile: then `check` looks again, and it is tried anew."""
+        """Append a row. If others append meanwhile, refresh, call `check` again and retry."""
         for _ in range(_ATTEMPTS):
             check()
             row = _encoded(branch, self._version + 1)
@@ -201,12 +205,12 @@ class Branches:
                 continue
             self._by_name[branch.name] = branch
             return
-        msg = f"{_ATTEMPTS} others wrote to {self._store.uri} meanwhile. Nothing was changed: run the command again."
+        msg = f"other writers took {self._store.uri} {_ATTEMPTS} times in a row. Nothing was changed: run the command again."
         raise FencedError(msg)
 
 
 def remove_branch(on_branch: JobConfig) -> None:
-    """Delete the folder of a branch, and its local copies, as far as they are there. `on_branch` is the configuration of the branch."""
+    """Delete the folder of a branch and its local copies, if they exist. `on_branch` is the configuration of the branch."""
     with storage_errors(f"to remove {on_branch.job_folder}"):
         remove_folder(on_branch.job_folder, on_branch.storage_options)
     if on_branch.local_folder.exists():
@@ -214,7 +218,7 @@ def remove_branch(on_branch: JobConfig) -> None:
 
 
 def finish_promotion(config: JobConfig, last: Checkpoint) -> None:
-    """Remove the branch whose promotion is the job's last checkpoint, unless that has happened."""
+    """Remove the branch whose promotion is the job's last checkpoint, if it is still there."""
     if last.kind is not Kind.PROMOTION:
         return
     branches = Branches(config)

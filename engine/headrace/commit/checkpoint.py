@@ -1,4 +1,4 @@
-"""A checkpoint: what one row of `checkpoints` says, and what kinds there are."""
+"""Checkpoints: the content of a row of `checkpoints`, and its kinds."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from headrace.tables.schemas import FORMAT_VERSION
 
 
 class Kind(enum.Enum):
-    """Why a row of `checkpoints` exists. A lease row is a claim on the job, not a checkpoint.
+    """Kind of a row of `checkpoints`. A lease row is a claim on the job, not a checkpoint.
 
-    A fork is the first checkpoint of a branch. Those before it in the branch's log are the job's, and have no `versions`.
+    A fork is the first checkpoint of a branch. Checkpoints before it in the branch's log are the job's, and have no `versions`.
 
-    A promotion makes the state of a branch that of the job. Before it in the log are what the branch has taken in since its fork,
+    A promotion makes the state of a branch the state of the job. Before it, the log has the checkpoints of the branch since its fork,
     without `versions`; the first of them continues from the fork.
 
-    A vacuum leaves the state as it is, like a savepoint: it commits a list of files that may be deleted (`vacuum_intents`).
+    A vacuum does not change the state, like a savepoint: it commits a list of files that may be deleted (`vacuum_intents`).
     """
 
     INITIAL = "initial"
@@ -49,20 +49,20 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     `versions` names the Delta version of every state table. `outputs` names, per sink, the staged
     files to publish. `local_copies` names, per operator and key-group range, the local copy that
-    this checkpoint's tasks left behind. `state_ttl` is what lives of entries depend on.
-    `schemas_of` names the checkpoint whose row has `state_schemas`, the types of the stored states: a row has them only where
-    they are not its parent's, and `operator_keys` with them: by what the states are found; `sinks_of` and `sink_tables` are the
-    same for the tables of the sinks. `timers_fired` says, per operator and clock, up to which moment no timer is left (ms).
+    this checkpoint's tasks left behind. `state_ttl` has the values that lifetimes of entries depend on.
+    `schemas_of` names the checkpoint whose row has `state_schemas` (types of the stored states) and `operator_keys` (keys under which
+    they are stored): a row repeats them only where they differ from its parent's. `sinks_of` and `sink_tables` do the same for the
+    tables of the sinks. `timers_fired` says, per operator and clock, up to which moment no timer is left (ms).
     `watermark` is the earliest one of all lines of ordinals. `lines` names, by operator, a source of its line: that source's offset
     has the operator's watermark (earlier releases had one line).
-    `numbers` are those in the places of records: ranks of operators, and edges (earlier releases had none to record).
-    `incarnation` is a number that no other life of the job has: one whose folder was removed, or that was begun anew elsewhere.
-    `erased` has ranges of ids, both ends included: of an erasure, the checkpoints whose versions have rows that it erased; of a
-    vacuum, those whose files it deletes for that reason.
-    `note` says who and why (restores, savepoints, migrations).
-    `processing_time` is when a micro-batch began, by the clock of its line: it is the processing time that its operators saw. On a
-    branch, `follows` names the job's checkpoint whose input and time it took, and `ended_at` is when it ended by that clock; null:
-    when it was committed. Earlier releases recorded none of them.
+    `numbers` has the numbers in the places of records: ranks of operators, and edges (earlier releases recorded none).
+    `incarnation` is unique to this life of the job. A job that was begun anew, here or elsewhere, gets another one.
+    `erased` has ranges of ids, both ends included. An erasure lists the checkpoints whose versions have rows that it erased; a
+    vacuum lists those whose files it deletes for that reason.
+    `note` says who did it and why (restores, savepoints, migrations).
+    `processing_time` is when a micro-batch began, by the clock of its line: its operators saw this processing time. On a branch,
+    `follows` names the job's checkpoint whose input and time it took, and `ended_at` is when it ended by that clock (null: at
+    `committed_at`). Earlier releases recorded none of the three.
     """
 
     checkpoint_id: int
@@ -101,30 +101,30 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def line_time(self) -> int:
-        """Return when it was made, by the clock of its line (ms): a branch that follows its job has the job's."""
+        """Return when the checkpoint was made, by the clock of its line (ms). A branch that follows its job uses the job's clock."""
         return max(self.committed_at if self.ended_at is None else self.ended_at, self.processing_time or 0)
 
     @property
     def has_state(self) -> bool:
-        """Tell whether its state is in this line's tables.
+        """Return whether the checkpoint's state is in this line's tables.
 
-        That of a branch's checkpoints before the fork is in the job's tables; that of checkpoints that a promotion brought is nowhere.
+        State before a branch's fork is in the job's tables; state of checkpoints that a promotion brought is not stored.
         """
         return bool(self.versions)
 
     @property
     def held(self) -> bool:
-        """Whether records that were taken in are still in `buffered_requests`."""
+        """Return whether `buffered_requests` holds records."""
         return any(offset.held for offset in self.offsets.values())
 
     @property
     def pending(self) -> int:
-        """Elements in `async_requests`: each source says it of all."""
+        """Return the number of elements in `async_requests`. The offset of each source has the total."""
         return max((offset.pending for offset in self.offsets.values()), default=0)
 
     @property
     def due(self) -> int | None:
-        """When the first of them is to be called for (ms); None if none is."""
+        """Return when the first element in `async_requests` is due (ms); None if none waits."""
         return min((offset.due for offset in self.offsets.values() if offset.due is not None), default=None)
 
     def watermark_of(self, operator: str) -> int | None:
@@ -144,7 +144,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         return latest(offset.bucket.open_max for offset in offsets)
 
     def _offset_of(self, operator: str) -> SourceOffset:
-        """Return the offset that has the watermarks of an operator. A source that never had a file has none."""
+        """Return the offset that has the watermarks of an operator; an empty one for a source without files so far."""
         return self.offsets.get(self.lines[operator], SourceOffset())
 
     def watermarks(self, sources: Iterable[str]) -> tuple[int | None, int | None]:
@@ -153,7 +153,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         return latest_watermark(offsets), latest(offset.seen for offset in offsets)
 
     def line(self, sources: Iterable[str]) -> Bucket:
-        """Return where the line of ordinals stands that these sources share."""
+        """Return the position of the line of ordinals that these sources share."""
         return line_of(self.offsets[name] for name in sources if name in self.offsets)
 
 
@@ -165,16 +165,16 @@ class Lease(msgspec.Struct, frozen=True):
     holder: str
     expires_at: int
     claimed_at: int
-    """When the claim was made or renewed (ms), by the holder's clock."""
+    """Time of the claim or its last renewal (ms), by the holder's clock."""
 
     def left(self, now: int) -> int:
-        """Return how long the claim still holds (ms), 0 when it has ended or was given up.
+        """Return how long the claim still holds (ms); 0 when it has ended or was given up.
 
-        The holder's clock may run ahead of the one that says `now`: a claim never holds for longer than it was made for.
+        The holder's clock may run ahead of the clock of `now`, so the result is never more than the claim's whole length.
         """
         return max(0, min(self.expires_at - now, self.expires_at - self.claimed_at))
 
 
 def metrics_of(counted: Mapping[str, int], durations: Mapping[str, float]) -> dict[str, Any]:
-    """The metrics of a checkpoint: counts, and seconds by phase, rounded to milliseconds."""
+    """Return the metrics of a checkpoint: counts, and seconds by phase, rounded to milliseconds."""
     return {**dict(sorted(counted.items())), "seconds": {k: round(v, 3) for k, v in durations.items()}}

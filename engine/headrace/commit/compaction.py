@@ -1,4 +1,4 @@
-"""Compaction: state tables rewritten to one row per live entry (FLIP-25, compaction filter)."""
+"""Compaction: rewrite state tables to one row per live entry (FLIP-25, compaction filter)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from headrace.tables.state_files import parts
 def compact(config: JobConfig, run_id: str, every: int | None = None) -> Checkpoint | None:
     """Rewrite the state tables, as a checkpoint of its own; the live state does not change.
 
-    Drops overwritten and deleted entries and, one by one, those that the TTL which the job declares now has expired,
-    unless `Cleanup.at_compaction` is off. On a branch only its own rows are rewritten, and deletions stay as rows: the base still has
-    these entries. With `every`, does nothing (and returns None) unless at least that many runs
-    committed micro-batches since the last compaction.
+    Drops overwritten and deleted entries, and entries that have expired by the TTL which the job declares now, unless
+    `Cleanup.at_compaction` is off. On a branch, rewrites only the branch's own rows and keeps deletions as rows: the base still
+    has these entries. With `every`, does nothing (and returns None) unless at least that many runs have committed micro-batches
+    since the last compaction.
     """
     with open_job(config, run_id) as job:
         if every is not None and _runs_since_compaction(job) < every:
@@ -51,10 +51,10 @@ def compact(config: JobConfig, run_id: str, every: int | None = None) -> Checkpo
 
 
 def compact_sinks(config: JobConfig, run_id: str, target_size: int) -> dict[str, int]:
-    """Rewrite small files of the job's sinks into files of about `target_size` bytes; return the new versions of those that had any.
+    """Rewrite small files of the job's sinks into files of about `target_size` bytes; return the new versions of those sinks.
 
-    It holds the job meanwhile, and what is committed is published first. Raises `StorageError` when somebody else writes to a sink
-    meanwhile: those before it are compacted then.
+    Holds the job meanwhile, and publishes the last checkpoint first. Raises `StorageError` when somebody else writes to a sink
+    meanwhile; sinks before it are compacted then.
     """
     with open_job(config, run_id):
         versions: dict[str, int] = {}
@@ -81,7 +81,7 @@ def _file_count(job: OpenJob, name: str) -> int:
 
 
 def _rewrite(job: OpenJob, name: str) -> tuple[list[StagedFile], int, int]:
-    """The files that take the place of a table's, the rows that it has, and how many entries have expired."""
+    """Return the files that replace those of a table, the number of its rows, and the number of expired entries."""
     staged: list[StagedFile] = []
     rows = expired = 0
     expiries = _expiries(job) if name == KEYED_STATE else []

@@ -1,8 +1,8 @@
-"""The mark of a job that is being dropped: from then on no run, and no command that changes it, opens the job.
+"""Mark of a job that is being dropped. No run, and no command that changes a job, opens a marked one.
 
-A job's folder is deleted file by file, and whoever deletes it may die anywhere in between. What is left then looks like a job in
-trouble, or like no job at all, beside which the next run would begin anew. So the first thing that a drop writes is a file
-`dropped.parquet` in the folder, and the last thing that it deletes is that file.
+A drop deletes a job's folder file by file, and may die at any point. The remains then look like a damaged job, or like no job at
+all, and the next run would start from nothing beside them. So a drop first writes a file `dropped.parquet` into the folder, and
+deletes that file last.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from headrace.tables.files import read_parquet, stage
 from headrace.tables.store import storage_errors
 
 MARKER = "dropped.parquet"
-"""The file, in the job's folder."""
+"""Name of the file in the job's folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class DropMarker:
-    """Why a job is dropped, and the tables of its sinks that go with it, by sink."""
+    """Reason why a job is dropped, and the tables of its sinks that are deleted with it, by sink."""
 
     why: str
     sinks: dict[str, str]
 
 
 def read_marker(config: JobConfig) -> DropMarker | None:
-    """Return the mark of a job; None if it is not being dropped."""
+    """Return the mark of a job; None if nobody is dropping it."""
     uri = f"{config.job_folder}/{MARKER}"
     with storage_errors(f"to look for {uri}"):
         try:
@@ -40,7 +40,7 @@ def read_marker(config: JobConfig) -> DropMarker | None:
 
 
 def write_marker(config: JobConfig, marker: DropMarker) -> None:
-    """Mark a job. The mark survives a power failure when the call returns."""
+    """Mark a job. Once the call returns, the mark survives a power failure."""
     rows = [{"why": marker.why, "sink": sink, "uri": uri} for sink, uri in marker.sinks.items()]
     schema = pa.schema([(name, pa.string()) for name in ("why", "sink", "uri")])
     table = pa.Table.from_pylist(rows or [{"why": marker.why}], schema)

@@ -1,4 +1,4 @@
-"""Whether timers of processing time are due: without new input, nothing else would notice."""
+"""Due timers of processing time: without new input, no other check notices them."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from headrace.tables.schemas import TIMERS
 
 
 def any_timer_due(job: OpenJob, processing_time: int) -> bool:
-    """Whether a timer of processing time is registered for `processing_time` (ms) or before, as of the last checkpoint.
+    """Return whether a timer of processing time is registered for `processing_time` (ms) or before, as of the last checkpoint.
 
-    Reads only files with such timers (none of a job that never had one), and in them only timers after the moment up to which
-    the checkpoint says that all have fired. Timers of operators that the pipeline does not have any more are left alone.
+    Reads only files with such timers, and in them only timers after the moment up to which all have fired, as the checkpoint
+    says. Skips timers of operators that the pipeline no longer has.
     """
-    operators = [each.operator.name for each in plan_of(job.config.code).keyed if isinstance(each.operator, Process)]
+    operators = [stage.operator.name for stage in plan_of(job.config.code).keyed if isinstance(stage.operator, Process)]
     if not job.versions[TIMERS] or not operators:
-        return False  # nothing was ever added to the table
-    # A timer that fired is removed by a row with the same time, so none of these is still to be overruled.
+        return False  # no row was ever added to the table
+    # A row with the same time removes a timer that fired, so no later row removes one of these.
     due: int = job.view(TIMERS).where(*conditions_of_due(job, operators, processing_time)).live().num_rows
     return due > 0
 
 
 def conditions_of_due(job: OpenJob, operators: list[str], processing_time: int) -> list[Condition]:
-    """Return the conditions on rows of `timers` that may be due: what is known to have fired is left out."""
+    """Return conditions on rows of `timers` that select timers which may be due, without those known to have fired."""
     domains = tuple(domain.name for domain in DOMAINS.values() if domain.clock is TimeDomain.PROCESSING_TIME)
     fired = [job.last.timers_fired.get(name, {}).get(TimeDomain.PROCESSING_TIME) for name in operators]
     known = [until for until in fired if until is not None]

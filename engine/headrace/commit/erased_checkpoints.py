@@ -1,7 +1,7 @@
-"""Checkpoints that have rows of a key which was erased later: what may still be done with them.
+"""Checkpoints that have rows of a key which was erased later: refuse to read or restore them.
 
-An erasure rewrites the state tables as of now. Earlier checkpoints keep their versions until retention ends, and with them
-the rows. `Checkpoint.erased` names them by their ids. The key itself is recorded nowhere: it would be there for ever.
+An erasure rewrites the present state. Earlier checkpoints keep their table versions, and with them the rows, until retention
+ends. `Checkpoint.erased` lists the ids of these checkpoints. The key itself is not recorded: the record would stay for ever.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ IdRanges = tuple[tuple[int, int], ...]
 
 
 def id_ranges(ids: Collection[int]) -> IdRanges:
-    """Return ids as ranges, in order."""
+    """Return ids as sorted ranges."""
     ranges: list[tuple[int, int]] = []
     for number in sorted(ids):
         if ranges and ranges[-1][1] == number - 1:
@@ -32,17 +32,17 @@ def ids_of(ranges: IdRanges) -> set[int]:
 
 
 def erased_ids(checkpoints: Sequence[Checkpoint]) -> set[int]:
-    """Return the checkpoints that have, or had, rows which were erased later."""
+    """Return ids of the checkpoints that have, or had, rows which were erased later."""
     return {number for erasure in _of_kind(checkpoints, Kind.ERASURE) for number in ids_of(erasure.erased)}
 
 
 def purged_ids(checkpoints: Sequence[Checkpoint]) -> set[int]:
-    """Return the checkpoints whose files were deleted since they had rows of an erased key."""
+    """Return ids of the checkpoints whose files a purge deleted because they had rows of an erased key."""
     return {number for purge in _of_kind(checkpoints, Kind.VACUUM) for number in ids_of(purge.erased)}
 
 
 def refuse_purged(checkpoints: Sequence[Checkpoint], target_id: int) -> None:
-    """Raise `StorageError` if files of a checkpoint were deleted since they had rows of an erased key."""
+    """Raise `StorageError` if a purge deleted files of a checkpoint because they had rows of an erased key."""
     purge = _naming(checkpoints, Kind.VACUUM, target_id)
     if purge is not None:
         msg = (
@@ -72,7 +72,7 @@ def refuse_erased(job: str, checkpoints: Sequence[Checkpoint], target_id: int, *
 def _naming(checkpoints: Sequence[Checkpoint], kind: Kind, target_id: int) -> Checkpoint | None:
     """Return the last checkpoint of a kind that names another one as erased; None if none does."""
     of_kind = reversed([*_of_kind(checkpoints, kind)])
-    return next((each for each in of_kind if any(a <= target_id <= b for a, b in each.erased)), None)
+    return next((checkpoint for checkpoint in of_kind if any(a <= target_id <= b for a, b in checkpoint.erased)), None)
 
 
 def _of_kind(checkpoints: Sequence[Checkpoint], kind: Kind) -> Iterator[Checkpoint]:

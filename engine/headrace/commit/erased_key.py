@@ -1,7 +1,7 @@
-"""A key that is to be erased: which rows are its own, and which only mention it.
+"""A key to erase: find rows of the key, and rows of other keys that mention it.
 
-A row is the key's own if its column `key` is. Rows of other keys may hold the key in their text: records that wait, input in
-quarantine, values of other operators. Of a key with several fields, only the whole list is looked for.
+A row is the key's own if its column `key` has it. Rows of other keys may have the key in their text: waiting records, input in
+quarantine, values of other operators. For a key with several fields, only text with the whole list counts.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from headrace.tables.predicate import OneOf
 from headrace.tables.schemas import ASYNC_REQUESTS, BUFFERED_REQUESTS, QUARANTINE, STATE_TABLES
 
 WAITING_TABLES = (ASYNC_REQUESTS, BUFFERED_REQUESTS, QUARANTINE)
-"""Tables with records as they came, of which a row may be erased since it mentions the key."""
+"""Tables that store whole records. An erasure may remove their rows for a mention of the key."""
 
 _NO_KEY = "null"
-"""Broadcast state has this key, and rows of the quarantine whose record has none: it is nobody's."""
+"""Key of broadcast state, and of rows in quarantine whose record has no key. It belongs to nobody."""
 
 _OUR_WORDS = frozenset({"operator", "state", "domain", "row_kind", "status", "block_id", "source"})
-"""Columns of text that hold names, and nothing of a record."""
+"""Text columns that hold names only, nothing of a record."""
 
 _NUMBER = r"(^|[^0-9A-Za-z_.+-]){}($|[^0-9A-Za-z_.])"
 _WORD = r"(^|[^\pL\pN_]){}($|[^\pL\pN_])"
@@ -34,30 +34,30 @@ _WORD = r"(^|[^\pL\pN_]){}($|[^\pL\pN_])"
 
 @dataclass(frozen=True, slots=True)
 class ErasedKey:
-    """A key as people write it, and how far its erasure goes."""
+    """Key as a user writes it, and the scope of its erasure."""
 
     key: str
     operator: str | None = None
-    """Only rows of this operator; None for all."""
+    """Erase only rows of this operator; None for all."""
 
     with_mentions: bool = False
-    """Whether rows of `WAITING_TABLES` that mention the key are erased, too."""
+    """Erase also rows of `WAITING_TABLES` that mention the key."""
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for no key at all."""
+        """Raise `ConfigError` for the null key."""
         if not self.texts or not self.key.strip():
-            msg = f"{self.key!r} is no key that can be erased: broadcast state, and input whose key is null, belong to nobody"
+            msg = f"{self.key!r} cannot be erased: broadcast state, and input whose key is null, belong to nobody"
             raise ConfigError(msg)
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The JSON texts that the key may be stored as."""
+        """Return the JSON texts that the key may be stored as."""
         if self.key.strip() == _NO_KEY:
             return ()
         return tuple(dict.fromkeys(key_texts(self.key)))
 
     def is_named_in(self, text: str) -> bool:
-        """Return whether a text of the user names the key. A number may be anything, and is not looked for."""
+        """Return whether a user's text names the key. Always False for a number, which may mean anything."""
         is_text = isinstance(msgspec.json.decode(self.texts[0]), str | list)
         named = self._named_in(pa.chunked_array([[text]]))
         return is_text and bool(named[0].as_py())
@@ -74,13 +74,13 @@ class ErasedKey:
         return pc.and_(pc.and_(named, self._of_operator(rows)), pc.invert(self.own(rows)))
 
     def traces(self, table: str, rows: pa.Table) -> pa.Array:
-        """Return a mask of the rows of a table in which the key must not be left."""
+        """Return a mask of the rows of a table that must not keep the key."""
         return pc.or_(self.own(rows), self.mentions(rows)) if self.looks_into(table) else self.own(rows)
 
     def erased(self, table: str, rows: pa.Table) -> pa.Array:
-        """Return a mask of the rows of a table that are erased: whole entries, of which `rows` have all changes.
+        """Return a mask of the rows of a table to erase: whole entries. `rows` must have all changes of each entry.
 
-        Were only the last change of an entry erased, since that one mentions the key, the one before it would be state again.
+        If only the last change of an entry were erased, because it mentions the key, the change before it would become state again.
         """
         if not self.looks_into(table):
             return self.own(rows)
@@ -91,7 +91,7 @@ class ErasedKey:
         return pa.array([tuple(name.values()) in erased for name in names], pa.bool_())
 
     def looks_into(self, table: str) -> bool:
-        """Return whether rows of a table are erased for what they mention."""
+        """Return whether an erasure removes rows of a table that mention the key."""
         return self.with_mentions and table in WAITING_TABLES
 
     def columns(self, table: str) -> list[str]:
@@ -118,9 +118,9 @@ def text_columns(schema: pa.Schema) -> Sequence[str]:
 
 
 def _patterns(text: str) -> Iterator[str]:
-    """Yield regular expressions for a key's JSON text; a key's own text also as JSON escapes it.
+    """Yield regular expressions for a key's JSON text; for a text key, both plain and escaped as in JSON.
 
-    Truth values, and texts without a letter or digit, are everywhere, and not looked for.
+    Yields nothing for truth values and for texts without a letter or digit: they occur everywhere.
     """
     value = msgspec.json.decode(text)
     if isinstance(value, str):

@@ -3,9 +3,9 @@
     erase     the state tables are rewritten without the key's rows, as a checkpoint of kind `erasure`
     purge     files and log entries that still have them are deleted, committed as those of a vacuum are
 
-A tombstone would not do: tables are changelogs, and keep what was deleted until files are rewritten. Without a purge, earlier
-versions keep the rows until retention ends; restores to them are refused meanwhile (`erased_checkpoints`). All changes of other keys
-stay as they were. Sinks and sources are left alone.
+A tombstone is not enough: tables are changelogs, and keep deleted rows until files are rewritten. Without a purge, earlier versions
+keep the rows until retention ends, and restores to them are refused meanwhile (`erased_checkpoints`). Changes of other keys stay
+as they were. Sinks and sources are not touched.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from headrace.tables.state_files import parts
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """What an erasure did."""
+    """Result of an erasure."""
 
-    found: ErasureSurvey
-    """What there was before it."""
+    survey: ErasureSurvey
+    """Rows and files of the key before the erasure."""
 
     checkpoint: Checkpoint | None = None
-    """The checkpoint of kind `erasure`; None where the state, and what was recorded of it, had nothing of the key."""
+    """Checkpoint of kind `erasure`; None if neither the state nor earlier checkpoints had rows of the key."""
 
     files_deleted: int = 0
     """By a purge."""
 
 
 def find_key(config: JobConfig, key: ErasedKey) -> ErasureSurvey:
-    """Return what an erasure of a key would meet now; writes nothing, needs no lease.
+    """Return the rows and files of a key that an erasure would remove now. Writes nothing, needs no lease.
 
     Raises `ConfigError` when the job has no checkpoint, and `StorageError` when its tables cannot be read.
     """
@@ -61,66 +61,68 @@ def erase(config: JobConfig, run_id: str, key: ErasedKey, *, why: str, purge: bo
     """Erase a key from the state, as a checkpoint of its own; with `purge`, also delete at once all files that have its rows.
 
     After a purge, checkpoints that had rows of the key can be neither read nor restored; others can. Raises `ConfigError` when
-    `why` names the key, since reasons stay for ever, and, with `purge`, when a savepoint has rows of it; `FencedError` when
+    `why` names the key (reasons are kept for ever), and, with `purge`, when a savepoint has rows of the key; `FencedError` when
     another run holds the job, or takes it. Nothing has changed then.
     """
     refuse_on_branch(config, "erase a key")
     refuse_with_branches(config, "no key can be erased")
     if key.is_named_in(why):
-        msg = "the reason names the key, and is kept for ever: word it differently, as the number of the request. Nothing was changed."
+        msg = "the reason names the key, and is kept for ever: give another reason, such as the number of the request. Nothing was changed."
         raise ConfigError(msg)
     with open_job(config, run_id) as job:
-        found = survey(config, [*job.checkpoints], job.versions, key)
+        key_survey = survey(config, [*job.checkpoints], job.versions, key)
         if purge:
-            _refuse_savepoints(found)
-        checkpoint = _erase(job, key, found, why) if found.rows or found.unrecorded else None
+            _refuse_savepoints(key_survey)
+        checkpoint = _erase(job, key, key_survey, why) if key_survey.rows or key_survey.unrecorded else None
         faults.reached("erasure.committed")
-        for folder in found.local_folders:
+        for folder in key_survey.local_folders:
             remove_folder(str(folder))
-        return Erasure(found, checkpoint, purge_files(job, found, why) if purge else 0)
+        return Erasure(key_survey, checkpoint, purge_files(job, key_survey, why) if purge else 0)
 
 
-def _refuse_savepoints(found: ErasureSurvey) -> None:
-    if found.savepoints:
+def _refuse_savepoints(key_survey: ErasureSurvey) -> None:
+    if key_survey.savepoints:
         drops = "; ".join(
-            f"headrace savepoint {found.config.job} {name} --drop --why ..."
-            for name in dict.fromkeys(each.name for each in found.savepoints)
+            f"headrace savepoint {key_survey.config.job} {name} --drop --why ..."
+            for name in dict.fromkeys(savepoint.name for savepoint in key_survey.savepoints)
         )
-        ids = ", ".join(f"'{each.name}' (checkpoint {each.checkpoint_id})" for each in found.savepoints)
+        ids = ", ".join(
+            f"'{savepoint.name}' (checkpoint {savepoint.checkpoint_id})" for savepoint in key_survey.savepoints
+        )
         msg = f"savepoints have rows of the key: {ids}. Nothing was changed. Drop them first: {drops}"
         raise ConfigError(msg)
 
 
-def _erase(job: OpenJob, key: ErasedKey, found: ErasureSurvey, why: str) -> Checkpoint:
+def _erase(job: OpenJob, key: ErasedKey, key_survey: ErasureSurvey, why: str) -> Checkpoint:
     versions = dict(job.versions)
-    for table in dict.fromkeys(each.table for each in found.rows):
+    for table in dict.fromkeys(rows.table for rows in key_survey.rows):
         job.check_lease()
         versions[table] = job.replace_table(table, [*_rewritten(job, table, key)])
     faults.reached("erasure.prepared")
-    operators = {each.operator for each in found.rows}
+    operators = {rows.operator for rows in key_survey.rows}
     copies = {name: copy for name, copy in job.last.local_copies.items() if name not in operators}
     return job.commit(
         Kind.ERASURE,
         versions=versions,
         local_copies=copies,
-        offsets=_offsets(job, found),
-        metrics={"rows_erased": sum(each.rows for each in found.rows)},
-        erased=id_ranges({each.checkpoint_id for each in found.holders}),
+        offsets=_offsets(job, key_survey),
+        metrics={"rows_erased": sum(rows.rows for rows in key_survey.rows)},
+        erased=id_ranges({holder.checkpoint_id for holder in key_survey.holders}),
         note=why,
     )
 
 
 def _rewritten(job: OpenJob, table: str, key: ErasedKey) -> Iterator[StagedFile]:
-    """Stage files with all changes of a table, but those that are erased."""
+    """Stage files with all changes of a table that are not erased."""
     for number, changes in enumerate(chunks(job.view(table), job.last.max_parallelism)):
         kept = changes.filter(pc.invert(key.erased(table, changes)))
         for place, part in enumerate(parts(table, kept)):
             yield job.stage(table, f"erasure-{number}-{place}", part)
 
 
-def _offsets(job: OpenJob, found: ErasureSurvey) -> dict[str, Any]:
-    """Count what waits for services without what was erased. Held records are not counted: the next run finds fewer of them."""
-    erased = sum(each.live for each in found.rows if each.table == ASYNC_REQUESTS)
+def _offsets(job: OpenJob, key_survey: ErasureSurvey) -> dict[str, Any]:
+    """Return the offsets without the erased elements. Held records are not counted: the next run finds fewer of them."""
+    erased = sum(rows.live for rows in key_survey.rows if rows.table == ASYNC_REQUESTS)
     return {
         name: msgspec.structs.replace(
             offset, pending=max(0, offset.pending - erased), due=offset.due if offset.pending > erased else None

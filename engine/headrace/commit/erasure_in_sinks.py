@@ -1,4 +1,4 @@
-"""What an erasure leaves to the owners of a job's sinks: rows with the key, which Headrace does not touch."""
+"""Rows with an erased key in a job's sinks. Headrace only reports them; the owners of the sinks delete them."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from headrace.tables.stores import table_store
 
 @dataclass(frozen=True, slots=True)
 class SinkRows:
-    """The rows of a sink that have the key, by the columns that have it; of a key with several fields, by the primary key."""
+    """Rows of a sink that have the key, by column; for a key with several fields, by primary key."""
 
     sink: str
     path: str
     mode: str
     primary_key: Sequence[str]
     conditions: Sequence[tuple[str, int]]
-    """SQL conditions, each with the rows that meet it."""
+    """SQL conditions, each with the number of rows that meet it."""
 
     @property
     def statement(self) -> str | None:
-        """The SQL that deletes the rows; None where no column has the key."""
+        """Return the SQL statement that deletes the rows; None if no column has the key."""
         where = " OR ".join(condition for condition, _ in self.conditions)
         return f"DELETE FROM delta.`{self.path}` WHERE {where};" if where else None  # noqa: S608 - for people to read
 
 
 def rows_in_sinks(config: JobConfig, key: ErasedKey) -> Iterator[SinkRows]:
-    """Yield for each sink how many rows have the key as a column's value. Lists and structs are not looked into.
+    """Yield, for each sink, the number of rows that have the key as a column's value. Skips lists and structs.
 
     Raises `StorageError` when a sink cannot be read.
     """
@@ -65,7 +65,7 @@ def _conditions(table: Snapshot, key: ErasedKey, primary_key: Sequence[str]) -> 
 
 
 def _counted(table: Snapshot, values: dict[str, str | int]) -> Iterator[tuple[str, int]]:
-    """Yield the condition that columns have these values, if rows meet it."""
+    """Yield the condition that columns have these values, with its number of rows, if any row meets it."""
     conditions = [OneOf(name, (value,)) for name, value in values.items()]
     schema = pa.schema([table.schema.field(name) for name in values])
     rows = table.read(schema, columns=list(values), conditions=conditions).num_rows
@@ -74,7 +74,7 @@ def _counted(table: Snapshot, values: dict[str, str | int]) -> Iterator[tuple[st
 
 
 def _fits(kind: pa.DataType, value: object) -> bool:
-    """Return whether a column may have a value: texts and whole numbers are looked for."""
+    """Return whether a column may have a value. Only texts and whole numbers can match."""
     if isinstance(value, str):
         return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
     is_whole = isinstance(value, int) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""Where the rows of a key are: in the state as it is now, in files of earlier versions, and for how long they stay."""
+"""Survey of a key before its erasure: its rows in the present state, files of earlier versions with them, and how long those stay."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from headrace.tables.view import TableView
 
 _HOUR = 3_600_000
 _CHUNKS = 8
-"""A table is read in so many ranges of key groups at most, so memory holds an eighth of it at a time. Few files are read at once."""
+"""Highest number of ranges of key groups in which a table is read: memory holds an eighth of it at a time."""
 
 _AT_ONCE = 16
-"""Files that are read side by side."""
+"""Number of files read in parallel."""
 
 
 class FoundRows(NamedTuple):
-    """Rows of one key of an operator in a state table: all of them, and those that count as state now."""
+    """Number of rows of one key of an operator in a state table: all rows, and live ones."""
 
     table: str
     operator: str
@@ -48,47 +48,47 @@ class FoundRows(NamedTuple):
 
 @dataclass(frozen=True)
 class ErasureSurvey:
-    """What an erasure of a key meets, as of the versions of one checkpoint."""
+    """Rows and files of a key, as of the versions of one checkpoint."""
 
     config: JobConfig
     checkpoints: Sequence[Checkpoint]
     rows: Sequence[FoundRows]
-    """What the erasure takes out of the present state."""
+    """Rows that the erasure removes from the present state."""
 
     mentions: Sequence[FoundRows]
     """Rows of other keys that have the key in their text, and stay."""
 
     files: Mapping[str, frozenset[str]]
-    """By table the data files that have rows of the key, whether a version names them or not; relative to its folder."""
+    """Data files with rows of the key, by table; paths relative to its folder, also of files that no version names."""
 
     traces: Mapping[str, FileTrace]
-    """By table where its log names them."""
+    """Log entries that name these files, by table."""
 
     @cached_property
     def holders(self) -> list[Checkpoint]:
-        """The checkpoints whose versions have rows of the key, oldest first, without those that were purged."""
+        """Return checkpoints whose versions have rows of the key, oldest first, without purged ones."""
         purged = purged_ids(self.checkpoints)
         return [c for c in self.checkpoints if c.checkpoint_id not in purged and self._holds(c)]
 
     @property
     def unrecorded(self) -> set[int]:
-        """The ids of those that no erasure has recorded."""
+        """Return the ids of `holders` that no erasure has recorded."""
         return {checkpoint.checkpoint_id for checkpoint in self.holders} - erased_ids(self.checkpoints)
 
     @property
     def savepoints(self) -> list[Checkpoint]:
-        """The savepoints among them, which keep the bytes until they are dropped."""
+        """Return the savepoints among `holders`. They keep the bytes until they are dropped."""
         ids = {checkpoint.checkpoint_id for checkpoint in self.holders}
         return [savepoint for savepoint in live_savepoints(self.checkpoints) if savepoint.checkpoint_id in ids]
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of the key was found that could be erased."""
+        """Return whether the survey has no rows of the key to erase."""
         return not self.rows and not any(self.files.values())
 
     @property
     def gone_after(self) -> int:
-        """When a vacuum may delete the files, were the key erased now (ms); savepoints may keep them for longer."""
+        """Return when a vacuum may delete the files if the key is erased now (ms). Savepoints may keep them longer."""
         now = clock.now()
         if self.rows or not self.holders:
             return now + self.config.retention.hours * _HOUR
@@ -98,10 +98,10 @@ class ErasureSurvey:
 
     @property
     def local_folders(self) -> list[Path]:
-        """Folders of this machine with copies of state that may have the key: of all operators, where it is known of none."""
+        """Return folders of this machine with local copies that may have the key; of all operators if no operator is known."""
         folder = self.config.local_folder
         of_holders = {name for holder in self.holders for name in holder.local_copies}
-        names = {found.operator for found in self.rows} or of_holders
+        names = {rows.operator for rows in self.rows} or of_holders
         return [folder / name for name in sorted(names) if (folder / name).is_dir()]
 
     def _holds(self, checkpoint: Checkpoint) -> bool:
@@ -109,23 +109,23 @@ class ErasureSurvey:
 
 
 def survey(config: JobConfig, checkpoints: Sequence[Checkpoint], versions: Versions, key: ErasedKey) -> ErasureSurvey:
-    """Look for the rows of a key in the tables at `versions`, and in all files in their folders. Nothing is written.
+    """Find the rows of a key in the tables at `versions`, and in all files of their folders. Writes nothing.
 
     Raises `StorageError` when a file that these versions name cannot be read.
     """
-    found = [_Found(config, table, versions[table], key) for table in STATE_TABLES]
+    tables = [_Found(config, table, versions[table], key) for table in STATE_TABLES]
     groups = checkpoints[-1].max_parallelism
     rows, mentions = [], []
-    for each in found:
-        own, others = each.rows(groups)
+    for table in tables:
+        own, others = table.rows(groups)
         rows += own
         mentions += others
-    files = {each.table: each.files() for each in found}
+    files = {table.table: table.files() for table in tables}
     return ErasureSurvey(config, checkpoints, rows, mentions, files, traces_of(config, files))
 
 
 def traces_of(config: JobConfig, files: Mapping[str, frozenset[str]]) -> dict[str, FileTrace]:
-    """Return by table where its log names the files."""
+    """Return the log entries that name the files, by table."""
     traces = {}
     for table, names in files.items():
         uri = f"{config.job_folder}/{table}"
@@ -138,14 +138,14 @@ _NOWHERE = FileTrace(frozenset(), frozenset())
 
 
 def chunks(view: TableView, key_groups: int) -> Iterator[pa.Table]:
-    """Yield all changes of a state table, those of an entry together."""
+    """Yield all changes of a state table. A chunk has all changes of an entry."""
     count = min(_CHUNKS, len(view.files()))
     for first in range(0, key_groups if count else 0, step := -(-key_groups // max(1, count))):
         yield view.of(key_groups=KeyGroupRange(first, first + step - 1)).changes()
 
 
 class _Found:
-    """What one state table has of a key."""
+    """Rows and files of a key in one state table."""
 
     def __init__(self, config: JobConfig, table: str, version: int, key: ErasedKey) -> None:
         self.table = table
@@ -155,7 +155,7 @@ class _Found:
         self._view = state_view(config.job_folder, table, version, config.storage_options)
 
     def rows(self, key_groups: int) -> tuple[list[FoundRows], list[FoundRows]]:
-        """Return the rows that are erased, and those that only mention the key."""
+        """Return the rows to erase, and the rows that only mention the key."""
         own: Counter[tuple[str, str, bool]] = Counter()
         others: Counter[tuple[str, str, bool]] = Counter()
         for changes in chunks(self._view, key_groups):
@@ -176,17 +176,17 @@ class _Found:
             yield FoundRows(self.table, operator, key, rows, live)
 
     def files(self) -> frozenset[str]:
-        """Return the files in the table's folder that have rows of the key, or cannot be read and are named by no version."""
+        """Return files of the table's folder with rows of the key, and unreadable files that no version names."""
         with storage_errors(f"to list the files in {self._uri}"):
             present = list_files(self._uri, self._storage)
             named = self._view.files()
         listed = sorted(file for file in present if file.endswith(".parquet") and not _is_log(file))
-        found: list[str] = []
+        tainted_files: list[str] = []
         for at in range(0, len(listed), _AT_ONCE):
             batch = listed[at : at + _AT_ONCE]
             holds = threads.in_parallel(lambda file: self._holds(file, is_named=file in named), batch)
-            found += [file for file, it_does in zip(batch, holds, strict=True) if it_does]
-        return frozenset(found)
+            tainted_files += [file for file, it_does in zip(batch, holds, strict=True) if it_does]
+        return frozenset(tainted_files)
 
     def _holds(self, file: str, *, is_named: bool) -> bool:
         store, path = file_system(f"{self._uri}/{file}", self._storage)
@@ -197,9 +197,9 @@ class _Found:
             except FileNotFoundError:
                 if is_named:
                     raise
-                return False  # a vacuum has deleted it since the folder was listed
+                return False  # a vacuum has deleted the file since the folder was listed
             except pa.ArrowInvalid:
-                return True  # cut off: an attempt died while it wrote, and nobody can tell what is in it
+                return True  # truncated: an attempt died while it wrote the file, so its content is unknown
 
     def _has_rows(self, parquet: pq.ParquetFile) -> bool:
         present = set(parquet.schema_arrow.names)

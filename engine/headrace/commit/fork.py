@@ -1,14 +1,14 @@
-"""Forking: a branch of a job, which begins at one of its checkpoints. No data is copied.
+"""Forking: make a branch that begins at one of a job's checkpoints. No data is copied.
 
 A branch is a job folder of its own, `lines/NAME` in the job's, with its own log, lease, outputs and sinks. Its tables build on
-those of the job at the fork (`headrace.tables.overlay`). So whatever works on a job folder works on a branch: runs, fences,
+those of the job at the fork (`headrace.tables.overlay`). So everything that works on a job folder works on a branch: runs, fences,
 restores, savepoints, readers.
 
     log of the job       0 --- 1 --- 2 --- 3 --- 4
     log of the branch    0     1     2 --- 3 fork --- 4 --- 5          forked at 2; 0 to 2 have no state of their own
 
-The log of the branch begins with a copy of the job's line up to the fork, without versions and outputs: what was taken in is
-known from there.
+The log of the branch begins with a copy of the job's line up to the fork, without versions and outputs. So the branch knows which
+input was taken in.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ WITHOUT_STATE: Final[dict[str, Any]] = {
     "sink_tables": None,
     "sinks_of": None,
 }
-"""Fields of a checkpoint that says what was taken in, and whose state is not in the tables of its log."""
+"""Fields of a checkpoint that records input, and whose state is not in the tables of its log."""
 
 _NOT_YET = frozenset({"kafka"})
 
@@ -63,15 +63,15 @@ def fork(
 ) -> Branch:
     """Make a branch that begins at a checkpoint: an id, a savepoint's name, a time, or the last one (None).
 
-    `settings` are values that it has instead of those of the job's file (see `with_settings`). It needs no lease: a run may hold the
-    job. A branch that broke off while it was made is finished, with the settings that it was to have. Raises `ConfigError` for a bad or
-    taken name, an unknown checkpoint, one that no branch can begin at, and settings that it cannot have; `StorageError` when files of it
-    are gone.
+    `settings` replace values of the job's file on the branch (see `with_settings`). Needs no lease: a run may hold the job. Finishes a
+    branch that an interrupted call has left half made, with the settings of that call. Raises `ConfigError` for a bad or taken name, an
+    unknown checkpoint, one that no branch can begin at, and settings that a branch cannot have; `StorageError` when files of the
+    checkpoint are gone.
     """
     changed = with_settings(config, settings or {})
     on_branch = changed.on_branch(checked_name(name, "branch name"))
     if settings:
-        checked_plan(changed)  # what is wrong with them shows now, and not in the first run
+        checked_plan(changed)  # reports wrong settings now, not in the first run
     log = log_of(config)
     branches = Branches(config)
     begun = _broken_off(branches, on_branch)
@@ -98,9 +98,9 @@ def fork(
             settings=on_branch.settings,
         )
         branches.add(begun)
-    remove_branch(on_branch)  # what an interrupted drop, or an interrupted fork, has left under this name
+    remove_branch(on_branch)  # remains of an interrupted drop or fork with this name
     faults.reached("fork.listed")
-    # Anew, and behind the row: a vacuum that has not seen it has committed its intent by now.
+    # Read again after the row is committed: a vacuum that has not seen the row has committed its intent by now.
     with storage_errors(f"to look for the files of checkpoint {origin.checkpoint_id}"):
         problem = RestoreCheck(config, log.checkpoints, sinks).problem(origin)
     if problem is not None:
@@ -116,7 +116,7 @@ def fork(
 
 
 def drop_branch(config: JobConfig, name: str, run_id: str, note: str | None = None) -> Branch:
-    """Remove a branch with all its tables. Raises `ConfigError` when there is none, and `FencedError` while a run holds it."""
+    """Remove a branch with all its tables. Raises `ConfigError` when no open branch has the name, `FencedError` while a run holds it."""
     branches = Branches(config)
     branches.get(name)
     on_branch = config.on_branch(name)
@@ -133,17 +133,17 @@ def drop_branch(config: JobConfig, name: str, run_id: str, note: str | None = No
 
 
 def log_of(config: JobConfig) -> CheckpointLog:
-    """Return the log of a job, or of the branch that `config` is on."""
+    """Return the log of a job; of the branch if `config` is a branch's."""
     return CheckpointLog(config.job_folder, config.storage_options)
 
 
 def is_of_the_line(checkpoint: Checkpoint) -> bool:
-    """Tell whether a checkpoint says what was taken in: other logs get a copy of it."""
+    """Return whether a checkpoint records input. The logs of branches get a copy of such checkpoints."""
     return checkpoint.kind in {Kind.INITIAL, Kind.BATCH, Kind.REQUEUE}
 
 
 def unforkable_source(config: JobConfig) -> str | None:
-    """Say which source keeps a job from having branches; None if there is none."""
+    """Return a sentence on the source that rules out branches of a job; None if none does."""
     for name, source in sorted(config.sources.items()):
         if source.format in _NOT_YET or source.tables:
             return f"source '{name}' is a topic, or is joined with tables by Spark: branches of such jobs are not supported"
@@ -169,13 +169,13 @@ def _refuse_origin(config: JobConfig, log: CheckpointLog, origin: Checkpoint) ->
 
 
 def _broken_off(branches: Branches, on_branch: JobConfig) -> Branch | None:
-    """Return the branch of a name whose making broke off: it is listed, and its log is empty."""
+    """Return the branch with this name if its fork was interrupted: it is listed, and its log is empty. Else None."""
     listed = (branch for branch in branches.open if branch.name == on_branch.branch)
     return next((branch for branch in listed if not log_of(on_branch).checkpoints), None)
 
 
 def _make_tables(config: JobConfig, on_branch: JobConfig, branch: Branch, sinks: SinkTables) -> None:
-    """Make the tables of a branch, empty, each with the version of the job's table that it builds on."""
+    """Create the empty tables of a branch, each on the job's table at the version of the fork."""
     storage = config.storage_options
     for name, table in STATE_TABLES.items():
         store = table_store(f"{on_branch.job_folder}/{name}", storage)
@@ -193,7 +193,7 @@ def _make_tables(config: JobConfig, on_branch: JobConfig, branch: Branch, sinks:
 
 
 def _before(line: Lineage) -> list[Checkpoint]:
-    """Return the job's line up to the fork, as the log of the branch has it: what was taken in, and no state."""
+    """Return the job's line up to the fork, as the log of the branch has it: input without state."""
     return [replace(checkpoint, **WITHOUT_STATE) for checkpoint in _linked(line)]
 
 
@@ -229,7 +229,7 @@ def _fork(log: CheckpointLog, origin: Checkpoint, branch: Branch) -> Checkpoint:
 
 
 def _linked(line: Lineage) -> list[Checkpoint]:
-    """Return the checkpoints of a line that took something in, each with the one before as its parent."""
+    """Return the checkpoints of a line that record input, each with the one before it as parent."""
     linked: list[Checkpoint] = []
     for checkpoint in line.line:
         if is_of_the_line(checkpoint):

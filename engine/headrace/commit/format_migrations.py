@@ -1,12 +1,12 @@
-"""Stored formats have numbers, and a job in an older one is brought to this program's step by step.
+"""Migrations of the stored format: each step brings a job from one format number to the next.
 
     format   since        what is new
     1        0.1.0
     2        Unreleased   `keyed_state` has `ttl_ms`; `checkpoints` has `state_ttl`, `state_schemas`, `timers_fired`
     3        Unreleased   `buffered_requests` has `input`; null is the first one
 
-Each step is a checkpoint of its own (kind `migration`): prepared and committed as any other, undone by a restore. A crash
-before its commit leaves tables ahead of what is committed, which the next opening takes back before it tries again.
+Each step is a checkpoint of its own (kind `migration`), prepared and committed like any other; a restore undoes it. A crash
+before its commit leaves tables ahead of the last checkpoint. The next opening undoes that, then tries again.
 `checkpoints` itself needs no step: a row with more columns adds them, and readers take a missing one for null.
 """
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FormatMigration:
-    """A step to format `number`."""
+    """Step to format `number`."""
 
     number: int
     what: str
-    """For the checkpoint's note."""
+    """Text for the checkpoint's note."""
 
     prepare: Callable[[JobTables, Versions], Versions]
-    """Brings tables from the former format to this one, and returns the versions of all. Finds nothing to do the second time."""
+    """Function that migrates tables from the former format, and returns the versions of all tables. A second call does nothing."""
 
 
 def _adds(table: str, column: str) -> Callable[[JobTables, Versions], Versions]:

@@ -1,4 +1,4 @@
-"""How the input of a line of checkpoints has changed since it was taken in: files that are new, written again, or gone."""
+"""Changes of input that checkpoints have taken in: files that are new, were written again, or are gone."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from headrace.sources.folder import digest, stamp
 from headrace.sources.source import ListedFile, SourceFile
 
 _NANOSECONDS: Final = 1_000_000
-"""In a millisecond."""
+"""Nanoseconds in a millisecond."""
 
 
 class ChangeOfInput(StrEnum):
-    """What has become of a file."""
+    """Kind of change of an input file."""
 
     NEW = "new"
     CHANGED = "changed"
@@ -26,16 +26,16 @@ class ChangeOfInput(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InputChange:
-    """A file that is not what the line took in. Checkpoint `checkpoint_id` took it in, or passed by its place."""
+    """File that differs from the input that the line took in. Checkpoint `checkpoint_id` took it in, or passed its place."""
 
     change: ChangeOfInput
     source: str
     file: str | None
-    """Its name; None of one that is gone: checkpoints remember digests of names."""
+    """Name of the file; None if it is gone, since checkpoints keep only digests of names."""
     checkpoint_id: int
 
     def __str__(self) -> str:
-        """Say it in a clause."""
+        """Return the change as a clause."""
         if self.change is ChangeOfInput.NEW:
             return f"file {self.file} of source '{self.source}' is new since checkpoint {self.checkpoint_id} passed its place"
         if self.change is ChangeOfInput.CHANGED:
@@ -44,18 +44,18 @@ class InputChange:
 
 
 def input_changes(line: Sequence[Checkpoint], listed: Mapping[str, Sequence[ListedFile]]) -> list[InputChange]:
-    """Return how the files that are `listed` differ from what a line has taken in, the earliest checkpoint first.
+    """Return how the `listed` files differ from the input of a line, the earliest checkpoint first.
 
-    Files from before the line's first interval are no part of it. Those that are gone from the beginning of a source are not in it
-    either: that is how old input is cleaned up, and what they gave stays. A file is taken for changed when its size or its time of change
-    is another one, or, where an earlier release has recorded its name alone, when it was written behind the commit.
+    Leaves out files before the line's first interval, and files that are missing at the beginning of a source: users clean up old
+    input that way, and its results stay. A file counts as changed when its size or modification time differs; where an earlier
+    release recorded only its name, when it was written after the commit.
     """
     changes = [change for source, files in listed.items() for change in _of_source(line, source, files)]
     return sorted(changes, key=lambda change: (change.checkpoint_id, change.source, change.file or ""))
 
 
 def _of_source(line: Sequence[Checkpoint], source: str, files: Sequence[ListedFile]) -> Iterator[InputChange]:
-    there = {digest(one.file.name): one.file for one in files}
+    there = {digest(file.file.name): file.file for file in files}
     taken_by: dict[str, Checkpoint] = {}
     for checkpoint, name, mark in _recorded(line, source):
         first = taken_by.setdefault(name, checkpoint)
@@ -66,17 +66,17 @@ def _of_source(line: Sequence[Checkpoint], source: str, files: Sequence[ListedFi
         if oldest is not None and taken_by[name].checkpoint_id > oldest:
             yield InputChange(ChangeOfInput.GONE, source, None, taken_by[name].checkpoint_id)
     beginning = next((interval.start for interval in map(interval_of, line) if interval is not None), None)
-    for one in files:
-        is_known = digest(one.file.name) in taken_by
-        if is_known or one.interval is None or beginning is None or one.interval.start < beginning:
+    for file in files:
+        is_known = digest(file.file.name) in taken_by
+        if is_known or file.interval is None or beginning is None or file.interval.start < beginning:
             continue
-        passed_by = _first_behind(line, source, one)
+        passed_by = _first_behind(line, source, file)
         if passed_by is not None:
-            yield InputChange(ChangeOfInput.NEW, source, one.file.name, passed_by.checkpoint_id)
+            yield InputChange(ChangeOfInput.NEW, source, file.file.name, passed_by.checkpoint_id)
 
 
 def _recorded(line: Sequence[Checkpoint], source: str) -> Iterator[tuple[Checkpoint, str, str | None]]:
-    """Yield the digests of the names that each checkpoint has recorded, and what their files were like, if that is recorded."""
+    """Yield each checkpoint, the digests of file names that it recorded, and the mark of each file if it recorded one."""
     for checkpoint in line:
         offset = checkpoint.offsets.get(source)
         names = () if offset is None or offset.names is None else offset.names
@@ -89,15 +89,15 @@ def _has_changed(file: SourceFile, mark: str | None, taken_by: Checkpoint) -> bo
     return file.modified > taken_by.committed_at * _NANOSECONDS if mark is None else stamp(file) != mark
 
 
-def _first_behind(line: Sequence[Checkpoint], source: str, one: ListedFile) -> Checkpoint | None:
-    """Return the first checkpoint that stands behind a file; None if the file is ahead."""
-    return next((checkpoint for checkpoint in line if _is_behind(checkpoint, source, one)), None)
+def _first_behind(line: Sequence[Checkpoint], source: str, file: ListedFile) -> Checkpoint | None:
+    """Return the first checkpoint whose position is after a file; None if the file is ahead of all."""
+    return next((checkpoint for checkpoint in line if _is_behind(checkpoint, source, file)), None)
 
 
-def _is_behind(checkpoint: Checkpoint, source: str, one: ListedFile) -> bool:
+def _is_behind(checkpoint: Checkpoint, source: str, file: ListedFile) -> bool:
     interval = interval_of(checkpoint)
-    if interval is not None and one.interval is not None and one.interval.start < interval.end:
+    if interval is not None and file.interval is not None and file.interval.start < interval.end:
         return True
-    # Names are places where no interval was recorded, and where sources meet.
+    # Names say the order where no interval was recorded, and where sources meet.
     last = checkpoint.offsets[source].last_file if source in checkpoint.offsets else None
-    return (interval is None or len(checkpoint.offsets) > 1) and last is not None and one.file.name <= last
+    return (interval is None or len(checkpoint.offsets) > 1) and last is not None and file.file.name <= last

@@ -1,4 +1,4 @@
-"""Which interval follows which. The order in which a scheduler starts runs is never trusted."""
+"""Order of intervals: decide where an interval belongs, whatever order a scheduler starts runs in."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from headrace.sources.source import TakenIn
 
 @dataclass(frozen=True, slots=True)
 class IntervalPlace:
-    """Where an interval goes: behind the last checkpoint, behind an earlier one, or nowhere since this run has taken it in."""
+    """Place of an interval: after the last checkpoint, after an earlier one, or none because this run has taken it in."""
 
     restore_to: int | None = None
     is_done: bool = False
 
 
 class Run(Protocol):
-    """Says which run, and which attempt of it, has written a checkpoint."""
+    """Run and attempt that have written a checkpoint."""
 
     @property
     def run_id(self) -> str:
-        """The run."""
+        """Return the id of the run."""
         ...
 
     @property
     def attempt_id(self) -> str:
-        """The attempt."""
+        """Return the id of the attempt."""
         ...
 
 
 def place_of(wanted: Interval, checkpoints: Sequence[Checkpoint], run: Run, *, replay: bool = False) -> IntervalPlace:
     """Find where `wanted` belongs in the line of checkpoints that leads to the last one.
 
-    It continues that line; or it begins further back: then `restore_to` names the last checkpoint at or before its start.
+    Either the interval continues that line; or it begins earlier: then `restore_to` is the last checkpoint at or before its start.
 
         committed    |--- 1 ---|--- 2 ---|--- 3 ---|
         wanted                      |-4-|               restore 1
 
-    A retry of a `run` (same `run_id`) that has taken `wanted` in already goes nowhere. With `replay` that holds only if the
-    run has gone back for it, or this attempt has taken it in. Raises `IntervalError` where `wanted` would leave a gap behind
-    the last checkpoint.
+    A retry of a `run` (same `run_id`) that has taken `wanted` in already has no place. With `replay` that holds only if the
+    run has restored an earlier checkpoint for it, or this attempt has taken it in. Raises `IntervalError` when `wanted` would
+    leave a gap after the last checkpoint.
     """
     trail = Lineage(checkpoints).line
     position = position_of(trail)
@@ -63,15 +63,19 @@ def place_of(wanted: Interval, checkpoints: Sequence[Checkpoint], run: Run, *, r
     covered = [checkpoint for checkpoint in trail if checkpoint.interval_end is not None]
     if not covered:
         return IntervalPlace()
-    # What a promotion brought has no state to go back to: then it is the fork of that branch, or a checkpoint before it.
-    before = (one for one in reversed(covered) if one.has_state and (one.interval_end or 0) <= wanted.start)
+    # Checkpoints that a promotion brought have no state to restore: use the fork of that branch, or a checkpoint before it.
+    before = (
+        checkpoint
+        for checkpoint in reversed(covered)
+        if checkpoint.has_state and (checkpoint.interval_end or 0) <= wanted.start
+    )
     if (target := next(before, None)) is not None:
         return IntervalPlace(target.checkpoint_id)
     return IntervalPlace(next(checkpoint for checkpoint in covered if checkpoint.kind is Kind.BATCH).parent_id)
 
 
 def refusal(wanted: Interval, checkpoints: Sequence[Checkpoint], *, finished_replay: bool) -> IntervalError:
-    """Return the error for an interval that goes back without leave."""
+    """Return the error for an interval that was taken in already, and is asked for without --replay."""
     changed = "Nothing but the open replay, which was finished," if finished_replay else "Nothing"
     return IntervalError.of_taken_in(
         f"interval {wanted} has been taken in already: the job has taken in everything up to "
@@ -83,18 +87,18 @@ def refusal(wanted: Interval, checkpoints: Sequence[Checkpoint], *, finished_rep
 
 
 def goes_back(wanted: Interval, checkpoints: Sequence[Checkpoint]) -> bool:
-    """Tell whether `wanted` begins before what the job has taken in at present."""
+    """Return whether `wanted` begins before the end of the job's input so far."""
     position = position_of(Lineage(checkpoints).line)
     return position is not None and wanted.start < position
 
 
 def replay_note(wanted: Interval) -> str:
-    """Return the note of the restore that begins a replay: it is how a later run knows what to go on with."""
+    """Return the note of the restore that begins a replay. Later runs read the open replay from it."""
     return f"interval {wanted} is run again"
 
 
 def intervals_of(trail: Iterable[Checkpoint]) -> list[tuple[Interval, Checkpoint]]:
-    """Return the intervals that micro-batches of a line have taken in, each without what an earlier one had."""
+    """Return the intervals that micro-batches of a line took in, each without the parts of earlier ones."""
     intervals: list[tuple[Interval, Checkpoint]] = []
     reached: int | None = None
     for checkpoint in trail:
@@ -108,7 +112,7 @@ def intervals_of(trail: Iterable[Checkpoint]) -> list[tuple[Interval, Checkpoint
 
 
 def interval_of(checkpoint: Checkpoint) -> Interval | None:
-    """Return the interval of a micro-batch; None for other checkpoints, and for slices without one."""
+    """Return the interval of a micro-batch; None for other checkpoints, and for micro-batches without an interval."""
     start, end = checkpoint.interval_start, checkpoint.interval_end
     if checkpoint.kind is not Kind.BATCH or start is None or end is None:
         return None
@@ -116,7 +120,7 @@ def interval_of(checkpoint: Checkpoint) -> Interval | None:
 
 
 def taken_in(trail: Sequence[Checkpoint], source: str) -> TakenIn:
-    """Return what the checkpoints of a line have taken in of a source together."""
+    """Return the files of a source that the checkpoints of a line took in together."""
     offsets = (checkpoint.offsets[source] for checkpoint in trail if source in checkpoint.offsets)
     recorded = [offset.names for offset in offsets if offset.names is not None]
     names = frozenset(name for names in recorded for name in names) if recorded else None
@@ -124,12 +128,12 @@ def taken_in(trail: Sequence[Checkpoint], source: str) -> TakenIn:
 
 
 def position_of(trail: Sequence[Checkpoint]) -> int | None:
-    """Return up to where a line has taken in everything (ms); None if no interval was."""
+    """Return the end of the input that a line has taken in without gaps (ms); None without intervals."""
     return next((c.interval_end for c in reversed(trail) if c.interval_end is not None), None)
 
 
 def _is_done(wanted: Interval, trail: Sequence[Checkpoint], run: Run, *, replay: bool) -> bool:
-    """Tell whether a run has gone back for an interval, or has taken it in without that."""
+    """Return whether a run has taken in an interval, with a restore or without."""
     note = replay_note(wanted)
     if any(c.kind is Kind.RESTORE and c.run_id == run.run_id and c.note == note for c in trail):
         return True
@@ -140,7 +144,7 @@ def _is_done(wanted: Interval, trail: Sequence[Checkpoint], run: Run, *, replay:
 
 
 def _restored_by_hand(trail: Sequence[Checkpoint]) -> str:
-    """Name the restore behind which nothing was taken in yet, if the line ends in one."""
+    """Return a clause on the restore after which no micro-batch ran yet; empty if there is none."""
     for checkpoint in reversed(trail):
         if checkpoint.kind is Kind.RESTORE:
             return f" (checkpoint {checkpoint.checkpoint_id} restored it to checkpoint {checkpoint.restored_from})"
@@ -150,6 +154,6 @@ def _restored_by_hand(trail: Sequence[Checkpoint]) -> str:
 
 
 def _beginning(checkpoints: Sequence[Checkpoint]) -> int | None:
-    """Return where the first slice began that was ever taken in: a job restored to before it still has to go on there."""
+    """Return the start of the first interval ever taken in. A job that was restored to before it still continues there."""
     starts = (checkpoint.interval_start for checkpoint in checkpoints if checkpoint.kind is Kind.BATCH)
     return min((start for start in starts if start is not None), default=None)

@@ -1,11 +1,11 @@
-"""Deleting a job: its folder, and its sinks if they are asked for.
+"""Deleting a job: its folder, and its sinks on request.
 
-    mark      while the job is held: `dropped.parquet` in its folder, so nobody opens the job any more
-    sinks     the tables that were asked for
-    state     all else in the folder; `checkpoints` goes last of the tables
-    unmark    the mark itself; the folder is gone
+    mark      hold the job and write `dropped.parquet` into its folder: nobody opens the job from now on
+    sinks     delete the requested tables
+    state     delete all else in the folder; of the tables, `checkpoints` last
+    unmark    delete the mark and the folder
 
-A process may die anywhere in between: whoever calls again goes on from the mark, which has the sinks as well.
+A process may die between any two steps: the next call continues from the mark, which also lists the sinks.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ from headrace.tables.store import LOG, TableMissingError, storage_errors
 
 @dataclass(frozen=True, slots=True)
 class SinkToDrop:
-    """The table of a sink: where it is, and what the job has published to it."""
+    """Table of a sink that a drop would delete: its place, and the last publication of the job."""
 
     name: str
     uri: str
     usage: Usage
     published: int
-    """The last checkpoint; -1 for a table that the job never wrote to."""
+    """Last published checkpoint; -1 for a table that the job never wrote to."""
 
     refusal: str | None
-    """Why the table cannot be deleted with the job; None if it can."""
+    """Reason why the table cannot be deleted with the job; None if it can."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobToDrop:
-    """What there is of a job: what its folder holds, by name, and its sinks that are there."""
+    """Parts of a job that a drop would delete: the content of its folder, by name, and its existing sinks."""
 
     folder: str
     parts: dict[str, Usage]
     sinks: tuple[SinkToDrop, ...]
     marker: DropMarker | None
-    """What an earlier drop has written that did not come to its end."""
+    """Mark of an earlier drop that was interrupted; None without one."""
 
 
 def droppable_job(config: JobConfig) -> JobToDrop:
-    """Return what `drop_job` would delete. Nothing is changed, and no lease is needed.
+    """Return what `drop_job` would delete. Changes nothing, needs no lease.
 
     Raises `ConfigError` when there is nothing in the job's folder.
     """
@@ -63,8 +63,8 @@ def droppable_job(config: JobConfig) -> JobToDrop:
 def drop_job(config: JobConfig, why: str, run_id: str, *, sinks: bool = False) -> DropMarker:
     """Delete a job's folder and its local copies on this machine, with `sinks` also the tables of its sinks.
 
-    A second call finishes what a first one has begun. Raises `ConfigError` when there is nothing in the folder, `FencedError`
-    while a run holds the job, and `SinkMismatchError` for a sink that is not the job's alone; then nothing has changed.
+    A second call finishes an interrupted one. Raises `ConfigError` when the folder is empty, `FencedError` while a run holds
+    the job, and `SinkMismatchError` for a sink that others write to as well; then nothing has changed.
     Raises `StorageError` when the storage refuses; then the job is marked, and nobody opens it.
     """
     parts = _parts(config)
@@ -88,7 +88,7 @@ def _parts(config: JobConfig) -> dict[str, Usage]:
 
 
 def _marked(config: JobConfig, why: str, run_id: str, sinks: Iterable[SinkToDrop]) -> DropMarker:
-    """Write the mark while the job is held. One that is there already stays, with further sinks."""
+    """Hold the job and write the mark. Add sinks to a mark that exists already."""
     if refusals := [sink.refusal for sink in sinks if sink.refusal]:
         raise SinkMismatchError("\n".join(refusals))
     wanted = {sink.name: sink.uri for sink in sinks}
@@ -96,7 +96,7 @@ def _marked(config: JobConfig, why: str, run_id: str, sinks: Iterable[SinkToDrop
     if before is not None:
         return _written(config, DropMarker(before.why, {**before.sinks, **wanted}))
     log = CheckpointLog(config.job_folder, config.storage_options)
-    if not log.exists:  # then nobody can hold the job
+    if not log.exists:  # without a log, nobody can hold the job
         return _written(config, DropMarker(why, wanted))
     lease = JobLease(log, run_id, clock.unique_id(), config.run.lease.total_seconds())
     with lease.claimed():
@@ -125,12 +125,12 @@ def _remove_folder_of(config: JobConfig, parts: Iterable[str]) -> None:
 
 
 def _sinks(config: JobConfig) -> tuple[SinkToDrop, ...]:
-    """Return the tables of the job's sinks that are there, without those that are half deleted already."""
+    """Return the existing tables of the job's sinks, without those that an earlier drop has begun to delete."""
     marker = read_marker(config)
     begun = {} if marker is None else marker.sinks
     own = None if marker is not None else CheckpointLog(config.job_folder, config.storage_options).incarnation
-    found = (_sink(config, name, own) for name in sorted(config.sinks) if name not in begun)
-    return tuple(sink for sink in found if sink is not None)
+    sinks = (_sink(config, name, own) for name in sorted(config.sinks) if name not in begun)
+    return tuple(sink for sink in sinks if sink is not None)
 
 
 def _sink(config: JobConfig, name: str, own: int | None) -> SinkToDrop | None:

@@ -1,4 +1,4 @@
-"""What the steps of the commit protocol do to all state tables of a job: fence, prepare, restore."""
+"""All state tables of a job: fence, prepare and restore them together, as steps of the commit protocol."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _BACKUP = (
 
 
 class JobTables:
-    """The state tables below one job folder. Every commit here is a compare-and-set on the version."""
+    """State tables in one job folder. Every commit is a compare-and-set on the table's version."""
 
     def __init__(self, job_folder: str, run_id: str, attempt_id: str, *, storage: Storage = None) -> None:
-        """`run_id` and `attempt_id` are written into each commit, for who loses a race."""
+        """Store `run_id` and `attempt_id`. Each commit records them: a writer that loses a race can name the winner."""
         self._stores = {name: table_store(f"{job_folder}/{name}", storage) for name in STATE_TABLES}
         self._info = CommitInfo(run_id=run_id, attempt_id=attempt_id)
         self._who = f"run {run_id}, attempt {attempt_id}"
 
     def create(self) -> Versions:
-        """Make the tables that are missing; return the versions (0).
+        """Create missing tables; return the versions (0).
 
         Raises `StorageError` when a table has a history already: then the job's checkpoints were
         lost, and starting anew would silently forget its state.
@@ -52,7 +52,7 @@ class JobTables:
         return dict.fromkeys(STATE_TABLES, 0)
 
     def fence(self, committed: Mapping[str, int]) -> Versions:
-        """Undo what no checkpoint names, and return the versions to build on.
+        """Undo commits that no checkpoint names, and return the versions to build on.
 
         A table ahead of its committed version was touched by an attempt that never committed: it
         is restored, which moves no data. Raises `StorageError` when a table or a version is gone.
@@ -86,7 +86,7 @@ class JobTables:
         return self._commit(store, parent, lambda: store.replace(parent, schema, staged, self._info))
 
     def add_columns(self, name: str, columns: Sequence[pa.Field], parent: int) -> int:
-        """Give a table nullable columns, as version `parent + 1`; the parent itself where it has them all."""
+        """Add nullable columns to a table as version `parent + 1`; return `parent` if the table has them all."""
         store = self._stores[name]
         with storage_errors(f"to read {store.uri}"):
             present = store.at(parent).schema.names
@@ -140,6 +140,6 @@ class JobTables:
 def _writer(store: TableStore) -> str:
     try:
         info = store.latest().history(1)[0].info
-    except OSError as error:  # the commit that was lost is the one to report
+    except OSError as error:  # report the lost commit rather than this error
         return f"who did cannot be read: {error}"
     return f"run {info.run_id}, attempt {info.attempt_id}" if info.run_id else "not a run of Headrace"

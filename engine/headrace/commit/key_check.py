@@ -1,4 +1,4 @@
-"""Compares the keys that the code declares with those by which state and sinks were written, before any task runs."""
+"""Check of keys: compare the keys that the code declares with the keys of stored state and sinks, before any task runs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from headrace.plan.stages import KeyedStage, Plan
 def operator_key_problems(
     job: str, stored: OperatorKeys, plan: Plan, has_state: Callable[[str], bool]
 ) -> Iterator[str]:
-    """Yield a sentence for each operator whose key is another one than that of its stored state, with the ways out.
+    """Yield a sentence for each operator whose key differs from the key of its stored state, with the ways out.
 
-    `has_state` is asked of operators whose key has changed: whether live rows of them are stored. Operators of which no key is
-    recorded pass.
+    `has_state` returns whether an operator has live rows; it is called for operators whose key has changed. Operators without a
+    recorded key pass.
     """
     for name, change in changed_keys(stored, plan):
         if has_state(name):
@@ -32,7 +32,7 @@ def operator_key_problems(
 
 
 def changed_keys(stored: OperatorKeys, plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield each operator whose key is not the one that is recorded, with a sentence that has both."""
+    """Yield each operator whose key differs from the recorded one, with a sentence that has both keys."""
     declared = declared_keys(plan)
     for stage in plan.keyed:
         for number, (before, now) in enumerate(zip(stored.get(stage.name, ()), declared[stage.name], strict=False)):
@@ -47,13 +47,13 @@ def changed_keys(stored: OperatorKeys, plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def check_sink_keys(config: JobConfig, log: CheckpointLog, now: SinkTables) -> None:
-    """Raise `ConfigError` for sinks that were written by another primary key than they would be now."""
+    """Raise `ConfigError` for sinks whose primary key has changed since they were written."""
     if problems := [*sink_key_problems(config, log, now)]:
         raise ConfigError("\n".join(problems))
 
 
 def sink_key_problems(config: JobConfig, log: CheckpointLog, now: SinkTables) -> Iterator[str]:
-    """Yield a sentence for each sink that was written by another primary key than it would be now."""
+    """Yield a sentence for each sink whose primary key has changed since it was written."""
     stored = (None if log.last is None else log.sink_tables(log.last)) or {}
     for name, table in now.items():
         if name in stored and stored[name].key != table.key and _was_written(log, name):

@@ -1,4 +1,4 @@
-"""Which landed files of topics nobody needs any more."""
+"""Clean-up of landed files of topics: find those that nobody needs any more."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from headrace.sources.landed import LANDED, digest_of, parse_landed
 from headrace.sources.offset import SourceOffset
 
 _PARTS: Final = 3
-"""Of a landed file's path: the folder, the source, and the name."""
+"""Parts of a landed file's path: folder, source, name."""
 
 
 def unneeded_landed(files: Collection[str], kept: KeptCheckpoints, last: Checkpoint) -> set[str]:
-    """Return those of landed `files` (relative to the job's folder) that no kept checkpoint has rows to take in of.
+    """Return landed `files` (paths relative to the job's folder) whose rows no kept checkpoint still has to take in.
 
-    What the next run would begin with stays as well: the topic may not have it any more.
+    Files that the next run reads stay as well: the topic may have deleted their messages.
     """
     waiting = {
         f"{LANDED}/{source}/{name}"
@@ -32,7 +32,7 @@ def unneeded_landed(files: Collection[str], kept: KeptCheckpoints, last: Checkpo
 
 
 def _is_ahead(file: str, last: Checkpoint) -> bool:
-    """Tell whether the rows of a landed file are behind what the last checkpoint has read of their source, or partition."""
+    """Return whether the rows of a landed file come after the last checkpoint's position in their source or partition."""
     parts = file.split("/")
     offset = last.offsets.get(parts[1], SourceOffset()) if len(parts) == _PARTS else SourceOffset()
     stored = unquote(stored_name(parts[-1]))
@@ -41,5 +41,5 @@ def _is_ahead(file: str, last: Checkpoint) -> bool:
         return offset.last_file is None or stored > offset.last_file
     if landed is None or offset.table is None or digest_of(offset.table) != landed.topic_id:
         return False
-    positions = {one.partition: one.position for one in offset.partitions}
+    positions = {partition.partition: partition.position for partition in offset.partitions}
     return landed.range.first >= positions.get(landed.range.partition, 0)

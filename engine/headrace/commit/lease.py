@@ -1,4 +1,4 @@
-"""The claim of one run on a job: taken at its start, renewed while it works, given up at its end."""
+"""Lease: the claim of one run on a job, taken at its start, renewed while it works, given up at its end."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from headrace.commit.notify import Notify, silent
 from headrace.errors import FencedError, StorageError
 
 _POLL = 500
-"""How often the log is read while a lease is waited for (ms)."""
+"""Time between two reads of the log while a run waits for a lease (ms)."""
 
 _held_here: set[str] = set()
-"""Attempts of this process that hold a job: a lease of ours that is not among them could not be given up."""
+"""Attempts of this process that hold a job. A lease of this process without such an attempt is a leftover."""
 
 
 def this_process() -> str:
@@ -28,7 +28,7 @@ def this_process() -> str:
 
 
 def is_alive(holder: str) -> bool | None:
-    """Whether the process of a lease still runs; None where that cannot be told (another host)."""
+    """Return whether the process of a lease still runs; None if it is unknown (another host)."""
     host, pid, started = holder.rsplit(":", 2)
     if host != socket.gethostname():
         return None
@@ -45,7 +45,7 @@ class JobLease:
     def __init__(
         self, log: CheckpointLog, run_id: str, attempt_id: str, seconds: float, notify: Notify = silent
     ) -> None:
-        """Describe the claim; `claimed` makes it. `notify` is told when another run's lease is waited for."""
+        """Describe the claim; `claimed` makes it. Calls `notify` when it waits for another run's lease."""
         self.run_id, self.attempt_id = run_id, attempt_id
         self._log = log
         self._seconds = seconds
@@ -58,10 +58,9 @@ class JobLease:
     def claimed(self, *, force: bool = False) -> Iterator[JobLease]:
         """Hold the job for the length of a block.
 
-        A lease whose process has died on this machine is taken over at once; one held on another machine is waited for
-        until it ends, at most as long as this lease is: a clock that runs ahead there must not block the job. Raises
-        `FencedError` when its holder is alive or renews it meanwhile. `force` takes the job in any case; the former
-        holder then fails.
+        Takes over a lease of a dead process of this machine at once. Waits for a lease of another machine until it ends, but
+        at most for the length of this lease: a clock that runs ahead there must not block the job. Raises `FencedError`
+        when its holder is alive or renews it meanwhile. `force` takes the job in any case; the former holder then fails.
         """
         if not force:
             self._wait_for_holder()
@@ -75,18 +74,18 @@ class JobLease:
             self._give_up()
 
     def check(self) -> None:
-        """Raise `FencedError` if a renewal found that the job was lost."""
+        """Raise `FencedError` if a renewal has found the job lost."""
         if self._lost is not None:
             raise self._lost
 
     def confirm(self) -> None:
-        """Look whether the job is still held. Raises `FencedError` if another run has written to `checkpoints`."""
+        """Read the log again. Raises `FencedError` if another run has written to `checkpoints`."""
         with self._lock:
             self.check()
             self._log.check_newest()
 
     def append(self, checkpoint: Checkpoint, before: Sequence[Checkpoint] = ()) -> None:
-        """Commit a checkpoint, renewing the lease in the same row; others `before` it in the same commit.
+        """Commit a checkpoint and renew the lease in the same row. Checkpoints `before` it join the same commit.
 
         Raises `FencedError` when another run wrote to the table meanwhile.
         """
@@ -115,7 +114,7 @@ class JobLease:
         self._wait_for_end(lease)
 
     def _wait_for_end(self, lease: Lease) -> None:
-        """Wait until a lease has ended. Naps are counted, not read off the clock: it may be set meanwhile."""
+        """Wait until a lease has ended. Count the sleeps and do not read the clock, which may be set meanwhile."""
         left = min(lease.left(clock.now()), round(self._seconds * 1000))
         self._notify("lease", _waiting(lease, left))
         while left > 0:
@@ -142,7 +141,7 @@ class JobLease:
         except FencedError as error:
             self._lost = error
         except StorageError:
-            return  # tried again in a while; meanwhile every commit is a compare-and-set all the same
+            return  # retried later; every commit is a compare-and-set anyway
 
     def _give_up(self) -> None:
         if self._lost is None:
@@ -152,7 +151,7 @@ class JobLease:
             except FencedError as error:
                 self._lost = error
             except StorageError:
-                return  # the lease ends by itself, and what went wrong in the block is the error to report
+                return  # the lease ends by itself; report the error of the block
 
 
 def _held(lease: Lease) -> FencedError:

@@ -1,4 +1,4 @@
-"""The lines of a job: its own checkpoints and those of its branches, and how they go on from each other.
+"""Graph of a job's lines: its own checkpoints and those of its branches, each linked to its predecessor.
 
 job       0 --- 1 --- 2 --- 3 --- 4 (restore to 1) --- 5
                       |
@@ -19,7 +19,7 @@ from headrace.config import JobConfig
 
 
 class CheckpointName(NamedTuple):
-    """The name of a checkpoint: its line (None: the job's own), and its id there."""
+    """Name of a checkpoint: its line (None: the job's own), and its id there."""
 
     line: str | None
     checkpoint_id: int
@@ -27,27 +27,27 @@ class CheckpointName(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LineNode:
-    """A checkpoint of one of the lines."""
+    """Checkpoint of one of the lines."""
 
     name: CheckpointName
     checkpoint: Checkpoint
     before: CheckpointName | None
-    """What it goes on from; None for the first one of the job."""
+    """Predecessor; None for the first checkpoint of the job."""
     on_line: bool
-    """Whether it led to the present state of its line: no restore has left it behind."""
+    """True if it led to the present state of its line: no restore has left it behind."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineGraph:
-    """The checkpoints of all lines of a job, newest first: each is before the one that it goes on from."""
+    """Checkpoints of all lines of a job, newest first: each comes before its predecessor."""
 
     nodes: list[LineNode]
     head: CheckpointName | None
-    """The last checkpoint of the line that was asked for."""
+    """Last checkpoint of the requested line."""
 
     @property
     def has_forks(self) -> bool:
-        """Tell whether there is more than a single line without restores."""
+        """Return whether the job has a branch or a restore."""
         return not all(node.name.line is None and node.on_line for node in self.nodes)
 
 
@@ -64,7 +64,7 @@ def line_graph(config: JobConfig) -> LineGraph:
     logs = {name: _log(job.on_branch(name)) for name in names}
     for name, log in logs.items():
         keyed += _keyed(name, log, keys)
-    nodes = [node for _, node in sorted(keyed, key=lambda one: one[0], reverse=True)]
+    nodes = [node for _, node in sorted(keyed, key=lambda item: item[0], reverse=True)]
     last = (own if config.branch is None else logs[config.branch]).last
     return LineGraph(nodes, None if last is None else CheckpointName(config.branch, last.checkpoint_id))
 
@@ -73,15 +73,15 @@ _Key = tuple[int, bool, int]
 
 
 def _keyed(line: str | None, log: CheckpointLog, origins: dict[int, _Key]) -> Iterator[tuple[_Key, LineNode]]:
-    """Yield the checkpoints that belong to a line, oldest first, each with its place among those of all lines.
+    """Yield the checkpoints of a line, oldest first, each with a key that sorts the checkpoints of all lines.
 
-    The place is the time of the commit. Where clocks disagree, a checkpoint is never before one with a lower id, or before its fork.
+    The key begins with the time of the commit. If clocks disagree, a checkpoint still sorts after lower ids and after its fork.
     """
-    checkpoints = [one for one in log.checkpoints if line is None or one.has_state]
+    checkpoints = [checkpoint for checkpoint in log.checkpoints if line is None or checkpoint.has_state]
     led_here = {checkpoint.checkpoint_id for checkpoint in log.lineage.newest_first()}
-    fork = next((one.restored_from for one in checkpoints if one.kind is Kind.FORK), None)
+    fork = next((checkpoint.restored_from for checkpoint in checkpoints if checkpoint.kind is Kind.FORK), None)
     earliest = origins[fork][0] if fork in origins else 0
-    times = accumulate((one.committed_at for one in checkpoints), max, initial=earliest)
+    times = accumulate((checkpoint.committed_at for checkpoint in checkpoints), max, initial=earliest)
     for checkpoint, time in zip(checkpoints, [*times][1:], strict=True):
         number = checkpoint.checkpoint_id
         node = LineNode(CheckpointName(line, number), checkpoint, _before(line, log, checkpoint), number in led_here)

@@ -1,9 +1,10 @@
-"""The checkpoints that count for a head: those that led to it, without what restores left behind.
+"""Lineage: the checkpoints that led to a head, without those that restores left behind.
 
     checkpoints    0 -- 1 -- 2 -- 3 -- 4 (restore to 1) -- 5
     line of 5      0 -- 1 -- 4 -- 5
 
-Ids only ever grow, so a line is ordered by id; a restore may leave ids out. Checkpoints that a restore left behind stay in the log, and have lines of their own.
+Ids only grow, so a line is sorted by id; a restore may skip ids. Checkpoints that a restore left behind stay in the log, and have
+lines of their own.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from headrace.commit.checkpoint import Checkpoint, Kind
 
 
 class Lineage:
-    """The line of checkpoints that leads to a head, by default the last checkpoint. Empty for a job without checkpoints."""
+    """Line of checkpoints that leads to a head, by default the last checkpoint. Empty for a job without checkpoints."""
 
     def __init__(self, checkpoints: Sequence[Checkpoint], head: int | None = None) -> None:
-        """`checkpoints` has all of the job, oldest first; `head` is the id of one of them."""
+        """Follow parents from the checkpoint with id `head`. `checkpoints` has all of the job, oldest first."""
         self._checkpoints = checkpoints
         self._by_id = {checkpoint.checkpoint_id: checkpoint for checkpoint in checkpoints}
         last = checkpoints[-1] if checkpoints else None
@@ -27,18 +28,18 @@ class Lineage:
 
     @cached_property
     def line(self) -> list[Checkpoint]:
-        """The checkpoints of the line, oldest first."""
+        """Return the checkpoints of the line, oldest first."""
         return list(self.newest_first())[::-1]
 
     def newest_first(self) -> Iterator[Checkpoint]:
-        """Walk the line from the head back to its beginning."""
+        """Yield the line from the head back to its beginning."""
         checkpoint = self.head
         while checkpoint is not None:
             yield checkpoint
             checkpoint = self.before(checkpoint)
 
     def before(self, checkpoint: Checkpoint) -> Checkpoint | None:
-        """Return what a checkpoint continues from: its parent; for a restore, the checkpoint that was restored."""
+        """Return the checkpoint that another one continues from: its parent; for a restore, the restored checkpoint."""
         before = checkpoint.restored_from if checkpoint.kind is Kind.RESTORE else checkpoint.parent_id
         return None if before is None else self._by_id.get(before)
 
@@ -47,19 +48,21 @@ class Lineage:
         return self._by_id.get(checkpoint_id)
 
     def behind(self, checkpoint_id: int) -> Iterator[Checkpoint]:
-        """Walk the job's checkpoints with higher ids than this one, on this line or not, oldest first."""
+        """Yield the job's checkpoints with higher ids, on this line or not, oldest first."""
         return iter(
-            self._checkpoints[bisect_right(self._checkpoints, checkpoint_id, key=lambda one: one.checkpoint_id) :]
+            self._checkpoints[
+                bisect_right(self._checkpoints, checkpoint_id, key=lambda checkpoint: checkpoint.checkpoint_id) :
+            ]
         )
 
     @cached_property
     def incarnations(self) -> dict[int, int]:
-        """The incarnations of the job so far, each with the last checkpoint that has it."""
+        """Return the incarnations of the job so far, each with the last checkpoint that has it."""
         return {c.incarnation: c.checkpoint_id for c in self._checkpoints if c.incarnation is not None}
 
     @property
     def ancestors(self) -> tuple[int, ...]:
-        """The incarnations before the present one, newest first."""
+        """Return the incarnations before the present one, newest first."""
         return tuple(self.incarnations)[-2::-1]
 
     def begins_incarnation(self, checkpoint: Checkpoint) -> bool:
@@ -80,18 +83,18 @@ class Lineage:
         return next((checkpoint for checkpoint in self.newest_first() if checkpoint.committed_at <= moment), None)
 
     def last_micro_batch(self) -> int | None:
-        """Return when the micro-batch ended that left the present state (ms), by the clock of the line; None before the first.
+        """Return when the last micro-batch of the line ended (ms), by the clock of the line; None before the first.
 
-        Compactions and savepoints in between are no sign of life. After a restore it is the one that was restored: for the
-        state, all time since then was lost.
+        Compactions and savepoints do not count. After a restore, this is the micro-batch of the restored checkpoint: for the
+        state, the time since then did not happen.
         """
         batch = self.last_of(Kind.BATCH)
         return None if batch is None else batch.line_time
 
     def was_published(self, checkpoint: Checkpoint, published: Collection[int]) -> bool:
-        """Return whether a sink that has the checkpoints `published` has this one, too, or something on top of it.
+        """Return whether a sink with the checkpoints `published` has this one, too, or a later one of this line.
 
-        In the second case its MERGE changed nothing: earlier releases made no commit for it.
+        In the second case the MERGE of this one changed nothing, and earlier releases made no commit for that.
         """
         if checkpoint.checkpoint_id in published:
             return True

@@ -1,4 +1,4 @@
-"""Reading and appending the `checkpoints` table, the only source of truth."""
+"""Log of checkpoints: read and append the table `checkpoints`, the only source of truth."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ _TIMES = (
 
 
 class CheckpointLog:
-    """The `checkpoints` table of one job, as of the version last read.
+    """Table `checkpoints` of one job, as of the version last read.
 
-    Appending is a compare-and-set: it succeeds only if nobody appended since `refresh`.
+    Appending is a compare-and-set: it succeeds only if nobody has appended since `refresh`.
     """
 
     def __init__(self, job_folder: str | Path, storage: Storage = None) -> None:
-        """Open the table in `job_folder`. `exists` tells whether there is one."""
+        """Open the table in `job_folder`. It may be missing; see `exists`."""
         self._storage = storage
         self._store = table_store(f"{job_folder}/{CHECKPOINTS}", storage)
         self._version = -1
@@ -71,12 +71,12 @@ class CheckpointLog:
 
     @property
     def exists(self) -> bool:
-        """Whether the job has ever been initialised."""
+        """Return whether the table exists: the job was initialised."""
         return self._version >= 0
 
     @property
     def last(self) -> Checkpoint | None:
-        """The last committed checkpoint."""
+        """Return the last committed checkpoint."""
         return self.checkpoints[-1] if self.checkpoints else None
 
     def refresh(self) -> None:
@@ -99,7 +99,7 @@ class CheckpointLog:
         self._version = table.version
 
     def check_newest(self) -> None:
-        """Raise `FencedError` if somebody else has appended since the last refresh, `StorageError` if that cannot be told."""
+        """Raise `FencedError` if somebody else has appended since the last refresh, `StorageError` if the table cannot be read."""
         try:
             with storage_errors(f"to read {self._store.uri}"):
                 newest = self._store.latest().version
@@ -110,11 +110,11 @@ class CheckpointLog:
 
     @property
     def lineage(self) -> Lineage:
-        """The line that leads to the last checkpoint."""
+        """Return the line that leads to the last checkpoint."""
         return Lineage(self.checkpoints)
 
     def get(self, checkpoint_id: int) -> Checkpoint:
-        """The checkpoint with this id.
+        """Return the checkpoint with this id.
 
         Raises `ConfigError` when there is none.
         """
@@ -126,14 +126,14 @@ class CheckpointLog:
         raise ConfigError(msg)
 
     def savepoint(self, name: str) -> Checkpoint:
-        """The latest savepoint of this name.
+        """Return the latest savepoint of this name.
 
         Raises `ConfigError` when there is none.
         """
-        found = [savepoint for savepoint in live_savepoints(self.checkpoints) if savepoint.name == name]
-        if not found:
+        savepoints = [savepoint for savepoint in live_savepoints(self.checkpoints) if savepoint.name == name]
+        if not savepoints:
             raise ConfigError(_no_savepoint(self.checkpoints, name))
-        return found[-1]
+        return savepoints[-1]
 
     def resolve(self, config: JobConfig, at: int | str | None = None) -> Checkpoint:
         """Return the checkpoint that `at` names: an id, a savepoint's name, a time, or the last one (None).
@@ -159,45 +159,45 @@ class CheckpointLog:
         return self._last_at(moment, text)
 
     def _last_at(self, moment: int, text: str) -> Checkpoint:
-        """Return the last checkpoint at a moment (ms), be it one that a restore has left behind since. `text` names the moment in errors."""
+        """Return the last checkpoint at a moment (ms), even if a restore left it behind later. Errors show the moment as `text`."""
         earlier = [checkpoint for checkpoint in self.checkpoints if checkpoint.committed_at <= moment]
         if earlier:
-            # What a promotion brought was committed on a branch, and was never the last checkpoint of the job.
+            # Checkpoints that a promotion brought were committed on a branch, and were never the last one of the job.
             return next((checkpoint for checkpoint in reversed(earlier) if checkpoint.has_state), earlier[-1])
         msg = f"the job had no checkpoint at {text} (UTC unless it says otherwise); see 'headrace checkpoints'"
         raise ConfigError(msg)
 
     def state_schemas(self, checkpoint: Checkpoint) -> StateSchemas | None:
-        """The types of the states at a checkpoint; None where there is state whose types were not recorded (before format 2)."""
+        """Return the types of the states at a checkpoint; None if there is state without recorded types (before format 2)."""
         if checkpoint.schemas_of is None:
             return None if checkpoint.versions.get(KEYED_STATE) else {}
         return self.get(checkpoint.schemas_of).state_schemas
 
     def operator_keys(self, checkpoint: Checkpoint) -> OperatorKeys:
-        """Return the keys of the operators at a checkpoint; none of an operator of which an earlier release recorded nothing."""
+        """Return the keys of the operators at a checkpoint, without operators whose key no release has recorded."""
         if checkpoint.schemas_of is None:
             return {}
         return self.get(checkpoint.schemas_of).operator_keys or {}
 
     @property
     def incarnation(self) -> int | None:
-        """The number of this life of the job; None where all checkpoints are of an earlier release."""
+        """Return the incarnation of the job; None if all checkpoints are from releases without incarnations."""
         return incarnation_of(self.checkpoints)
 
     def sink_tables(self, checkpoint: Checkpoint) -> SinkTables | None:
-        """Return the tables of the job's sinks at a checkpoint; None where an earlier release did not record them."""
+        """Return the tables of the job's sinks at a checkpoint; None if an earlier release did not record them."""
         return None if checkpoint.sinks_of is None else self.get(checkpoint.sinks_of).sink_tables
 
     def create(self) -> None:
-        """Make the table if nobody has."""
+        """Create the table if it is missing."""
         with storage_errors(f"to create {self._store.uri}"):
             self._store.create(CHECKPOINTS_SCHEMA)
         self.refresh()
 
     def append(self, checkpoint: Checkpoint, lease: Lease | None, before: Sequence[Checkpoint] = ()) -> None:
-        """Commit `checkpoint`, renewing `lease` in the same row, and others `before` it in the same commit.
+        """Commit `checkpoint` and renew `lease` in the same row. Checkpoints `before` it join the same commit.
 
-        Raises `FencedError` when somebody else appended since the last refresh.
+        Raises `FencedError` when somebody else has appended since the last refresh.
         """
         row = msgspec.to_builtins(checkpoint)
         if lease is not None:
@@ -208,7 +208,7 @@ class CheckpointLog:
             self.lease = lease
 
     def begin(self, checkpoints: Sequence[Checkpoint]) -> None:
-        """Commit the first checkpoints of a branch together. Raises `FencedError` when somebody else has begun it meanwhile."""
+        """Commit the first checkpoints of a branch together. Raises `FencedError` when somebody else has committed some meanwhile."""
         self._append([*map(msgspec.to_builtins, checkpoints)], "the fork")
         self.checkpoints.extend(checkpoints)
 
@@ -230,7 +230,7 @@ class CheckpointLog:
         self.lease = lease
 
     def compact(self) -> None:
-        """Rewrite the table as one file, without leases that have ended: reading it stays quick.
+        """Rewrite the table as one file without ended leases, so that it is quick to read.
 
         Raises `FencedError` when somebody else appended since the last refresh.
         """
@@ -274,20 +274,20 @@ class CheckpointLog:
 
 
 def incarnation_of(checkpoints: Sequence[Checkpoint]) -> int | None:
-    """Return the number of a job's life, which one of its checkpoints got first and all later ones have."""
+    """Return a job's incarnation: one of its checkpoints introduced it, and all later ones have it."""
     numbers = (checkpoint.incarnation for checkpoint in reversed(checkpoints))
     return next((number for number in numbers if number is not None), None)
 
 
 def _ranges(ids: Sequence[int]) -> str:
-    """Return ids as `0 to 5, 8 to 9`: a reconciliation leaves some out."""
+    """Return ids as `0 to 5, 8 to 9`. A reconciliation skips ids."""
     starts = [position for position, number in enumerate(ids) if not position or number != ids[position - 1] + 1]
     ends = [*(start - 1 for start in starts[1:]), len(ids) - 1]
     return ", ".join(f"{ids[start]} to {ids[end]}" for start, end in zip(starts, ends, strict=False) if ids)
 
 
 def _no_savepoint(checkpoints: Sequence[Checkpoint], name: str) -> str:
-    """Return why no savepoint has this name."""
+    """Return the message that no savepoint has this name."""
     dropped = drop_of(checkpoints, name)
     if dropped is None:
         return f"there is no savepoint '{name}'; see 'headrace checkpoints'"
@@ -344,7 +344,7 @@ def _check_ids(uri: str, checkpoints: Sequence[Checkpoint]) -> None:
 
 
 def _with_watermark(checkpoint: Checkpoint) -> Checkpoint:
-    """Give the source its watermark where an earlier release, which knew one source, has it at the checkpoint alone."""
+    """Copy the checkpoint's watermark to its source, where an earlier release (which allowed one source) stored it only once."""
     if len(checkpoint.offsets) != 1:
         return checkpoint
     ((name, offset),) = checkpoint.offsets.items()
@@ -356,7 +356,7 @@ def _with_watermark(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _check_format(newest: int, uri: str) -> None:
-    """Raise `ConfigError` for a format that this program does not know: it would read, or restore, what it misunderstands."""
+    """Raise `ConfigError` for a newer format than this program's: the program would misread or damage it."""
     if newest > FORMAT_VERSION:
         msg = (
             f"the state in {uri.rpartition('/')[0]} was written in format {newest}; this program knows up to {FORMAT_VERSION}. "
@@ -380,6 +380,6 @@ def _last_lease(rows: list[dict[str, Any]]) -> Lease | None:
 
 
 def lease_until(run_id: str, attempt_id: str, holder: str, seconds: float) -> Lease:
-    """A lease that starts now."""
+    """Return a lease that starts now."""
     now = clock.now()
     return Lease(run_id, attempt_id, holder, now + round(seconds * 1000), now)

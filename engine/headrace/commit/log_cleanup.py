@@ -1,15 +1,15 @@
-"""Which part of the logs of a job's tables, and of the files of `checkpoints`, nobody needs any more.
+"""Clean-up of logs: find entries of tables' logs, and files of `checkpoints`, that nobody needs any more.
 
 Each commit leaves an entry in the log of its table, and each lease and each checkpoint a file in `checkpoints`. Without a
-clean-up both grow for ever. A log is cut off at the oldest version that a kept checkpoint names. Savepoints before it keep
-their own versions, each by a log checkpoint, and none of those between.
+clean-up both grow for ever. A log is cut at the oldest version that a kept checkpoint names. Savepoints before the cut keep their
+own versions, each by a log checkpoint; versions between them go.
 
     versions of a table     0 --- 1 --- 2 --- 3 --- 4 --- 5 --- 6
     kept                          savepoint         from here on
     log                           1                 4     5     6
 
-`checkpoints` itself is only ever read at its latest version. A reader may have opened the one that was the latest at the
-beginning of the retention, and no earlier one.
+Readers of `checkpoints` read only its latest version. The oldest version still open may be the latest one at the beginning of the
+retention.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from headrace.tables.stores import table_store
 
 @dataclass(frozen=True, slots=True)
 class KeptCheckpoints:
-    """The checkpoints whose versions stay: those that were the last one at some time within the retention, and savepoints.
+    """Checkpoints whose versions stay: those that were the last one at some time within the retention, and savepoints.
 
-    Savepoints that were dropped are left out, and so are checkpoints whose files an erasure has deleted.
+    Leaves out dropped savepoints, and checkpoints whose files an erasure has deleted.
     """
 
     recent: Sequence[Checkpoint]
@@ -38,45 +38,48 @@ class KeptCheckpoints:
 
     @classmethod
     def of(cls, checkpoints: Sequence[Checkpoint], oldest: int, forks: Collection[int] = ()) -> KeptCheckpoints:
-        """Return those that are kept of all checkpoints of a job, for a retention that began at `oldest` (ms).
+        """Return the kept ones of all checkpoints of a job, for a retention that began at `oldest` (ms).
 
-        `forks` are the checkpoints that branches build on: they stay as savepoints do.
+        `forks` are the checkpoints that branches build on: they stay like savepoints.
         """
         purged = purged_ids(checkpoints)
-        pinned = [*live_savepoints(checkpoints), *(one for one in checkpoints if one.checkpoint_id in forks)]
+        pinned = [
+            *live_savepoints(checkpoints),
+            *(checkpoint for checkpoint in checkpoints if checkpoint.checkpoint_id in forks),
+        ]
         checkpoints = [checkpoint for checkpoint in checkpoints if checkpoint.has_state]
         older = [checkpoint for checkpoint in checkpoints if checkpoint.committed_at < oldest]
         younger = [checkpoint for checkpoint in checkpoints if checkpoint.committed_at >= oldest]
-        # A reader may have opened the last of the older ones just before the first of the younger.
+        # A reader may have opened the last older checkpoint just before the first younger one was committed.
         recent = [*older[-1:], *younger]
         kept = ([c for c in group if c.checkpoint_id not in purged] for group in (recent, pinned))
         return cls(*kept)
 
     def versions(self, table: str) -> set[int]:
-        """Return the versions of a state table that are kept."""
+        """Return the kept versions of a state table."""
         return {checkpoint.versions[table] for checkpoint in (*self.recent, *self.savepoints)}
 
 
 @dataclass(frozen=True, slots=True)
 class LogCut:
-    """Where the log of a table is to begin: at version `first`, and with the versions `spared` before it."""
+    """Cut of a table's log: it begins at version `first`, and keeps the versions `spared` before that."""
 
     table: str
     first: int
     spared: frozenset[int]
     files: frozenset[str]
-    """Entries that nobody needs once the versions are kept, relative to the job's folder."""
+    """Entries that nobody needs after `LogCleanup.keep`, relative to the job's folder."""
 
 
 class LogCleanup:
-    """The clean-up of all logs of one job, for a retention that began at `oldest` (ms)."""
+    """Clean-up of all logs of one job, for a retention that began at `oldest` (ms)."""
 
     def __init__(self, config: JobConfig, kept: KeptCheckpoints, oldest: int) -> None:
-        """Nothing is read yet."""
+        """Prepare the clean-up; read nothing yet."""
         self._config, self._kept, self._oldest = config, kept, oldest
 
     def cuts(self) -> Iterator[LogCut]:
-        """Yield the cuts of all tables. Nothing is written."""
+        """Yield the cuts of all tables. Writes nothing."""
         yield self._cut(CHECKPOINTS, lambda at_oldest: (at_oldest, frozenset()))
         for name in STATE_TABLES:
             yield self._cut(name, lambda _, name=name: self._versions(name))  # type: ignore[misc]
@@ -89,14 +92,14 @@ class LogCleanup:
             return {f"{CHECKPOINTS}/{file}" for file in since.files() | store.latest().files()}
 
     def keep(self, cuts: Sequence[LogCut]) -> None:
-        """Make the versions that stay independent of the entries that go."""
+        """Write log checkpoints, so that kept versions do not depend on deleted entries."""
         for cut in cuts:
             store = self._store(cut.table)
             with storage_errors(f"a checkpoint in the log of {store.uri}"):
                 store.keep_versions({cut.first, *cut.spared})
 
     def _versions(self, table: str) -> tuple[int, frozenset[int]]:
-        """Return from where on all versions of a state table are needed, and which before."""
+        """Return the first version of a state table from which on all are needed, and the needed ones before it."""
         first = min(checkpoint.versions[table] for checkpoint in self._kept.recent)
         spared = {checkpoint.versions[table] for checkpoint in self._kept.savepoints}
         return first, frozenset(version for version in spared if version < first)

@@ -1,13 +1,13 @@
-"""How whoever opens a job is told what happens to it."""
+"""Callback for events of an open job."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 Notify = Callable[[str, str], None]
-"""Told what happens: a kind of event and a sentence."""
+"""Function that takes the kind of an event and a sentence."""
 
 
 def silent(kind: str, message: str) -> None:
-    """Tell nobody."""
+    """Ignore the event."""
     del kind, message

@@ -1,7 +1,7 @@
-"""Deleting the state of an operator that the code does not have any more.
+"""Dropping an operator: delete its state once the code no longer declares it.
 
-It is one checkpoint of kind `migration`, and a restore takes it back. Entries are removed by rows of their own, as a task
-removes them, so the rows of other operators are not rewritten. The next compaction drops both.
+The deletion is one checkpoint of kind `migration`; a restore undoes it. It appends a row that removes each entry, as a task does, so
+rows of other operators are not rewritten. The next compaction drops the removed rows and the removals.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 def droppable(config: JobConfig, operator: str) -> StoredOperator:
-    """Return what `drop_operator` would delete, as of the last checkpoint. Nothing is changed, and no lease is needed.
+    """Return what `drop_operator` would delete, as of the last checkpoint. Changes nothing, needs no lease.
 
     Raises `ConfigError` as `drop_operator` does.
     """
@@ -51,11 +51,11 @@ def droppable(config: JobConfig, operator: str) -> StoredOperator:
 
 
 def drop_operator(config: JobConfig, operator: str, why: str, run_id: str) -> Checkpoint:
-    """Delete the state of an operator which the code does not declare any more, as one checkpoint.
+    """Delete the state of an operator that the code no longer declares, as one checkpoint.
 
-    That is its rows in all state tables but `quarantine`, elements that wait for it and records that it holds among them.
-    Raises `ConfigError` when the code still declares the operator, or nothing is stored of it, and `FencedError` while a run
-    holds the job; then nothing has changed.
+    Deletes its rows in all state tables except `quarantine`: also its waiting elements and held records. Raises `ConfigError`
+    when the code still declares the operator, or when nothing is stored of it, and `FencedError` while a run holds the job; then
+    nothing has changed.
     """
     _check_not_declared(plan_of(config.code), operator)
     with open_job(config, run_id) as job:
@@ -106,10 +106,10 @@ def _without_operator(job: OpenJob, operator: str) -> dict[str, Any]:
 
 
 def _without_waiting(job: OpenJob, stored: StoredOperator) -> dict[str, Any]:
-    """Return what the checkpoint says of waiting elements and held records when those of the operator are gone.
+    """Return fields of the checkpoint on waiting elements and held records, without those of the operator.
 
-    `held` stays: the next run makes a micro-batch that finds nothing held, and says so. Where nothing waits any more, no order
-    of records binds the graph.
+    `held` stays: the next run makes a micro-batch that finds nothing held, and records it. If nothing waits any more, the order
+    of records no longer restricts changes of the graph.
     """
     dropped = stored.rows.get(ASYNC_REQUESTS, 0)
     offsets = {name: _fewer_pending(offset, dropped) for name, offset in job.last.offsets.items()}

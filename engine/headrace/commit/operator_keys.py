@@ -1,11 +1,11 @@
-"""What a job's checkpoints remember of its operators' keys: by which fields, or types, stored state is found.
+"""Recorded keys of a job's operators: the fields, or functions, and types under which state is stored.
 
     key_by("tail")              fields ("tail",), types ("str",)
     key_by(lambda e: e.tail)    function "<lambda>", types unknown
     key_by(tail_of)             function "tail_of", types ("str",), if tail_of says that it returns str
 
-State is stored under the JSON text of its key. So two keys are the same if they are declared alike, and their types have the
-same texts. What a function does is not compared.
+State is stored under the JSON text of its key. So two keys are equal if they have the same fields or function name, and their types
+have the same JSON texts. The bodies of functions are not compared.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from headrace.plan.stages import Plan
 from headrace.state.type_schema import Shape, type_schema_of
 
 UNKNOWN = "?"
-"""The type of a part of a key whose annotation says nothing."""
+"""Type of a part of a key without a useful annotation."""
 
 
 class OperatorKey(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The key of one input of an operator: its fields, or the name of its function, and the types of its parts."""
+    """Key of one input of an operator: its fields, or the name of its function, and the types of its parts."""
 
     fields: tuple[str, ...] = ()
     function: str = ""
     types: tuple[str, ...] | None = None
-    """For each part the kinds of JSON that it may be, as in `int | str`. None where a function has no annotation."""
+    """JSON types of each part, as in `int | str`. None if a function has no annotation."""
 
     def __str__(self) -> str:
-        """Return the key as people know it, with its types."""
+        """Return the key as text for people, with its types."""
         shown = f"the function {self.function}" if self.function else ", ".join(self.fields)
         return f"{shown} ({', '.join(self.types)})" if self.types else shown
 
     def differs(self, other: OperatorKey) -> bool:
-        """Return whether state that is stored by this key is not found by the other one, as far as it can be told."""
+        """Return whether lookups with the other key miss state stored under this one, as far as both are known."""
         if self.fields and other.fields and self.fields != other.fields:
             return True
         if self.types is None or other.types is None:
@@ -46,7 +46,7 @@ class OperatorKey(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 OperatorKeys = dict[str, tuple[OperatorKey | None, ...]]
-"""The keys by operator, one for each of its inputs; None for an input that has none: a broadcast."""
+"""Keys by operator, one for each input; None for a broadcast input, which has no key."""
 
 
 def declared_keys(plan: Plan) -> OperatorKeys:
@@ -58,9 +58,9 @@ def declared_keys(plan: Plan) -> OperatorKeys:
 
 
 def remembered_keys(stored: OperatorKeys, declared: OperatorKeys) -> OperatorKeys:
-    """Return what is to be remembered from now on: what the code declares, and the keys of operators that it has no more.
+    """Return the keys to record from now on: those that the code declares, and those of operators that it no longer has.
 
-    Types that a function does not tell stay as they were known.
+    Where a function has no annotation, the types recorded before stay.
     """
     known = {
         name: tuple(map(_with_types, keys, (*stored.get(name, ()), *[None] * len(keys))))
@@ -86,7 +86,7 @@ def _with_types(declared: OperatorKey | None, stored: OperatorKey | None) -> Ope
 def _kinds(annotation: object) -> str:
     try:
         root = type_schema_of(annotation).root
-    except (TypeError, KeyError):  # nothing that msgspec knows: an ellipsis, a type variable
+    except (TypeError, KeyError):  # msgspec does not know the type: an ellipsis, a type variable
         return UNKNOWN
     return " | ".join(sorted({*_texts([root])} - {"None"})) or UNKNOWN
 
@@ -102,7 +102,7 @@ def _texts(shapes: Iterable[Shape]) -> Iterable[str]:
 
 
 def _fits(stored: str, declared: str) -> bool:
-    """Return whether texts of the one type are texts of the other, too. Where only floats are, 5 is written as 5.0."""
+    """Return whether JSON texts of the stored type are also texts of the declared type. A float writes 5 as 5.0."""
     before, now = {*stored.split(" | ")}, {*declared.split(" | ")}
     if UNKNOWN in before | now or before == now:
         return True

@@ -1,6 +1,6 @@
-"""Moving the state of an operator to the name that the code gives it now.
+"""Renaming an operator: move its state to the name that the code gives it now.
 
-It is one checkpoint of kind `migration`, and a restore takes it back. Rows of the old name are removed by rows of their own.
+The move is one checkpoint of kind `migration`; a restore undoes it. It appends a row that removes each entry of the old name.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 def renamable(config: JobConfig, old: str, new: str) -> StoredOperator:
-    """Return what `rename_operator` would move, as of the last checkpoint. Nothing is changed, and no lease is needed.
+    """Return what `rename_operator` would move, as of the last checkpoint. Changes nothing, needs no lease.
 
     Raises as `rename_operator` does.
     """
@@ -75,7 +75,7 @@ def rename_operator(config: JobConfig, old: str, new: str, run_id: str, *, why: 
 
 @dataclass(frozen=True, slots=True)
 class _Rename:
-    """An operator's old name, its new one, and the code that has the new one."""
+    """Old and new name of an operator, and the code that has the new one."""
 
     config: JobConfig
     plan: Plan
@@ -84,7 +84,7 @@ class _Rename:
 
     @staticmethod
     def by_code(config: JobConfig, old: str, new: str) -> _Rename:
-        """Refuse names that the code does not bear out: it must have the new one, and not the old one."""
+        """Raise `ConfigError` unless the code has the new name and does not have the old one."""
         checked_name(new, "operator name")
         plan = plan_of(config.code)
         declared = declared_operators(plan)
@@ -103,7 +103,7 @@ class _Rename:
         return _Rename(config, plan, old, new)
 
     def checked(self, log: CheckpointLog, view_of: ViewOf) -> StoredOperator:
-        """Return what is stored of the old name, if it may become that of the new one."""
+        """Return the stored state of the old name. Raises `ConfigError` if it cannot become that of the new name."""
         last, job = log.resolve(self.config), self.config.job
         stored = stored_operator(self.config, last, view_of, log.state_schemas(last), self.old)
         if count_rows(view_of, self.new, last.max_parallelism, STATE_OF_OPERATORS):
@@ -114,8 +114,8 @@ class _Rename:
             raise ConfigError(msg)
         if last.held or last.pending:
             msg = (
-                f"elements wait for services, or records are held (headrace requests {job}), and their places go by the names of "
-                "operators. Nothing was changed. Go back to the code with the old name, let it finish what waits (headrace run "
+                f"elements wait for services, or records are held (headrace requests {job}), and their order depends on the names "
+                "of operators. Nothing was changed. Go back to the code with the old name, let it finish what waits (headrace run "
                 f"{job} --finish), then rename."
             )
             raise ConfigError(msg)
@@ -159,7 +159,7 @@ def _under_new_name(last: Checkpoint, old: str, new: str) -> dict[str, Any]:
 
 
 def _with_states(by_state: Mapping[str, T], old: str, new: str) -> dict[str, T]:
-    """Return a mapping by `operator.state` in which the operator has another name."""
+    """Return a mapping by `operator.state` with the operator renamed."""
     by_name = {name: value for name, value in by_state.items() if not name.startswith(f"{new}.")}
     return {
         f"{new}.{name.removeprefix(f'{old}.')}" if name.startswith(f"{old}.") else name: value

@@ -1,4 +1,4 @@
-"""What is stored of one operator, table by table."""
+"""Stored rows of one operator, table by table."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from headrace.tables.schemas import QUARANTINE, STATE_TABLES
 from headrace.tables.stores import ViewOf
 
 STATE_OF_OPERATORS = tuple(name for name in STATE_TABLES if name != QUARANTINE)
-"""The tables that hold an operator's state, and what it has not done yet. What it set aside is in `quarantine`."""
+"""Tables that hold an operator's state, waiting elements and held records. `quarantine` has the input that it set aside."""
 
 _CHUNKS = 8
-"""A table is read in so many ranges of key groups, so memory holds an eighth of it at a time."""
+"""Number of ranges of key groups in which a table is read: memory holds an eighth of it at a time."""
 
 
 def key_group_chunks(max_parallelism: int) -> Iterator[KeyGroupRange]:
@@ -29,7 +29,7 @@ def key_group_chunks(max_parallelism: int) -> Iterator[KeyGroupRange]:
 def live_chunks(
     view_of: ViewOf, table: str, operator: str, max_parallelism: int, columns: Sequence[str] | None = None
 ) -> Iterator[pa.Table]:
-    """Yield the live rows of an operator in one table, by ranges of key groups; nothing of a table without files."""
+    """Yield the live rows of an operator in one table, by ranges of key groups; nothing if the table has no files."""
     view = view_of(table).of(operator)
     if view.files():
         yield from (view.of(key_groups=groups).live(columns) for groups in key_group_chunks(max_parallelism))
@@ -38,7 +38,7 @@ def live_chunks(
 def count_rows(
     view_of: ViewOf, operator: str, max_parallelism: int, tables: Iterable[str] = tuple(STATE_TABLES)
 ) -> dict[str, int]:
-    """Return how many live rows of an operator each of the tables has; tables without any are left out."""
+    """Return the number of live rows of an operator by table, without zeros."""
     counts = {
         table: sum(rows.num_rows for rows in live_chunks(view_of, table, operator, max_parallelism, ["key"]))
         for table in tables
@@ -47,7 +47,7 @@ def count_rows(
 
 
 def has_keyed_rows(view_of: ViewOf, operator: str, max_parallelism: int) -> bool:
-    """Return whether anything is stored of an operator under a key. Broadcast state is stored under none."""
+    """Return whether an operator has rows with a key. Broadcast state has none."""
     return any(
         pc.any(pc.not_equal(rows["key"], BROADCAST_KEY.decode())).as_py()
         for table in STATE_OF_OPERATORS

@@ -1,6 +1,6 @@
-"""What a promotion gives to the sinks: files that are staged before it is committed, and published as any others.
+"""Sinks of a promotion: stage files before its commit, to be published like those of any checkpoint.
 
-An append sink gets the rows of the branch; its publication takes out what the job has added since the fork. A merge sink gets
+An append sink gets the rows of the branch; its publication removes the rows that the job has added since the fork. A merge sink gets
 changes of the primary keys that either line has written since the fork:
 
     rows of the branch        as the branch has them
@@ -32,7 +32,7 @@ _ROW: Final = "_row"
 
 
 def promoted_sinks(job: OpenJob, own: OpenJob, checkpoint_id: int) -> dict[str, list[OutputFile]]:
-    """Stage what the sinks of a job get when a branch is promoted, by sink. `own` is the branch, `checkpoint_id` the promotion's."""
+    """Stage the files of a promotion, by sink. `own` is the open branch, `checkpoint_id` the promotion's."""
     outputs = {}
     for name, table in (own.log.sink_tables(own.last) or {}).items():
         if name not in job.config.sinks:
@@ -50,7 +50,7 @@ def promoted_sinks(job: OpenJob, own: OpenJob, checkpoint_id: int) -> dict[str, 
 
 
 def _added_files(job: OpenJob, name: str, of_branch: Snapshot, checkpoint_id: int) -> Iterator[OutputFile]:
-    """Stage the files that a branch has added to a sink in the folder of the job's sink."""
+    """Copy the files that a branch has added to a sink into the folder of the job's sink."""
     folder, storage = sink_of(job.config, name).store.uri, job.config.storage_options
     own = own_rows(of_branch)
     for action in own.add_actions().to_pylist():
@@ -62,7 +62,7 @@ def _added_files(job: OpenJob, name: str, of_branch: Snapshot, checkpoint_id: in
 def _changes_file(
     job: OpenJob, name: str, of_branch: Snapshot, key: list[str], checkpoint_id: int
 ) -> Iterator[OutputFile]:
-    """Stage the changes that make a merge sink of the job what it is on the branch; nothing if it is."""
+    """Stage changes that make a merge sink of the job equal to the branch's; nothing if both are equal."""
     storage = job.config.storage_options
     live = table_store(job.config.sinks[name].table_path, storage).latest()
     changes = _changes(live, of_branch, key, storage)
@@ -77,9 +77,9 @@ def _file_name(job: OpenJob, name: str, checkpoint_id: int) -> str:
 
 
 def _changes(live: Snapshot, of_branch: Snapshot, key: list[str], storage: Storage) -> pa.Table:
-    """Return the changes that make `live` the table of the branch, by primary key.
+    """Return changes by primary key that make `live` equal to the table of the branch.
 
-    Only rows in files that are not in both tables are read: all that differs is in them.
+    Reads only files that are not in both tables: they have all differences.
     """
     base = of_branch.base if isinstance(of_branch, OverlaySnapshot) else None
     own, schema = own_rows(of_branch), of_branch.schema
@@ -93,9 +93,11 @@ def _changes(live: Snapshot, of_branch: Snapshot, key: list[str], storage: Stora
         is_deleted = pc.fill_null(written[DELETED], fill_value=False)
         kept = written.filter(pc.invert(is_deleted)).select(schema.names)
     target = pa.concat_tables([kept, without(then, written.select(key))])
-    gone = pa.concat_tables([now.select(key), written.select(key)])
-    gone = without(gone.group_by(key, use_threads=False).aggregate([]), target.select(key))
-    return pa.concat_tables([_with_kind(_unequal(target, now, key), "+U"), _with_kind(_padded(gone, schema), "-D")])
+    deleted_keys = pa.concat_tables([now.select(key), written.select(key)])
+    deleted_keys = without(deleted_keys.group_by(key, use_threads=False).aggregate([]), target.select(key))
+    return pa.concat_tables(
+        [_with_kind(_unequal(target, now, key), "+U"), _with_kind(_padded(deleted_keys, schema), "-D")]
+    )
 
 
 def _rows_of_files(table: Snapshot, files: Collection[str], schema: pa.Schema, storage: Storage) -> pa.Table:
@@ -123,7 +125,7 @@ def _partition(action: dict[str, object]) -> dict[str, str | None]:
 
 
 def _unequal(rows: pa.Table, others: pa.Table, key: list[str]) -> pa.Table:
-    """Return the rows that are not, with the same values, among `others`, which has one row for each key."""
+    """Return the rows that `others` lacks or has with other values. `others` has one row for each key."""
     numbered = rows.select(key).append_column(_ROW, pa.array(range(len(rows)), pa.int64()))
     theirs = others.select(key).append_column("_other", pa.array(range(len(others)), pa.int64()))
     pairs = numbered.join(theirs, keys=key, join_type="left outer", use_threads=False).sort_by(_ROW)
@@ -135,15 +137,15 @@ def _unequal(rows: pa.Table, others: pa.Table, key: list[str]) -> pa.Table:
 
 
 def _equal(left: pa.ChunkedArray, right: pa.ChunkedArray) -> pa.ChunkedArray | pa.BooleanArray:
-    """Tell for each row whether two columns have the same value, null included."""
+    """Return a mask of the rows where two columns have the same value; null equals null."""
     if pa.types.is_nested(left.type):
-        return pa.array([one == other for one, other in zip(left.to_pylist(), right.to_pylist(), strict=True)])
+        return pa.array([value == other for value, other in zip(left.to_pylist(), right.to_pylist(), strict=True)])
     both_null = pc.and_(pc.is_null(left), pc.is_null(right))
     return pc.or_(pc.fill_null(pc.equal(left, right), fill_value=False), both_null)
 
 
 def _padded(keys: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return rows of a schema whose columns beside the key are null."""
+    """Return the keys as rows of a schema, with null in all other columns."""
     columns = [
         keys[column.name].cast(column.type) if column.name in keys.schema.names else pa.nulls(len(keys), column.type)
         for column in schema

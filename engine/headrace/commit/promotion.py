@@ -1,25 +1,25 @@
-"""Promotion: the state and the sinks of a branch become those of the job, in one commit.
+"""Promotion: make state and sinks of a branch those of the job, in one commit.
 
     log of the job       0 --- 1 --- 2 --- 3 --- 4       5, 6, 7 promotion --- 8
                                      |                   |
                                      +-------------------+
     log of the branch                2 --- 3 fork --- 4 --- 5                      forked at 2
 
-The line of the promotion goes back to the fork, through what the branch has taken in since: checkpoints of the branch, whose ids are
-those of the branch and as much more as the job had gone on. They have no state of their own. What the job had committed since the
-fork (3 and 4) is on no line any more, and can be restored: that undoes the promotion.
+The line of the promotion goes back to the fork through copies of the branch's checkpoints (5 and 6). Their ids are those on the branch,
+shifted by the number of checkpoints that the job had made since the fork. They have no state of their own. The job's own checkpoints
+since the fork (3 and 4) are no longer on the line; restoring one of them undoes the promotion.
 
-    claim      the job's lease, then that of the branch
-    refuse     what would lose something: see `Promotion.refuse_unless_safe`
-    begin      the branch is marked with this attempt
-    stage      the branch's rows, with their new ids, and what the sinks get
-    prepare    each state table goes back to the fork, and gets the branch's rows
-    commit     one commit of `checkpoints`: what the branch took in, and the promotion. This is what makes it count
-    publish    as any checkpoint is
-    remove     the branch goes, with its tables
+    claim      take the job's lease, then that of the branch
+    refuse     raise errors if the promotion would lose changes: see `Promotion.refuse_unless_safe`
+    begin      mark the branch with this attempt
+    stage      stage the branch's rows, with their new ids, and files for the sinks
+    prepare    take each state table back to the fork, and add the branch's rows
+    commit     commit the branch's checkpoints and the promotion to `checkpoints`, at once. The promotion counts from here on
+    publish    publish to the sinks like any checkpoint
+    remove     remove the branch with its tables
 
-A crash before the commit leaves tables ahead of what is committed, and the next fence takes them back; after it, the next opening
-of the job publishes and removes.
+A crash before the commit leaves tables ahead of the last checkpoint; the next fence undoes that. After a crash behind the commit, the
+next opening of the job publishes and removes.
 """
 
 from __future__ import annotations
@@ -56,16 +56,17 @@ from headrace.tables.state_files import parts
 _LEAVES_ROWS: Final = frozenset(
     {Kind.BATCH, Kind.REQUEUE, Kind.COMPACTION, Kind.SAVEPOINT, Kind.SAVEPOINT_DROP, Kind.VACUUM, Kind.RESTORE}
 )
-"""Checkpoints of the job behind the fork that a branch can do without: it takes in the same input, or they change no state."""
+"""Kinds of checkpoints since the fork that a branch may lack: it takes in the same input, or they change no state."""
 
 
 @contextmanager
 def promoting(
     config: JobConfig, name: str, run_id: str, *, writers: SparkWriters = NO_WRITERS, notify: Notify = silent
 ) -> Iterator[Promotion]:
-    """Claim a job, to promote a branch within the block; publish what is not published. The branch may be run on meanwhile.
+    """Claim a job for the length of the block, to promote a branch in it; publish its last checkpoint first. The branch may still run.
 
-    Raises `ConfigError` when there is no such branch or its fork broke off, `FencedError` while a run holds the job, and what `open_job` raises.
+    Raises `ConfigError` when the job has no such branch or its fork broke off, `FencedError` while a run holds the job, and what
+    `open_job` raises.
     """
     branch_config = on_branch(config, name)
     with open_job(config, run_id, writers=writers, notify=notify) as job:
@@ -75,7 +76,7 @@ def promoting(
 
 
 def settle_promotion(config: JobConfig, name: str, run_id: str) -> None:
-    """Publish and close a promotion of a branch that was committed and broke off then. Raises what `open_job` raises."""
+    """Publish and end a promotion that was committed and then interrupted. Raises what `open_job` raises."""
     last = log_of(config).last
     if last is None or last.kind is not Kind.PROMOTION or last.name != name:
         return
@@ -86,7 +87,7 @@ def settle_promotion(config: JobConfig, name: str, run_id: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """A branch of a claimed job."""
+    """Promotion of a branch of a claimed job."""
 
     job: OpenJob
     on_branch: JobConfig
@@ -94,16 +95,16 @@ class Promotion:
 
     @property
     def is_behind(self) -> bool:
-        """Tell whether the job has taken in what the branch has not."""
+        """Return whether the job has taken in input that the branch lacks."""
         return bool(behind(self._origin_line(), log_of(self.on_branch).lineage.line))
 
     def promote(self, why: str | None = None) -> Checkpoint:
-        """Make state and sinks of the branch those of the job; return the checkpoint that does. The branch is removed.
+        """Make state and sinks of the branch those of the job, and remove the branch; return the checkpoint of the promotion.
 
-        Raises `ConfigError` when the job has taken in what the branch has not, when the job's file says other code or settings than the
-        branch ran with, and when the branch does not begin on the job's line or the job's state was changed by hand since;
-        `SinkMismatchError` when somebody else has written to a sink since the fork, `StorageError` when files of the fork are gone,
-        `FencedError` while a run holds the branch, or takes it meanwhile. Nothing has changed then.
+        Raises `ConfigError` when the job has taken in input that the branch lacks, when the job's file has other code or settings
+        than the branch's last run, when the branch does not begin on the job's line, and when somebody changed the job's state by
+        hand since the fork; `SinkMismatchError` when somebody else has written to a sink since the fork; `StorageError` when files
+        of the fork are gone; `FencedError` while a run holds the branch, or takes it meanwhile. Nothing has changed then.
         """
         with open_job(self.on_branch, self.job.run_id) as own:
             self.refuse_unless_safe(own)
@@ -115,12 +116,12 @@ class Promotion:
         return promoted
 
     def refuse_unless_safe(self, own: OpenJob) -> None:
-        """Raise the errors of `promote`. Nothing is written."""
+        """Raise the errors of `promote`. Writes nothing."""
         job, name = self.job.config.job, self.branch.name
         line, origin = self._origin_line(), self._origin
         if behind(line, own.lineage.line):
             msg = (
-                f"branch '{name}' is behind: job '{job}' has taken in more since. Nothing was changed. Let the branch take it in "
+                f"branch '{name}' is behind: job '{job}' has taken in more input. Nothing was changed. Let the branch take it in "
                 f"(headrace run {job} --branch {name}), then promote it."
             )
             raise ConfigError(msg)
@@ -131,7 +132,7 @@ class Promotion:
                 f"the branch with what the file says, and promote it then."
             )
             raise ConfigError(msg)
-        by_hand = next((one for one in line if self._would_lose(one)), None)
+        by_hand = next((checkpoint for checkpoint in line if self._would_lose(checkpoint)), None)
         if by_hand is not None:
             msg = (
                 f"branch '{name}' cannot be promoted: checkpoint {by_hand.checkpoint_id} has changed the state of job '{job}' since the "
@@ -157,9 +158,9 @@ class Promotion:
                 raise SinkMismatchError(msg)
 
     def _would_lose(self, checkpoint: Checkpoint) -> bool:
-        """Tell whether the branch lacks what a checkpoint of the job behind the fork has done.
+        """Return whether the branch lacks the change that a checkpoint of the job after the fork has made.
 
-        What an earlier promotion brought was input. A branch that was made since takes it in as all other input.
+        Checkpoints of an earlier promotion took in input, which the branch takes in as well.
         """
         made_at = self.branch.fork_id if self.branch.made_at is None else self.branch.made_at
         is_input = checkpoint.kind is Kind.PROMOTION and checkpoint.checkpoint_id <= made_at
@@ -170,7 +171,7 @@ class Promotion:
         return self.job.checkpoint(self.branch.fork_id)
 
     def _origin_line(self) -> list[Checkpoint]:
-        """Return the job's line behind the fork. Raises `ConfigError` when the fork is not on it."""
+        """Return the job's line after the fork. Raises `ConfigError` when the fork is not on the line."""
         line = self.job.lineage.line
         ids = [checkpoint.checkpoint_id for checkpoint in line]
         if self.branch.fork_id not in ids:
@@ -233,7 +234,7 @@ class Promotion:
             raise FencedError(msg)
 
     def _brought(self, own: OpenJob, shift: int) -> list[Checkpoint]:
-        """Return what the branch took in since its fork, as the job's log gets it."""
+        """Return the branch's checkpoints since its fork that record input, as they go into the job's log."""
         brought: list[Checkpoint] = []
         for checkpoint in own.lineage.line:
             if checkpoint.has_state and is_of_the_line(checkpoint):
@@ -253,15 +254,15 @@ def _metrics(brought: Sequence[Checkpoint], outputs: Mapping[str, Sequence[Outpu
     # Not `rows_in`: the checkpoints that it brings have that, and sums over a line would count the rows twice.
     return {
         "checkpoints": len(brought),
-        "rows_brought": sum(one.metrics.get("rows_in", 0) for one in brought),
+        "rows_brought": sum(checkpoint.metrics.get("rows_in", 0) for checkpoint in brought),
         "rows_out": sum(file.rows for files in outputs.values() for file in files),
     }
 
 
 def behind(job: Sequence[Checkpoint], branch: Sequence[Checkpoint]) -> list[str]:
-    """Return what the job has taken in behind the fork, and a branch has not: sources, an interval, or rows that left the quarantine.
+    """Return the input since the fork that the job has and a branch lacks, as text: sources, an interval, requeued rows.
 
-    `job` is its line behind the fork, `branch` the whole line of the branch.
+    `job` is the job's line after the fork, `branch` the whole line of the branch.
     """
     if not job:
         return []
@@ -285,7 +286,7 @@ def behind(job: Sequence[Checkpoint], branch: Sequence[Checkpoint]) -> list[str]
 
 
 def _place(offset: SourceOffset) -> tuple[int, str, int, int]:
-    """Return how far a source was read, so that a later place is greater."""
+    """Return the position in a source as a tuple that grows as the source is read."""
     version = -1 if offset.version is None else offset.version
     if offset.unread:
         return version, offset.unread[0], 0, offset.rows_taken
@@ -293,14 +294,14 @@ def _place(offset: SourceOffset) -> tuple[int, str, int, int]:
 
 
 def _stage_rows(job: OpenJob, own: OpenJob, shift: int) -> Mapping[str, Sequence[StagedFile]]:
-    """Stage the rows that a branch has written to the state tables, with the ids that its checkpoints get in the job's log."""
+    """Stage the rows that a branch has written to the state tables, with the ids of its checkpoints in the job's log."""
     staged: dict[str, list[StagedFile]] = {}
     for name in STATE_TABLES:
         view = own.view(name).own
         chunks = (
             [view]
             if name == QUARANTINE
-            else [view.of(key_groups=one) for one in key_group_chunks(own.last.max_parallelism)]
+            else [view.of(key_groups=key_groups) for key_groups in key_group_chunks(own.last.max_parallelism)]
         )
         for number, chunk in enumerate(chunks):
             rows = _shifted(chunk.changes(), shift)

@@ -1,16 +1,16 @@
-"""The commit protocol: how a micro-batch becomes part of a job, whole or not at all.
+"""Commit protocol: add a micro-batch to a job as a whole, or not at all.
 
     claim      one driver at a time holds the job's lease, a row of `checkpoints`
     fence      undo what no checkpoint names; publish the last checkpoint, if that has not happened
     run        tasks write files under names of their own; no commit names them yet
     prepare    add the files to the state tables, each as its version at the parent + 1
-    commit     append the checkpoint's row to `checkpoints`: this is what makes it count
-    publish    write what the checkpoint gives to each sink, under a transaction with the checkpoint's id
+    commit     append the checkpoint's row to `checkpoints`: from here on the checkpoint counts
+    publish    write the checkpoint's outputs to each sink, in a transaction with the checkpoint's id
 
-Each step may assume that those before it are done, and nothing else: any of them may be the last one that a process makes. After a
-crash before `commit` the next claim finds tables ahead of the last checkpoint, and its fence takes them back; after a crash behind
-it, it finds a checkpoint that is not published, and publishes it. Every commit is a compare-and-set, so a process that was
-taken for dead, and is not, fails at its next one. docs/commit-protocol.md has the same with pictures.
+A step may only assume that the steps before it are done: a process may die after any of them. After a crash before `commit`, the next
+claim finds tables ahead of the last checkpoint, and its fence undoes that. After a crash behind `commit`, the next claim finds an
+unpublished checkpoint, and publishes it. Every commit is a compare-and-set, so a process that was wrongly taken for dead fails at its
+next commit. docs/commit-protocol.md explains this with pictures.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ OF_STATE = (
     "interval_end",
     "format_version",
 )
-"""Fields of a checkpoint that describe the state: a checkpoint has them of its parent, and a restore of its target."""
+"""Fields of a checkpoint that describe the state. A checkpoint copies them from its parent, a restore from its target."""
 
 SinkCheck = Callable[[JobConfig, Sequence[Checkpoint]], bool]
-"""Compares the sinks with all checkpoints of a job. Returns whether the job may go on from the last one, so that it is published;
-else the caller restores. Raises `SinkMismatchError` where neither is possible."""
+"""Function that compares the sinks with all checkpoints of a job. Returns whether the job can continue from the last checkpoint, and
+publish it; if False, the caller restores. Raises `SinkMismatchError` when neither is possible."""
 
 
 @contextmanager
@@ -85,12 +85,11 @@ def open_job(
 ) -> Iterator[OpenJob]:
     """Claim a job, fence it, and hold it for the length of the block.
 
-    `create` makes a job's tables and its initial checkpoint the first time. `sink_check` may also open a job that
-    disagrees with its sinks, for a restore. State in an older format is migrated first, unless that restore is to come: a
-    checkpoint for each step.
+    `create` makes a job's tables and its initial checkpoint the first time. `sink_check` may also open a job that disagrees with
+    its sinks, so that the caller restores it. Otherwise state in an older format is migrated first, with a checkpoint for each step.
 
-    `plan` is that of a run, which writes its sinks as today's code says. Without it no user code is loaded: the last
-    checkpoint says what its sinks are, unless an earlier release wrote it.
+    A run gives its `plan`, and writes its sinks as today's code says. Without a plan no user code is loaded: the last checkpoint
+    says what its sinks are, except one of a release that did not record them.
 
     Raises `FencedError` when another run holds the job, `SinkMismatchError` when the job and a sink disagree on what was
     published, and `ConfigError` when the job was never run (without `create`) or is being dropped, when the number of key groups
@@ -109,14 +108,14 @@ def open_job(
     sinks = sinks_of(config, log, plan)
     publisher = Publisher(config, to_schemas(sinks), writers)
     with _while_the_branch_is_there(config), lease.claimed(force=force):
-        refuse_dropped(config)  # a drop marks the job while it holds it: from here on nobody does
+        refuse_dropped(config)  # a drop marks the job while it holds the lease: no drop can begin from here on
         publisher.check_columns()
         check_sink_keys(config, log, sinks)
-        # Not before the claim: as long as another run may publish, the log that was read is older than the sinks.
+        # Only after the claim: until then another run may publish, and the sinks be newer than the log read here.
         try:
             publishes = sink_check(config, log.checkpoints)
         except SinkMismatchError:
-            lease.confirm()  # whoever is overtaken here sees sinks that its successor has published to
+            lease.confirm()  # if another run has taken the job, report that: it has published to the sinks
             raise
         publisher.create_sinks()
         if log.last is None:
@@ -126,7 +125,7 @@ def open_job(
         job = OpenJob(config, log, lease, tables, publisher=publisher, sink_tables=sinks, notify=notify)
         check_key_groups(config, job.last)
         job.fence(publishes=publishes)
-        if publishes:  # the ids of migrations are those of checkpoints that a sink may have, and the log has lost
+        if publishes:  # before a restore, migrations could take ids of checkpoints that a sink has and the log has lost
             job.migrate_format()
         yield job
 
@@ -148,7 +147,7 @@ def _while_the_branch_is_there(config: JobConfig) -> Iterator[None]:
 
 
 class OpenJob:
-    """A claimed and fenced job. `last` is the checkpoint to build on, `versions` the tables' versions."""
+    """Claimed and fenced job. `last` is the checkpoint to build on, `versions` has the versions of the tables."""
 
     def __init__(
         self,
@@ -161,16 +160,16 @@ class OpenJob:
         sink_tables: SinkTables,
         notify: Notify = silent,
     ) -> None:
-        """Use `open_job`."""
+        """Store the parts. Use `open_job` instead."""
         self.config = config
         self.notify = notify
         self.sink_tables = sink_tables
-        """The tables of the sinks as this run writes them. Recorded with its first micro-batch."""
+        """Tables of the sinks as this run writes them. Its first micro-batch records them."""
         self.versions: Versions = {}
         self.declared_schemas: StateSchemas | None = None
-        """What the code of this run says of its states; None for whoever runs no code. Recorded with the next micro-batch."""
+        """Types of the states in the code of this run; None for a command without user code. The next micro-batch records them."""
         self.declared_keys: OperatorKeys = {}
-        """What it says of the keys of its operators. Recorded with the schemas."""
+        """Keys of the operators in the code of this run, recorded with the schemas."""
         self._log = log
         self._lease = lease
         self._tables = tables
@@ -178,61 +177,61 @@ class OpenJob:
 
     @property
     def log(self) -> CheckpointLog:
-        """The job's checkpoints, to read."""
+        """Return the job's log, for reading."""
         return self._log
 
     @property
     def run_id(self) -> str:
-        """The run that holds the job."""
+        """Return the run that holds the job."""
         return self._lease.run_id
 
     @property
     def attempt_id(self) -> str:
-        """The attempt of the run, unique to this process: names of staged files have it."""
+        """Return the attempt of the run, unique to this process: names of staged files have it."""
         return self._lease.attempt_id
 
     @property
     def checkpoints(self) -> Sequence[Checkpoint]:
-        """All checkpoints of the job, oldest first, those that a restore left behind too."""
+        """Return all checkpoints of the job, oldest first, also those that a restore left behind."""
         return self._log.checkpoints
 
     @property
     def lineage(self) -> Lineage:
-        """The line of checkpoints that leads to the last one."""
+        """Return the line of checkpoints that leads to the last one."""
         return self._log.lineage
 
     @property
     def last(self) -> Checkpoint:
-        """The last committed checkpoint."""
+        """Return the last committed checkpoint."""
         last = self._log.last
         assert last is not None  # noqa: S101 - open_job has made the initial one
         return last
 
     def sink_standing(self) -> dict[str, Standing]:
-        """Return where each sink stands. A sink that is gone, or cannot be read, is left out."""
+        """Return version and last publication of each sink, without sinks that are gone or cannot be read."""
         return self._publisher.standing()
 
     @property
     def next_id(self) -> int:
-        """The id that the next checkpoint gets. Ids only ever grow."""
+        """Return the id that the next checkpoint gets. Ids only ever grow."""
         return self.last.checkpoint_id + 1
 
     def new_incarnation(self, above: Publication) -> dict[str, Any]:
-        """Return the fields of a checkpoint, for `commit`, that begins another incarnation of the job.
+        """Return fields for `commit` that make a checkpoint begin a new incarnation of the job.
 
-        Its id and its incarnation are above those of the job and those given: Delta's transactions only grow.
+        Its id and its incarnation are higher than those of the job and of `above`: Delta's transactions only grow.
         """
         incarnation = max(self._log.incarnation or 0, above.incarnation or 0) + int(clock.unique_id()[-12:], 16) + 1
         return {"checkpoint_id": max(self.last.checkpoint_id, above.checkpoint_id) + 1, "incarnation": incarnation}
 
     @property
     def state_schemas(self) -> StateSchemas | None:
-        """The types of the states at the last checkpoint; see `CheckpointLog.state_schemas`."""
+        """Return the types of the states at the last checkpoint; see `CheckpointLog.state_schemas`."""
         return self._log.state_schemas(self.last)
 
     @property
     def operator_keys(self) -> OperatorKeys:
-        """The keys of the operators at the last checkpoint; see `CheckpointLog.operator_keys`."""
+        """Return the keys of the operators at the last checkpoint; see `CheckpointLog.operator_keys`."""
         return self._log.operator_keys(self.last)
 
     def checkpoint(self, name: int | str) -> Checkpoint:
@@ -249,7 +248,7 @@ class OpenJob:
         return stage_state(self.config.job_folder, table, name, rows, self.config.storage_options)
 
     def check_lease(self) -> None:
-        """Raise `FencedError` if the job was lost."""
+        """Raise `FencedError` if another run has taken the job."""
         self._lease.check()
 
     def confirm_lease(self) -> None:
@@ -257,7 +256,7 @@ class OpenJob:
         self._lease.confirm()
 
     def fence(self, *, publishes: bool = True) -> None:
-        """Undo what no checkpoint names, and publish the last checkpoint, unless a restore is to replace it."""
+        """Undo commits that no checkpoint names; publish the last checkpoint, unless a restore follows that replaces it."""
         committed = self.last.versions
         self.versions = self._tables.fence(committed)
         faults.reached("fence.after")
@@ -280,10 +279,10 @@ class OpenJob:
     ) -> Checkpoint:
         """Prepare, commit and publish a checkpoint on top of `last`.
 
-        `files` are added to their tables; `versions` says that the tables were already brought
-        there. The checkpoints `before` it are committed with it. Other `fields` are as in `Checkpoint`; what describes the state (offsets, watermark, interval, local copies,
-        schemas, ...) is the parent's unless given. Raises `FencedError` when the job was lost, `StorageError`
-        when a sink refuses (the checkpoint is committed then, and published by the next run).
+        Adds `files` to their tables; with `versions`, the tables are at these versions already. Commits the checkpoints `before` it
+        along with it. Other `fields` are as in `Checkpoint`; fields that describe the state (offsets, watermark, interval, local
+        copies, schemas, ...) are the parent's unless given. Raises `FencedError` when another run has taken the job, `StorageError`
+        when a sink refuses (the checkpoint is committed then, and the next run publishes it).
         """
         self.check_lease()
         prepared = versions if versions is not None else self._tables.prepare(files or {}, self.versions)
@@ -297,11 +296,11 @@ class OpenJob:
         return checkpoint
 
     def publish(self) -> int:
-        """Publish the last checkpoint if it is not published; return how many sinks were written."""
+        """Publish the last checkpoint if it is not published; return the number of sinks written."""
         return self._publisher.publish(self.last, self.lineage)
 
     def replace_table(self, table: str, staged: Sequence[StagedFile]) -> int:
-        """Make staged files the whole content of a state table; return the version, for `commit`. See `JobTables.replace`."""
+        """Make staged files the whole content of a state table; return its version, for `commit`. See `JobTables.replace`."""
         return self._tables.replace(table, staged, self.versions[table])
 
     def add_to_tables(self, files: Mapping[str, Sequence[StagedFile]], parents: Versions) -> Versions:
@@ -321,13 +320,13 @@ class OpenJob:
         return {**self.versions, **self._tables.restore(targets, self.versions)}
 
     def compact_log(self) -> None:
-        """Rewrite `checkpoints` as one file: reading it stays quick."""
+        """Rewrite `checkpoints` as one file, so that it is quick to read."""
         self._lease.compact_log()
 
     def migrate_format(self) -> None:
-        """Bring the state to this program's format, a checkpoint a step; nothing where it has that format.
+        """Migrate the state to this program's format, with a checkpoint for each step; do nothing if it has that format.
 
-        A crash before a step's commit leaves tables ahead of what is committed; the next fence takes them back.
+        A crash before a step's commit leaves tables ahead of the last checkpoint; the next fence undoes that.
         """
         while (migration := next_migration(self.last.format_version)) is not None:
             self.check_lease()
@@ -335,8 +334,8 @@ class OpenJob:
             versions = migration.prepare(self._tables, self.versions)
             faults.reached("migration.prepared")
             note = f"format {migration.number}: {migration.what}"
-            made = self.commit(Kind.MIGRATION, versions=versions, format_version=migration.number, note=note)
-            self.notify("migrated", f"checkpoint {made.checkpoint_id}: {note}")
+            checkpoint = self.commit(Kind.MIGRATION, versions=versions, format_version=migration.number, note=note)
+            self.notify("migrated", f"checkpoint {checkpoint.checkpoint_id}: {note}")
 
     def _next_checkpoint(self, kind: Kind, versions: Versions, fields: dict[str, Any]) -> Checkpoint:
         parent = self.last
@@ -368,7 +367,7 @@ class OpenJob:
 
 
 def sinks_of(config: JobConfig, log: CheckpointLog, plan: Plan | None = None) -> SinkTables:
-    """Return the tables of a job's sinks: as `plan` has them, else as stored, else as the job's pipeline has them."""
+    """Return the tables of a job's sinks: from `plan`, else from the log, else from the job's pipeline."""
     stored = None if plan is not None or log.last is None else log.sink_tables(log.last)
     if stored is not None:
         return {name: table for name, table in stored.items() if name in config.sinks}
@@ -392,12 +391,12 @@ def _initial(config: JobConfig, run_id: str, attempt_id: str, versions: Versions
 
 
 def _new_incarnation() -> int:
-    """Return a number for a life of a job: 60 bits, which Delta's transactions have room for."""
+    """Return a new incarnation of a job: 60 bits, so that it fits into Delta's transactions."""
     return int(clock.unique_id()[-15:], 16)
 
 
 def check_key_groups(config: JobConfig, last: Checkpoint) -> None:
-    """Raise `ConfigError` when the state has another number of key groups than the job's file says."""
+    """Raise `ConfigError` when the numbers of key groups in the state and in the job's file differ."""
     if last.max_parallelism != config.max_parallelism:
         msg = (
             f"{config.where('max_parallelism')}: the state has {last.max_parallelism} key groups, not {config.max_parallelism}. "

@@ -1,8 +1,7 @@
-"""Publishing a committed checkpoint's outputs to its sinks, idempotently.
+"""Publishing: write a committed checkpoint's outputs to its sinks, idempotently.
 
-Every publish carries the transaction (job and sink, checkpoint id), so publishing a checkpoint again
-does nothing, and the checkpoint's id in the commit's information, so that a restore finds the version
-that belongs to a checkpoint.
+Every publication has the transaction (job and sink, checkpoint id): publishing a checkpoint again does nothing. It also has the
+checkpoint's id in the commit's information: a restore finds the version that belongs to a checkpoint.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from headrace.tables.store import Snapshot, TableMissingError, VersionTakenError
 
 
 class Standing(NamedTuple):
-    """Where a sink stands: the version of its table, and the last checkpoint that was published to it, None if none was."""
+    """Position of a sink: the version of its table, and the last checkpoint that was published to it (None without one)."""
 
     version: int
     checkpoint: int | None
 
 
 class Publisher:
-    """The sinks of one job."""
+    """Sinks of one job, to publish to."""
 
     def __init__(self, config: JobConfig, schemas: SinkSchemas, writers: SparkWriters = NO_WRITERS) -> None:
         """`schemas` has the Arrow schema and the primary key of each sink."""
@@ -47,28 +46,28 @@ class Publisher:
         return Publisher(self._config, schemas, self._writers)
 
     def check_columns(self) -> None:
-        """Raise `ConfigError` for sinks whose tables are there with other columns than the pipeline writes."""
+        """Raise `ConfigError` for sinks whose existing tables have other columns than the pipeline writes."""
         if problems := [*self.column_problems()]:
             raise ConfigError("\n".join(problems))
 
     def column_problems(self) -> Iterator[str]:
-        """Yield a sentence for each sink whose table is there with other columns than the pipeline writes."""
+        """Yield a sentence for each sink whose existing table has other columns than the pipeline writes."""
         for sink in self._sinks.values():
             yield from sink.column_problems()
 
     def new_columns(self) -> dict[str, pa.Schema]:
-        """Return the columns that the next publication adds, by sink. Raises `StorageError` when one cannot be read."""
-        found = {name: sink.new_columns() for name, sink in self._sinks.items()}
-        return {name: columns for name, columns in found.items() if len(columns)}
+        """Return the columns that the next publication adds, by sink. Raises `StorageError` when a sink cannot be read."""
+        columns_by_sink = {name: sink.new_columns() for name, sink in self._sinks.items()}
+        return {name: columns for name, columns in columns_by_sink.items() if len(columns)}
 
     def create_sinks(self) -> None:
-        """Make the sinks that are missing. Raises `StorageError` when one cannot be made, or cannot be read."""
+        """Create missing sinks. Raises `StorageError` when a sink cannot be created or read."""
         for sink in self._sinks.values():
             with storage_errors(f"to open sink '{sink.name}' at {sink.uri}"):
                 sink.create()
 
     def standing(self) -> dict[str, Standing]:
-        """Return where each sink stands. A sink that is gone, or cannot be read, is left out."""
+        """Return the position of each sink, without sinks that are gone or cannot be read."""
         standing = {}
         for name, sink in self._sinks.items():
             with suppress(TableMissingError, StorageError), storage_errors(f"to open sink '{name}' at {sink.uri}"):
@@ -78,7 +77,7 @@ class Publisher:
         return standing
 
     def publish(self, checkpoint: Checkpoint, lineage: Lineage) -> int:
-        """Bring all sinks up to `checkpoint`, the head of `lineage`; return how many had to be written.
+        """Bring all sinks up to `checkpoint`, the head of `lineage`; return the number of sinks written.
 
         Raises `StorageError` when a sink refuses.
         """
@@ -113,8 +112,8 @@ def _publish(sink: Sink, checkpoint: Checkpoint, lineage: Lineage) -> bool:
                 sink.write(table, files, publication)
             table = sink.latest()
             _refuse_sink_of_another(sink, table, checkpoint, lineage)
-            # A MERGE that changes nothing records nothing, and Spark's has room for one transaction.
-            # Others may have published more meanwhile: the record never goes back.
+            # A MERGE that changes nothing makes no commit, and Spark's MERGE records one transaction only.
+            # Others may have published more meanwhile: the recorded id never decreases.
             published = sink.published(table)
             if published < number or (published == number and sink.incarnation(table) != publication.incarnation):
                 sink.record(table, publication)
@@ -127,21 +126,23 @@ def _publish(sink: Sink, checkpoint: Checkpoint, lineage: Lineage) -> bool:
                 "The checkpoint is committed, and the next run publishes it first: run again when the other writer is done."
             )
             raise StorageError(msg) from error
-        _sync(sink, table)  # another run published this checkpoint meanwhile; or this one did, and did not hear of it
+        _sync(sink, table)  # another run published this checkpoint meanwhile; or this run did, and lost the answer
     return True
 
 
 def _deliver(sink: Sink, checkpoint: Checkpoint, lineage: Lineage) -> None:
-    """Bring what the sink's table has to its readers."""
+    """Deliver the content of the sink's table to its readers."""
 
     def behind(number: int) -> list[Delivery]:
-        line = {each.checkpoint_id for each in lineage.line}
+        line = {later.checkpoint_id for later in lineage.line}
         return [
             Delivery(
-                Publication(each.checkpoint_id, each.incarnation), each.outputs[sink.name], each.checkpoint_id in line
+                Publication(later.checkpoint_id, later.incarnation),
+                later.outputs[sink.name],
+                later.checkpoint_id in line,
             )
-            for each in lineage.behind(number)
-            if each.checkpoint_id <= checkpoint.checkpoint_id and each.outputs.get(sink.name)
+            for later in lineage.behind(number)
+            if later.checkpoint_id <= checkpoint.checkpoint_id and later.outputs.get(sink.name)
         ]
 
     faults.reached("deliver.before")
@@ -157,10 +158,9 @@ def _deliver(sink: Sink, checkpoint: Checkpoint, lineage: Lineage) -> None:
 def _refuse_sink_of_another(sink: Sink, table: Snapshot, checkpoint: Checkpoint, lineage: Lineage) -> None:
     """Raise `SinkMismatchError` for a sink that another incarnation of the job has written.
 
-    A run may be of a copy of the job that nobody goes on with: the job and its sinks were reconciled meanwhile, without what this
-    run has committed. Its checkpoints may have higher ids than the sink's, so ids alone would let it publish. A restore may
-    take over a sink of an earlier incarnation of its own job, and a reconciliation any sink: both bring it to a version that
-    the job has published.
+    The job and its sinks may have been reconciled while this run went on with an abandoned copy. Its checkpoints may have higher ids
+    than the sink's, so ids alone would let it publish. A restore may take over a sink of an earlier incarnation of its own job, and a
+    reconciliation any sink: both bring it to a version that the job has published.
     """
     incarnation = sink.incarnation(table)
     own, number = checkpoint.incarnation, checkpoint.checkpoint_id
@@ -192,5 +192,5 @@ def _open(sink: Sink) -> Snapshot:
 
 
 def _gone(sink: Sink) -> SinkMismatchError:
-    msg = f"the table of sink '{sink.name}' at {sink.uri} is gone since the job was opened. Bring it back, then run again."
+    msg = f"the table of sink '{sink.name}' at {sink.uri} disappeared after the job was opened. Bring it back, then run again."
     return SinkMismatchError(msg)

@@ -1,13 +1,13 @@
-"""Deleting at once what still has rows of an erased key: data files, entries of logs, and what runs have left behind.
+"""Purge: delete at once all files with rows of an erased key: data files, entries of logs, and remains of runs.
 
-An entry of a table's log has the smallest and the largest key of each file that it adds. So entries that name a file with rows of the
-key go, too, and all between the first and the last of them. Clean versions in that gap that are kept get a log checkpoint.
+An entry of a table's log has the smallest and the largest key of each file that it adds. So a purge also deletes entries that name a
+file with rows of the key, and all entries between the first and the last of them. Kept versions in that gap get a log checkpoint.
 
     versions of a table     0 --- 1 --- 2 --- 3 --- 4 --- 5 --- 6
     rows of the key                     x     x           x (erased with 6)
     log                     0     1                 4           6
 
-The list of files is committed before the first is deleted, as that of a vacuum (`vacuum_intents`).
+The list of files is committed before the first is deleted, like that of a vacuum (`vacuum_intents`).
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from headrace.tables.stores import table_store
 
 _HOUR = 3_600_000
 _LEFTOVERS = ("transit", "outputs")
-"""Folders in which runs keep what they need until they have published: records of any key."""
+"""Folders in which runs keep files until they have published. The files may have records of any key."""
 
 
-def purge_files(job: OpenJob, found: ErasureSurvey, why: str) -> int:
-    """Delete what was found of a key, but for what the present state needs; return how many files that are.
+def purge_files(job: OpenJob, survey: ErasureSurvey, why: str) -> int:
+    """Delete the files of a survey that the present state does not need; return their number.
 
-    Files that an earlier vacuum, or purge, has committed and not deleted are deleted as well.
+    Also deletes files that an earlier vacuum or purge has committed and not deleted.
 
     Raises `FencedError` when another run has taken the job before the list was committed; then nothing was deleted.
     """
     config = job.config
-    cuts = [*_cuts(job, found)]
+    cuts = [*_cuts(job, survey)]
     files = {file for cut in cuts for file in cut.files}
-    for table, names in found.files.items():
+    for table, names in survey.files.items():
         files |= {f"{table}/{name}" for name in names - job.view(table).files()}
     for folder in _LEFTOVERS:
         with storage_errors(f"to list {config.job_folder}/{folder}"):
@@ -55,7 +55,7 @@ def purge_files(job: OpenJob, found: ErasureSurvey, why: str) -> int:
     faults.reached("purge.listed")
     if files:
         LogCleanup(config, KeptCheckpoints([], []), 0).keep(cuts)
-        ids = {holder.checkpoint_id for holder in found.holders}
+        ids = {holder.checkpoint_id for holder in survey.holders}
         commit_intent(job, files, erased=id_ranges(ids), note=why)
     intents = open_intents(config, job.checkpoints)
     faults.reached("purge.committed")
@@ -69,11 +69,11 @@ def _oldest(config: JobConfig) -> int:
     return clock.now() - config.retention.hours * _HOUR
 
 
-def _cuts(job: OpenJob, found: ErasureSurvey) -> Iterator[LogCut]:
-    """Yield what has to go of the logs of the tables that have rows of the key."""
+def _cuts(job: OpenJob, survey: ErasureSurvey) -> Iterator[LogCut]:
+    """Yield the cuts of the logs of the tables that have rows of the key."""
     config = job.config
     kept = KeptCheckpoints.of(job.checkpoints, _oldest(config))
-    for table, trace in traces_of(config, found.files).items():
+    for table, trace in traces_of(config, survey.files).items():
         store = table_store(f"{config.job_folder}/{table}", config.storage_options)
         with storage_errors(f"to read the log of {store.uri}"):
             entries = store.log_as_of(0).entries

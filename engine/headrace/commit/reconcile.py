@@ -1,15 +1,15 @@
-"""Reconciliation: bringing a job and its sinks together again after one of them was lost, or brought back from a backup.
+"""Reconciliation: bring a job and its sinks together again after one of them was lost, or came back from a backup.
 
-Job and sinks go back to the newest checkpoint of the job's line that all of them can be brought to: the state tables by their
-versions, each sink by the version in its history that belongs to the checkpoint. The next run takes in again what came after it.
+Job and sinks go back to the newest checkpoint of the job's line that all of them can reach: the state tables by their versions, each
+sink by the version in its history that belongs to the checkpoint. The next run takes in the later input again.
 
     job's folder is a copy    log 0 -- 1 -- 2,       sink at 4    the sink goes back to 2; the job stays there
     sink is a copy            log 0 -- 1 -- 2 -- 3,  sink at 1    the job goes back to 1, with all other sinks
     sink is gone              log 0 -- 1 -- 2 -- 3,  no table     the job goes back to before the sink's first row
 
-A reconciliation is a restore, and is committed and published as one. Its id is above those of all sinks, since Delta skips a
-transaction that is not, and it begins a new incarnation of the job. So a run of the copy that was given up cannot publish any more
-(`publish`), and copies from before the reconciliation are told from the job (`sink_position`).
+A reconciliation is a restore, and is committed and published as one. Its id is above those of all sinks, since Delta skips other
+transactions, and it begins a new incarnation of the job. So a run of the abandoned copy can no longer publish (`publish`), and copies
+from before the reconciliation can be told from the job (`sink_position`).
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ from headrace.tables.store import storage_errors
 
 @dataclass(frozen=True, slots=True)
 class SinkDifference:
-    """One sink beside its job. Ids are of checkpoints."""
+    """Difference of one sink from its job. Ids are those of checkpoints."""
 
     sink: str
     path: str
     exists: bool
     published: int | None
-    """The last checkpoint that the sink has; None if it has none."""
+    """Last checkpoint that the sink has; None if it has none."""
 
     wanted: int | None
-    """The last checkpoint that the job gave to it; None if it gave none."""
+    """Last checkpoint that writes to the sink; None if none does."""
 
     mismatch: Mismatch | None
-    """Why the two do not go on together; None if they do. Then the next run publishes what is not published yet."""
+    """Reason why the job cannot continue beside the sink; None if it can: then the next run publishes what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkRestore:
-    """The versions of a sink's table: now (None: there is no table), and the one whose content it gets."""
+    """Versions of a sink's table: the present one (None without a table), and the one to restore."""
 
     now: int | None
     then: int
@@ -63,49 +63,49 @@ class SinkRestore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcilePlan:
-    """What a reconciliation does."""
+    """Plan of a reconciliation."""
 
     target_id: int
-    """The checkpoint that job and sinks go back to."""
+    """Checkpoint that job and sinks go back to."""
 
     above: Publication
-    """The highest checkpoint and the highest incarnation that any sink has."""
+    """Highest checkpoint id and highest incarnation of any sink."""
 
     checkpoint_id: int
-    """The id that the reconciliation gets."""
+    """Id of the reconciliation's own checkpoint."""
 
     undone: Sequence[int]
-    """The checkpoints of the job's line that it leaves behind, oldest first."""
+    """Checkpoints of the job's line that the reconciliation leaves behind, oldest first."""
 
     rows_in: int
-    """The input rows that those have taken in."""
+    """Number of input rows of the checkpoints left behind."""
 
     covered_before: int | None
-    """Up to where interval runs have taken in everything (ms); None if none has."""
+    """End of the input that interval runs have taken in without gaps (ms); None without intervals."""
 
     covered_after: int | None
-    """The same, as of the checkpoint that the job goes back to."""
+    """The same as of the target checkpoint."""
 
     sinks: Mapping[str, SinkRestore]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A job beside its sinks, and how they can be brought together."""
+    """Comparison of a job with its sinks, and the plan that brings them together."""
 
     last_id: int | None
-    """The job's last checkpoint; None if it has none."""
+    """Last checkpoint of the job; None if it has none."""
 
     sinks: Sequence[SinkDifference]
     plan: ReconcilePlan | None
-    """None where job and sinks agree, or cannot be brought together."""
+    """Plan; None if job and sinks agree, or cannot be brought together."""
 
     refusal: str | None
-    """Why they cannot be brought together, and the ways that are left."""
+    """Reason why they cannot be brought together, with the ways out."""
 
     @property
     def agrees(self) -> bool:
-        """Whether there is nothing to reconcile."""
+        """Return whether there is nothing to reconcile."""
         return all(sink.mismatch is None for sink in self.sinks)
 
 
@@ -116,7 +116,7 @@ def compare(config: JobConfig) -> Comparison:
     """
     log = CheckpointLog(config.job_folder, config.storage_options)
     comparison = compare_with(config, log.checkpoints)
-    if not comparison.agrees:  # a run may have committed and published meanwhile: look once more
+    if not comparison.agrees:  # compare once more: a run may have committed and published meanwhile
         log.refresh()
         comparison = compare_with(config, log.checkpoints)
     if comparison.agrees and log.last is None:
@@ -126,7 +126,7 @@ def compare(config: JobConfig) -> Comparison:
 
 
 def reconcile(config: JobConfig, run_id: str, why: str) -> Checkpoint | None:
-    """Bring a job and its sinks together as `compare` plans it; return the checkpoint that does, None where both agree.
+    """Bring a job and its sinks together as `compare` plans it; return its checkpoint, None if both agree.
 
     Raises `SinkMismatchError` when they cannot be brought together, and `FencedError` while a run holds the job; then no table
     has changed. `StorageError`, when a sink refuses: the checkpoint is committed then, and published by the next run.
@@ -144,7 +144,7 @@ def reconcile(config: JobConfig, run_id: str, why: str) -> Checkpoint | None:
 
 
 class _PlanInLease:
-    """Plans anew when the job is claimed: until then, another run may have changed what there is."""
+    """Planner that compares again once the job is claimed: another run may have changed tables until then."""
 
     def __init__(self) -> None:
         self.plan: ReconcilePlan | None = None
@@ -181,7 +181,7 @@ def _difference(position: SinkPosition) -> SinkDifference:
 
 
 def _plan(config: JobConfig, checkpoints: Sequence[Checkpoint], positions: Sequence[SinkPosition]) -> ReconcilePlan:
-    """Find the newest checkpoint that all can be brought to. Raises `SinkMismatchError` where there is none."""
+    """Find the newest checkpoint that job and sinks can reach. Raises `SinkMismatchError` if there is none."""
     if not checkpoints:
         raise SinkMismatchError(max(positions, key=lambda position: position.published).problem())
     check = RestoreCheck(config, checkpoints, config.sinks)
@@ -234,7 +234,7 @@ def _target(
 def _problem(
     config: JobConfig, checkpoints: Sequence[Checkpoint], target: Checkpoint, check: RestoreCheck
 ) -> str | None:
-    """Return why job and sinks must not go back to a checkpoint, as part of a sentence; None if they may."""
+    """Return a clause on why job and sinks must not go back to a checkpoint; None if they may."""
     number = target.checkpoint_id
     try:
         refuse_erased(config.job, checkpoints, number, brings_back=False)
@@ -253,14 +253,14 @@ def _is_foreign(position: SinkPosition) -> bool:
 
 
 def _plan_for_new_sinks(config: JobConfig) -> Plan | None:
-    """Return the plan of the job's code if the log does not describe all sinks: an older copy of it may lack one."""
+    """Return the plan of the job's code if the log does not describe all sinks, as in an older copy; else None."""
     log = CheckpointLog(config.job_folder, config.storage_options)
     stored = None if log.last is None else log.sink_tables(log.last)
     return plan_of(config.code) if stored is not None and not stored.keys() >= config.sinks.keys() else None
 
 
 def _unreachable(versions: Mapping[str, Mapping[int, int]], lineage: Lineage) -> str:
-    """Return which sink has no version for any checkpoint, as part of a sentence."""
+    """Return a clause on the sink that has no version for any checkpoint."""
     lost = [f"'{name}'" for name, of in versions.items() if not of]
     if lost:
         return f"the history of sink {lost[0]} has no version that belongs to one of them"
@@ -271,8 +271,8 @@ def _unreachable(versions: Mapping[str, Mapping[int, int]], lineage: Lineage) ->
 def _with_foreign_sink(config: JobConfig, position: SinkPosition) -> str:
     assert position.mismatch is not None  # noqa: S101 - it is foreign
     return (
-        f"sink '{position.sink}' at {position.path} {position.mismatch.sentence}. Nothing in its history is of the job in that folder, "
-        "so it cannot go back to it. No table was changed. Bring back the folder that belongs to the sink, or the sink that belongs "
+        f"sink '{position.sink}' at {position.path} {position.mismatch.sentence}. Its history has no publication of the job in that folder, "
+        "so it cannot go back to one. No table was changed. Bring back the folder that belongs to the sink, or the sink that belongs "
         f"to the folder; or move the sink's table away, or give it another path, and it is filled anew. Then run 'headrace reconcile {config.job}' again. Or, to "
         "start anew, move the folder and all sinks away."
     )

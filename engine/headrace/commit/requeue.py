@@ -1,4 +1,4 @@
-"""Back from the quarantine: services are asked again for elements, and rows of sources are taken in again, by the next run."""
+"""Requeue: take elements and rows of sources out of the quarantine, for the next run to process again."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def requeue(
     files: Collection[str] = (),
     why: str | None = None,
 ) -> Checkpoint | None:
-    """Take out of `quarantine`, as a checkpoint, what async operators gave up on and what sources refused.
+    """Take failed elements of async operators, and refused rows of sources, out of `quarantine`, as a checkpoint.
 
-    `operator` names an async operator or a source, to move its rows alone; `files` name files of sources, to move rows of these
-    alone. Elements go to `async_requests`: each gets all its attempts and its whole timeout again, at its old place in
+    `operator` names an async operator or a source, to move its rows only; `files` name files of sources, to move their rows only.
+    Elements go to `async_requests`: each gets all its attempts and its whole timeout again, at its old place in
     arrival order, so downstream it may be late. Rows of sources go to the offset of their source: the next run reads them from
     their files again and takes them in before all that is new, with new ordinals. A row that is still bad comes back.
     Records whose key was null, and retractions that matched nothing, stay.
@@ -68,10 +68,10 @@ def requeue(
 
 
 def requeue_again(job: OpenJob, plan: Plan, former: Checkpoint) -> Checkpoint:
-    """Take rows of sources out of the quarantine that the requeue of a `former` checkpoint had taken out: a restore put them back.
+    """Repeat the requeue of a `former` checkpoint after a restore has put its rows of sources back into the quarantine.
 
-    Only what is in it at present: a replay may have taken in the files of some rows anew. Where a file is gone or has changed, it
-    warns and leaves all of them, so that the replay goes on.
+    Takes only rows that are in quarantine now: a replay may have taken in the files of others again. If a file is gone or has
+    changed, warns and leaves all rows, so that the replay continues.
     """
     sources = {node.name for node in plan.sources}
     requeued_then = {name: former.offsets[name].requeued for name in sources & former.offsets.keys()}
@@ -87,12 +87,12 @@ def requeue_again(job: OpenJob, plan: Plan, former: Checkpoint) -> Checkpoint:
 
 
 def again_note(former_id: int) -> str:
-    """Return the note of a requeue that a replay makes again: it is how a later run knows that it is made."""
+    """Return the note of a requeue that a replay repeats. Later runs see from it that the requeue is done."""
     return f"the requeue of checkpoint {former_id} again"
 
 
 class _Back(NamedTuple):
-    """Rows of the quarantine that leave it: elements of async operators, and what sources refused."""
+    """Rows that leave the quarantine: elements of async operators, and refused rows of sources."""
 
     elements: Sequence[QuarantinedRow]
     refused: Sequence[QuarantinedRow]
@@ -101,14 +101,14 @@ class _Back(NamedTuple):
 def _selected(
     rows: Iterable[QuarantinedRow], waits: Container[str], sources: Collection[str], files: Collection[str]
 ) -> _Back:
-    """Return what can leave the quarantine; with `files`, rows of these alone."""
+    """Return the rows that can leave the quarantine; with `files`, only rows of these files."""
     elements: list[QuarantinedRow] = []
     refused: list[QuarantinedRow] = []
     for row in rows:
         place = refused_place(row, sources)
         if place is not None and (not files or place.file in files):
             refused.append(row)
-        # A keyed wait has other rows there as well: answers whose key for the operator after it is null.
+        # A keyed wait also has answers in quarantine whose key for the next operator is null.
         if not files and row["operator"] in waits and is_element(row["raw"], row["position"]):
             elements.append(row)
     return _Back(elements, refused)
@@ -144,8 +144,8 @@ def _quarantined(job: OpenJob) -> list[QuarantinedRow]:
 
 
 def _removed(job: OpenJob, rows: Sequence[QuarantinedRow]) -> pa.Table:
-    gone = [{**row, "raw": None, "checkpoint_id": job.next_id, "deleted": True} for row in rows]
-    return pa.Table.from_pylist(gone, STATE_TABLES[QUARANTINE].schema)
+    removals = [{**row, "raw": None, "checkpoint_id": job.next_id, "deleted": True} for row in rows]
+    return pa.Table.from_pylist(removals, STATE_TABLES[QUARANTINE].schema)
 
 
 def _waiting(job: OpenJob, wait: AsyncWait, rows: Sequence[QuarantinedRow]) -> pa.Table:
@@ -165,7 +165,7 @@ def _waiting(job: OpenJob, wait: AsyncWait, rows: Sequence[QuarantinedRow]) -> p
 
 
 def _key(wait: AsyncWait, element: AsyncElement) -> bytes | None:
-    """The key of a keyed-ordered wait: it may have been another one, or none, when the element was given up on."""
+    """Return the element's key by the present code of a keyed-ordered wait. It may differ from the key when the element failed."""
     return None if wait.key is None else encode(key_reader(wait.key)(element.emitted.record))
 
 
@@ -174,7 +174,7 @@ def _stage(job: OpenJob, table: str, rows: pa.Table) -> StagedFile:
 
 
 def _offsets(job: OpenJob, elements: int, requeued: Mapping[str, Sequence[RequeuedRows]]) -> dict[str, SourceOffset]:
-    """What waits is counted with the source; the next run takes it up even if there is no input."""
+    """Return the offsets with the number of waiting elements, so that the next run resumes them even without input."""
     offsets = {
         name: msgspec.structs.replace(offset, requeued=with_more(offset.requeued, requeued.get(name, ())))
         for name, offset in job.last.offsets.items()

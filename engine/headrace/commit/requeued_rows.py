@@ -1,4 +1,4 @@
-"""Rows of sources that can leave the quarantine: which these are, and whether their files still have them."""
+"""Refused rows of sources in quarantine: find those that can be taken in again, and check that their files still have them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _POSITION: Final = re.compile(rf"(.+(?:{'|'.join(map(re.escape, SUFFIXES))}))(?:
 
 
 class RefusedPlace(NamedTuple):
-    """What a source has refused: rows of a file, by their numbers in [`start`, `end`).
+    """Input that a source has refused: rows of a file with numbers in [`start`, `end`).
 
-    Of a row the number is that in the stored file, of a part of a file that in arrival order. `start` None: the whole file.
+    A single row has its number in the stored file; a part of a file has numbers in arrival order. `start` None: the whole file.
     """
 
     source: str
@@ -36,7 +36,7 @@ class RefusedPlace(NamedTuple):
     is_part: bool = False
 
     def is_among(self, requeued: Iterable[RequeuedRows]) -> bool:
-        """Tell whether it is one of these."""
+        """Return whether the requeued rows include this place."""
         return any(rows.file == self.file and self._is_of(rows) for rows in requeued)
 
     def _is_of(self, rows: RequeuedRows) -> bool:
@@ -46,9 +46,9 @@ class RefusedPlace(NamedTuple):
 
 
 def refused_place(row: QuarantinedRow, sources: Collection[str]) -> RefusedPlace | None:
-    """Return what one of these sources has refused; None for a row of the quarantine that is something else.
+    """Return the refused input behind a row of the quarantine; None if none of these sources refused it.
 
-    Such as a record that a source has taken in, and whose key was null then: other parts of the pipeline may have it.
+    For example a record with a null key: its source has taken it in, and other parts of the pipeline may have it.
     """
     match = _POSITION.fullmatch(row["position"]) if row["operator"] in sources else None
     if match is None:
@@ -61,12 +61,12 @@ def refused_place(row: QuarantinedRow, sources: Collection[str]) -> RefusedPlace
 
 @dataclass(slots=True)
 class _FileEntries:
-    """What the quarantine has of one file."""
+    """Entries of one file in the quarantine."""
 
     is_whole: bool = False
     parts: list[tuple[int, int]] = field(default_factory=list)
     raw: dict[int, str | None] = field(default_factory=dict)
-    """By the number of a row in the file: its text."""
+    """Text of each refused row, by its number in the file."""
 
     def add(self, place: RefusedPlace, raw: str | None) -> None:
         """Add a row of the quarantine."""
@@ -79,18 +79,18 @@ class _FileEntries:
 
 
 class RefusedRows:
-    """Looks in the files of a job's sources for rows that they have refused."""
+    """Reader of refused rows in the files of a job's sources."""
 
     def __init__(self, job: OpenJob, sources: Iterable[SourceNode]) -> None:
-        """`sources` are those of the job's pipeline."""
+        """Take the `sources` of the job's pipeline."""
         self._job = job
         self._nodes = {node.name: node for node in sources}
 
     def requeued(self, rows: Iterable[QuarantinedRow]) -> dict[str, tuple[RequeuedRows, ...]]:
-        """Return what is to be taken in again, by source.
+        """Return the rows to take in again, by source.
 
         Raises `SourceError` for a file that is gone, cannot be read, or has other rows than those that were refused, and
-        `ConfigError` for a part of a file that cannot be told from the rest; nothing was changed then.
+        `ConfigError` for a part of a file whose rows are unknown; nothing was changed then.
         """
         by_source: dict[str, dict[str, _FileEntries]] = defaultdict(lambda: defaultdict(_FileEntries))
         for row in rows:
@@ -103,9 +103,9 @@ class RefusedRows:
         config = self._job.config.sources[name]
         source = source_of(self._nodes[name], config, self._job.config)
         stored = source.named(files.keys())
-        if gone := sorted(files.keys() - stored.keys()):
+        if missing := sorted(files.keys() - stored.keys()):
             raise SourceError(
-                f"source '{name}': {_listed(gone)} of {config.place} {'is' if len(gone) == 1 else 'are'} gone, and only the "
+                f"source '{name}': {_listed(missing)} of {config.place} {'is' if len(missing) == 1 else 'are'} gone, and only the "
                 "file has the rows as they were: the quarantine has a text of them. Nothing was requeued. Put the file back, or "
                 "name the files to requeue rows of (--file NAME); or deliver the rows again in a new file."
             )
@@ -136,7 +136,7 @@ class RefusedRows:
         return RequeuedRows(file.name, ranges, rows.table.num_rows)
 
     def _check_whole(self, name: str, file: SourceFile, entries: _FileEntries, source: Source) -> None:
-        """Refuse a file of which a part was taken in: releases before this one did not say which rows were refused."""
+        """Raise `ConfigError` for a file that was taken in partly: earlier releases did not record which rows were refused."""
         offsets = (point.offsets.get(name, SourceOffset()) for point in self._job.lineage.line)
         taken = max((offset.rows_taken for offset in offsets if offset.unread[:1] == (file.name,)), default=0)
         if entries.parts or entries.raw or 0 < taken < source.rows(file):
@@ -147,7 +147,7 @@ class RefusedRows:
 
 
 def count_requeued(requeued: Mapping[str, Sequence[RequeuedRows]]) -> dict[str, int]:
-    """Return how many rows, and how many whole files, are to be taken in again: metrics of the checkpoint."""
+    """Return the numbers of rows and of whole files to take in again, as metrics of the checkpoint."""
     every = [rows for files in requeued.values() for rows in files]
     return {
         "requeued_rows": sum(count_rows(rows.ranges) for rows in every if rows.ranges is not None),

@@ -1,10 +1,10 @@
-"""Another number of key groups: every row of the state tables is rewritten with the group that its key has among them.
+"""Rescaling: change the number of key groups, by rewriting every row of the state tables with the new group of its key.
 
-A key's group follows from its text and the number of groups alone, so afterwards the state is that of a job which had this
-number from its first run. It is one checkpoint of kind `migration`. Tasks make their local copies anew.
+A key's group depends only on its text and the number of groups. So afterwards the state equals that of a job which had this number
+from its first run. A rescaling is one checkpoint of kind `migration`. Tasks rebuild their local copies.
 
-The job's file has the number as well. Whoever opens the job compares both, so between the rescaling and the change of the file,
-in either order, no run begins.
+The job's file has the number as well. Opening a job compares both, so no run starts between the rescaling and the change of the
+file, in either order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headrace.tables.stores import state_view
 
 @dataclass(frozen=True, slots=True)
 class Rescaling:
-    """What a rescaling would do: the number of key groups before and after, and the live rows to rewrite by table."""
+    """Effect of a rescaling: the number of key groups before and after, and the number of live rows to rewrite, by table."""
 
     before: int
     after: int
@@ -38,7 +38,7 @@ class Rescaling:
 
 
 def plan_rescaling(config: JobConfig, max_parallelism: int) -> Rescaling:
-    """Return what `rescale` would do, as of the last checkpoint. Nothing is changed, and no lease is needed.
+    """Return what `rescale` would do, as of the last checkpoint. Changes nothing, needs no lease.
 
     Raises `ConfigError` as `rescale` does.
     """
@@ -56,7 +56,7 @@ def plan_rescaling(config: JobConfig, max_parallelism: int) -> Rescaling:
 def rescale(config: JobConfig, max_parallelism: int, why: str, run_id: str) -> Checkpoint:
     """Give the state another number of key groups, as one checkpoint, whatever number the job's file has.
 
-    Raises `ConfigError` for the number that the state has already, and for one that is below the job's `parallelism`;
+    Raises `ConfigError` if the state has this number already, or if it is below the job's `parallelism`;
     `FencedError` while a run holds the job; then nothing has changed.
     """
     refuse_on_branch(config, "change its key groups")
@@ -77,7 +77,7 @@ def rescale_in(job: OpenJob, max_parallelism: int, why: str | None = None) -> Ch
             rows += sum(file.rows for file in staged)
     faults.reached("rescale.prepared")
     note = f"{max_parallelism} key groups instead of {before}"
-    made = job.commit(
+    checkpoint = job.commit(
         Kind.MIGRATION,
         versions=versions,
         max_parallelism=max_parallelism,
@@ -85,8 +85,8 @@ def rescale_in(job: OpenJob, max_parallelism: int, why: str | None = None) -> Ch
         metrics={"rows_rewritten": rows},
         note=note if why is None else f"{note}: {why}",
     )
-    job.notify("migrated", f"checkpoint {made.checkpoint_id}: {note}")
-    return made
+    job.notify("migrated", f"checkpoint {checkpoint.checkpoint_id}: {note}")
+    return checkpoint
 
 
 def _rewritten(job: OpenJob, table: str, max_parallelism: int) -> list[StagedFile]:

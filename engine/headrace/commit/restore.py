@@ -1,4 +1,4 @@
-"""Going back: restore to a checkpoint, and savepoints, which retention spares."""
+"""Restore to a checkpoint, and savepoints: checkpoints that retention keeps."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from headrace.sinks.sink import Publication
 def restore(
     config: JobConfig, target: int | str, why: str, run_id: str, *, brings_back_erased: bool = False
 ) -> Checkpoint:
-    """Make a checkpoint, by id or savepoint name, the one that the next run continues from.
+    """Take a job back to a checkpoint, given by id or savepoint name. The next run continues from there.
 
-    State tables and sinks go back by Delta RESTORE, which moves no data; nothing is deleted. The
-    restore is a checkpoint of its own, so it can be undone by restoring the one before it. Raises
-    `ConfigError` for an unknown target, and for one that has rows of an erased key (unless `brings_back_erased`),
+    State tables and sinks go back by Delta RESTORE, which moves no data and deletes nothing. The restore is a checkpoint of its own:
+    to undo it, restore the checkpoint before it. Raises `ConfigError` for an unknown target, and for one that has rows of an erased key (unless `brings_back_erased`),
     `StorageError` when files of the target are gone, and `FencedError` while a run holds the job; then nothing has changed.
     """
     with open_job(config, run_id, sink_check=partial(check_sinks, restores=True)) as job:
@@ -34,10 +33,10 @@ def restore(
 def restore_in(
     job: OpenJob, target_id: int, why: str, *, brings_back_erased: bool = False, above: Publication | None = None
 ) -> Checkpoint:
-    """Restore within a job that is open already; bring the state to this format and the file's number of key groups.
+    """Restore within an open job; then migrate the state to this program's format and the file's number of key groups.
 
-    A reconciliation is a restore whose id and incarnation are `above` those of all sinks: what is left of copies that did not fit
-    together cannot publish any more. Raises `StorageError` when files of the target are gone, and `ConfigError` when it has rows
+    A reconciliation is a restore whose id and incarnation are `above` those of all sinks: abandoned copies can no longer publish.
+    Raises `StorageError` when files of the target are gone, and `ConfigError` when it has rows
     of an erased key, unless `brings_back_erased`.
     """
     target = job.checkpoint(target_id)
@@ -55,7 +54,7 @@ def restore_in(
         **({} if above is None else job.new_incarnation(above)),
         **{name: getattr(target, name) for name in OF_STATE},
     )
-    # The target may be older than the last migration, and than the last rescaling.
+    # The target may be older than the last migration or rescaling.
     job.migrate_format()
     if restored.max_parallelism != job.config.max_parallelism:
         rescale_in(job, job.config.max_parallelism)
@@ -63,7 +62,7 @@ def restore_in(
 
 
 def savepoint(config: JobConfig, name: str, why: str, run_id: str) -> Checkpoint:
-    """Give the job's present state a name; retention spares it, and `restore` takes the name.
+    """Give the job's present state a name. Retention keeps it, and `restore` accepts the name.
 
     Raises `ConfigError` for a name that is no identifier.
     """
@@ -73,7 +72,7 @@ def savepoint(config: JobConfig, name: str, why: str, run_id: str) -> Checkpoint
 
 
 def drop_savepoint(config: JobConfig, name: str, why: str, run_id: str) -> Checkpoint:
-    """Take a name away from all savepoints that have it; retention no longer spares them. No file is deleted.
+    """Remove a name from all savepoints that have it. Retention no longer keeps them; no file is deleted now.
 
     Raises `ConfigError` when no savepoint has the name.
     """

@@ -1,8 +1,8 @@
-"""The check before a restore: all files of the versions that it goes back to exist, and stay.
+"""Check before a restore: all files of the target versions exist, and stay.
 
-A restore is committed first, and the sinks follow. A sink that cannot follow would stop every later run: none publishes
-anything before that restore is published. So all files are looked for before the commit. Files of a state table are deleted
-by `headrace vacuum`; those of a sink, and old entries of its Delta log, by whoever looks after that table.
+A restore is committed first; the sinks follow. A sink that cannot follow would block every later run, since each publishes that restore
+first. So the check looks for all files before the commit. `headrace vacuum` deletes files of a state table; the owner of a sink's
+table deletes its files and old entries of its Delta log.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headrace.tables.stores import table_store
 
 @dataclass(frozen=True, slots=True)
 class TableVersion:
-    """A version of a table that a restore goes back to; `table` is what messages call it."""
+    """Version of a table that a restore goes back to; `table` is its name in messages."""
 
     table: str
     uri: str
@@ -33,7 +33,7 @@ class TableVersion:
 
 
 class RestoreCheck:
-    """The versions of all tables, and the files that there are, as of the moment of construction. Each folder is listed once."""
+    """Versions of all tables, and existing files, as of construction. Lists each folder once."""
 
     def __init__(self, config: JobConfig, checkpoints: Sequence[Checkpoint], sinks: Collection[str]) -> None:
         """Read the open vacuum intents, whose files are as good as deleted, and the histories of `sinks`.
@@ -43,16 +43,16 @@ class RestoreCheck:
         """
         self._config, self._checkpoints = config, checkpoints
         self._storage = config.storage_options
-        # Before any folder is listed: an intent that is completed meanwhile has left no files to find.
+        # Before any folder is listed: an intent that is completed meanwhile leaves no files to find.
         folder = config.job_folder
         self._doomed = {f"{folder}/{file}" for i in open_intents(config, checkpoints) for file in i.files}
         self._files: dict[str, set[str]] = {}
         self._losses: dict[TableVersion, str | None] = {}
         self.histories = {name: self._history(name) for name in sorted(sinks)}
-        """What the job has published to each sink."""
+        """Publications of the job to each sink."""
 
     def refuse_unless_restorable(self, target: Checkpoint) -> None:
-        """Refuse a `target` that a table cannot go back to.
+        """Raise an error if a table cannot go back to `target`.
 
         Raises `StorageError` with the table, the version and the files that are gone, and `SinkMismatchError` when a sink
         never had what belongs to `target`.
@@ -67,7 +67,7 @@ class RestoreCheck:
                 raise StorageError(msg)
 
     def problem(self, target: Checkpoint) -> str | None:
-        """Return what the first table has lost that cannot go back to `target`, as part of a sentence; None if all can.
+        """Return a clause on the loss of the first table that cannot go back to `target`; None if all can.
 
         Raises `SinkMismatchError` when a sink never had what belongs to `target`, and `StorageError` when its history does not
         reach back that far.
@@ -75,7 +75,7 @@ class RestoreCheck:
         return next((problem for version in self._versions(target) if (problem := self._loss(version))), None)
 
     def _versions(self, target: Checkpoint) -> Iterator[TableVersion]:
-        """Yield the versions that a restore goes back to, of tables that it changes."""
+        """Yield the target versions of the tables that a restore changes."""
         for name, version in target.versions.items():
             if version != self._checkpoints[-1].versions[name]:
                 yield TableVersion(f"state table {name}", f"{self._config.job_folder}/{name}", version)
@@ -95,7 +95,7 @@ class RestoreCheck:
             return SinkHistory(table, name, Lineage(self._checkpoints))
 
     def _loss(self, wanted: TableVersion) -> str | None:
-        """Return what a version has lost, as part of a sentence; None if it is whole."""
+        """Return a clause on files or log entries that a version has lost; None if it is whole."""
         if wanted not in self._losses:
             self._losses[wanted] = self._look_for_loss(wanted)
         return self._losses[wanted]
@@ -116,7 +116,7 @@ class RestoreCheck:
         return None
 
     def _is_available(self, uri: str, file: str) -> bool:
-        """Tell whether a file of a table is there, and stays. A branch's table has files of its base, in other folders."""
+        """Return whether a file of a table exists, and stays. A branch's table has files of its base, in other folders."""
         if not is_elsewhere(file):
             return file in self._available(uri)
         folder, _, name = (resolved(f"{uri}/{file}") if file.startswith("../") else file).rpartition("/")
@@ -129,15 +129,15 @@ class RestoreCheck:
         return self._files[uri]
 
     def _alternative(self, target: Checkpoint) -> str:
-        """Return a later checkpoint that can be restored, as part of a sentence; nothing if the search finds none.
+        """Return a clause that names a later checkpoint which can be restored; empty if the search finds none.
 
-        Vacuums delete what is old, so a search by halves finds the first checkpoint that is whole, unless a savepoint is before it.
+        Vacuums delete old files first, so a binary search finds the first whole checkpoint, except savepoints before it.
         """
 
         def is_whole(checkpoint: Checkpoint) -> bool:
             try:
                 return self.problem(checkpoint) is None
-            except (SinkMismatchError, StorageError):  # a sink that never had it, or has forgotten
+            except (SinkMismatchError, StorageError):  # the sink never had the checkpoint, or its history is too short
                 return False
 
         later = [c for c in self._checkpoints[:-1] if c.checkpoint_id > target.checkpoint_id and c.has_state]

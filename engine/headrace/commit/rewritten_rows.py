@@ -1,4 +1,4 @@
-"""Rows of state tables as changes of another checkpoint: removed, under another operator's name, in other key groups."""
+"""Rewriting rows of state tables as new changes: removed, under another operator's name, or in other key groups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.tables.schemas import STATE_TABLES
 
 
 def removed(table: str, rows: pa.Table, checkpoint_id: int) -> pa.Table:
-    """Return rows that remove the entries of live `rows`. Of their columns only those stay that name the entry."""
+    """Return rows that remove the entries of live `rows`. They keep only the columns that name the entry."""
     entry = STATE_TABLES[table].entry
     for column in rows.schema:
         if column.name not in entry and column.nullable:
@@ -25,7 +25,7 @@ def under_operator(rows: pa.Table, operator: str, checkpoint_id: int) -> pa.Tabl
 
 
 def in_key_groups(rows: pa.Table, max_parallelism: int) -> pa.Table:
-    """Return rows in the key groups that their keys have among so many. The rows stay changes of their own checkpoints."""
+    """Return rows with the key groups of their keys for a new number of groups. Their checkpoint ids stay."""
     keys = rows["key"].combine_chunks().dictionary_encode()
     groups = pa.array([key_group(key.encode(), max_parallelism) for key in keys.dictionary.to_pylist()], pa.int32())
     return _with(rows, "key_group", groups.take(keys.indices))

@@ -1,4 +1,4 @@
-"""Refuses what a run would refuse, before Spark starts."""
+"""Checks of a run before Spark starts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from headrace.tables.stores import state_views
 def checked_plan(config: JobConfig) -> Plan:
     """Return the plan of a job's pipeline.
 
-    Raises `ConfigError` that lists all that is wrong with the job's file, the pipeline, and how the one binds the other.
+    Raises `ConfigError` with all problems of the job's file, of the pipeline, and of the names that connect both.
     """
     problems = job_problems(config)
     try:
@@ -47,7 +47,7 @@ def checked_plan(config: JobConfig) -> Plan:
 
 
 def _code_problems(config: JobConfig, pipeline: Pipeline) -> Iterator[str]:
-    """Yield what is wrong with the pipeline, whatever job it is of."""
+    """Yield problems of the pipeline that do not depend on the job."""
     problems = problems_of(pipeline)
     yield from problems
     for operator in pipeline.operators:
@@ -74,9 +74,9 @@ def _sink_problems(config: JobConfig, plan: Plan) -> Iterator[str]:
 
 
 def stored_problems(config: JobConfig, log: CheckpointLog, plan: Plan) -> Iterator[tuple[str, str]]:
-    """Return what keeps a run from going on from a job's checkpoints and sinks: what was looked at, and the sentence.
+    """Yield problems that stop a run from continuing from a job's checkpoints and sinks: the checked thing, and a sentence.
 
-    The types of states are not among it: see `schema_check`.
+    Does not check types of states: see `schema_check`.
     """
     try:
         refuse_dropped(config)
@@ -115,11 +115,11 @@ def new_sink_columns(config: JobConfig, log: CheckpointLog, plan: Plan) -> Itera
     """Yield a sentence for each sink that the next run adds columns to."""
     for name, columns in Publisher(config, to_schemas(sinks_of(config, log, plan))).new_columns().items():
         listed = ", ".join(f"{column.name} ({column.type})" for column in columns)
-        yield f"the next run adds to sink '{name}' at {config.sinks[name].path}: {listed}. Rows that are there get null"
+        yield f"the next run adds to sink '{name}' at {config.sinks[name].path}: {listed}. Existing rows get null"
 
 
 def sinks_of_other_jobs(config: JobConfig, log: CheckpointLog) -> Iterator[str]:
-    """Yield the sinks that another job has written to, for a job that was never run: it may be the same one, renamed."""
+    """Yield sinks that another job has written to, if this job never ran: it may be the same job with a new name."""
     if log.last is not None:
         return
     for name in sorted(config.sinks):
@@ -135,14 +135,14 @@ def sinks_of_other_jobs(config: JobConfig, log: CheckpointLog) -> Iterator[str]:
 
 
 def lost_elements(config: JobConfig, last: Checkpoint, versions: dict[str, int], plan: Plan) -> Iterator[str]:
-    """Return a sentence for elements that wait for, or are held by, operators that the pipeline does not have any more."""
+    """Yield a sentence for waiting elements and held records whose operators the pipeline no longer has."""
     folder, storage = config.job_folder, config.storage_options
     offsets = last.offsets.values()
     if any(offset.pending for offset in offsets):
         waiting = waiting_for(folder, versions[ASYNC_REQUESTS], storage=storage)
-        if gone := _listed(waiting - {wait.name for wait in waits_of(plan)}):
+        if lost := _listed(waiting - {wait.name for wait in waits_of(plan)}):
             yield (
-                f"elements wait for operator {gone} (headrace retries {config.job}), and the pipeline has no such async wait any "
+                f"elements wait for operator {lost} (headrace retries {config.job}), and the pipeline has no such async wait any "
                 f"more. Bring the name back and let the job finish what waits (headrace run {config.job} --finish), or restore "
                 "to a checkpoint before."
             )
@@ -152,31 +152,31 @@ def lost_elements(config: JobConfig, last: Checkpoint, versions: dict[str, int],
     if any(offset.held for offset in offsets):
         held = holders(folder, versions[BUFFERED_REQUESTS], storage=storage)
         inputs = {stage.name: len(stage.takes) for stage in plan.keyed}
-        if gone := _listed({name for name, number in held if number >= inputs.get(name, number + 1)}):
+        if lost := _listed({name for name, number in held if number >= inputs.get(name, number + 1)}):
             yield (
-                f"operator {gone} holds records of its second input in a run that had to stop, and has no such input any more. "
+                f"operator {lost} holds records of its second input in a run that had to stop, and has no such input any more. "
                 "Bring the input back until a run has gone through, or restore to a checkpoint before the run that stopped."
             )
-        if gone := _listed({name for name, _ in held} - {*inputs}):
+        if lost := _listed({name for name, _ in held} - {*inputs}):
             yield (
-                f"operator {gone} holds records of a run that had to stop, and the pipeline has no such operator any more. "
+                f"operator {lost} holds records of a run that had to stop, and the pipeline has no such operator any more. "
                 "Bring the name back until a run has gone through, or restore to a checkpoint before the run that stopped."
             )
 
 
 def _moved_places(job: str, last: Checkpoint, plan: Plan) -> Iterator[str]:
-    """Return a sentence when records that wait have places that the plan gives to others.
+    """Yield a sentence if the plan gives places of waiting records to other records.
 
-    A place has the ranks of operators and the edges of streams that are used more than once.
+    A place consists of ranks of operators, and of edges of streams that are used more than once.
     """
     before, now = last.numbers, plan.numbers()
     both = before.keys() & now.keys()
     ranks = {name for name in both if before[name] != now[name]}
-    # A new edge to a new operator moves nobody.
+    # A new edge to a new operator moves no record.
     edges = {name for name in before.keys() ^ now.keys() if name.startswith("edge:") and _leads_to(name) & both}
     if moved := _listed({name.partition(":")[2] for name in ranks | edges}):
         yield (
-            f"records wait whose order the graph of before has settled, and it has changed at {moved}: they might overtake "
+            f"records wait in the order of an earlier graph, which has changed at {moved}: they might overtake "
             "each other. Nothing was changed. Go back to the code that took them in and let it finish what waits (headrace run "
             f"{job} --finish), or "
             "restore to a checkpoint before they came."
@@ -184,19 +184,19 @@ def _moved_places(job: str, last: Checkpoint, plan: Plan) -> Iterator[str]:
 
 
 def _joined_lines(last: Checkpoint, plan: Plan) -> Iterator[str]:
-    """Return a sentence for sources that meet now, and did not when records came that wait: their places may be equal."""
+    """Yield a sentence for sources that meet now, but did not when waiting records arrived: records may have equal places."""
     for group in plan.groups:
         lines = {source for source in last.lines.values() if source in group}
         if len(lines) > 1:
             yield (
-                f"sources {_listed(lines)} did not meet when the records came that still wait, and now they do: nobody can tell "
-                "which of these was first. Go back to the code that took them in and let it finish what waits (headrace run JOB "
+                f"records of sources {_listed(lines)} wait. The sources did not meet when they arrived, and now they do: the order "
+                "of these records is unknown. Go back to the code that took them in and let it finish what waits (headrace run JOB "
                 "--finish), or restore to a checkpoint before they came."
             )
 
 
 def _leads_to(edge: str) -> set[str]:
-    """Return the operators to which an edge leads, by the names that their ranks have."""
+    """Return the operators to which an edge leads, named like their ranks."""
     return {f"operator:{end.partition('/')[0]}" for end in edge.partition("->")[2].split(",")}
 
 

@@ -1,4 +1,4 @@
-"""Which savepoints retention spares: all that were made, but for those whose name was dropped since."""
+"""Savepoints that retention keeps: all whose name was not dropped since."""
 
 from __future__ import annotations
 
@@ -8,13 +8,21 @@ from headrace.commit.checkpoint import Checkpoint, Kind
 
 
 def live_savepoints(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """Return the savepoints that were not dropped, oldest first. A name that was given again is a savepoint again."""
-    dropped = {each.name: each.checkpoint_id for each in checkpoints if each.kind is Kind.SAVEPOINT_DROP}
-    savepoints = (each for each in checkpoints if each.kind is Kind.SAVEPOINT)
-    return [each for each in savepoints if each.checkpoint_id > dropped.get(each.name, -1)]
+    """Return the savepoints that were not dropped, oldest first. A name may be given again after it was dropped."""
+    dropped = {
+        checkpoint.name: checkpoint.checkpoint_id
+        for checkpoint in checkpoints
+        if checkpoint.kind is Kind.SAVEPOINT_DROP
+    }
+    savepoints = (checkpoint for checkpoint in checkpoints if checkpoint.kind is Kind.SAVEPOINT)
+    return [checkpoint for checkpoint in savepoints if checkpoint.checkpoint_id > dropped.get(checkpoint.name, -1)]
 
 
 def drop_of(checkpoints: Sequence[Checkpoint], name: str) -> Checkpoint | None:
-    """Return the checkpoint that dropped the savepoints of a name last; None if none did."""
-    drops = (each for each in reversed(checkpoints) if each.kind is Kind.SAVEPOINT_DROP and each.name == name)
+    """Return the last checkpoint that dropped the savepoints with a name; None if there is none."""
+    drops = (
+        checkpoint
+        for checkpoint in reversed(checkpoints)
+        if checkpoint.kind is Kind.SAVEPOINT_DROP and checkpoint.name == name
+    )
     return next(drops, None)

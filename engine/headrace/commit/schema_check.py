@@ -1,4 +1,4 @@
-"""Compares the states that the code declares with those that are stored, before any task runs."""
+"""Check of schemas: compare the states that the code declares with the stored ones, before any task runs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _NO_MIGRATION = (
 
 @dataclass(frozen=True, slots=True)
 class DeclaredState:
-    """A state as the code has it now."""
+    """State as the present code declares it."""
 
     kind: str
     type: Any
@@ -62,25 +62,25 @@ class DeclaredState:
 
     @property
     def version(self) -> int:
-        """The number of its last migration."""
+        """Return the number of its last migration."""
         return self.migrations[-1].number if self.migrations else 0
 
     def stored(self) -> StateSchema:
-        """As it is remembered when all that is stored has this type."""
+        """Return the schema to record when all stored values have this type."""
         key_type = None if self.key_type is None else self.key_type.stored()
         return StateSchema(kind=self.kind, types=(self.schema.stored(),), key_type=key_type, version=self.version)
 
 
 DeclaredStates = Mapping[str, Mapping[str, DeclaredState]]
-"""States by operator and name."""
+"""Declared states, by operator and name."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingMigration:
-    """A state whose entries must be rewritten, all at once, before a task may read them.
+    """State whose entries must be rewritten, all at once, before a task may read them.
 
-    Without `steps` it is a materializer's history: its rows are found by their text, which is that of their type. So
-    where a field was added, removed, moved or widened, rows from before would never match again.
+    Without `steps` it is a materializer's history. A history finds its rows by their JSON text, which depends on the type: after a
+    field was added, removed, moved or widened, older rows would never match again.
     """
 
     operator: str
@@ -91,7 +91,7 @@ class PendingMigration:
 
 @dataclass(slots=True)
 class SchemaCheck:
-    """What comes of the comparison: what is to be remembered from now on, and what is to be migrated before."""
+    """Result of the comparison: schemas to record from now on, migrations to run before, and problems."""
 
     schemas: StateSchemas = field(default_factory=dict)
     migrations: list[PendingMigration] = field(default_factory=list)
@@ -104,18 +104,18 @@ class SchemaCheck:
 
 
 def declared_schemas(plan: Plan) -> DeclaredStates:
-    """The states of a pipeline's keyed operators."""
-    found: dict[str, dict[str, DeclaredState]] = {}
+    """Return the states of a pipeline's keyed operators."""
+    schemas: dict[str, dict[str, DeclaredState]] = {}
     for stage in plan.keyed:
         operator = stage.operator
         if isinstance(operator, Process):
             states = declared_states(operator.function).values()
-            found[operator.name] = {state.name: _declared(state) for state in states}
+            schemas[operator.name] = {state.name: _declared(state) for state in states}
         else:
-            found[operator.name] = {
+            schemas[operator.name] = {
                 HISTORY_STATE: DeclaredState(HISTORY_STATE, stage.takes[0], type_schema_of(stage.takes[0]))
             }
-    return found
+    return schemas
 
 
 def _declared(state: Any) -> DeclaredState:
@@ -125,11 +125,10 @@ def _declared(state: Any) -> DeclaredState:
 
 
 def check_schemas(stored: StateSchemas | None, declared: DeclaredStates, job: str = "JOB") -> SchemaCheck:
-    """Compare. `stored` is None where nobody recorded it: then what is stored may be anything, and counts as not migrated yet.
+    """Compare stored and declared states. `job` is the job's name in commands of messages.
 
-    `job` is for commands in messages.
-
-    Nothing is raised: see `SchemaCheck.raise_problems`.
+    `stored` is None if no release has recorded it: then values may have any type, and no migration was applied. Raises nothing: see
+    `SchemaCheck.raise_problems`.
     """
     stored = unknown(declared) if stored is None else stored
     check = SchemaCheck()
@@ -144,7 +143,7 @@ def check_schemas(stored: StateSchemas | None, declared: DeclaredStates, job: st
 
 
 def unknown(declared: DeclaredStates) -> StateSchemas:
-    """What is to be thought of state that was stored before schemas were recorded (format 1)."""
+    """Return schemas for state that was stored before schemas were recorded (format 1)."""
     return {
         operator: {name: msgspec.structs.replace(state.stored(), types=(), version=0) for name, state in states.items()}
         for operator, states in declared.items()
@@ -176,20 +175,20 @@ def _check_operator(
 def _check_names(
     check: SchemaCheck, what: str, ways_out: str, *, in_use: set[str], known: set[str], now: set[str]
 ) -> None:
-    """What is gone while something new is there was probably renamed, and a new name finds nothing of what is stored."""
-    gone, new = sorted(in_use - now), sorted(now - known)
-    if not gone or not new:
+    """Add a problem if names are missing while others are new: probably a rename, and the new name would start empty."""
+    missing, new = sorted(in_use - now), sorted(now - known)
+    if not missing or not new:
         return
-    before, after = (", ".join(map(repr, names)) for names in (gone, new))
+    before, after = (", ".join(map(repr, names)) for names in (missing, new))
     check.problems.append(
         f"{what} {before}: has stored state and is not declared any more, while {what.rpartition(' ')[2]} {after} is new and would "
         f"start empty. {ways_out} Or make two releases of it: remove {before}, run the job once, then add {after}; what is removed "
-        "stays stored, and is there again when its name is."
+        "stays stored, and comes back with its name."
     )
 
 
-def _ways_of_operators(job: str, gone: set[str], new: set[str]) -> str:
-    old = next(iter(gone)) if len(gone) == 1 else "OLD"
+def _ways_of_operators(job: str, missing: set[str], new: set[str]) -> str:
+    old = next(iter(missing)) if len(missing) == 1 else "OLD"
     to = next(iter(new)) if len(new) == 1 else "NEW"
     return (
         f"If it was renamed, move its state to the new name (headrace state rename {job} --operator {old} --to {to}), or give it "
@@ -199,7 +198,7 @@ def _ways_of_operators(job: str, gone: set[str], new: set[str]) -> str:
 
 
 def _settled(check: SchemaCheck, operator: str, name: str, stored: StateSchema, declared: DeclaredState) -> StateSchema:
-    """What is to be remembered of a state that is stored already."""
+    """Return the schema to record of a state that is stored already; add its problems or migrations to `check`."""
     problems = list(_problems(stored, declared))
     if problems:
         where = f"operator '{operator}', state '{name}'"
@@ -211,12 +210,14 @@ def _settled(check: SchemaCheck, operator: str, name: str, stored: StateSchema, 
         check.migrations.append(PendingMigration(operator, name, steps, declared))
         return declared.stored()
     now = declared.schema.stored()
-    types = (*(each for each in stored.types if each != now), now)
+    types = (*(stored_type for stored_type in stored.types if stored_type != now), now)
     return msgspec.structs.replace(stored, types=types, removed=False)
 
 
 def _has_other_texts(stored: StateSchema, declared: DeclaredState) -> bool:
-    return declared.kind == HISTORY_STATE and any(each != declared.schema.stored() for each in stored.types)
+    return declared.kind == HISTORY_STATE and any(
+        stored_type != declared.schema.stored() for stored_type in stored.types
+    )
 
 
 def _problems(stored: StateSchema, declared: DeclaredState) -> Iterator[str]:
@@ -229,12 +230,12 @@ def _problems(stored: StateSchema, declared: DeclaredState) -> Iterator[str]:
     if declared.migrations and declared.version < stored.version:
         yield f"migration {stored.version} was applied to it, and the code knows only up to {declared.version}"
     elif steps and steps[0].number != stored.version + 1:
-        yield f"it is at migration {stored.version}, and the code has the next one not: the first is {steps[0].number}"
+        yield f"it is at migration {stored.version}, and the code lacks the next one: its first is {steps[0].number}"
     else:
         target = type_schema_of(steps[0].old) if steps else declared.schema
         by = f" by the old type of migration {steps[0].number}" if steps else ""
-        found = {str(each) for type_ in stored.types for each in differences(type_, target)}
-        yield from (f"{each}{by}" for each in sorted(found))
+        texts = {str(text) for type_ in stored.types for text in differences(type_, target)}
+        yield from (f"{text}{by}" for text in sorted(texts))
 
 
 def _pending(stored: StateSchema, declared: DeclaredState) -> tuple[Migration[Any, Any], ...]:

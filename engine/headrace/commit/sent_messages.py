@@ -1,4 +1,4 @@
-"""How far the sinks of a job that send messages have come."""
+"""Progress of a job's sinks that send messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.tables.store import TableMissingError, storage_errors
 
 @dataclass(frozen=True, slots=True)
 class SentMessages:
-    """The last checkpoint that a sink has sent, and the last one that gives rows to it; `NEVER` for none."""
+    """Last checkpoint that a sink has sent, and last one with rows for it; `NEVER` for none."""
 
     sink: str
     place: str
@@ -24,11 +24,11 @@ class SentMessages:
 
     @property
     def is_behind(self) -> bool:
-        """Tell whether rows wait to be sent."""
+        """Return whether rows wait to be sent."""
         return self.sent < self.last
 
     def __str__(self) -> str:
-        """Return a few words for people."""
+        """Return the progress as text for people."""
         if not self.is_behind:
             return "all is sent" if self.sent > NEVER else "nothing was to be sent yet"
         sent = f"sent up to checkpoint {self.sent} of {self.last}" if self.sent > NEVER else "nothing is sent"
@@ -36,7 +36,7 @@ class SentMessages:
 
 
 def sent_messages(config: JobConfig, checkpoints: Sequence[Checkpoint]) -> Iterator[SentMessages]:
-    """Yield how far each sink of the format kafka has come. Raises `StorageError` when an outbox cannot be read."""
+    """Yield the progress of each sink of the format kafka. Raises `StorageError` when an outbox cannot be read."""
     for name in sorted(config.sinks):
         sink = sink_of(config, name)
         if isinstance(sink, KafkaSink):
@@ -45,5 +45,7 @@ def sent_messages(config: JobConfig, checkpoints: Sequence[Checkpoint]) -> Itera
                     sent = sink.sent(sink.latest())
                 except TableMissingError:
                     sent = NEVER
-            last = max((each.checkpoint_id for each in checkpoints if each.outputs.get(name)), default=NEVER)
+            last = max(
+                (checkpoint.checkpoint_id for checkpoint in checkpoints if checkpoint.outputs.get(name)), default=NEVER
+            )
             yield SentMessages(name, config.sinks[name].place, sent, last)

@@ -1,4 +1,4 @@
-"""Metrics of services as checkpoints record them, and what they tell of circuit breakers."""
+"""Metrics of services as checkpoints record them, and the circuit breakers that they show as open."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _KEY = "services"
 
 
 def services_entry(services: Mapping[str, ServiceMetrics]) -> dict[str, Any]:
-    """Return what the metrics of a checkpoint say of services, by operator; nothing where none was called."""
+    """Return the entry of services in the metrics of a checkpoint, by operator; empty if no service was called."""
     return {_KEY: {name: metrics.shown() for name, metrics in services.items()}} if services else {}
 
 
 def open_breakers(line: Sequence[Checkpoint]) -> dict[str, int]:
-    """Return by operator when the breaker that it has left open lets the next probe through (ms).
+    """Return when each open breaker lets its next probe through (ms), by operator.
 
-    Not every checkpoint tells of it: a compaction, a requeue, or a micro-batch in which the operator had nothing to do.
+    Skips checkpoints without metrics of the operator: compactions, requeues, and micro-batches in which it had nothing to do.
     """
     last: dict[str, dict[str, Any]] = {}
     for checkpoint in reversed(line):

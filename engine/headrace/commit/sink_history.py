@@ -1,4 +1,4 @@
-"""Which version of a sink's table belongs to which checkpoint of a job.
+"""History of a sink: find the version of its table that belongs to a checkpoint of a job.
 
 Each publication is a commit of the sink that names its checkpoint, and the incarnation of the job that published it. Ids of
 checkpoints are unique within an incarnation only, so a commit belongs to a job's checkpoint when both fit:
@@ -19,7 +19,7 @@ from headrace.tables.store import Commit, Snapshot
 
 
 class SinkHistory:
-    """What a job has published to a sink, as of the moment of construction. A sink that is gone has an empty history."""
+    """Publications of a job to a sink, as of construction. A sink that is gone has an empty history."""
 
     def __init__(self, table: Snapshot | None, sink: str, lineage: Lineage) -> None:
         """Read the commits that the log of `table` still has. `lineage` knows all checkpoints of the job."""
@@ -38,11 +38,11 @@ class SinkHistory:
 
     @property
     def is_known(self) -> bool:
-        """Whether this job, or a later incarnation of it, has published to the sink."""
+        """Return whether this job, or a later incarnation of it, has published to the sink."""
         return self._is_known
 
     def version_of(self, lineage: Lineage) -> int:
-        """Return the version that belongs to the head of a line: what it, or its nearest ancestor, published.
+        """Return the version that belongs to the head of a line: the publication of the head, or of its nearest ancestor that published.
 
         Raises `SinkMismatchError` when that was never published, and `StorageError` when the table's history does not reach back
         that far.
@@ -66,7 +66,7 @@ class SinkHistory:
         return 0
 
     def others_since(self, version: int) -> list[int]:
-        """Return the versions behind one that changed rows, and were not published by a job."""
+        """Return later versions that changed rows and were not published by a job."""
         commits = [] if self.table is None else self.table.history()
         return [
             commit.version
@@ -78,7 +78,7 @@ class SinkHistory:
         ]
 
     def versions(self, lineage: Lineage) -> dict[int, int]:
-        """Return the versions for all checkpoints of a line that the sink can be brought to, by their ids."""
+        """Return the versions of the sink for all checkpoints of a line that it can be brought to, by checkpoint id."""
         versions: dict[int, int] = {}
         current = None if self._first else 0
         for checkpoint in lineage.line:
@@ -96,7 +96,7 @@ class SinkHistory:
         return f"sink '{self._sink}'" + (f" at {self.table.uri}" if self.table is not None else "")
 
     def _has(self, checkpoint: Checkpoint, lineage: Lineage) -> bool:
-        """Return whether the sink has all that a checkpoint gives to it; its content may also be nothing."""
+        """Return whether the sink has all outputs of a checkpoint, which may be none."""
         return not checkpoint.outputs.get(self._sink) or lineage.was_published(checkpoint, self._published)
 
 
@@ -118,10 +118,10 @@ def _to_fork(lineage: Lineage) -> Lineage:
 
 
 def _publications(oldest_first: Sequence[Commit]) -> list[tuple[Commit, int | None]]:
-    """Return the commits that published a checkpoint, each with the incarnation that did.
+    """Return the commits that published a checkpoint, each with the job's incarnation.
 
-    Spark's MERGE does not say it. The first one of an incarnation is followed by a commit for the same checkpoint that does; the
-    others come after that.
+    Spark's MERGE does not record the incarnation. After its first MERGE, an incarnation makes a commit for the same checkpoint that
+    does; later ones of Spark belong to the same incarnation.
     """
     commits = [commit for commit in oldest_first if commit.info.checkpoint_id is not None]
     following = {
@@ -132,7 +132,7 @@ def _publications(oldest_first: Sequence[Commit]) -> list[tuple[Commit, int | No
     publications: list[tuple[Commit, int | None]] = []
     incarnation: int | None = None
     for commit in commits:
-        said = commit.info.published_by
-        incarnation = said[0] if said else following.get(commit.version, incarnation)
+        publication = commit.info.published_by
+        incarnation = publication[0] if publication else following.get(commit.version, incarnation)
         publications.append((commit, incarnation))
     return publications

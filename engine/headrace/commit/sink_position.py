@@ -1,4 +1,4 @@
-"""How far a sink was published, and whether that fits the job's log.
+"""Position of a sink: its last published checkpoint, compared with the job's log.
 
 A sink has the id of the last checkpoint that was published to it, as its Delta transaction; the log has all checkpoints
 that were committed. A checkpoint is committed first, then published, then the next one is committed. So these are the
@@ -7,11 +7,11 @@ cases, for a log that ends at checkpoint 7, where 5, 6 and 7 write to the sink:
     sink at 7    they agree
     sink at 6    7 is not published yet: the next opening publishes its staged files
     sink at 5    6 was published, and is lost: the sink is an older copy
-    sink at 9    the log has lost 8 and 9: the job's folder is an older copy. Delta would skip the next 8 and 9 without a
-                 word, since it takes them for published
+    sink at 9    the log has lost 8 and 9: the job's folder is an older copy. Delta would silently skip the next 8 and 9,
+                 since it takes them for published
 
-Ids begin anew with each life of a job. So a sink also has the number of the life that wrote it, its incarnation, and so
-have the checkpoints. Where both are known and differ, the ids say nothing about each other:
+Each life of a job counts ids from 0. So a sink, and each checkpoint, also has the incarnation: the number of the life that wrote it.
+If both are known and differ, ids cannot be compared:
 
     sink at 7 of another life    the job's folder was moved away and begun anew, or the sink was brought from elsewhere
 
@@ -20,10 +20,10 @@ with the checkpoints 0 to 5 of incarnation a, and 8, 9 and 10 of b, where 8 is t
 
     sink at 5 of a, or below     an older copy, which lacks 8
     sink at 6 of a, or above     it has what the job has left behind at 8. While 8 is the last checkpoint, and above the sink's,
-                                 it is not published yet: the next opening does it
+                                 it is not published yet: the next opening publishes it
 
-A log may end later than its sink: savepoints, compactions and migrations write to no sink. Delta's RESTORE of a sink by
-hand is not seen here: it keeps the transaction.
+A log may end later than its sink: savepoints, compactions and migrations write to no sink. This check does not see a manual Delta
+RESTORE of a sink, which keeps the transaction.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from headrace.tables.store import Snapshot, TableMissingError, storage_errors
 
 
 class MismatchKind(enum.Enum):
-    """How a sink disagrees with its job."""
+    """Kind of disagreement between a sink and its job."""
 
     FOREIGN = "foreign"
     """Another life of the job has written it."""
@@ -72,7 +72,7 @@ class MismatchKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """Why job and sink do not go on together: in a few words, and as a sentence without its end."""
+    """Reason why a job cannot continue beside a sink: in a few words, and as a sentence without subject and full stop."""
 
     kind: MismatchKind
     short: str
@@ -80,7 +80,7 @@ class Mismatch:
 
 
 class SinkPosition:
-    """The position of one sink in the line of a job's checkpoints, as of the moment of construction."""
+    """Position of one sink in the line of a job's checkpoints, as of construction."""
 
     def __init__(self, config: JobConfig, sink: str, checkpoints: Sequence[Checkpoint]) -> None:
         """Read the sink's transaction. `checkpoints` has all of the job, oldest first, and may be empty.
@@ -103,22 +103,22 @@ class SinkPosition:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a table."""
+        """Return whether the sink's table exists."""
         return self._table is not None
 
     @cached_property
     def first_missing(self) -> int | None:
-        """The first checkpoint that belongs into the sink and is not in it."""
+        """Return the first checkpoint that belongs into the sink and is not in it."""
         return min((number for number in self._belonging(self._checkpoints) if number > self._position), default=None)
 
     @property
     def wanted(self) -> int | None:
-        """The last checkpoint of the job's line that belongs into the sink; None if none does."""
+        """Return the last checkpoint of the job's line that belongs into the sink; None if none does."""
         return max(self._belonging(self._lineage.line), default=None)
 
     @cached_property
     def mismatch(self) -> Mismatch | None:
-        """Why the job cannot go on beside the sink; None if it can.
+        """Return why the job cannot go on beside the sink; None if it can.
 
         The last checkpoint may be unpublished, as long as its staged files are there.
         """
@@ -137,7 +137,7 @@ class SinkPosition:
         return self._unpublished(last)
 
     def problem(self) -> str | None:
-        """Return what is wrong between job and sink, and what to do; None if they agree."""
+        """Return the disagreement of job and sink with the ways out; None if they agree."""
         if self.mismatch is None:
             return None
         command = f"'headrace reconcile {self._config.job}'"
@@ -152,7 +152,7 @@ class SinkPosition:
         return f"sink '{self.sink}' at {self.path} {self.mismatch.sentence}. No table was changed. {way_out}"
 
     def mends_by_restore(self) -> bool:
-        """Return whether a restore of the job to what the sink has is enough, with ids that go on by one."""
+        """Return whether it is enough to restore the job to the sink's checkpoint, with ids that grow by one."""
         return self.mismatch is None or self.mismatch.kind not in {MismatchKind.FOREIGN, MismatchKind.AHEAD}
 
     @property
@@ -166,14 +166,14 @@ class SinkPosition:
 
     @property
     def _position(self) -> int:
-        """Up to which checkpoint of the log the sink has what was published."""
+        """Return the last checkpoint of the log up to which the sink has all publications."""
         if self.incarnation is None or not self._has_other_incarnation:
             return self.published
         return min(self.published, self._lineage.incarnations.get(self.incarnation, NEVER))
 
     @property
     def _is_foreign(self) -> bool:
-        """Whether another life of the job has written the sink, as far as it is known. A reconciliation takes it over."""
+        """Return whether another life of the job has written the sink, as far as it is known. A reconciliation takes it over."""
         if not self._has_other_incarnation or self.incarnation in self._lineage.incarnations:
             return False
         last = self._checkpoints[-1]
@@ -187,7 +187,7 @@ class SinkPosition:
 
     @property
     def _reaches_last(self) -> bool:
-        """Whether the sink can be brought to the last checkpoint, a restore, by its own history."""
+        """Return whether the sink can be brought to the last checkpoint, a restore, by its own history."""
         try:
             self._history.version_of(self._lineage)
         except (SinkMismatchError, StorageError):
@@ -195,7 +195,7 @@ class SinkPosition:
         return True
 
     def _belonging(self, checkpoints: Sequence[Checkpoint]) -> list[int]:
-        """Return which checkpoints are published to the sink: those that write to it, restores and promotions after the first one."""
+        """Return ids of checkpoints that are published to the sink: those that write to it, and later restores and promotions."""
         written = [c.checkpoint_id for c in checkpoints if c.outputs.get(self.sink)]
         known = [*written[:1], *([self._position] if self.published != NEVER else [])]
         if not known:
@@ -238,7 +238,7 @@ class SinkPosition:
         return Mismatch(MismatchKind.BEHIND, f"behind: lacks checkpoint {missing}", sentence)
 
     def _stuck(self, last: Checkpoint) -> Mismatch | None:
-        """Return the mismatch of a sink that has lost files that it needs to follow the last checkpoint, a restore; None if it has all."""
+        """Return the mismatch of a sink that lacks files to follow the last checkpoint, a restore; None if it has all."""
         if self._table is None:
             return None
         with storage_errors(f"to look for the files of sink '{self.sink}' at {self.path}"):
@@ -255,7 +255,7 @@ class SinkPosition:
         )
 
     def _unpublished(self, last: Checkpoint) -> Mismatch | None:
-        """Return the mismatch of a sink that lacks the last checkpoint alone; None if its staged files are there."""
+        """Return the mismatch of a sink that lacks only the last checkpoint; None if its staged files exist."""
         with storage_errors(f"to look for staged files of sink '{self.sink}' at {self.path}"):
             lost = sink_of(self._config, self.sink).lost_files(last.outputs.get(self.sink, []))
         if not lost:
@@ -269,10 +269,9 @@ class SinkPosition:
 
 
 def check_sinks(config: JobConfig, checkpoints: Sequence[Checkpoint], *, restores: bool = False) -> bool:
-    """Refuse to go on where job and sinks disagree; return whether the last checkpoint can be published.
+    """Raise `SinkMismatchError` if job and sinks disagree; return whether the last checkpoint can be published.
 
-    With `restores` a sink may have lost what was published to it (the result is False then): a restore to a checkpoint that it
-    has mends that. Raises `SinkMismatchError`.
+    With `restores`, a sink may have lost publications (the result is False then): a restore to a checkpoint that it has mends that.
     """
     positions = [SinkPosition(config, sink, checkpoints) for sink in sorted(config.sinks)]
     mismatched = [position for position in positions if position.mismatch is not None]

@@ -1,4 +1,4 @@
-"""What a job knows of its sinks' tables: stored with a checkpoint, so that publishing it needs no user code."""
+"""Recorded tables of a job's sinks: a checkpoint stores them, so that publishing it needs no user code."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pyarrow as pa
 from deltalake import Schema
 
 SinkSchemas = dict[str, tuple[pa.Schema, tuple[str, ...]]]
-"""By sink: the Arrow schema of its table, and its primary key; an empty key for one that rows are only appended to."""
+"""Arrow schema and primary key of each sink's table, by sink. The key of an append sink is empty."""
 
 
 class SinkTable(msgspec.Struct, frozen=True):
-    """The columns of a sink's table as Delta's log has them, and its primary key."""
+    """Columns of a sink's table as in Delta's log, and its primary key."""
 
     schema: dict[str, Any]
     key: tuple[str, ...] = ()
@@ -25,7 +25,7 @@ SinkTables = dict[str, SinkTable]
 
 
 def to_stored(schemas: SinkSchemas) -> SinkTables:
-    """Return the tables of sinks as a checkpoint has them."""
+    """Return the tables of sinks in the form that checkpoints store."""
     return {
         name: SinkTable(msgspec.json.decode(Schema.from_arrow(schema).to_json()), key)
         for name, (schema, key) in schemas.items()
@@ -33,7 +33,7 @@ def to_stored(schemas: SinkSchemas) -> SinkTables:
 
 
 def to_schemas(tables: Mapping[str, SinkTable]) -> SinkSchemas:
-    """Return the tables of sinks as they are written."""
+    """Return the tables of sinks in the form that writers use."""
     return {
         name: (pa.schema(Schema.from_json(msgspec.json.encode(table.schema).decode())), table.key)
         for name, table in tables.items()

@@ -1,8 +1,8 @@
-"""State whose type has changed is rewritten all at once, as a checkpoint of its own for each state.
+"""Migration of state: rewrite a state whose type has changed at once, as a checkpoint of its own.
 
-Converting values when they are read would leave old ones in the tables for as long as nobody reads them: every later change of
-the code would have to go through all former types, and `headrace sql` would show several at once. So after a migration all that
-is stored has one type. Local copies of the operator are made anew from the tables.
+Conversion at reading would leave old values in the tables until somebody reads them: every later change of the code would have to
+know all former types, and `headrace sql` would show several types at once. After a migration all stored values have one type. Tasks
+rebuild local copies of the operator from the tables.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 
 def settle_schemas(job: OpenJob, plan: Plan) -> None:
-    """Make sure that all stored state can be found and read as the code declares it; migrate what has to be.
+    """Check that the code can find and read all stored state; migrate states where needed.
 
-    To be called before the first task of a run, and again after a restore within it. The next micro-batch records what is
-    declared. Raises `StateSchemaError` with operator, state, field and both types where stored state does not fit, or with
-    both keys where an operator has another one, and `UserFunctionError` when the function of a migration fails; then nothing
+    A run calls it before its first task, and again after a restore within it. The next micro-batch records the declared schemas.
+    Raises `StateSchemaError` with operator, state, field and both types if stored state does not fit, or with both keys
+    if the key of an operator has changed, and `UserFunctionError` when the function of a migration fails; then nothing
     has changed.
     """
     declared = declared_schemas(plan)
@@ -65,8 +65,12 @@ def _migrate(job: OpenJob, pending: PendingMigration, schemas: StateSchemas) -> 
     if not staged:
         return
     note = f"state '{pending.state}' of operator '{pending.operator}': {_what(pending)}"
-    copies = {name: found for name, found in job.last.local_copies.items() if name != pending.operator}
-    made = job.commit(
+    copies = {
+        name: copies_of_operator
+        for name, copies_of_operator in job.last.local_copies.items()
+        if name != pending.operator
+    }
+    checkpoint = job.commit(
         Kind.MIGRATION,
         files={_table(pending): staged},
         state_schemas=schemas,
@@ -74,7 +78,7 @@ def _migrate(job: OpenJob, pending: PendingMigration, schemas: StateSchemas) -> 
         metrics={"rows_migrated": sum(file.rows for file in staged)},
         note=note,
     )
-    job.notify("migrated", f"checkpoint {made.checkpoint_id}: {note}")
+    job.notify("migrated", f"checkpoint {checkpoint.checkpoint_id}: {note}")
 
 
 def _what(pending: PendingMigration) -> str:
@@ -88,7 +92,7 @@ def _table(pending: PendingMigration) -> str:
 
 
 def _rewritten(job: OpenJob, pending: PendingMigration) -> Iterator[StagedFile]:
-    """Files with a new row for each live entry whose text changes. They are named by no commit yet."""
+    """Stage files with a new row for each live entry whose text changes. No commit names them yet."""
     table = _table(pending)
     convert = _Converter(pending)
     for number, rows in enumerate(_chunks(job, pending)):
@@ -104,7 +108,7 @@ def _chunks(job: OpenJob, pending: PendingMigration) -> Iterator[pa.Table]:
 
 
 class _Converter:
-    """Values of the old type to values of the declared one."""
+    """Converter from values of the old type to values of the declared one."""
 
     def __init__(self, pending: PendingMigration) -> None:
         self._pending = pending
@@ -114,9 +118,9 @@ class _Converter:
         self._column = "row" if pending.declared.kind == HISTORY_STATE else "value"
 
     def rows(self, rows: pa.Table, checkpoint_id: int) -> pa.Table:
-        """Rows with converted values, as changes of a checkpoint; what a function drops is removed.
+        """Return rows with converted values, as changes of a checkpoint; remove entries that a function drops.
 
-        Of a history, only those whose text is another one now.
+        Of a history, return only rows whose text has changed.
         """
         keys, values = rows["key"].to_pylist(), rows[self._column].to_pylist()
         converted = [self._value(key, value) for key, value in zip(keys, values, strict=True)]
@@ -153,6 +157,6 @@ class _Converter:
         return raw.decode()
 
     def _after(self, number: int) -> Codec[object]:
-        """What the result of a step is stored as: the old type of the next step, or the declared type."""
+        """Return the codec for the result of a step: of the old type of the next step, or of the declared type."""
         following = number - self._pending.steps[0].number + 1
         return self._codecs[following] if following < len(self._codecs) else self._new

@@ -1,7 +1,7 @@
-"""What a job's checkpoints remember of its states: their kinds and the types of what is stored.
+"""Recorded schemas of a job's states: their kinds, and the types of stored values.
 
-A row of a state table stays as it was written until its entry changes, or a migration rewrites the state. So what is declared
-must fit all types that values may still be stored as, not only the last one:
+A row of a state table stays as it was written until its entry changes, or a migration rewrites the state. So the declared type must
+fit all types that stored values may still have, not only the last one:
 
     version 1   Leg(at: int)                   stored: Leg(at: int)
     version 2   Leg(at: int, gate: str = "")   stored: both of them; fits, since `gate` has a default
@@ -15,32 +15,32 @@ import msgspec
 from headrace.state.type_schema import TypeSchema
 
 HISTORY_STATE = "history"
-"""The kind of a materializer's history, and the name that it has as if it were a state of the operator."""
+"""Kind of a materializer's history, and its name among the states of the operator."""
 
 
 class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One state of an operator."""
+    """Schema of one state of an operator."""
 
     kind: str
-    """value, list, map, reducing, aggregating; or history, of a materializer."""
+    """One of value, list, map, reducing, aggregating; history for a materializer."""
 
     types: tuple[TypeSchema, ...] = ()
-    """All types as which values, elements or accumulators may be stored, the last one newest. None where nobody knows."""
+    """All types that stored values, elements or accumulators may have, the newest last. None if unknown."""
 
     key_type: TypeSchema | None = None
-    """Of a map's keys."""
+    """Type of a map's keys."""
 
     version: int = 0
-    """The number of the last migration that was applied."""
+    """Number of the last applied migration."""
 
     removed: bool = False
-    """Whether the code does not declare it any more. What is stored stays."""
+    """True if the code no longer declares the state. Its stored values stay."""
 
     def __str__(self) -> str:
-        """Its newest type, as `state list` shows it."""
+        """Return the newest type, as `state list` shows it."""
         type_ = str(self.types[-1]) if self.types else "?"
         return type_ if self.key_type is None else f"{self.key_type} -> {type_}"
 
 
 StateSchemas = dict[str, dict[str, StateSchema]]
-"""The schemas by operator and state."""
+"""Schemas, by operator and state."""

@@ -1,4 +1,4 @@
-"""What is stored of an operator, and what a checkpoint has to say when that is dropped or moved to another name."""
+"""Stored data of an operator, with helpers to drop it or to move it to another name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headrace.tables.stores import ViewOf
 
 @dataclass(frozen=True, slots=True)
 class StoredOperator:
-    """What is stored of an operator: live rows by table, without empty ones, and its states that are recorded."""
+    """Stored data of an operator: number of live rows by table, without zeros, and its recorded states."""
 
     name: str
     rows: dict[str, int]
@@ -31,19 +31,19 @@ class StoredOperator:
 
     @property
     def set_aside(self) -> int:
-        """Its rows in `quarantine`, which are input and no state."""
+        """Return the number of its rows in `quarantine`, which are input and no state."""
         return self.rows.get(QUARANTINE, 0)
 
     @property
     def state_rows(self) -> dict[str, int]:
-        """Its rows in the other tables."""
+        """Return the number of its rows in each of the other tables."""
         return {table: count for table, count in self.rows.items() if table != QUARANTINE}
 
 
 def stored_operator(
     config: JobConfig, last: Checkpoint, view_of: ViewOf, schemas: StateSchemas | None, operator: str
 ) -> StoredOperator:
-    """Return what is stored of an operator. Raises `ConfigError` when there is nothing but what it set aside."""
+    """Return the stored data of an operator. Raises `ConfigError` when it has none except rows in quarantine."""
     if operator in last.offsets:
         raise ConfigError(f"'{operator}' is a source of job '{config.job}', which has no state: name a keyed operator")
     states = tuple(sorted((schemas or {}).get(operator, {})))
@@ -61,7 +61,7 @@ def stored_operator(
 def rewritten(
     job: OpenJob, table: str, operator: str, what: str, rows_of: Callable[[pa.Table], pa.Table]
 ) -> Iterator[StagedFile]:
-    """Stage what `rows_of` makes of the live rows of an operator, as files that no commit names yet."""
+    """Apply `rows_of` to the live rows of an operator, and stage the results as files that no commit names yet."""
     chunks = live_chunks(job.view, table, operator, job.last.max_parallelism)
     for number, rows in enumerate(chunks):
         for part in parts(table, rows_of(rows)):
@@ -69,7 +69,7 @@ def rewritten(
 
 
 def changed_schemas(job: OpenJob, change: Callable[[Mapping[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-    """Return the recorded schemas and keys, changed; nothing where an earlier release has recorded none."""
+    """Return the recorded schemas and keys after a change; empty if an earlier release has recorded none."""
     if job.state_schemas is None:
         return {}
     return {"state_schemas": change(job.state_schemas), "operator_keys": change(job.operator_keys)}

@@ -1,4 +1,4 @@
-"""What follows from a checkpoint for TTL (FLIP-25): the states that expire on top of it (`RowExpiry`), and what declares them."""
+"""TTL on top of a checkpoint (FLIP-25): the states that expire (`RowExpiry`), and the declarations behind them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class CommittedTtl(Protocol):
-    """What a checkpoint says of TTL."""
+    """Fields of a checkpoint that TTL depends on."""
 
     @property
     def state_ttl(self) -> TtlHistory:
-        """The history as its micro-batch knew it."""
+        """Return the history as its micro-batch knew it."""
         ...
 
     def watermark_of(self, operator: str) -> int | None:
@@ -37,9 +37,9 @@ class CommittedTtl(Protocol):
 def row_expiries(
     declared: DeclaredTtls, last: CommittedTtl, *, processing_time: int, paused_since: int | None
 ) -> list[RowExpiry]:
-    """Return the states that expire, as a micro-batch at `processing_time` on top of `last` would see them when it begins.
+    """Return the states that expire for a micro-batch that begins at `processing_time` (ms) on top of `last`.
 
-    `paused_since` is when the micro-batch before it was committed.
+    `paused_since` is when the micro-batch before it was committed (ms).
     """
     history = last.state_ttl.advanced(
         declared,
@@ -62,11 +62,11 @@ def row_expiries(
 def certain_expiries(
     declared: DeclaredTtls, last: CommittedTtl, *, processing_time: int, paused_since: int | None
 ) -> list[RowExpiry]:
-    """Return the states that expire, by clocks that no later micro-batch can find to have been too fast.
+    """Return the states that expire for certain: no later micro-batch can decide that they still live.
 
-    While a job is paused nobody knows whether the pause will become a gap. If it does, no life has run since the last
-    micro-batch; so where gaps prolong, that is as far as processing time has come. The watermark stands still meanwhile, and
-    no gap begins before it.
+    While a job is paused, the pause may still become a gap. If it does, lifetimes have not run since the last micro-batch; so with
+    gaps that prolong lifetimes, processing time counts only up to there. The watermark stands still meanwhile, and no gap begins
+    before it.
     """
     seen_now = row_expiries(declared, last, processing_time=processing_time, paused_since=paused_since)
     if paused_since is None:
@@ -80,14 +80,14 @@ def certain_expiries(
 
 
 def declared_ttls(plan: Plan) -> dict[str, StateTtl | None]:
-    """The TTL of every state that the pipeline's functions declare, by `operator.state`."""
+    """Return the TTL of every state that the pipeline's functions declare, by `operator.state`."""
     return {
         f"{stage.operator.name}.{state}": ttl for stage in plan.keyed for state, ttl in ttls_of(stage.operator).items()
     }
 
 
 def history_ttls(plan: Plan) -> dict[str, StateTtl | None]:
-    """The TTL of every materializer's history, as `operator.history`."""
+    """Return the TTL of every materializer's history, as `operator.history`."""
     return {
         f"{stage.operator.name}.{HISTORY_STATE}": stage.operator.ttl
         for stage in plan.keyed
@@ -96,7 +96,7 @@ def history_ttls(plan: Plan) -> dict[str, StateTtl | None]:
 
 
 def ttls_of(operator: object) -> dict[str, StateTtl | None]:
-    """The TTL of every state that an operator's function declares, by name."""
+    """Return the TTL of every state that an operator's function declares, by name."""
     from headrace.execution.declarations import declared_states
 
     if not isinstance(operator, Process):

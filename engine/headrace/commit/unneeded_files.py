@@ -1,4 +1,4 @@
-"""The files of a job that nobody needs: those that a vacuum may delete."""
+"""Unneeded files of a job: those that a vacuum may delete."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HOUR = 3_600_000
 
 
 class Unneeded(NamedTuple):
-    """Files that may be deleted, relative to the job's folder, and what has to be done to the logs before that."""
+    """Files that may be deleted, relative to the job's folder, and the cuts of logs to keep before that."""
 
     files: set[str]
     logs: LogCleanup
@@ -32,16 +32,16 @@ class Unneeded(NamedTuple):
 
 
 class UnneededFiles:
-    """Finds files that no kept checkpoint needs and no intent names. Folders are listed once, whatever is asked."""
+    """Finder of files that no kept checkpoint needs and no intent names. Lists each folder once."""
 
     def __init__(self, config: JobConfig, checkpoints: Sequence[Checkpoint], intents: Sequence[VacuumIntent]) -> None:
-        """`checkpoints` has all of the job; nothing is read yet."""
+        """Take all `checkpoints` of the job; read nothing yet."""
         self._config, self._checkpoints, self._intents = config, checkpoints, intents
         self._oldest = clock.now() - config.retention.hours * _HOUR
         self._old_files: Callable[[str], set[str]] = cache(self._listed)
 
     def besides(self, forks: Collection[int]) -> Unneeded:
-        """Return the files that nobody needs where branches build on the checkpoints `forks`."""
+        """Return the files that nobody needs if branches build on the checkpoints `forks`."""
         kept = KeptCheckpoints.of(self._checkpoints, self._oldest, forks)
         logs = LogCleanup(self._config, kept, self._oldest)
         cuts = [*logs.cuts()]
@@ -49,7 +49,7 @@ class UnneededFiles:
         unneeded |= self._old_files(CHECKPOINTS) - logs.checkpoint_files()
         for name in STATE_TABLES:
             unneeded |= self._old_files(name) - self._needed_files(name, kept)
-        # Attempts that died left these between their stages; outputs were published; an intent's commit failed.
+        # Left over: files between stages of dead attempts, published outputs, intents whose commit failed.
         for folder in ("transit", "outputs", INTENTS):
             unneeded |= self._old_files(folder)
         last = self._checkpoints[-1]
@@ -65,7 +65,7 @@ class UnneededFiles:
             return {f"{name}/{file}" for view in views for file in view.files()}
 
     def _listed(self, name: str) -> set[str]:
-        """Return the Parquet files in a folder of the job that are older than the retention; those of a table without its folders."""
+        """Return the Parquet files in a folder of the job that are older than the retention; for a table, not those in its subfolders."""
         recursive = name not in {CHECKPOINTS, *STATE_TABLES}
         store, root = file_system(self._config.job_folder, self._config.storage_options)
         selector = fs.FileSelector(f"{root}/{name}", allow_not_found=True, recursive=recursive)

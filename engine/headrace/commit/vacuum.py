@@ -1,4 +1,4 @@
-"""Vacuum: deleting files that no checkpoint within retention needs, and no savepoint ever."""
+"""Vacuum: delete files that no checkpoint within the retention and no savepoint needs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from headrace.tables.stores import state_view
 def vacuum(config: JobConfig, run_id: str, *, dry_run: bool = True) -> list[str]:
     """Delete files older than the retention that no kept checkpoint names; return their paths.
 
-    Kept are the checkpoints that were the last one at some time within `retention.hours`, all savepoints, and the forks of all
-    branches. Entries of the tables' logs that no kept checkpoint needs are files, too, and so are rows of `checkpoints` that a
-    compaction has replaced. The list of files is committed before the first of them is deleted (see `vacuum_intents`). Files that an
-    earlier vacuum has committed and not deleted are deleted as well. With `dry_run` nothing is written. Raises
-    `FencedError` when another run holds the job or takes it before the commit; then nothing is deleted.
+    Keeps checkpoints that were the last one at some time within `retention.hours`, all savepoints, and the forks of all branches.
+    Also deletes entries of tables' logs that no kept checkpoint needs, files of `checkpoints` that a compaction has replaced, and
+    files that an earlier vacuum has committed and not deleted. The list of files is committed before the first file is deleted (see
+    `vacuum_intents`). With `dry_run`, writes nothing. Raises `FencedError` when another run holds the job or takes it before the
+    commit; then nothing is deleted.
     """
     if dry_run:
         log = CheckpointLog(config.job_folder, config.storage_options)
@@ -52,9 +52,9 @@ def _forks(config: JobConfig) -> set[int]:
 
 
 def _needed_by_branches(config: JobConfig, listed: Collection[str], known: Collection[int]) -> set[str]:
-    """Return the files of the fork of each branch, and the tables' logs as well if there is one that was made since the files were `listed`.
+    """Return the files that the forks of branches need, and all log entries if a branch was made since the files were `listed`.
 
-    The logs are independent of what is before a fork that is `known`: see `LogCleanup.keep`.
+    For forks that are `known`, the logs do not depend on earlier entries: see `LogCleanup.keep`.
     """
     branches = Branches(config).open
     needed: set[str] = set()

@@ -23,12 +23,12 @@ from headrace.tables.files import delete_files, list_files, read_parquet, stage
 from headrace.tables.store import storage_errors
 
 INTENTS = "vacuum"
-"""The folder of the intents, in the job's folder."""
+"""Name of the folder of the intents in the job's folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class VacuumIntent:
-    """A committed intent: its own path and those of the files that it names, relative to the job's folder."""
+    """Committed intent: its own path and the paths of its files, relative to the job's folder."""
 
     path: str
     files: frozenset[str]
@@ -39,9 +39,9 @@ def commit_intent(
 ) -> None:
     """Commit that `files`, given relative to the job's folder, may be deleted.
 
-    `erased` has the ranges of checkpoints that can no longer be read then, within the retention or not; `note` says why.
+    `erased` has the ranges of checkpoints that become unreadable, within the retention or not; `note` says why.
 
-    Raises `FencedError` when another run has taken the job: then none of them may be.
+    Raises `FencedError` when another run has taken the job: then no file may be deleted.
     """
     path = _intent_path(job.next_id, job.attempt_id)
     paths = pa.table({"path": pa.array(sorted(files), pa.string())})
@@ -61,9 +61,9 @@ def open_intents(config: JobConfig, checkpoints: Sequence[Checkpoint]) -> list[V
 
 
 def complete(config: JobConfig, intent: VacuumIntent, spared: Collection[str] = ()) -> None:
-    """Delete the files that a committed intent names, and its own file at the end.
+    """Delete the files that a committed intent names, then its own file.
 
-    Those `spared` stay: branches that were made meanwhile need them. A later vacuum lists them again.
+    Files in `spared` stay: branches that were made meanwhile need them. A later vacuum lists them again.
     """
     with storage_errors(f"to delete files of the vacuum intent {config.job_folder}/{intent.path}"):
         delete_files(config.job_folder, [*sorted(intent.files.difference(spared)), intent.path], config.storage_options)

@@ -1,4 +1,4 @@
-"""Checks of what a job has committed, for the `verify` step after each run."""
+"""Checks of a job's committed tables and sinks, for the `verify` step after each run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from headrace.tables.stores import table_store
 
 
 class CheckResult(msgspec.Struct, frozen=True):
-    """The outcome of one check: what was looked at, whether it holds, and the details."""
+    """Result of one check: its name, whether it holds, and details."""
 
     check: str
     ok: bool
@@ -35,7 +35,7 @@ class CheckResult(msgspec.Struct, frozen=True):
 
 
 def verify(config: JobConfig) -> list[CheckResult]:
-    """Check the last checkpoint against the tables and sinks; changes nothing, needs no lease."""
+    """Compare the last checkpoint with the tables and sinks. Changes nothing, needs no lease."""
     log = CheckpointLog(config.job_folder, config.storage_options)
     last = log.last
     if last is None:
@@ -59,9 +59,9 @@ def _ids_grow(checkpoints: list[Checkpoint]) -> CheckResult:
 
 
 def _may_follow(number: int, checkpoint: Checkpoint) -> bool:
-    """Return whether a checkpoint may come after the one with an id: ids grow by one, by more where a line is left.
+    """Return whether a checkpoint may follow the one with id `number`.
 
-    That is a restore that reconciles job and sinks, and a promotion with what it brings: ids of the branch stay as far apart.
+    Ids grow by one. They may grow by more at a reconciliation, and at a promotion and the checkpoints that it brings.
     """
     leaves_line = checkpoint.kind in {Kind.RESTORE, Kind.PROMOTION} or not checkpoint.has_state
     return checkpoint.checkpoint_id == number + 1 or (leaves_line and checkpoint.checkpoint_id > number + 1)
@@ -111,7 +111,7 @@ def _sink(
     position = SinkPosition(config, name, log.checkpoints)
     problem = position.problem()
     if problem is not None:
-        log.refresh()  # a run may have committed and published meanwhile: look once more
+        log.refresh()  # compare once more: a run may have committed and published meanwhile
         position = SinkPosition(config, name, log.checkpoints)
         problem = position.problem()
     yield _published(name, position, problem)
@@ -149,8 +149,8 @@ def _shown(sink: ParquetFolderSink) -> CheckResult:
 
 def _sent(config: JobConfig, log: CheckpointLog) -> Iterator[CheckResult]:
     try:
-        for found in sent_messages(config, log.checkpoints):
-            yield CheckResult(f"sink {found.sink} is sent", not found.is_behind, str(found))
+        for messages in sent_messages(config, log.checkpoints):
+            yield CheckResult(f"sink {messages.sink} is sent", not messages.is_behind, str(messages))
     except StorageError as error:
         yield CheckResult("messages are sent", False, str(error))
 

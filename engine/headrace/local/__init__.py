@@ -1,4 +1,4 @@
-"""Running small slices without Spark: no JVM starts, and pyspark need not be installed."""
+"""Local runner: process small slices without Spark. It starts no JVM, and does not need pyspark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["run"]
 def run(config: JobConfig, options: RunOptions, on_event: Callable[[Event], None]) -> RunReport:
     """Run a job once in processes of this machine; return what it did.
 
-    Raises a `HeadraceError` that says who has to act; whatever was committed before it stays.
+    Raises a `HeadraceError` that says who has to act. Checkpoints committed before the error stay.
     """
     from headrace.local.runner import run as run_job
 

@@ -1,4 +1,4 @@
-"""Messages between a run and its workers: a length, and so many bytes of JSON."""
+"""Messages between a run and its workers: a length, then that many bytes of JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from headrace.spark.reports import TaskReport
 
 _LENGTH: Final = 4
-"""Bytes of a frame's length, the highest first."""
+"""Number of bytes of a frame's length, big-endian."""
 
 
 class SourceWork(msgspec.Struct, frozen=True, tag="source"):
@@ -38,7 +38,7 @@ decode_answer = msgspec.json.Decoder(TaskReport).decode
 
 
 def write_frame(stream: BinaryIO, content: bytes) -> None:
-    """Write a message. Raises `OSError` when nobody reads any more."""
+    """Write a message. Raises `OSError` when the other side is gone."""
     stream.write(len(content).to_bytes(_LENGTH, "big") + content)
     stream.flush()
 

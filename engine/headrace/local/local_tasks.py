@@ -1,4 +1,4 @@
-"""Runs the tasks of a stage in this process, one after the other."""
+"""Run the tasks of a stage in this process, one after the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark alone can do, so that a run without it refuses it."""
+"""Features that need Spark: the local runner refuses jobs with them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from headrace.plan.stages import Plan
 
 
 def only_on_spark(config: JobConfig, plan: Plan) -> Iterator[str]:
-    """Yield a sentence for each thing in a job that Spark alone can do."""
+    """Yield a sentence for each feature of a job that needs Spark."""
     if config.profile.deploy_mode == "cluster":
         yield f"the cluster profile '{config.profile.name}' has deploy_mode cluster: its driver runs on Spark's cluster"
     for source in plan.sources:
         if config.sources[source.name].format == "kafka":
-            yield f"source '{source.name}' reads a topic of Kafka, which Spark does: land it as files first, and read those"
+            yield f"source '{source.name}' reads a topic of Kafka, which needs Spark: land it as files first, and read those"
         if source.step is not None:
             yield f"source '{source.name}' has a step of Spark, .spark() or .sql(): write it as map, filter or flat_map"
     for name, sink in config.sinks.items():
         if sink.format == "kafka":
-            yield f"sink '{name}' sends its rows to a topic of Kafka, which Spark does: write them to a Delta table (format: delta)"
+            yield f"sink '{name}' sends its rows to a topic of Kafka, which needs Spark: write them to a Delta table (format: delta)"

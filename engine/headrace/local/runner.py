@@ -1,4 +1,4 @@
-"""A run of a job without Spark, on this machine."""
+"""Run of a job without Spark, on this machine."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from headrace.spark.transit import Takes
 from headrace.tables.store import storage_errors
 
 ROWS_WORTH_WORKERS: Final = 100_000
-"""Rows of a slice from which on its tasks run in processes of their own, which take most of a second to start."""
+"""Number of rows from which on a slice's tasks run in worker processes, which take most of a second to start."""
 
 
 def run(
     config: JobConfig, options: RunOptions, on_event: OnEvent, *, rows_worth_workers: int = ROWS_WORTH_WORKERS
 ) -> RunReport:
-    """Run a job once, as on Spark; return what it did. Slices of `rows_worth_workers` and more run in worker processes.
+    """Run a job once, as on Spark; return its report. Slices of `rows_worth_workers` rows and more run in worker processes.
 
-    Raises `ConfigError` for a job that Spark alone can run, before anything is done, and else as a run on Spark does.
+    Raises `ConfigError` for a job that needs Spark, before anything is done, and otherwise the errors of a run on Spark.
     """
     started = clock.monotonic()
     if problems := [*only_on_spark(config, checked_plan(config))]:
@@ -43,7 +43,7 @@ def run(
             f"{config.job} --runner spark"
         )
     tasks = TasksHere(Workers(_cores()), rows_worth_workers)
-    # What user code prints goes to standard error, as with Spark's Python workers: standard output is the command's.
+    # User code prints to standard error, as in Spark's Python workers: standard output belongs to the command.
     with redirect_stdout(sys.stderr):
         try:
             return run_on(tasks, config, options, on_event, started=started, shows_progress=True)
@@ -55,28 +55,28 @@ class TasksHere:
     """Implements `StageTasks`: small slices in this process, large ones in `workers`."""
 
     def __init__(self, workers: Workers, rows_worth_workers: int) -> None:
-        """Nothing is started yet."""
+        """Start nothing yet."""
         self.workers = workers
         self._rows_worth_workers = rows_worth_workers
         self._in_this_process = LocalTasks()
         self._tasks: StageTasks = self._in_this_process
 
     def start(self) -> None:
-        """See `StageTasks.start`."""
+        """Do nothing: workers start with their first task."""
 
     def sources(self, tasks: Sequence[SourceTask]) -> list[TaskReport]:
-        """See `StageTasks.sources`. Decides for all stages of the micro-batch where they run."""
+        """Run tasks of sources. Decides where all stages of the micro-batch run."""
         rows = sum(file.taken for task in tasks for file in task.files)
         self._tasks = self.workers if rows >= self._rows_worth_workers else self._in_this_process
         with storage_errors(f"tasks of '{', '.join(dict.fromkeys(task.source for task in tasks))}'"):
             return self._tasks.sources(tasks)
 
     def keyed(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:
-        """See `StageTasks.keyed`."""
+        """Run a keyed stage where the sources ran."""
         with storage_errors(f"tasks of '{plan_of(task.batch.code).keyed[task.stage].name}'"):
             return self._tasks.keyed(task, takes, transit)
 
 
 def _cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""The rows of a keyed task: those in its key groups, in the order that Spark's shuffle would give them."""
+"""Shares of keyed tasks: the rows of their key groups, in the order of Spark's shuffle."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from headrace.state.key_groups import key_group_range
 from headrace.tables.files import Storage, read_parquet
 
 _ROWS_AT_ONCE: Final = 20_000
-"""Rows that a task turns into records at once; as `spark.sql.execution.arrow.maxRecordsPerBatch` in the profiles."""
+"""Number of rows that a task turns into records at once, like `spark.sql.execution.arrow.maxRecordsPerBatch` in the profiles."""
 
 
 def read_transit(paths: Sequence[str], takes: Takes, storage: Storage) -> pa.Table:
-    """Return all rows in transit to a keyed stage, in no particular order."""
+    """Return all rows in transit to a keyed stage, unordered."""
     schema = transit_schema(takes)
     tables = [read_parquet(path, storage).cast(schema) for path in paths]
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
 def share_of(rows: pa.Table, index: int, batch: BatchSettings) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of task `index` by their order, in batches."""
+    """Yield the rows of task `index`, sorted, in batches."""
     groups = key_group_range(index, batch.max_parallelism, batch.parallelism)
     column = rows["key_group"]
     share = rows.filter(pc.and_(pc.greater_equal(column, groups.first), pc.less_equal(column, groups.last)))

@@ -1,7 +1,7 @@
-"""A process that runs tasks for a run without Spark, until the run closes its standard input or is gone.
+"""Worker process: runs tasks for a run without Spark, until the run closes the worker's standard input or dies.
 
-Started by `headrace.local.workers`. Work comes in on standard input, reports go out on standard output. What user code
-prints goes to standard error, as with Spark's Python workers.
+`headrace.local.workers` starts it. It reads work from standard input, and writes reports to standard output. User code prints to
+standard error, as in Spark's Python workers.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from headrace.tables.store import storage_errors
 
 
 def main() -> None:
-    """Run tasks one after the other; ends the process when the run is gone, at whatever moment."""
+    """Run tasks one after the other. Ends the process as soon as the run is gone."""
     requests, answers = _own_streams()
     without_pandas()
-    # A signal to the whole group of processes is for the run, which then ends its workers in order.
+    # A signal to the whole group of processes is meant for the run, which then ends its workers in order.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
     received: SimpleQueue[bytes] = SimpleQueue()
@@ -37,7 +37,7 @@ def main() -> None:
     def receive() -> None:
         while (frame := read_frame(requests)) is not None:
             received.put(frame)
-        os._exit(0)  # ending at any moment is safe: the run commits, and it is gone
+        os._exit(0)  # ending at any moment is safe: only the run commits, and it is gone
 
     threading.Thread(target=receive, daemon=True, name="headrace-requests").start()
     while True:
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def answered(work: Work) -> TaskReport:
-    """Run one task; return its report. What it raised is in the report."""
+    """Run one task; return its report, which includes an error of the task."""
     try:
         with without_collector(), storage_errors(f"tasks of '{work.stage}'"):
             return _run(work)
@@ -68,7 +68,7 @@ def _failed(work: Work, error: HeadraceError) -> TaskReport:
 
 
 def _own_streams() -> tuple[BinaryIO, BinaryIO]:
-    """Keep standard input and output to this module: user code gets nothing to read, and prints to standard error."""
+    """Reserve standard input and output for this module: user code reads nothing, and prints to standard error."""
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

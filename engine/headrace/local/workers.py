@@ -1,4 +1,4 @@
-"""Runs the tasks of a stage in processes of their own, as many at once as there are cores."""
+"""Run the tasks of a stage in worker processes, one for each core at a time."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ from headrace.spark.stage_tasks import checked
 from headrace.spark.transit import Takes
 
 _TRIES: Final = 4
-"""How often a task is tried whose process dies; as in Spark."""
+"""Number of tries of a task whose process dies, as in Spark."""
 
 
 class Workers:
-    """Implements `StageTasks`. Processes start when they are needed, serve all stages, and end with `close`."""
+    """Implements `StageTasks`. Processes start when needed, serve all stages, and end with `close`."""
 
     def __init__(self, processes: int) -> None:
-        """Nothing is started yet; at most so many `processes` run at once."""
+        """Start nothing yet. At most `processes` processes run at once."""
         self._processes = processes
         self._idle: list[_Worker] = []
         self._busy: dict[_Worker, Work] = {}
 
     def start(self) -> None:
-        """See `StageTasks.start`: the first tasks start the processes."""
+        """Do nothing: the first tasks start the processes."""
 
     def sources(self, tasks: Sequence[SourceTask]) -> list[TaskReport]:
-        """See `StageTasks.sources`."""
+        """Run tasks of sources in worker processes."""
         works = [SourceWork(task.source, at, msgspec.Raw(encode_report(task))) for at, task in enumerate(tasks)]
         return self._run(works)
 
     def keyed(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:  # noqa: ARG002 - workers know them
-        """See `StageTasks.keyed`."""
+        """Run a keyed stage in worker processes."""
         payload, stage = msgspec.Raw(encode_report(task)), plan_of(task.batch.code).keyed[task.stage].name
         return self._run([KeyedWork(stage, at, payload, tuple(transit)) for at in range(task.batch.parallelism)])
 
     def close(self) -> None:
-        """End all processes, also those that work."""
+        """End all processes, also busy ones."""
         for worker in (*self._idle, *self._busy):
             worker.end()
         self._idle.clear()
         self._busy.clear()
 
     def _run(self, works: Sequence[Work]) -> list[TaskReport]:
-        """Run all works; return their reports. Raises `ClusterError` when the processes of one of them die again and again."""
+        """Run all tasks; return their reports. Raises `ClusterError` when the processes of a task die too often."""
         waiting, reports, deaths = deque(works), list[TaskReport](), Counter[int]()
         with selectors.DefaultSelector() as answers:
             while len(reports) < len(works):
@@ -83,7 +83,7 @@ class Workers:
 
 
 def _check_deaths(code: int, deaths: int, stage: str) -> None:
-    """Raise `ClusterError` unless the task whose process has ended with `code` is to be tried again."""
+    """Raise `ClusterError` if a task, whose process has ended with `code`, has no tries left."""
     if deaths >= _TRIES:
         msg = (
             f"worker processes of the local runner died {deaths} times in the tasks of '{stage}', the last one with exit code "
@@ -95,31 +95,31 @@ def _check_deaths(code: int, deaths: int, stage: str) -> None:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Worker:
-    """One process."""
+    """One worker process."""
 
     process: subprocess.Popen[bytes]
 
     @classmethod
     def started(cls) -> _Worker:
-        """Start a process that finds the modules that this one finds."""
+        """Start a process with the same module path as this one."""
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         line = [sys.executable, "-c", "from headrace.local.worker import main; main()"]
         return cls(subprocess.Popen(line, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
 
     @property
     def answers(self) -> BinaryIO:
-        """The stream of its reports."""
+        """Return the stream of the process's reports."""
         return cast("BinaryIO", self.process.stdout)
 
     def give(self, work: Work) -> None:
-        """Let it begin with some work. A process that has died meanwhile is found out where its report is read."""
+        """Send work to the process. If it has died, `report` notices."""
         try:
             write_frame(cast("BinaryIO", self.process.stdin), encode_work(work))
         except OSError:
             self.process.kill()
 
     def report(self) -> TaskReport | None:
-        """Wait for the report on the work that it was given; None if it died."""
+        """Wait for the report on the last work; None if the process died."""
         frame = read_frame(self.answers)
         return None if frame is None else decode_answer(frame)
 
@@ -128,6 +128,6 @@ class _Worker:
         self.process.kill()
         code = self.process.wait()
         for stream in (self.process.stdin, self.process.stdout):
-            with suppress(OSError):  # what it was given and did not read
+            with suppress(OSError):  # work that the process did not read
                 cast("BinaryIO", stream).close()
         return code

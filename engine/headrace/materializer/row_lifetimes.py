@@ -1,4 +1,4 @@
-"""When rows of a history end without a retraction: by their TTL, or by a conflict that the watermark decides (FLIP-544, FLIP-558).
+"""Lifetimes of rows in a history that end without a retraction: by their TTL, or by a conflict that the watermark decides (FLIP-544, FLIP-558).
 
 A row is expired once its insertion plus the TTL is at or before the clock: the last watermark before the record that
 reads it, or the processing time of the micro-batch. Its insertion is its arrival, but never before that of an earlier

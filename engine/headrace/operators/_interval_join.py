@@ -1,4 +1,4 @@
-"""The interval join: pairs of records that are near each other in event time, and with an outer join, records without a match."""
+"""Interval join: pairs of records that are near each other in event time, and with an outer join, records without a match."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _Side(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The beginning of the namespaces of its timers."""
+        """Return the beginning of the namespaces of its timers."""
         return "right" if self.number else "left"
 
 

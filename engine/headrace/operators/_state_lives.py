@@ -1,4 +1,4 @@
-"""When the state of an operator is freed, as `headrace explain` shows it."""
+"""Lifetimes of an operator's state, as `headrace explain` shows it."""
 
 from __future__ import annotations
 

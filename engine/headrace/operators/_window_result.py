@@ -10,7 +10,7 @@ from headrace.operators._accumulators import Change
 
 
 class WindowResult(abc.ABC):
-    """How the result of a window is made of its records. A *part* is the stored form of some of them, and may be changed in place."""
+    """Computation of a window's result from its records. A *part* is the stored form of some of them, and may be changed in place."""
 
     takes: type[Struct]
     """Type of the records."""

@@ -1,4 +1,4 @@
-"""What Spark needs beside Python packages: a Java, Delta's jars, a pyspark that fits them.
+"""Provision of Spark's needs beside Python packages: Java, Delta's jars, a pyspark that fits them.
 
-Uses the standard library alone: setup/environment.py imports it before anything is installed.
+Uses only the standard library: setup/environment.py imports it before anything is installed.
 """

@@ -1,4 +1,4 @@
-"""The jars that Spark needs for Delta tables, S3 and Kafka, and how to fetch them."""
+"""Jars that Spark needs for Delta tables, S3 and Kafka: find and fetch them."""
 
 from __future__ import annotations
 

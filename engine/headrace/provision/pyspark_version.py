@@ -1,4 +1,4 @@
-"""Whether the Spark that is installed fits Delta's jars."""
+"""Check that the installed pyspark fits Delta's jars."""
 
 from __future__ import annotations
 

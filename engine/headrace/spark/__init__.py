@@ -18,7 +18,7 @@ __all__ = ["Event", "RunOptions", "RunReport", "run"]
 def run(config: JobConfig, options: RunOptions, on_event: Callable[[Event], None]) -> RunReport:
     """Run a job once; return what it did.
 
-    Raises a `HeadraceError` that says who has to act; whatever was committed before it stays.
+    Raises a `HeadraceError` that says who has to act. Checkpoints committed before the error stay.
     """
     check_pyspark()
     from headrace.spark.runner import run as run_job

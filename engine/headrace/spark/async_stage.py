@@ -1,4 +1,4 @@
-"""Async waits in one task: what earlier micro-batches have left is taken up, and what is left now is stored."""
+"""Async waits in one task: resume elements that earlier micro-batches have left, and store those left now."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from headrace.tables.schemas import ASYNC_REQUESTS, QUARANTINE
 
 @dataclass(slots=True)
 class AsyncStage:
-    """The async waits of one task."""
+    """Async waits of one task."""
 
     batch: BatchSettings
     settings: AsyncSettings
@@ -46,7 +46,7 @@ class AsyncStage:
     runner: asyncio.Runner = field(init=False)
 
     def __enter__(self) -> Self:
-        """Open the task's loop. All waits of a source's stage run on it: they share limits, which belong to one loop."""
+        """Open the task's event loop. All waits of a source's stage run on it, since they share limits, which belong to one loop."""
         self.runner = asyncio.Runner()
         return self
 
@@ -59,9 +59,9 @@ class AsyncStage:
         resumed = self._resumed(wait)
         operator = self._operator(wait, len(emitted) + len(resumed))
         answered = self.runner.run(operator.run_async(emitted, resumed))
-        for one in [*operator.pending, *operator.quarantined]:
-            if one.sequence is None:
-                one.key_json = b"%d" % int.from_bytes(one.emitted.order[:8])
+        for element in [*operator.pending, *operator.quarantined]:
+            if element.sequence is None:
+                element.key_json = b"%d" % int.from_bytes(element.emitted.order[:8])
         self._keep(operator)
         return answered
 
@@ -78,7 +78,7 @@ class AsyncStage:
         return emitted
 
     def _operator(self, wait: AsyncWait, of: int | None = None) -> AsyncWaitOperator:
-        """Return the operator in this task; `of` elements are to go through it, if that is known."""
+        """Return the wait's operator in this task. `of` is the number of elements that will go through it, None if unknown."""
         settings = self.settings
         operator = AsyncWaitOperator(
             configured(wait, settings),
@@ -91,7 +91,7 @@ class AsyncStage:
         return operator
 
     def _limit(self, service: str | None) -> ServiceLimit | None:
-        """One for all waits of the task that name the service."""
+        """Return the limit of a service. All waits of the task that name the service share it."""
         if service is None or service not in self.settings.limits:
             return None
         if service not in self.limits:
@@ -105,7 +105,7 @@ class AsyncStage:
         version = batch.versions[ASYNC_REQUESTS]
         rows = load_waiting_elements(batch.job_folder, version, wait.name, self.key_groups, storage=batch.storage)
         try:
-            found = loaded(rows, input_type(wait.function), output_type(wait.function))
+            elements = loaded(rows, input_type(wait.function), output_type(wait.function))
         except msgspec.MsgspecError as error:
             msg = (
                 f"an element that waits for operator '{wait.name}' does not fit its record types any more: {error}. Add fields "
@@ -113,27 +113,27 @@ class AsyncStage:
                 "JOB): headrace run JOB --finish"
             )
             raise StateSchemaError(msg) from error
-        _check_keys(wait, found)
-        return found
+        _check_keys(wait, elements)
+        return elements
 
     def _keep(self, operator: AsyncWaitOperator) -> None:
-        """Store what is left, and tell the driver how far the operator has come."""
+        """Store the remaining elements, and report the operator's progress to the driver."""
         wait, output, report = operator.operator, self.output, self.output.report
         changelog = Changelog(wait.name, self.batch.checkpoint_id, self.batch.max_parallelism)
         rows, deleted = waiting_element_rows(operator.pending, operator.settled, self.batch.checkpoint_id)
         _check_rows(wait, [row for row, is_gone in zip(rows, deleted, strict=True) if not is_gone])
         output.state(ASYNC_REQUESTS, changelog.requests(rows, deleted))
-        output.state(QUARANTINE, changelog.quarantine([_given_up(wait, one) for one in operator.quarantined]))
-        made = report.services[wait.name] = operator.metrics
+        output.state(QUARANTINE, changelog.quarantine([_given_up(wait, element) for element in operator.quarantined]))
+        metrics = report.services[wait.name] = operator.metrics
         output.count(
-            requests=made.elements,
-            retries=made.retries,
-            timeouts=made.timeouts,
-            parked=made.parked,
+            requests=metrics.elements,
+            retries=metrics.retries,
+            timeouts=metrics.timeouts,
+            parked=metrics.parked,
             quarantined=len(operator.quarantined),
         )
         report.pending += len(operator.pending)
-        waiting = [one for one in operator.pending if not one.is_done]
+        waiting = [element for element in operator.pending if not element.is_done]
         if not waiting:
             return
         first = waiting[0].emitted.order
@@ -141,13 +141,13 @@ class AsyncStage:
             report.cuts[wait.name] = first
         elif wait.mode is not OutputMode.UNORDERED_PROCESSING_TIME:
             report.blocks[wait.name] = first
-        now, probe = clock.now(), made.open_until or 0
-        due = min(max(one.next_attempt_at or now, probe) for one in _next_called(wait, waiting))
+        now, probe = clock.now(), metrics.open_until or 0
+        due = min(max(element.next_attempt_at or now, probe) for element in _next_called(wait, waiting))
         report.due = due if report.due is None else min(report.due, due)
 
 
 def _progress(operator: AsyncWaitOperator, of: int | None) -> TaskProgress:
-    """Return how far a wait has come. An element that is left to a later micro-batch is done for this one."""
+    """Return the progress of a wait. An element that is left to a later micro-batch counts as done for this one."""
     attempts = operator.attempts
     under_way, retrying = (0, 0) if attempts is None else (len(attempts.under_way), len(attempts.retrying))
     return TaskProgress(
@@ -160,10 +160,10 @@ def _progress(operator: AsyncWaitOperator, of: int | None) -> TaskProgress:
 
 
 def _next_called(wait: AsyncWait, waiting: Sequence[AsyncElement]) -> Iterable[AsyncElement]:
-    """Those whose turn it is: with keys the first of each, and the others when that is done."""
+    """Return the elements that may be called next: with keys, the first of each key."""
     if wait.mode is not OutputMode.KEYED_ORDERED:
         return waiting
-    return {one.key_json: one for one in reversed(waiting)}.values()
+    return {element.key_json: element for element in reversed(waiting)}.values()
 
 
 def _check_rows(wait: AsyncWait, rows: Sequence[StoredElement]) -> None:
@@ -173,7 +173,7 @@ def _check_rows(wait: AsyncWait, rows: Sequence[StoredElement]) -> None:
             check_stored(row, takes, gives)
         except msgspec.MsgspecError as error:
             msg = (
-                f"it has to wait in async_requests, but what it came as, or its answer {row.result!s:.300}, does not fit "
+                f"it has to wait in async_requests, but the element, or its answer {row.result!s:.300}, does not fit "
                 f"{takes.__name__} and {gives.__name__}: {error}. (JSON has no NaN and no infinity: they become null.)"
             )
             raise UserFunctionError(wait.name, None, row.element[:500], msg) from error
@@ -188,15 +188,15 @@ def _check_keys(wait: AsyncWait, resumed: Sequence[AsyncElement]) -> None:
         if key != element.key_json:
             msg = (
                 f"an element that waits for operator '{wait.name}' was taken in as {element.key_json.decode()}, and by "
-                f"key_by('{wait.key}') it is {key.decode()}: the operator's mode or key is another one now, in which elements "
-                "would overtake each other. Go back to what it was and let that finish what waits (headrace run JOB --finish), or "
+                f"key_by('{wait.key}') it is {key.decode()}: the operator's mode or key has changed, so elements "
+                "would overtake each other. Go back to the former code and let it finish what waits (headrace run JOB --finish), or "
                 "restore to a checkpoint before they came."
             )
             raise StateSchemaError(msg)
 
 
 def configured(wait: AsyncWait, settings: AsyncSettings) -> AsyncWait:
-    """An operator with what the job's file overrules."""
+    """Return an operator with the settings of the job's file that override the pipeline's."""
     given = settings.overrides.get(wait.name, {})
     changes: dict[str, Any] = {
         name: timedelta(seconds=value) if name in {"timeout", "park_after"} else value

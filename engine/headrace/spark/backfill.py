@@ -1,4 +1,4 @@
-"""A backfill: past intervals are computed again on a branch, compared with the live tables, and promoted as the job's file says."""
+"""Backfill: compute past intervals again on a branch, compare it with the live tables, and promote it as the job's file says."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from headrace.spark.backfill_plan import BackfillPlan, refuse_changed_input
 from headrace.spark.options import RunOptions, RunReport
 
 RunBranch = Callable[[JobConfig, RunOptions], RunReport]
-"""Runs a branch once, as `headrace.spark.run` does."""
+"""Function that runs a branch once, as `headrace.spark.run` does."""
 
 
 class BackfillOutcome(StrEnum):
-    """How a backfill has ended."""
+    """Outcome of a call of a backfill."""
 
     UNFINISHED = "unfinished"
-    """It ran into a limit. The same command goes on."""
+    """A limit ended it. The same command continues it."""
     WAITING = "waiting"
-    """More elements wait for services than on the live line. The same command goes on."""
+    """More elements wait for services than on the live line. The same command continues it."""
     NEEDS_APPROVAL = "needs_approval"
-    """The branch is through, and waits for somebody to promote it."""
+    """The branch is complete, and waits for somebody to promote it."""
     PROMOTED = "promoted"
     """The live tables have the result."""
     COMPARED = "compared"
-    """The branch is through, and the job's file says that it is not promoted."""
+    """The branch is complete, and the job's file says not to promote it."""
 
 
 _OUTCOMES = {
@@ -49,7 +49,7 @@ _OUTCOMES = {
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How a branch differs from the live job: both at their last checkpoints, and the tables that differ."""
+    """Comparison of a branch with the live job: the last checkpoints of both, and the tables that differ."""
 
     live: JobAtCheckpoint
     branch: JobAtCheckpoint
@@ -58,19 +58,19 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class BackfillResult:
-    """What a backfill has done: the last run of its branch, and what came of it."""
+    """Result of a backfill: the last run of its branch, and the outcome."""
 
     outcome: BackfillOutcome
     report: RunReport
     comparison: Comparison | None = None
-    """None while the branch is not through."""
+    """Comparison with the live job; None until the branch is complete."""
     promotion: int | None = None
-    """The live checkpoint that has the result, once it is promoted."""
+    """Live checkpoint of the promotion; None before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backfill:
-    """Carries out a plan. `options` are those of the branch's runs; their interval is the plan's."""
+    """Execution of a plan. `options` are those of the branch's runs, with the interval of the plan."""
 
     config: JobConfig
     code: Plan
@@ -78,13 +78,14 @@ class Backfill:
     options: RunOptions
     run_branch: RunBranch
     limit: int = 20
-    """Rows of each table that the comparison has."""
+    """Number of rows of each table in the comparison."""
 
     def run(self) -> BackfillResult:
-        """Fork the branch if it is not there, run it up to the live head, compare, and do what the job's file says.
+        """Fork the branch if it is missing, run it up to the live head, compare it, and promote it if the job's file says so.
 
-        It leaves no trace but the branch: after a crash anywhere the same command goes on. Raises what `fork` and runs of the branch
-        raise, and `SourceError` when input has changed that the branch took in; the live tables are then as before.
+        Writes only to the branch until the promotion: after a crash at any point, the same command continues. Raises the errors of
+        `fork` and of the branch's runs, and `SourceError` when input has changed that the branch took in; the live tables are then
+        unchanged.
         """
         plan = self.plan
         if not self.options.allow_effects:
@@ -125,12 +126,12 @@ class Backfill:
         return Comparison(live, branch, tuple(differences(live, branch, limit=self.limit)))
 
     def _promoted(self, report: RunReport, comparison: Comparison) -> BackfillResult:
-        """Promote the branch. The job may have gone on since: the branch catches up while it holds the job."""
+        """Promote the branch. If the job has taken in more input since, the branch catches up while this call holds the job."""
         with promoting(self.config, self.plan.name, self.options.run_id) as promotion:
             if promotion.is_behind:
                 report = self._catch_up()
                 if report.stopped_because != "interval":
                     return BackfillResult(BackfillOutcome.UNFINISHED, report, comparison)
                 self._check_input()
-            made = promotion.promote()
-        return BackfillResult(BackfillOutcome.PROMOTED, report, comparison, made.checkpoint_id)
+            checkpoint = promotion.promote()
+        return BackfillResult(BackfillOutcome.PROMOTED, report, comparison, checkpoint.checkpoint_id)

@@ -1,4 +1,4 @@
-"""The plan of a backfill: where its branch forks, what the branch takes in, and what that will cost. Reads, and changes nothing."""
+"""Plan of a backfill: the fork of its branch, the input to take in, and the expected cost. Planning changes nothing."""
 
 from __future__ import annotations
 
@@ -34,41 +34,41 @@ from headrace.spark.replay import Step, branch_replay
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a backfill has before it, by what the live job needed for the same micro-batches."""
+    """Expected cost of a backfill, from the metrics of the live job's same micro-batches."""
 
     files: int
-    """Files that are there now."""
+    """Number of files that exist now."""
     rows: int
     seconds: float
     calls: Mapping[str, int]
-    """Calls by async operator. The live line keeps no answers: a replay calls again."""
+    """Number of calls by async operator. The live line keeps no answers, so a replay calls again."""
     sinks: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillPlan:
-    """What a backfill is about to do: `asked` ends where the job stands, at the latest."""
+    """Plan of a backfill. The interval `asked` ends at the job's position at the latest."""
 
     name: str
     asked: Interval
     fork_id: int
     begins_at: int | None
-    """From where on input is taken in again (ms); None: from the beginning."""
+    """Moment from which on input is taken in again (ms); None: from the beginning."""
     branch: Branch | None
-    """The branch that it goes on with; None if it begins one."""
+    """Branch to continue; None to make a new one."""
     changes: tuple[InputChange, ...]
-    """Input that is not what the job took in, the earliest first."""
+    """Changes of the job's input since it was taken in, the earliest first."""
     reason: InputChange | None
-    """The change that moved the fork before the interval; None if none did."""
+    """Change of input that moved the fork before the interval; None without one."""
     steps: tuple[Step, ...]
-    """What the branch has to take in, one micro-batch each."""
+    """Steps that the branch has to take in, one micro-batch each."""
     estimate: Estimate
     replaced: Branch | None = None
-    """The branch that is dropped first; None if none is."""
+    """Branch to drop first; None if there is none."""
 
 
 class _AnyRun(NamedTuple):
-    """A run that has written no checkpoint."""
+    """Run that has written no checkpoint."""
 
     run_id: str = ""
     attempt_id: str = ""
@@ -77,13 +77,13 @@ class _AnyRun(NamedTuple):
 def plan_backfill(
     config: JobConfig, plan: Plan, wanted: Interval, name: str | None = None, *, renews: bool = False
 ) -> BackfillPlan:
-    """Return the plan of a backfill, or of what is left of one that is open.
+    """Return the plan of a backfill, or of the remaining part of an open one.
 
-    With `renews`, an open backfill of that name that cannot take in the interval, that ran with other code or settings than the job's
-    file has today, or has taken in input that changed since, is replaced by one that is asked for the intervals of both.
+    With `renews`, the plan replaces an open backfill with this name if it cannot take in the interval, ran with other code or settings
+    than the job's file has today, or has taken in input that changed since. The new one takes in the intervals of both.
 
-    Raises `ConfigError` for a job that never ran, has sources without intervals, or has another backfill open; `IntervalError` for
-    an interval that was not taken in yet; `SourceError` when a folder is gone, or input of an open backfill has changed.
+    Raises `ConfigError` for a job that never ran, has sources without intervals, or has another open backfill; `IntervalError` for
+    an interval that the job has not taken in yet; `SourceError` when a folder is gone, or input of an open backfill has changed.
     """
     log = log_of(config)
     if log.last is None:
@@ -132,7 +132,7 @@ def plan_backfill(
 
 
 def _line_of(config: JobConfig, branch: Branch, line: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
-    """Return the line of a branch; where its fork broke off, the job's up to the fork."""
+    """Return the line of a branch; if its fork was interrupted, the job's line up to the fork."""
     return log_of(config.on_branch(branch.name)).lineage.line or Lineage(line, branch.fork_id).line
 
 
@@ -143,7 +143,7 @@ def _stale_branch(
     line: Sequence[Checkpoint],
     listed: Mapping[str, Sequence[ListedFile]],
 ) -> Branch | None:
-    """Return the open backfill of a name if it cannot go on with `asked`; None if it can, or there is none."""
+    """Return the open backfill with a name if it cannot continue with `asked`; None if it can, or there is none."""
     branch = open_branch(config, name)
     if branch is None:
         return None
@@ -158,19 +158,19 @@ def _stale_branch(
 def refuse_changed_input(
     config: JobConfig, name: str, line: Sequence[Checkpoint], listed: Mapping[str, Sequence[ListedFile]]
 ) -> None:
-    """Raise `SourceError` when the input of a branch is not what the branch has taken in any more. `line` is the branch's."""
+    """Raise `SourceError` if input that a branch has taken in has changed since. `line` is the branch's."""
     changes = input_changes(line, listed)
     if changes:
         more = f" ({len(changes)} such files)" if len(changes) > 1 else ""
         msg = (
             f"the input of branch '{name}' changed again: {changes[0]}{more}. The live tables were not changed, and the branch cannot "
-            f"go back. Drop it and run the backfill again, which takes in what is there now: 'headrace branch drop {config.job} {name}'."
+            f"go back. Drop it, then run the backfill again to take in the present files: 'headrace branch drop {config.job} {name}'."
         )
         raise SourceError(msg)
 
 
 def _taken_in(config: JobConfig, wanted: Interval, line: Sequence[Checkpoint]) -> Interval:
-    """Return the part of an interval that the job has taken in. Raises `IntervalError` when that is nothing."""
+    """Return the part of an interval that the job has taken in. Raises `IntervalError` if the part is empty."""
     position = position_of(line)
     if position is None or wanted.start >= position:
         reached = (
@@ -203,12 +203,12 @@ def _fork_of(
 
 
 def _with_state(line: Sequence[Checkpoint]) -> int:
-    """Return the last checkpoint of a line whose state is in the tables: a promotion brings checkpoints that have none."""
+    """Return the last checkpoint of a line whose state is in the tables: checkpoints that a promotion brought have none."""
     return next(checkpoint.checkpoint_id for checkpoint in reversed(line) if checkpoint.has_state)
 
 
 def _behind(line: Sequence[Checkpoint], fork_id: int, reached: int | None) -> list[Checkpoint]:
-    """Return the checkpoints behind the fork of which a branch that has come to `reached` lacks something."""
+    """Return the checkpoints after the fork whose input a branch at position `reached` lacks in part or whole."""
     behind = [checkpoint for checkpoint in line if checkpoint.checkpoint_id > fork_id]
     return [
         checkpoint
@@ -218,7 +218,7 @@ def _behind(line: Sequence[Checkpoint], fork_id: int, reached: int | None) -> li
 
 
 def _files_between(listed: Mapping[str, Sequence[ListedFile]], start: int | None, end: int | None) -> int:
-    intervals = (one.interval for files in listed.values() for one in files)
+    intervals = (file.interval for files in listed.values() for file in files)
     return sum(
         interval is not None and (start is None or interval.start >= start) and (end is None or interval.start < end)
         for interval in intervals
@@ -231,12 +231,14 @@ def _estimate(checkpoints: Iterable[Checkpoint], files: int, all_sinks: Iterable
     for checkpoint in checkpoints:
         sinks |= {name for name, outputs in checkpoint.outputs.items() if outputs}
         if checkpoint.kind is Kind.PROMOTION:
-            sinks |= {*all_sinks}  # it has net changes alone
+            sinks |= {*all_sinks}  # a promotion has only net changes
             continue  # and the metrics of the micro-batches that it has brought
         metrics = checkpoint.metrics
         rows += metrics.get("rows_in", 0)
         seconds += metrics.get("seconds", {}).get("run", 0.0)
-        calls.update({name: made.get("calls", 0) for name, made in metrics.get("services", {}).items()})
+        calls.update(
+            {name: service_metrics.get("calls", 0) for name, service_metrics in metrics.get("services", {}).items()}
+        )
     return Estimate(
         files, rows, round(seconds, 1), {name: count for name, count in calls.items() if count}, tuple(sorted(sinks))
     )

@@ -1,4 +1,4 @@
-"""A request for a backfill: it joins the open one of its name, or begins one."""
+"""Request for a backfill: continue the open one with its name, or begin a new one."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from headrace.spark.options import RunOptions
 
 @dataclass(frozen=True, slots=True)
 class BackfillRequest:
-    """Asks for a backfill of an interval on the branch `name`."""
+    """Request for a backfill of an interval on the branch `name`."""
 
     config: JobConfig
     asked: Interval
     name: str
     renews: bool = False
-    """Replace an open backfill of that name that cannot go on; see `plan_backfill`."""
+    """Replace an open backfill with this name that cannot continue; see `plan_backfill`."""
     only_open: bool = False
-    """Never begin a branch: do nothing when none of that name is open."""
+    """Never begin a branch: do nothing if none with this name is open."""
 
     def plan(self) -> BackfillPlan:
-        """Return what is to be done. Nothing is changed. Raises what `plan_backfill` raises."""
+        """Return the plan. Changes nothing. Raises the errors of `plan_backfill`."""
         return plan_backfill(self.config, checked_plan(self.config), self.asked, self.name, renews=self.renews)
 
     def run(
         self, options: RunOptions, run_branch: RunBranch, limit: int = 20
     ) -> tuple[BackfillPlan, BackfillResult] | None:
-        """Carry it out as far as it gets; return the plan and what came of it. None: no branch is open, and none was begun.
+        """Run the backfill as far as it gets; return plan and result. None: no branch was open, and none was begun.
 
-        A promotion that broke off behind its commit is finished first. Raises what `plan` and `Backfill.run` raise.
+        First finishes a promotion that was interrupted after its commit. Raises the errors of `plan` and `Backfill.run`.
         """
         settle_promotion(self.config, self.name, options.run_id)
         if self.only_open and open_branch(self.config, self.name) is None:

@@ -1,4 +1,4 @@
-"""Results of a micro-batch, put together from the reports of its tasks."""
+"""Result of a micro-batch, combined from the reports of its tasks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headrace.tables.files import StagedFile
 
 @dataclass(slots=True)
 class BatchResult:
-    """Collects what the stages of a micro-batch leave behind, for the commit."""
+    """Collector of the files and metrics of a micro-batch's stages, for the commit."""
 
     files: dict[str, list[StagedFile]] = field(default_factory=dict)
     outputs: dict[str, list[OutputFile]] = field(default_factory=dict)
@@ -36,9 +36,9 @@ class BatchResult:
     seconds: dict[str, float] = field(default_factory=dict)
     lines: dict[Group, LineResult] = field(default_factory=dict)
     cuts: dict[str, bytes] = field(default_factory=dict)
-    """By operator that did not come to the end: up to where it did."""
+    """Place that an operator has reached, by operator; only of operators that did not finish."""
     blocks: dict[str, bytes] = field(default_factory=dict)
-    """By operator: its first element that waits and lets others pass."""
+    """First waiting element that lets others pass, by operator."""
     held: int = 0
     pending: int = 0
     due: int | None = None
@@ -46,12 +46,12 @@ class BatchResult:
 
     @property
     def watermark(self) -> int | None:
-        """Return the earliest of the lines' watermarks; None as long as one has none."""
+        """Return the earliest of the lines' watermarks; None while a line has none."""
         seen = [line.seen for line in self.lines.values()]
         return None if None in seen else min(cast("list[int]", seen), default=None)
 
     def add(self, operator: str, reports: Sequence[TaskReport]) -> None:
-        """Take in the reports of a stage."""
+        """Add the reports of a stage."""
         copies: dict[str, str] = {}
         if fired := [report.timers_fired for report in reports if report.timers_fired]:
             clocks = set.intersection(*map(set, fired))
@@ -74,9 +74,9 @@ class BatchResult:
             self.local_copies[operator] = copies
 
     def cut_behind(self, operators: Iterable[str], watermarks: Watermarks) -> bytes | None:
-        """Return up to where operators have come, the earliest of them; None if that is everything.
+        """Return the earliest place that one of the operators has reached; None if all have finished.
 
-        One with an element that waits and lets others pass comes no further than to the first watermark after that element.
+        An operator with a waiting element that lets others pass has reached at most the first watermark after that element.
         """
         cut: bytes | None = None
         for name in operators:
@@ -86,7 +86,7 @@ class BatchResult:
         return cut
 
     def offsets_after(self, former: Mapping[str, SourceOffset], taken: Slice) -> dict[str, SourceOffset]:
-        """Return the offsets behind a slice, from the `former` ones. Each source says what holds of its line, and of the whole job."""
+        """Return the offsets after a slice, from the `former` ones. Each has also values of its line, and of the whole job."""
         held = self.held > 0 or any(line.repeated for line in self.lines.values())
         lines = {name: line for names, line in self.lines.items() for name in names}
         offsets: dict[str, SourceOffset] = {}
@@ -111,7 +111,7 @@ class BatchResult:
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
-        """Measure a phase."""
+        """Measure the time of the block as a phase."""
         started = clock.monotonic()
         yield
         self.seconds[phase] = self.seconds.get(phase, 0.0) + clock.monotonic() - started
@@ -120,8 +120,8 @@ class BatchResult:
 _Comparable = TypeVar("_Comparable", int, bytes)
 
 
-def _earlier(one: _Comparable | None, other: _Comparable | None) -> _Comparable | None:
-    return min((value for value in (one, other) if value is not None), default=None)
+def _earlier(first: _Comparable | None, other: _Comparable | None) -> _Comparable | None:
+    return min((value for value in (first, other) if value is not None), default=None)
 
 
 def _extend(into: dict[str, list[Any]], more: Mapping[str, list[Any]]) -> None:

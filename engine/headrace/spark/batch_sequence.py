@@ -1,4 +1,4 @@
-"""Micro-batches of one run, one after the other: made, committed, and limited by time, number and signals."""
+"""Sequence of a run's micro-batches: make and commit one after the other, within limits of time and number, until a signal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from headrace.tables.files import remove_file, remove_folder, touch
 
 @dataclass(slots=True)
 class BatchSequence:
-    """Makes the micro-batches of a run that began at `begun` (s, monotonic); `committed` has its checkpoints."""
+    """Micro-batches of a run that began at `begun` (s, monotonic). `committed` has their checkpoints."""
 
     tasks: StageTasks
     job: OpenJob
@@ -48,13 +48,13 @@ class BatchSequence:
     committed: list[Checkpoint] = field(default_factory=list)
 
     def total(self, metric: str) -> int:
-        """Add up a metric of all checkpoints of the run."""
+        """Return the sum of a metric over all checkpoints of the run."""
         return sum(cast("int", checkpoint.metrics.get(metric, 0)) for checkpoint in self.committed)
 
     def stop(self) -> None:
-        """End the run soon: tasks hold what has not begun, and the micro-batch is committed."""
+        """End the run soon: tasks hold elements not begun yet, and the micro-batch is committed."""
         self.stopping.set()
-        with suppress(OSError):  # without the file the run ends after this micro-batch
+        with suppress(OSError):  # without the file, tasks finish their micro-batch
             touch(self._stop_file(), self.config.storage_options)
 
     def clean_up(self) -> None:
@@ -67,28 +67,28 @@ class BatchSequence:
         return stop_file(self.config.job_folder, self.job.attempt_id)
 
     def limit(self) -> StoppedBecause | None:
-        """Return why no further micro-batch may begin; None if one may."""
+        """Return the reason why no further micro-batch may begin; None if one may."""
         if self.stopping.is_set():
             return "terminated"
         batches = self.options.max_batches
-        made = sum(checkpoint.kind is Kind.BATCH for checkpoint in self.committed)
-        if batches is not None and made >= batches:
+        made_batches = sum(checkpoint.kind is Kind.BATCH for checkpoint in self.committed)
+        if batches is not None and made_batches >= batches:
             return "max_batches"
         return "budget" if self.seconds_left() <= 0 else None
 
     def seconds_left(self) -> float:
-        """Return for how long the run may go on."""
+        """Return how long the run may still last (s)."""
         configured = self.config.run.budget.total_seconds()
         budget = configured if self.options.budget is None else self.options.budget
         return budget - (clock.monotonic() - self.begun)
 
     def stop_at(self) -> int:
         """Return when the tasks of a micro-batch that begins now have to stop (ms)."""
-        # The stop file of a micro-batch before this one is gone with that.
+        # The stop file of an earlier micro-batch was removed with it.
         return 0 if self.stopping.is_set() else clock.now() + round(self.seconds_left() * 1000)
 
     def standing(self, follows: Checkpoint | None = None) -> JobPosition:
-        """Return where the job stands, for the plan of the next slice: of one of its own, or of one that `follows` the job's."""
+        """Return the job's position, to plan the next slice: its own, or on a branch one that `follows` a checkpoint of the job."""
         last = self.job.last
         return JobPosition(
             offsets=last.offsets,
@@ -99,7 +99,7 @@ class BatchSequence:
         )
 
     def taken_in(self, at: int | None = None) -> dict[str, TakenIn]:
-        """Return what the job has taken in of each source by a checkpoint, the last one unless given."""
+        """Return the files that the job has taken in of each source up to a checkpoint, by default the last."""
         trail = Lineage(self.job.checkpoints, at).line
         return {source.name: taken_in(trail, source.name) for source in self.plan.sources}
 
@@ -109,16 +109,16 @@ class BatchSequence:
         return None if start is None or end is None else Interval(start, end)
 
     def make_without_input(self, *, finishes: bool = False, follows: Checkpoint | None = None) -> None:
-        """Make a micro-batch for what is waiting already: held records, and timers."""
+        """Make a micro-batch without new input, for waiting elements, held records and timers."""
         self.make(NO_INPUT, self.last_interval(), finishes=finishes, follows=follows)
 
     def follow_without_input(self) -> None:
-        """Make on a branch the micro-batches that the job made next without input: for timers, or for what had waited."""
+        """Make, on a branch, the job's next micro-batches without input: for timers, waiting elements and held records."""
         while (live := self.followed.next()) is not None and not self.followed.takes_input() and not self.limit():
             self.make_without_input(follows=live)
 
     def make_requeued(self, intake: Intake) -> bool:
-        """Make a micro-batch of rows that have left the quarantine; tell whether any were waiting. Raises as `Intake.requeued` does."""
+        """Make a micro-batch of requeued rows; return whether there were any. Raises the errors of `Intake.requeued`."""
         taken = intake.requeued(self.standing())
         if taken is None:
             return False
@@ -129,9 +129,9 @@ class BatchSequence:
     def make(
         self, taken: Slice, interval: Interval | None, *, finishes: bool = False, follows: Checkpoint | None = None
     ) -> None:
-        """Make a micro-batch of a slice and commit it. With `finishes` services are called for the last time.
+        """Make a micro-batch of a slice and commit it. With `finishes`, services are called for the last time.
 
-        On a branch it may follow one of the job: then it has the time of that.
+        On a branch, `follows` is a micro-batch of the job: the new one gets its time.
         """
         self.tasks.start()
         started = clock.monotonic()
@@ -182,7 +182,7 @@ class BatchSequence:
         return min(wanted, self.config.max_parallelism)
 
     def _remove_handed_on(self, checkpoint: Checkpoint) -> None:
-        """Remove what only this micro-batch needed: published outputs, and rows between stages."""
+        """Remove files that only this micro-batch needed: published outputs, and rows between stages."""
         folder, storage = self.config.job_folder, self.config.storage_options
         with self._warned(f"files that only the micro-batch of checkpoint {checkpoint.checkpoint_id} needed"):
             remove_folder(transit_folder(folder, checkpoint.attempt_id), storage)
@@ -193,7 +193,7 @@ class BatchSequence:
 
     @contextmanager
     def _warned(self, what: str) -> Iterator[None]:
-        """Warn if something cannot be removed. What was committed counts, and nothing reads these files again."""
+        """Warn if the block cannot remove files. The commit counts all the same, and nothing reads these files again."""
         try:
             yield
         except OSError as error:

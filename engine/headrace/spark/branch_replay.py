@@ -1,4 +1,4 @@
-"""A run of a backfill's branch: what the live line has taken in behind the fork, in the same cuts, with today's code and input."""
+"""Run of a backfill's branch: replay the live line's micro-batches after the fork, with today's code and input."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headrace.spark.replay_run import ReplayRun
 
 @dataclass(frozen=True, slots=True)
 class BranchReplay:
-    """Takes in on a branch the interval that the run's options name, and all that the job has taken in behind it."""
+    """Replay, on a branch, of the interval in the run's options and all later input of the job."""
 
     batches: BatchSequence
     intake: Intake
@@ -31,19 +31,19 @@ class BranchReplay:
     replays: ReplayRun
 
     def run(self) -> StoppedBecause:
-        """Go on from where the branch stands up to where the job stands, and return what ended it.
+        """Replay from the branch's position up to the job's; return what ended the replay.
 
-        The job may go on meanwhile: it is looked at again until it has nothing new.
+        The job may take in more meanwhile: read its log again until it has nothing new.
         """
         self.intake.check_intervals({})
         settle_schemas(self.batches.job, self.batches.plan)
         while (replay := self._left()) is not None:
-            made = len(self.batches.committed)
+            committed_before = len(self.batches.committed)
             if stopped := self.replays.take_in(replay.steps):
                 self.batches.events.backfill_stopped(replay, stopped)
                 return stopped
-            if len(self.batches.committed) == made:
-                break  # files that are gone leave nothing to take in
+            if len(self.batches.committed) == committed_before:
+                break  # the files are gone, so nothing is left to take in
         return self.remaining.end_interval()
 
     def _left(self) -> Replay | None:
@@ -58,7 +58,7 @@ class BranchReplay:
 
 
 def _fork_id(job: str, line: Sequence[Checkpoint]) -> int:
-    """Return the live checkpoint that a branch begins at. Raises `ConfigError` on a line that is no branch's."""
+    """Return the live checkpoint that a branch begins at. Raises `ConfigError` if the line is not a branch's."""
     for checkpoint in line:
         if checkpoint.kind is Kind.FORK and checkpoint.restored_from is not None:
             return checkpoint.restored_from

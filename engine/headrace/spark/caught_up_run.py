@@ -1,4 +1,4 @@
-"""A run that takes in all there is: micro-batches until the sources are drained or a limit is reached."""
+"""Run of mode caught-up: make micro-batches until the sources are drained or a limit is reached."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.spark.replay_run import ReplayRun
 
 @dataclass(frozen=True, slots=True)
 class CaughtUpRun:
-    """Takes in all there is, and the work that remains in between."""
+    """Run that takes in all input, and does remaining work in between."""
 
     batches: BatchSequence
     intake: Intake
@@ -27,7 +27,7 @@ class CaughtUpRun:
     replays: ReplayRun
 
     def run(self) -> StoppedBecause:
-        """Finish what a replay has left, then make micro-batches until the source is drained or a limit is reached."""
+        """Finish an open replay, then make micro-batches until the sources are drained or a limit is reached."""
         batches, remaining = self.batches, self.remaining
         replay = open_replay(batches.job.checkpoints)
         if replay is not None and (stopped := self.replays.resume(replay)):
@@ -54,7 +54,7 @@ class CaughtUpRun:
                 return "drained"
 
     def _follow(self, live: Checkpoint) -> None:
-        """Make on a branch what the job has made: a micro-batch of the same input, at the same time."""
+        """Make, on a branch, the micro-batch that the job has made: with the same input and time."""
         batches = self.batches
         taken = None
         if takes_input := batches.followed.takes_input():

@@ -1,4 +1,4 @@
-"""Records of a stream in a task as columns: they are made objects only where code runs on them."""
+"""Records of a stream in a task, as columns. They become objects only where user code runs on them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.plan.record_columns import from_struct_array
 
 @dataclass(frozen=True, slots=True)
 class ColumnarRows:
-    """Records of a stream as columns: where they stand, and a struct for each."""
+    """Records of a stream as columns: their places in the order, and a struct for each."""
 
     record: type[msgspec.Struct]
     orders: pa.Array
@@ -28,7 +28,7 @@ class ColumnarRows:
         return len(self.columns)
 
     def on_edge(self, edge: int) -> ColumnarRows:
-        """Return the rows as one of several uses of the stream gets them."""
+        """Return the rows for one of several uses of the stream, with the edge in their places."""
         orders = pc.binary_join_element_wise(self.orders, pa.scalar(bytes([edge])), pa.scalar(b""))
         return ColumnarRows(self.record, orders, self.timestamps, self.kinds, self.columns)
 

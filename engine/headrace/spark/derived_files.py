@@ -1,6 +1,6 @@
-"""The two ends of a step's Spark job, which run in Python on executors: read files of a source, and land what the step made of each.
+"""Both ends of a step's Spark job, in Python on executors: read files of a source, and land the step's rows of each file.
 
-Between them is the step, in the JVM. A partition has one file from end to end, so its rows stay in their order.
+The step runs between them, in the JVM. A partition has one file from end to end, so rows keep their order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ROWS_AT_ONCE = 8192
 
 
 class StepTask(msgspec.Struct, frozen=True):
-    """What both ends know: the job's code, the source, its files in the order of partitions, and where their rows are landed."""
+    """Input of both ends: the job's code, the source, its files in the order of partitions, and the folder to land rows in."""
 
     code: PipelineCode
     source: str
@@ -39,7 +39,7 @@ class StepTask(msgspec.Struct, frozen=True):
 
 
 class LandedFile(msgspec.Struct, frozen=True):
-    """What a task has landed: which of the files, and the name that it has yet. `error` is what storage refused, or the file is."""
+    """Report of a task: the number of the file, and its temporary name. `error` says why storage, or reading the file, failed."""
 
     number: int
     file: str = ""
@@ -48,7 +48,10 @@ class LandedFile(msgspec.Struct, frozen=True):
 
 
 def reading_partition(payload: bytes) -> Partition:
-    """Give the good rows of the file whose number is the partition's row. One that cannot be read has none: the other end says so."""
+    """Return a function that yields the good rows of the partition's file.
+
+    It yields none for an unreadable file, which the other end reports.
+    """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = msgspec.json.decode(payload, type=StepTask)
@@ -65,7 +68,7 @@ def reading_partition(payload: bytes) -> Partition:
 
 
 def landing_partition(payload: bytes, schema: pa.Schema) -> Partition:
-    """Write the rows that the step has made of a file, and those that were refused before it, to a file of the task's own."""
+    """Return a function that writes the step's rows of a file, and rows refused before the step, to a file of its own."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -79,7 +82,7 @@ def landing_partition(payload: bytes, schema: pa.Schema) -> Partition:
 
 
 def landing_nothing(payload: bytes, schema: pa.Schema) -> Partition:
-    """Do the same for files of which the step makes no rows at all: the numbers are the partition's rows."""
+    """Return a function that does the same for files without rows from the step. The partition's rows are the files' numbers."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = msgspec.json.decode(payload, type=StepTask)
@@ -99,13 +102,13 @@ def _landed(task: StepTask, number: int, batches: Iterable[pa.RecordBatch], sche
     uri = f"{task.folder}/{name}"
     try:
         write_derived(uri, batches, schema, refused=refused, origin=task.origin, storage=task.storage)
-    except OSError as error:  # else Spark would try again and again
+    except OSError as error:  # an error raised here would make Spark retry
         return LandedFile(number, error=f"could not write {uri}: {error}")
     return LandedFile(number, name)
 
 
 def _read(task: StepTask, file: InputFile) -> tuple[pa.Table | None, Sequence[Refused]]:
-    """Return the good rows of a file, and those that were refused. A file that cannot be read is one of them, or raises."""
+    """Return the good rows of a file, and the refused ones. An unreadable file counts as refused, or raises, as configured."""
     node = next(source for source in plan_of(task.code).sources if source.name == task.source).stored
     try:
         rows = read_rows_of(file, node, task.file_options, task.storage)

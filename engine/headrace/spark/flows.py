@@ -1,4 +1,4 @@
-"""What a stage does with the records that it sends on: steps without state, then other stages and sinks."""
+"""Flows: send a stage's records through steps without state to other stages and sinks."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from headrace.spark.task_output import TaskOutput
 
 
 class Waits(Protocol):
-    """Sends records through an async wait."""
+    """Runner of async waits."""
 
     def run(self, wait: AsyncWait, emitted: list[Emitted]) -> list[Emitted]:
-        """Return what the wait has answered."""
+        """Send records through the wait; return its results."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Sends what a stage emits through its flows. `waits` makes the calls of a source's stage."""
+    """Sender of a stage's records through its flows. `waits` makes the calls of a source's stage."""
 
     output: TaskOutput
     waits: Waits | None = None
 
     def send(self, flow: Flow, rows: ColumnarRows | list[Emitted], maker: str | None = None) -> None:
-        """Send records of a stream to each of its uses. `maker` is the step that has made them, if it is not the stage's operator.
+        """Send records of a stream to each of its uses. `maker` is the step that made them, by default the stage's operator.
 
-        Raises `UserFunctionError` when a step fails, or makes what it did not promise.
+        Raises `UserFunctionError` when a step fails, or returns records of another type than declared.
         """
         if isinstance(rows, ColumnarRows) and any(isinstance(use.to, Through) for use in flow.uses):
             rows = rows.emitted()

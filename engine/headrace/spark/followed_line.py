@@ -1,7 +1,7 @@
-"""The line of its job, as a branch follows it: the same micro-batches, at the times that the job has recorded.
+"""Followed line: a branch makes the same micro-batches as its job, at the times that the job has recorded.
 
-A branch that takes in what the job has taken in already cuts it where the job did, and its clock says what the job's clock said: so
-entries expire, and timers fire, as they did on the job. Beyond the job's last checkpoint a branch has the clock of the wall.
+A branch that takes in input of its job cuts it at the same places, and its clock shows the job's times. So entries expire, and timers
+fire, as they did on the job. After the job's last checkpoint a branch uses the wall clock.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from headrace.spark.replay import NOTHING_READ, read_positions
 
 
 class FollowedLine:
-    """The micro-batches of the job that its branch has not followed yet. A job itself follows nothing."""
+    """Micro-batches of the job that its branch has not followed yet. A job itself follows nothing."""
 
     def __init__(self, config: JobConfig, job: OpenJob, sources: Collection[str]) -> None:
-        """`job` is the branch as it was opened. A branch with other `sources` than the job follows nothing."""
+        """Read the job's log. `job` is the opened branch. A branch with other `sources` than the job follows nothing."""
         self._job = job
         self._is_branch = config.branch is not None
         ahead = [*_ahead(config, job)] if self._is_branch else []
@@ -34,17 +34,17 @@ class FollowedLine:
         self._ahead = deque(ahead if has_same else ())
 
     def next(self) -> Checkpoint | None:
-        """Return the micro-batch of the job that comes next; None where the branch is as far as the job."""
+        """Return the job's next micro-batch; None if the branch has followed all."""
         while self._ahead and not self._comes_next(*self._ahead[0]):
             self._ahead.popleft()
         return self._ahead[0][1] if self._ahead else None
 
     def pass_over(self) -> None:
-        """Leave out the micro-batch that comes next: the branch has nothing to take in there."""
+        """Skip the next micro-batch: the branch has no input for it."""
         self._ahead.popleft()
 
     def takes_input(self) -> bool:
-        """Tell whether the micro-batch that comes next took anything in. Others were made for timers, or for what had waited."""
+        """Return whether the next micro-batch took in input. Others ran for timers, waiting elements or held records."""
         before, batch = self._ahead[0]
         return read_positions(before.offsets) != read_positions(batch.offsets)
 
@@ -56,18 +56,18 @@ class FollowedLine:
         return next((batch for batch, taken in ends if taken is not None and taken.end >= interval.end), None)
 
     def now(self) -> int:
-        """Return the time of the line (ms). It stands still for a branch that makes a micro-batch of its own behind its job."""
+        """Return the time of the line (ms). It stands still while a branch makes a micro-batch that its job did not make."""
         if not self._is_branch:
             return clock.now()
         return self._reached() if self.next() is not None else max(clock.now(), self._reached())
 
     def began(self, followed: Checkpoint) -> int:
-        """Return the time at which a micro-batch begins that follows one of the job (ms). It is never before that of an earlier one."""
+        """Return the begin (ms) of the micro-batch that follows one of the job; never before the begin of an earlier one."""
         recorded = followed.committed_at if followed.processing_time is None else followed.processing_time
         return max(recorded, self._reached())
 
     def ended(self, followed: Checkpoint | None) -> int | None:
-        """Return when it ends by the clock of the line (ms); None: when it is committed."""
+        """Return the end (ms) of the micro-batch by the clock of the line; None: the time of its commit."""
         if followed is not None:
             return max(followed.line_time, self._reached())
         return self._reached() if self._is_branch and self.next() is not None else None
@@ -77,7 +77,7 @@ class FollowedLine:
         return 0 if last is None else last.line_time
 
     def _comes_next(self, before: Checkpoint, batch: Checkpoint) -> bool:
-        own, start, end = (read_positions(one.offsets) for one in (self._job.last, before, batch))
+        own, start, end = (read_positions(checkpoint.offsets) for checkpoint in (self._job.last, before, batch))
         if start == end:
             return own == start and batch.checkpoint_id > _followed(self._job)
         return any(place > own.get(name, NOTHING_READ) for name, place in end.items())
@@ -88,18 +88,18 @@ def _ahead(config: JobConfig, branch: OpenJob) -> Iterator[tuple[Checkpoint, Che
     fork = _fork_of(branch)
     line = CheckpointLog(config.itself.job_folder, config.storage_options).lineage.line
     if fork in {checkpoint.checkpoint_id for checkpoint in line}:
-        pairs = ((before, one) for before, one in pairwise(line) if before.checkpoint_id >= fork)
-        yield from ((before, one) for before, one in pairs if one.kind is Kind.BATCH)
+        pairs = ((before, checkpoint) for before, checkpoint in pairwise(line) if before.checkpoint_id >= fork)
+        yield from ((before, checkpoint) for before, checkpoint in pairs if checkpoint.kind is Kind.BATCH)
 
 
 def _followed(branch: OpenJob) -> int:
     """Return the last checkpoint of the job that the branch has followed, or its fork."""
-    followed = (one.follows for one in branch.lineage.newest_first() if one.follows is not None)
+    followed = (checkpoint.follows for checkpoint in branch.lineage.newest_first() if checkpoint.follows is not None)
     return next(followed, _fork_of(branch))
 
 
 def _fork_of(branch: OpenJob) -> int:
     """Return the checkpoint of the job that the branch begins at."""
-    fork = next(one for one in branch.checkpoints if one.kind is Kind.FORK)
+    fork = next(checkpoint for checkpoint in branch.checkpoints if checkpoint.kind is Kind.FORK)
     assert fork.restored_from is not None  # noqa: S101 - every fork has it
     return fork.restored_from

@@ -1,4 +1,4 @@
-"""A run that takes in one interval; one that was taken in before only as a replay."""
+"""Run of mode interval: take in one interval. It takes in one again only as a replay."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.spark.replay_run import ReplayRun
 
 @dataclass(frozen=True, slots=True)
 class IntervalRun:
-    """Takes in the interval that the run's options name."""
+    """Run that takes in the interval of the run's options."""
 
     batches: BatchSequence
     intake: Intake
@@ -27,7 +27,7 @@ class IntervalRun:
     replays: ReplayRun
 
     def run(self) -> StoppedBecause:
-        """Finish what a replay has left, then take in one interval; one that was taken in before only as a replay."""
+        """Finish an open replay, then take in the interval; as a replay if it was taken in before."""
         batches, options = self.batches, self.batches.options
         wanted = Interval.of(options.interval_start, options.interval_end)
         self.intake.check_intervals({})
@@ -52,7 +52,7 @@ class IntervalRun:
         return self.remaining.end_interval()
 
     def _resume_before(self, wanted: Interval) -> StoppedBecause | None:
-        """Go on with an open replay, unless a new one goes back behind what it has taken in; return what stopped it."""
+        """Continue an open replay, unless a new one goes back to before its position; return what stopped it."""
         options, checkpoints = self.batches.options, self.batches.job.checkpoints
         replay = open_replay(checkpoints)
         if replay is None:

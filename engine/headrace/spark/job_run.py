@@ -1,4 +1,4 @@
-"""A run of a job, wherever its tasks run."""
+"""Run of a job, on Spark or in local processes."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def run_on(
     steps: Mapping[str, Derivation] | None = None,
     shows_progress: bool = False,
 ) -> RunReport:
-    """Run a job once, its tasks wherever `tasks` runs them. `writers` is what Spark does for sinks.
+    """Run a job once. `tasks` runs its tasks; `writers` has the writers of sinks that need Spark.
 
-    Sources of the format kafka read `topics`, by name of the source. `steps` run Spark's steps over sources; without them such
-    a source has rows of the step's result. With `shows_progress` there are events within micro-batches.
+    Sources of the format kafka read `topics`, by name of the source. `steps` run Spark's steps over sources; without them, the files
+    of such a source must have rows of the step's result. With `shows_progress`, sends events within micro-batches.
     """
     begun = clock.monotonic() if started is None else started
     events = RunEvents(config.job, on_event)

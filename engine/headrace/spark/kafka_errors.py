@@ -1,4 +1,4 @@
-"""What Kafka's clients raise in Spark's JVM, as errors that say who has to act."""
+"""Translation of errors of Kafka's clients in Spark's JVM into errors that say who has to act."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _TOO_LARGE: Final = re.compile(r"RecordTooLargeException|RecordBatchTooLargeExce
 
 @contextmanager
 def kafka_errors(source: str, config: SourceConfig, is_alive: Callable[[], bool]) -> Iterator[None]:
-    """Turn what is raised in the block into errors that name the source and its topic.
+    """Translate errors of the block into errors that name the source and its topic.
 
-    Raises `SourceError` for a topic that is not there, that refuses, or whose messages went away, `ServiceError` when no broker
-    answers, `ConfigError` for settings that no client can start with, and what `spark_errors` does.
+    Raises `SourceError` for a topic that is missing, refuses, or has lost messages, `ServiceError` when no broker answers,
+    `ConfigError` for settings that no client can start with, and the errors of `spark_errors`.
     """
     with _translated(f"while source '{source}' was read", lambda text: _meant(text, source, config), is_alive):
         yield
@@ -40,10 +40,10 @@ def kafka_errors(source: str, config: SourceConfig, is_alive: Callable[[], bool]
 
 @contextmanager
 def send_errors(sink: str, config: SinkConfig, is_alive: Callable[[], bool]) -> Iterator[None]:
-    """Turn what is raised in the block, which sends rows, into errors that name the sink and its topic.
+    """Translate errors of the block, which sends rows, into errors that name the sink and its topic.
 
-    Raises `StorageError` for a topic that is not there or that refuses, `ServiceError` when no broker answers, `ConfigError` for
-    settings that no client can start with, and what `spark_errors` does.
+    Raises `StorageError` for a topic that is missing or refuses, `ServiceError` when no broker answers, `ConfigError` for settings
+    that no client can start with, and the errors of `spark_errors`.
     """
     with _translated(
         f"while rows of sink '{sink}' were sent", lambda text: _meant_of_sink(text, sink, config), is_alive
@@ -55,7 +55,7 @@ def send_errors(sink: str, config: SinkConfig, is_alive: Callable[[], bool]) -> 
 def _translated(
     doing: str, meaning: Callable[[str], HeadraceError | None], is_alive: Callable[[], bool]
 ) -> Iterator[None]:
-    """Turn what a living JVM raises into what its text means; what means nothing, into what `spark_errors` says."""
+    """Translate errors of a living JVM by `meaning` of their text; all others as `spark_errors` does."""
     with spark_errors(doing, is_alive):
         try:
             yield

@@ -1,7 +1,7 @@
-"""Sends rows of sinks to topics, through Spark's writer and its producers.
+"""Sender of sinks' rows to topics, through Spark's writer and its producers.
 
-Producers wait for all replicas and number their messages (Kafka's defaults since 3.0, `acks=all` and `enable.idempotence`), so none
-is lost, and those of a partition stay in the order in which they are sent.
+Producers wait for all replicas and number their messages (Kafka's defaults since 3.0, `acks=all` and `enable.idempotence`), so no
+message is lost, and a partition keeps the order in which its messages are sent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FILE, _NUMBER, _POSITION = "__file", "__number", "__position"
 
 
 def sender_through(spark: SparkSession, config: JobConfig) -> SendMessages:
-    """Return what sends rows of a job's sinks in this Spark session."""
+    """Return the function that sends rows of a job's sinks in this Spark session."""
 
     def send(sink: str, files: Sequence[str], headers: Mapping[str, str]) -> None:
         bound = config.sinks[sink]
@@ -35,7 +35,7 @@ def sender_through(spark: SparkSession, config: JobConfig) -> SendMessages:
 
 
 def _check_topic(spark: SparkSession, sink: str, config: SinkConfig) -> None:
-    """Ask for the topic: it answers sooner than a producer, and is not made by asking."""
+    """Check that the topic exists. The admin client answers sooner than a producer, and does not create the topic."""
     jvm = spark._jvm  # noqa: SLF001 - pyspark has no other way to the JVM
     kept = "The rows are committed, and the next run sends them."
     with kafka_admin(jvm, config, f"sink '{sink}' sends to a topic of Kafka", kept) as admin:
@@ -43,7 +43,7 @@ def _check_topic(spark: SparkSession, sink: str, config: SinkConfig) -> None:
 
 
 def _send(spark: SparkSession, config: SinkConfig, files: Sequence[str], headers: Mapping[str, str]) -> None:
-    """Send each row as a JSON object. Rows of a key are in one Spark partition, in the order of the files and their rows."""
+    """Send each row as a JSON object. Rows with equal keys are in one Spark partition, in the order of the files and their rows."""
     own = spark.newSession()
     own.conf.set("spark.sql.session.timeZone", "UTC")
     rows = own.read.parquet(*map(spark_uri, files))

@@ -1,6 +1,6 @@
-"""A topic of real brokers, through the JVM of a Spark session: Kafka's admin client asks, and Spark's reader lands.
+"""Topic of real brokers, through the JVM of a Spark session: Kafka's admin client reads offsets, Spark's reader lands messages.
 
-Offsets end where the last stable one is: messages of open transactions are not read yet, and those of aborted ones never.
+Offsets end at the last stable one: messages of open transactions are not read yet, and those of aborted transactions never.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LANDED_DDL: Final = "report binary"
 
 
 class LandedPart(msgspec.Struct, frozen=True):
-    """What a task has landed: the file, which has a name of the task's own yet. `error` is what storage refused."""
+    """Report of a task: the landed file, with a temporary name. `error` says why storage refused it."""
 
     partition: int
     file: str = ""
@@ -44,7 +44,7 @@ class LandedPart(msgspec.Struct, frozen=True):
 
 
 def topics_of(spark: SparkSession, config: JobConfig) -> dict[str, Topic]:
-    """Return the topics that a job reads, by name of the source. Nothing is asked yet."""
+    """Return the topics that a job reads, by name of the source. Makes no request yet."""
     return {
         name: SparkTopic(spark, name, source) for name, source in config.sources.items() if source.format == "kafka"
     }
@@ -52,14 +52,14 @@ def topics_of(spark: SparkSession, config: JobConfig) -> dict[str, Topic]:
 
 @dataclass(frozen=True, slots=True)
 class SparkTopic:
-    """See `Topic`."""
+    """Implementation of `Topic` through Spark."""
 
     spark: SparkSession
     source: str
     config: SourceConfig
 
     def state(self) -> TopicState:
-        """See `Topic.state`."""
+        """Return the partitions and offsets, as `Topic.state` describes."""
         with self._translated(), self._admin() as admin:
             topic = self._topic
             description = admin.describeTopics(java_list(self._jvm, [topic])).allTopicNames().get().get(topic)
@@ -71,15 +71,15 @@ class SparkTopic:
             return TopicState(description.topicId().toString(), bounds)
 
     def offsets_at(self, moment: int) -> Mapping[int, int]:
-        """See `Topic.offsets_at`."""
+        """Return the offsets at a moment (ms), as `Topic.offsets_at` describes."""
         ends = {partition: bounds.end for partition, bounds in self.state().partitions.items()}
         with self._translated(), self._admin() as admin:
             spec = self._jvm.org.apache.kafka.clients.admin.OffsetSpec.forTimestamp(max(0, moment))
-            found = self._offsets(admin, list(ends), spec)
-        return {partition: found[partition] if found[partition] >= 0 else end for partition, end in ends.items()}
+            offsets = self._offsets(admin, list(ends), spec)
+        return {partition: offsets[partition] if offsets[partition] >= 0 else end for partition, end in ends.items()}
 
     def land(self, ranges: Mapping[OffsetRange, str], folder: str, storage: Mapping[str, str] | None) -> None:
-        """See `Topic.land`: one Spark job, a task for each partition."""
+        """Land ranges of messages, as `Topic.land` describes: one Spark job, a task for each partition."""
         by_partition = {offsets.partition: name for offsets, name in ranges.items()}
         with self._translated():
             messages = self.spark.read.format("kafka").options(**self._reader_options([*ranges])).load()
@@ -91,7 +91,7 @@ class SparkTopic:
         with storage_errors(f"to land messages in {folder}"):
             for part in parts:
                 publish_landed(folder, part.file, by_partition.pop(part.partition), storage)
-            for name in by_partition.values():  # ranges in which compaction, or aborted transactions, have left nothing
+            for name in by_partition.values():  # ranges whose messages are all compacted, or of aborted transactions
                 empty = temporary_name()
                 write_messages(f"{folder}/{empty}", [], storage)
                 publish_landed(folder, empty, name, storage)
@@ -108,16 +108,18 @@ class SparkTopic:
 
     def _reader_options(self, ranges: list[OffsetRange]) -> dict[str, str]:
         def offsets(place: Callable[[OffsetRange], int]) -> str:
-            return msgspec.json.encode({self._topic: {str(one.partition): place(one) for one in ranges}}).decode()
+            return msgspec.json.encode(
+                {self._topic: {str(requested.partition): place(requested) for requested in ranges}}
+            ).decode()
 
         return {
             **TIMEOUTS,
             **self.config.options,
             "kafka.bootstrap.servers": self.config.servers or "",
             "kafka.isolation.level": "read_committed",
-            "assign": msgspec.json.encode({self._topic: [one.partition for one in ranges]}).decode(),
-            "startingOffsets": offsets(lambda one: one.first),
-            "endingOffsets": offsets(lambda one: one.end),
+            "assign": msgspec.json.encode({self._topic: [requested.partition for requested in ranges]}).decode(),
+            "startingOffsets": offsets(lambda requested: requested.first),
+            "endingOffsets": offsets(lambda requested: requested.end),
             "failOnDataLoss": "true",
             "includeHeaders": "true",
         }
@@ -131,11 +133,14 @@ class SparkTopic:
         kafka = self._jvm.org.apache.kafka
         asked = self._jvm.java.util.HashMap()
         by_partition = {partition: kafka.common.TopicPartition(self._topic, partition) for partition in partitions}
-        for each in by_partition.values():
-            asked.put(each, spec)
+        for result_of_partition in by_partition.values():
+            asked.put(result_of_partition, spec)
         committed = kafka.common.IsolationLevel.READ_COMMITTED
         result = admin.listOffsets(asked, kafka.clients.admin.ListOffsetsOptions(committed))
-        return {partition: result.partitionResult(each).get().offset() for partition, each in by_partition.items()}
+        return {
+            partition: result.partitionResult(result_of_partition).get().offset()
+            for partition, result_of_partition in by_partition.items()
+        }
 
     def _translated(self) -> AbstractContextManager[None]:
         return kafka_errors(self.source, self.config, lambda: jvm_answers(self.spark))
@@ -145,7 +150,7 @@ class SparkTopic:
 def kafka_admin(jvm: Any, config: SourceConfig | SinkConfig, doing: str, unchanged: str) -> Iterator[Any]:
     """Open an admin client for the length of the block.
 
-    Raises `ConfigError` where Spark has no client for Kafka; it tells what is being done, and what has not changed.
+    Raises `ConfigError` if Spark has no client for Kafka. Its message begins with `doing`, and says what is `unchanged`.
     """
     try:
         client = getattr(jvm, f"{_ADMIN}.Admin")
@@ -154,7 +159,7 @@ def kafka_admin(jvm: Any, config: SourceConfig | SinkConfig, doing: str, unchang
         for key, value in given.items():
             settings.put(key.removeprefix("kafka."), value)
         admin = client.create(settings)
-    except TypeError as error:  # py4j takes a class that is not there for a package
+    except TypeError as error:  # py4j takes a missing class for a package
         raise ConfigError(
             f"{doing}, and Spark has no client for it. {unchanged} Run 'headrace setup --kafka', and name the jars under "
             "'jars' of the cluster profile (docs/kafka.md lists them)."
@@ -166,7 +171,7 @@ def kafka_admin(jvm: Any, config: SourceConfig | SinkConfig, doing: str, unchang
 
 
 def landing_partition(folder: str, storage: Mapping[str, str] | None) -> Partition:
-    """Write the messages of the partition, all of one partition of the topic, to a file of the task's own."""
+    """Return a function that writes the messages of one partition of the topic to a file of its own."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         first = next((batch for batch in batches if batch.num_rows), None)
@@ -181,7 +186,7 @@ def landing_partition(folder: str, storage: Mapping[str, str] | None) -> Partiti
         try:
             rows = write_messages(f"{folder}/{file}", every(), storage)
             part = LandedPart(partition, file, rows)
-        except OSError as error:  # else Spark would try again and again
+        except OSError as error:  # an error raised here would make Spark retry
             part = LandedPart(partition, error=f"could not write {folder}/{file}: {error}")
         yield pa.RecordBatch.from_arrays([pa.array([msgspec.json.encode(part)], pa.binary())], names=["report"])
 
@@ -189,8 +194,8 @@ def landing_partition(folder: str, storage: Mapping[str, str] | None) -> Partiti
 
 
 def java_list(jvm: Any, items: list[str]) -> Any:
-    """Return texts as a list of Java."""
-    made = jvm.java.util.ArrayList()
+    """Return texts as a Java list."""
+    texts = jvm.java.util.ArrayList()
     for item in items:
-        made.add(item)
-    return made
+        texts.add(item)
+    return texts

@@ -1,4 +1,4 @@
-"""A keyed stage in one task: one operator over a range of key groups."""
+"""Keyed stage in one task: one operator over a range of key groups."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _elements(batches: Iterable[pa.RecordBatch], groups: KeyGroupRange, takes: T
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """One operator, its open backend, and where its results go."""
+    """Work of one operator with its open backend and its output."""
 
     task: KeyedTask
     plan: Plan
@@ -88,7 +88,7 @@ class _Work:
 
     @property
     def codec(self) -> RecordCodec:
-        """Encodes and decodes the records that the operator takes in."""
+        """Return the codec of the records that the operator takes in."""
         return RecordCodec(self.stage.operator.name, self.stage.takes)
 
     def process(self, operator: Process, elements: Iterable[Sequence[Element]]) -> None:
@@ -119,17 +119,23 @@ class _Work:
         )
         self._keep_state(process)
         self._hold(resumed, held)
-        made = process.controller.statistics()
+        statistics = process.controller.statistics()
         self.output.count_keyed(process.metrics)
         self.output.count(
             timers_fired=process.timers.fired,
-            state_requests=made.requests,
-            state_batches=made.batches,
+            state_requests=statistics.requests,
+            state_batches=statistics.batches,
         )
         self.output.quarantine(
             [
-                (operator.name, one.order.hex(), one.key_json.decode(), encode(one.record).decode(), one.reason)
-                for one in process.refused
+                (
+                    operator.name,
+                    refused.order.hex(),
+                    refused.key_json.decode(),
+                    encode(refused.record).decode(),
+                    refused.reason,
+                )
+                for refused in process.refused
             ]
         )
         self._send_on(process.emitted)
@@ -170,14 +176,14 @@ class _Work:
 
     @property
     def _owns_broadcast(self) -> bool:
-        """Whether it is this task, of all, that stores what is the same in all of them."""
+        """Return whether this task is the one that stores the broadcast state for all tasks."""
         return broadcast_groups(self.task.batch.max_parallelism).first in self.key_groups
 
     def _broadcast(self) -> list[Element]:
-        """The records that every task takes in."""
+        """Return the broadcast records, which every task takes in."""
         tables = (read_parquet(path, self.task.batch.storage) for path in self.task.broadcast)
         batches = (batch for table in tables for batch in table.to_batches())
-        return sorted((one for batch in batches for one in elements_of(batch, self.stage.takes)), key=_order_of)
+        return sorted((element for batch in batches for element in elements_of(batch, self.stage.takes)), key=_order_of)
 
     def _broadcast_state(self, operator: Process) -> list[BroadcastRow]:
         batch = self.task.batch
@@ -189,14 +195,14 @@ class _Work:
         )
 
     def _held_broadcast(self, operator: Process) -> list[BufferedRequest]:
-        """Broadcast records that another task holds for all."""
+        """Return the broadcast records that another task holds for all."""
         if self._owns_broadcast or not isinstance(operator.function, KeyedBroadcastFunction):
             return []
         stored = self._stored_requests(broadcast_groups(self.task.batch.max_parallelism))
         return [request for _, request in stored if is_broadcast(request)]
 
     def _up_to_cut(self, elements: Iterable[Sequence[Element]]) -> Iterable[Sequence[Element]]:
-        """Hold what comes at or after the cut; return what comes before it, with what was held and is resumed."""
+        """Hold elements at or after the cut; return resumed ones and those before the cut."""
         resumed = self._resumed()
         if resumed or self.task.cut is not None:
             elements, held = divided(merged(elements, [request for _, request in resumed]), self.task.cut, self.codec)
@@ -214,30 +220,35 @@ class _Work:
         return load_buffered_requests(batch.job_folder, version, self.stage.name, groups, storage=batch.storage)
 
     def _hold(self, resumed: Sequence[StoredRequest], held: Held) -> None:
-        """Store what is held, in place of what was held before. What is held again as it was keeps its row.
+        """Store held records in place of those held before. A record that is held again keeps its row.
 
-        In a long outage all that comes after the first element that waits is held from run to run.
+        In a long outage, all records after the first waiting element are held from run to run.
         """
         output = self.output
         again = {request for _, request in resumed} & set(held.requests)
-        gone = [one for one in resumed if one.request not in again]
-        new = numbered_requests([one for one in held.requests if one not in again], self.task.batch.checkpoint_id)
-        output.state(BUFFERED_REQUESTS, output.changelog.buffered(gone, new))
+        finished = [request for request in resumed if request.request not in again]
+        new = numbered_requests(
+            [request for request in held.requests if request not in again], self.task.batch.checkpoint_id
+        )
+        output.state(BUFFERED_REQUESTS, output.changelog.buffered(finished, new))
         if held.cut is not None:
             output.report.cuts[self.stage.name] = held.cut
         output.report.held = len(held.requests)
-        output.count(resumed=len(gone), held=len(held.requests))
+        output.count(resumed=len(finished), held=len(held.requests))
 
     def _send_on(self, emitted: list[Emitted], side: str | None = None) -> None:
         Sender(self.output).send(self.stage.flows[side], emitted)
 
 
 def _progress(operator: Process, process: KeyedProcess) -> TaskProgress:
-    made = process.controller.statistics()
+    statistics = process.controller.statistics()
     # Timers are in flight as well.
-    done = max(0, process.metrics["records"] - made.in_flight)
+    done = max(0, process.metrics["records"] - statistics.in_flight)
     return TaskProgress(
-        operator=operator.name, rows=done, in_flight=made.in_flight - made.blocking, waiting=made.blocking
+        operator=operator.name,
+        rows=done,
+        in_flight=statistics.in_flight - statistics.blocking,
+        waiting=statistics.blocking,
     )
 
 

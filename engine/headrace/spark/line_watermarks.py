@@ -1,4 +1,4 @@
-"""Watermarks that a micro-batch gives to the operators of a line of ordinals, and those that all operators have seen."""
+"""Watermarks of a line of ordinals: those that a micro-batch gives to its operators, and the last one that all have seen."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from headrace.sources.source import LineSlice
 from headrace.spark.reports import TaskReport
 
 Group = tuple[str, ...]
-"""Sources that meet, by name: they share a line of ordinals."""
+"""Names of sources that meet. They share a line of ordinals."""
 
 
 @dataclass(slots=True)
 class LineResult:
-    """Where a micro-batch leaves a line of ordinals, which sources that meet share.
+    """Position of a line of ordinals after a micro-batch. Sources that meet share a line.
 
-    `watermarks` are all that its operators get, `watermark` is the last one of them, `seen` the last one that all operators
-    have seen; `repeated` are those after it.
+    `watermarks` are those that its operators get, `watermark` is the last of them, `seen` the last that all operators have seen;
+    `repeated` are those after `seen`.
     """
 
     bucket: Bucket
@@ -33,7 +33,7 @@ class LineResult:
     repeated: tuple[tuple[int, int], ...] = ()
 
     def settle(self, cut: bytes | None) -> None:
-        """Find the last watermark that all operators have seen, which have come up to `cut`; the others are repeated."""
+        """Set `seen` to the last watermark before `cut`, the place that all operators have reached; later ones are `repeated`."""
         places = [Watermark(record_order(ordinal), time) for ordinal, time in self.watermarks]
         seen, _ = seen_and_held(places, cut)
         self.seen = seen[-1].timestamp if seen else self.seen
@@ -49,9 +49,9 @@ def line_after(
     size: int,
     out_of_orderness: timedelta,
 ) -> LineResult:
-    """Return where a line stands after a slice, of which `part` is its own; None: the slice has nothing for it.
+    """Return the position of a line after a slice. `part` is its part of the slice; None if it has none.
 
-    Its watermarks are planned, or follow from what tasks report. `size` is the ordinals a bucket.
+    Its watermarks are planned, or follow from the tasks' reports. `size` is the number of ordinals in a bucket.
     """
     before, seen = parent.watermarks(group)
     if part is not None and part.after is not None:

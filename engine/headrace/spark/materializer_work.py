@@ -1,4 +1,4 @@
-"""A materializer in one task: changes by primary key for a sink, and the rows that it keeps for that."""
+"""Materializer in one task: changes by primary key for a sink, and the history of rows behind them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from headrace.tables.schemas import MATERIALIZER_HISTORY, TIMERS
 
 @dataclass(frozen=True, slots=True)
 class MaterializerWork:
-    """One materializer, its open backend, and where its results go."""
+    """Work of one materializer with its open backend and its output."""
 
     task: KeyedTask
     plan: Plan
@@ -37,7 +37,7 @@ class MaterializerWork:
     output: TaskOutput
 
     def run(self, operator: UpsertMaterialize, elements: Iterable[Sequence[Element]]) -> None:
-        """Materialize changes that come up to the task's cut."""
+        """Materialize changes up to the task's cut."""
         sink = self._materialized()
         if self.output.merges_into(sink.name):
             operator = replace(operator, emit=Emit.NET_CHANGE)
@@ -66,8 +66,8 @@ class MaterializerWork:
         task, output = self.task, self.output
         watermarks, _ = seen_and_held([Watermark(record_order(at), time) for at, time in task.watermarks], task.cut)
         layouts = task.upsert_materialize.layouts(operator.strategy, task.batch.backend)
-        made: Any = Lagging if isinstance(operator, Lag) else UpsertMaterializer
-        materializer: UpsertMaterializer = made(
+        materializer_class: Any = Lagging if isinstance(operator, Lag) else UpsertMaterializer
+        materializer: UpsertMaterializer = materializer_class(
             operator,
             self.opened.backend,
             record=self.stage.takes[0],
@@ -82,11 +82,11 @@ class MaterializerWork:
         sweeps = materializer.timer_changes()
         self.opened.write(materializer.timer_writes(sweeps))
         output.state(TIMERS, output.changelog.timers(sweeps))
-        output.quarantine([_unmatched(operator, one) for one in materializer.unmatched])
+        output.quarantine([_unmatched(operator, unmatched) for unmatched in materializer.unmatched])
         return materializer
 
     def _materialized(self) -> SinkPlan:
-        """The sink behind a materializer: the planner sees to it that there is one."""
+        """Return the sink behind a materializer. The planner guarantees one."""
         (use,) = self.stage.flows[None].uses
         return self.plan.sinks[cast("ToSink", use.to).sink]
 
@@ -98,7 +98,7 @@ def _upsert_key(operator: UpsertMaterialize, record: type[msgspec.Struct]) -> Ca
     decode = msgspec.json.Decoder(record).decode
 
     def upsert_key(row: bytes) -> str:
-        values = decode(row)  # as a record: a row that is stored may lack fields that have their defaults
+        values = decode(row)  # as a record: a stored row may lack fields with default values
         picked = [getattr(values, name) for name in names]
         return encode(picked[0] if len(picked) == 1 else picked).decode()
 
@@ -112,7 +112,7 @@ def _unmatched(operator: UpsertMaterialize, unmatched: Unmatched) -> QuarantineR
 
 
 def _dropped(operator: UpsertMaterialize) -> str:
-    """Why a row that once came may be there no more."""
+    """Return possible reasons why a row is no longer in the history, as part of a sentence."""
     reasons = []
     if operator.ttl is not None:
         reasons.append(f"rows die after {format_duration(operator.ttl.ttl)}")

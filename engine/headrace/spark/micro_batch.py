@@ -1,4 +1,4 @@
-"""One micro-batch: from a slice of the sources to staged files, stage by stage."""
+"""Micro-batch: process a slice of the sources stage by stage, into staged files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headrace.spark.stop_sign import stop_file
 
 
 class MicroBatch:
-    """Runs the stages of one slice on top of the job's last checkpoint."""
+    """Stages of one slice, run on top of the job's last checkpoint."""
 
     def __init__(
         self,
@@ -42,10 +42,10 @@ class MicroBatch:
         finishes: bool = False,
         watch: Watch = NO_WATCH,
     ) -> None:
-        """Every operator gets `parallelism` tasks, and sees `processing_time` (ms); `async_state`, unless None, overrules what the job enables.
+        """Store the settings. Every operator gets `parallelism` tasks, and sees `processing_time` (ms).
 
-        At `stop_at` (ms) keyed tasks stop and hold what has not begun. With `finishes` services are called for the last time
-        for all that waits for them. `watch` watches the progress of each stage.
+        `async_state`, unless None, overrides the job's setting. At `stop_at` (ms) keyed tasks stop and hold elements not begun yet.
+        With `finishes`, services are called for the last time for all waiting elements. `watch` watches the progress of each stage.
         """
         self._tasks = tasks
         self._watch = watch
@@ -62,7 +62,7 @@ class MicroBatch:
             latest_event_of=job.last.latest_event_of,
             processing_time=self._processing_time,
         )
-        """For the checkpoint: what lives of entries depend on in this micro-batch."""
+        """Values of this micro-batch that lifetimes of entries depend on, for the checkpoint."""
         self._async_state = async_state
         self._stop_at = stop_at
         self._finishes = finishes
@@ -88,9 +88,9 @@ class MicroBatch:
         )
 
     def run(self, taken: Slice) -> BatchResult:
-        """Run all stages; nothing is committed yet.
+        """Run all stages. Commits nothing yet.
 
-        Raises what a task reported: `UserFunctionError`, `ServiceError`, `SourceError`,
+        Raises the error that a task reported: `UserFunctionError`, `ServiceError`, `SourceError`,
         `StorageError`, `StateSchemaError`.
         """
         result = BatchResult()
@@ -104,7 +104,7 @@ class MicroBatch:
                 part,
                 [report for name in group for report in by_source[name]],
                 size=self._job.config.watermark.bucket,
-                out_of_orderness=max(one.out_of_orderness for one in self._plan.sources if one.name in group),
+                out_of_orderness=max(source.out_of_orderness for source in self._plan.sources if source.name in group),
             )
         faults.reached("ingest.after")
         for stage in self._plan.keyed:
@@ -118,14 +118,14 @@ class MicroBatch:
         return result
 
     def _check_elements(self) -> None:
-        """Raise `StateSchemaError` when elements belong to operators that the pipeline does not have: they would be lost."""
+        """Raise `StateSchemaError` if elements belong to operators that the pipeline lacks, so that they would be lost."""
         job = self._job
         if problems := [*lost_elements(job.config, job.last, self._shared.versions, self._plan)]:
             raise StateSchemaError("\n".join(problems))
 
     @property
     def _resumes(self) -> bool:
-        """Whether elements wait for services."""
+        """Return whether elements wait for services."""
         return self._job.last.pending > 0
 
     @cached_property
@@ -144,11 +144,11 @@ class MicroBatch:
         """Return the operators of a line that get its watermarks: keyed ones, and waits in the stages of its sources."""
         keyed = [stage.name for stage in self._plan.keyed if stage.sources[0] in group]
         return keyed + [
-            wait.name for one in self._plan.source_stages if one.name in group for wait in waits_in(one.flow)
+            wait.name for stage in self._plan.source_stages if stage.name in group for wait in waits_in(stage.flow)
         ]
 
     def _read(self, taken: Slice, result: BatchResult) -> dict[str, list[TaskReport]]:
-        """Run the stages of all sources, side by side; return the reports by source."""
+        """Run the stages of all sources in parallel; return the reports by source."""
         tasks: list[SourceTask] = []
         for stage in self._plan.source_stages:
             own = [file for file in taken.files if file.source == stage.name]
@@ -161,8 +161,8 @@ class MicroBatch:
         by_source: dict[str, list[TaskReport]] = {stage.name: [] for stage in self._plan.source_stages}
         for task, report in zip(tasks, reports, strict=True):
             by_source[task.source].append(report)
-        for name, made in by_source.items():
-            result.add(name, made)
+        for name, reports_of_source in by_source.items():
+            result.add(name, reports_of_source)
         return by_source
 
     def _source_tasks(self, source: SourceNode, files: Sequence[InputFile], calls: bool) -> list[SourceTask]:  # noqa: FBT001
@@ -218,7 +218,7 @@ class MicroBatch:
 
 
 def _shares(files: Sequence[InputFile], count: int) -> list[list[InputFile]]:
-    """Files dealt out so that tasks get about as many rows each: the largest first, to the emptiest."""
+    """Distribute files so that tasks get similar numbers of rows: the largest file first, to the task with the fewest rows."""
     shares: list[list[InputFile]] = [[] for _ in range(min(count, len(files)))]
     rows = [0] * len(shares)
     for file in sorted(files, key=lambda file: -file.rows):

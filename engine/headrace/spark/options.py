@@ -1,4 +1,4 @@
-"""What a run is asked for, what it tells while it works, and what it reports at its end."""
+"""Options of a run, events while it works, and the report at its end."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ StoppedBecause = Literal["drained", "budget", "max_batches", "interval", "termin
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """One run's wishes. None always means: as the job's configuration says."""
+    """Options of one run. None always means: as the job's configuration says."""
 
     run_id: str
-    """Names the run in checkpoints, leases and logs. A retry of the same run has the same id."""
+    """Id of the run in checkpoints, leases and logs. A retry of the same run has the same id."""
 
     mode: Mode = "auto"
     """auto: as the job says. caught_up: until drained. interval: the files of one interval.
-    backfill: on a branch, an interval and all that the job has taken in behind it."""
+    backfill: on a branch, an interval and all later input of the job."""
 
     interval_start: int | None = None
     """Start of the interval (ms, inclusive)."""
@@ -27,41 +27,41 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """End of the interval (ms, exclusive)."""
 
     replay: bool = False
-    """Run an interval that was taken in already again, and with it all later ones."""
+    """Take in an interval again, with all later ones."""
 
     allow_effects: bool = False
-    """On a branch, call services that the job's file marks with `effects`, too."""
+    """On a branch, also call services that the job's file marks with `effects`."""
 
     budget: float | None = None
-    """Seconds after which no new micro-batch starts, and the present one holds what has not begun."""
+    """Seconds after which no new micro-batch starts, and the present one holds elements not begun yet."""
 
     max_batches: int | None = None
-    """Micro-batches after which the run ends."""
+    """Number of micro-batches after which the run ends."""
 
     finish: bool = False
-    """At the end, call for the last time for all that waits for services."""
+    """At the end, call services for the last time for all waiting elements."""
 
     end_of_input: bool = False
-    """Take in all there is, call for the last time for all that waits, and move the watermark to the end of time."""
+    """Take in all input, call services for the last time, and move the watermark to the end of time."""
 
     parallelism: int | None = None
-    """Tasks per operator."""
+    """Number of tasks per operator."""
 
     backend: Literal["rocksdb", "hashmap", "delta"] | None = None
     """State backend."""
 
     async_state: bool | None = None
-    """Whether state accesses may overlap, in every operator."""
+    """Allow accesses to state to overlap, in every operator."""
 
     cluster: str | None = None
     """Cluster profile."""
 
     force_fail_over: bool = False
-    """Take the job from another run before its lease ends. That run will fail to commit."""
+    """Take the job from another run before its lease ends. The other run then fails to commit."""
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something that happened in a run, for progress displays and logs."""
+    """Event of a run, for progress displays and logs."""
 
     kind: str
     message: str
@@ -69,25 +69,25 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class SinkReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a sink stands at the end of a run."""
+    """Position of a sink at the end of a run."""
 
     rows: int
-    """Rows that the run gave to it, all attempts of the run together."""
+    """Number of rows that all attempts of the run gave to the sink."""
 
     version: int | None = None
-    """The Delta version of its table; None if it cannot be read."""
+    """Delta version of its table; None if it cannot be read."""
 
     checkpoint: int | None = None
-    """The last checkpoint that was published to it; None if none was, or its table cannot be read."""
+    """Last checkpoint that was published to it; None without one, or if its table cannot be read."""
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run did."""
+    """Report of a run."""
 
     job: str
     run_id: str
     checkpoints: list[int]
-    """Ids of the checkpoints that it committed, in order."""
+    """Ids of the checkpoints that the run committed, in order."""
 
     rows_in: int
     rows_out: int
@@ -95,19 +95,19 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     stopped_because: StoppedBecause
     quarantined: int
     waiting: int = 0
-    """Elements that wait for services at its end."""
+    """Number of elements that wait for services at the end of the run."""
 
     checkpoint: int | None = None
-    """The job's last checkpoint, of this run or of an earlier one."""
+    """Last checkpoint of the job, from this run or an earlier one."""
 
     watermark: int | None = None
-    """The watermark of that checkpoint (ms)."""
+    """Watermark of the last checkpoint (ms)."""
 
     interval_start: int | None = None
-    """The start of the interval that it has taken in last (ms, inclusive)."""
+    """Start of the interval that the job has taken in last (ms, inclusive)."""
 
     interval_end: int | None = None
-    """The end of that interval (ms, exclusive)."""
+    """End of that interval (ms, exclusive)."""
 
     sinks: dict[str, SinkReport] = {}
     """By sink."""

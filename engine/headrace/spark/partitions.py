@@ -1,4 +1,4 @@
-"""The functions that Spark runs on executors. They take and give Arrow batches, nothing pickled."""
+"""Functions that Spark runs on executors. They take and yield Arrow batches, nothing pickled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REPORT_DDL = "report binary"
 
 
 def source_partition(payloads: Sequence[bytes]) -> Partition:
-    """Run source task number `id` for each row of the partition."""
+    """Return a function that runs the source task with number `id` for each row of the partition."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -29,7 +29,7 @@ def source_partition(payloads: Sequence[bytes]) -> Partition:
 
 
 def keyed_partition(payload: bytes, *, idle: bool = False) -> Partition:
-    """Run a keyed stage for the partition, whose number is the task's; `idle`: its rows are no elements."""
+    """Return a function that runs a keyed stage for the partition; its number is the task's. With `idle`, ignores its rows."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -46,7 +46,7 @@ def keyed_partition(payload: bytes, *, idle: bool = False) -> Partition:
 
 
 def transit_partition(storage: Storage) -> Partition:
-    """Read the transit files whose paths are the partition's rows."""
+    """Return a function that reads the transit files whose paths are the partition's rows."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

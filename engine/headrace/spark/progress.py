@@ -1,10 +1,10 @@
-"""Progress within a micro-batch: tasks tell in files how far they have come, and the driver adds it up.
+"""Progress within a micro-batch: tasks write their progress to files, and the driver adds it up.
 
     task     rows 4,000, 32 in flight  ->  progress/<attempt>/stage0-1   ┐
     task     rows 5,000, 12 in flight  ->  progress/<attempt>/stage0-2   ├-> driver: event, and progress/<attempt>.json
                                                                          ┘
-A task looks at the clock where it asks anyway whether it has to stop, once in some hundred records. It writes at most once in
-`ProgressFiles.seconds_between`, and not before the micro-batch has lasted that long: a quick one costs nothing.
+A task reads the clock when it checks whether to stop, once in some hundred records. It writes at most once in
+`ProgressFiles.seconds_between`, and first when the micro-batch has lasted that long: a quick one costs nothing.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from headrace.spark.reports import BatchSettings
 Measure = Callable[[], TaskProgress]
 
 SOURCES = "sources"
-"""The stage of all sources."""
+"""Name of the stage of all sources."""
 
 
 def keyed_stage(number: int) -> str:
-    """Return how files of a keyed stage are called."""
+    """Return the name of a keyed stage in file names."""
     return f"stage{number}"
 
 
 class TaskNotes:
-    """What one task of a stage tells the driver."""
+    """Progress notes of one task of a stage to the driver."""
 
     def __init__(self, batch: BatchSettings, stage: str, task: str) -> None:
-        """Tell nothing unless the batch says from when on."""
+        """Prepare the notes. Writes none if the batch has no time from which on to report."""
         self._files = ProgressFiles(batch.job_folder, batch.attempt_id, batch.storage)
         self._from = self._next = batch.progress_from
         self._stage, self._task = stage, task
         self._measure: Measure | None = None
 
     def asked_along(self, stop: Callable[[], bool], measure: Measure) -> Callable[[], bool]:
-        """Return `stop`, such that whoever asks it notes the progress as well, where that is due."""
+        """Return `stop`, extended: each call also notes the progress if it is due."""
         self._measure = measure
 
         def noted_stop() -> bool:
@@ -55,40 +55,40 @@ class TaskNotes:
         self._measure = measure
 
     def note(self) -> None:
-        """Write how far the task has come, if that is due."""
+        """Write the task's progress if it is due."""
         if self._next is None or self._measure is None or (now := clock.now()) < self._next:
             return
         self._next = now + round(self._files.seconds_between * 1000)
-        # A store that does not answer is no reason to fail: nothing rests on these files.
+        # A store that does not answer must not fail the task: no result depends on these files.
         with suppress(OSError):
             self._files.write_task(self._stage, self._task, self._measure())
 
     def end(self) -> None:
-        """Write how far the task has come, at its end: other tasks of the stage may go on for long."""
+        """Write the task's final progress: other tasks of the stage may run much longer."""
         self._next = self._from
         self.note()
 
 
 class Watch(Protocol):
-    """Watches the stages of micro-batches."""
+    """Watcher of the stages of micro-batches."""
 
     def progress_from(self) -> int | None:
-        """Return from when on the tasks of a micro-batch that begins now tell how far they have come (ms); None: never."""
+        """Return the moment from which on tasks of a micro-batch that begins now report progress (ms); None: never."""
         ...
 
     def stage(self, checkpoint_id: int, name: str, shown: str, rows: int) -> AbstractContextManager[None]:
-        """Watch a stage that has `rows` to do for the length of a block; `shown` names it for people."""
+        """Watch a stage for the length of a block. It has `rows` to do; `shown` is its name for people."""
         ...
 
 
 class NoWatch:
-    """See `Watch`: nobody looks."""
+    """Watcher that does nothing."""
 
     def progress_from(self) -> None:
-        """See `Watch.progress_from`."""
+        """Return None: tasks report no progress."""
 
     def stage(self, checkpoint_id: int, name: str, shown: str, rows: int) -> AbstractContextManager[None]:  # noqa: ARG002
-        """See `Watch.stage`."""
+        """Do nothing around the block."""
         return nullcontext()
 
 
@@ -97,21 +97,21 @@ NO_WATCH = NoWatch()
 
 @dataclass(frozen=True, slots=True)
 class ProgressWatch:
-    """See `Watch`. `tell` gets the progress whenever it was looked for, the file of the attempt likewise."""
+    """Watcher that regularly reads the tasks' progress, passes the sum to `tell`, and writes it to the attempt's file."""
 
     files: ProgressFiles
     tell: Callable[[BatchProgress], None]
 
     def progress_from(self) -> int:
-        """See `Watch.progress_from`."""
+        """Return the moment after the first interval between two writes (ms)."""
         return clock.now() + round(self.files.seconds_between * 1000)
 
     @contextmanager
     def stage(self, checkpoint_id: int, name: str, shown: str, rows: int) -> Iterator[None]:
-        """See `Watch.stage`."""
+        """Read, add up and send the progress of a stage regularly during the block."""
 
         def look() -> None:
-            # As in `TaskNotes.note`.
+            # A store that does not answer must not fail the run, as in `TaskNotes.note`.
             with suppress(OSError):
                 if tasks := self.files.read_tasks(name):
                     progress = added_up(checkpoint_id, shown, rows, tasks)
@@ -124,7 +124,7 @@ class ProgressWatch:
 
 @contextmanager
 def watched(config: JobConfig, attempt_id: str, tell: Callable[[BatchProgress], None]) -> Iterator[ProgressWatch]:
-    """Watch the micro-batches of a run, which holds the job. What earlier runs have left is removed first, and its own at the end."""
+    """Watch the micro-batches of a run that holds the job. Removes files of earlier runs first, and its own at the end."""
     files = ProgressFiles(config.job_folder, attempt_id, config.storage_options)
     with suppress(OSError):
         files.remove_all()

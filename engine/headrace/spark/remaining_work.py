@@ -1,4 +1,4 @@
-"""Work that a run has without new input: elements that wait for services, held records, due timers, the end of the input."""
+"""Work of a run without new input: waiting elements, held records, due timers, the end of the input."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from headrace.spark.options import StoppedBecause
 
 @dataclass(slots=True)
 class RemainingWork:
-    """Decides when a run makes micro-batches without new input, and makes them."""
+    """Maker of micro-batches without new input: decides when a run needs one."""
 
     batches: BatchSequence
     has_fired_timers: bool = False
     left_before: int | None = None
-    """Elements that waited for services before the last micro-batch that was made for them."""
+    """Number of elements that waited before the last micro-batch that was made for them."""
 
     @property
     def waiting(self) -> int:
-        """Count the elements that wait for services, or for those that do."""
+        """Return the number of elements that wait for services, and of those that wait behind them."""
         return self.batches.job.last.pending
 
     def takes_up(self) -> bool:
-        """Tell whether to make a micro-batch for elements that are due in `async_requests`, or for what was held behind them.
+        """Return whether to make a micro-batch for elements due in `async_requests`, or for records held behind them.
 
-        Again only if the last one got on: while a service is down, a run does not wait for it, but leaves that to the next one.
+        Makes a second one only if the first had progress: while a service is down, the run leaves its elements to the next run.
         """
         last = self.batches.job.last
-        was_left = last.held and not self.batches.committed  # a run that had to stop may have held it: it is tried once
+        was_left = last.held and not self.batches.committed  # an interrupted run may have held them: try once
         if not (was_left or self.is_due()) or (self.left_before is not None and last.pending >= self.left_before):
             return False
         self.left_before = last.pending
         return True
 
     def is_due(self) -> bool:
-        """Tell whether an element in `async_requests` is to be called for now."""
+        """Return whether an element in `async_requests` is due."""
         due = self.batches.job.last.due
         return due is not None and due <= clock.now()
 
     def fire_timers(self) -> bool:
-        """Make a micro-batch if timers of processing time are due; tell whether there was one.
+        """Make a micro-batch if timers of processing time are due; return whether it made one.
 
-        One in a run: timers that set themselves again would keep it from ever ending.
+        Makes one per run: timers that register themselves again would keep the run from ending.
         """
         if (
             self.has_fired_timers
@@ -59,7 +59,7 @@ class RemainingWork:
         return True
 
     def end_interval(self) -> StoppedBecause:
-        """Take up what waits and fire what is due behind an interval."""
+        """Resume waiting elements and fire due timers after an interval."""
         batches = self.batches
         while not batches.limit() and self.takes_up():
             batches.make_without_input()
@@ -69,10 +69,10 @@ class RemainingWork:
         return "interval"
 
     def finish(self) -> StoppedBecause:
-        """Make micro-batches until nothing waits for services: FLIP-232's end of input, though more may come later.
+        """Make micro-batches until nothing waits for services, as at FLIP-232's end of input, though more may come later.
 
-        Each calls for the last time for what earlier ones have left. An element that comes to another wait by that is new
-        there, with all its retries, so one micro-batch may not be enough; but none leaves what it found.
+        Each micro-batch calls for the last time for the elements of earlier ones. A result that reaches another wait is new there,
+        with all its retries, so one micro-batch may not be enough; but each finishes all elements that waited before it.
         """
         while self.waiting or self.batches.job.last.held:
             if reason := self.batches.limit():

@@ -1,6 +1,6 @@
-"""What a replay takes in again: the interval that was asked for, and all that the job had taken in behind it.
+"""Replay: take in again the requested interval, and all input that the job took in after it.
 
-It is read from the checkpoints alone, so any later run can go on with a replay that broke off.
+The checkpoints have all information about a replay, so any later run can continue an interrupted one.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from headrace.sources.interval import Interval, moment_text
 from headrace.sources.offset import SourceOffset
 
 _NOTE = re.compile(r"interval (\S+) to (\S+) is run again")
-"""What `replay_note` writes."""
+"""Pattern of the note that `replay_note` writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A part of a replay: an interval, or what a former checkpoint took in of each source.
+    """Part of a replay: an interval, or the files that a former checkpoint took in of each source.
 
-    The latter where the former checkpoint had no interval, and where sources meet: which rows a micro-batch took depended on
-    what there was of the others, and on which source was idle.
+    Files if the former checkpoint had no interval, or if sources meet: then the rows of a micro-batch depended on the rows of the
+    other sources, and on idle sources.
     """
 
     interval: Interval | None = None
     offsets: Mapping[str, SourceOffset] | None = None
     requeue: Checkpoint | None = None
-    """The former checkpoint that took rows of sources out of the quarantine: they leave it again."""
+    """Former checkpoint that requeued rows of sources. The step requeues them again."""
 
     def __str__(self) -> str:
-        """Name the interval, or the files."""
+        """Return the interval, or the files, as text."""
         if self.requeue is not None:
             return f"what checkpoint {self.requeue.checkpoint_id} requeued from the quarantine"
         if self.interval is not None:
@@ -46,7 +46,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A replay that is not through: the interval that was asked for, who asked, and the steps that are left."""
+    """Open replay: the requested interval, the run that requested it, and the remaining steps."""
 
     asked: Interval
     run_id: str
@@ -54,7 +54,7 @@ class Replay:
 
     @property
     def missing(self) -> str:
-        """Say what state and sinks lack until the replay is through."""
+        """Return as text the input that state and sinks lack until the replay is complete."""
         first, last = self.steps[0], self.steps[-1]
         if first.interval is not None and last.interval is not None:
             return str(Interval(first.interval.start, last.interval.end))
@@ -62,11 +62,11 @@ class Replay:
 
 
 def open_replay(checkpoints: Sequence[Checkpoint]) -> Replay | None:
-    """Return the replay that the last restore began and nobody has finished; None if there is none.
+    """Return the replay that the last restore began and no run has finished; None if there is none.
 
-    It takes in the interval that was asked for, and all that the restore took out of the line: an interval for each former
-    checkpoint. A restore by hand is no replay, and ends one. A reconciliation of job and sinks that goes back to what the replay
-    has made ends none.
+    It takes in the requested interval, and all input that the restore took out of the line: an interval for each former checkpoint.
+    A manual restore is no replay, and ends an open one. A reconciliation of job and sinks that goes back to a checkpoint of the
+    replay does not end it.
 
         committed    |--- 1 ---|--- 2 ---|--- 3 ---|
         asked                       |---|               restore 1; steps: 2 up to it, it, the rest of 3
@@ -82,9 +82,9 @@ def open_replay(checkpoints: Sequence[Checkpoint]) -> Replay | None:
 def branch_replay(
     asked: Interval, run_id: str, live: Sequence[Checkpoint], branch: Sequence[Checkpoint], fork_id: int
 ) -> Replay | None:
-    """Return what a branch has left of a replay of `asked` and of all that came later, cut as the live line did; None if nothing.
+    """Return the remaining replay of `asked` and all later input on a branch, cut like the live line; None if it is complete.
 
-    `live` and `branch` are the lines of both; the branch forks behind checkpoint `fork_id` of the live one.
+    `live` and `branch` are the two lines; the branch forks at checkpoint `fork_id` of the live one.
     """
     cut = [checkpoint.checkpoint_id for checkpoint in live].index(fork_id) + 1
     kept, behind = live[:cut], live[cut:]
@@ -98,18 +98,22 @@ def branch_replay(
 
 
 def outage(wanted: Interval, checkpoints: Sequence[Checkpoint], target: int, sinks: Iterable[str]) -> str:
-    """Say what a replay takes out of state and sinks, and when it is back."""
+    """Return a sentence on the input that a replay takes out of state and sinks, and when it is back."""
     kept = Lineage(checkpoints, target).line
-    gone = Lineage(checkpoints).line[len(kept) :]
-    rows = sum(checkpoint.metrics.get("rows_in", 0) for checkpoint in gone)
-    ids = f"{gone[0].checkpoint_id} to {gone[-1].checkpoint_id}" if len(gone) > 1 else str(gone[0].checkpoint_id)
-    end = max(wanted.end, position_of(gone) or wanted.end)
-    intervals = [interval for interval, _ in intervals_of(gone)]
+    left_behind = Lineage(checkpoints).line[len(kept) :]
+    rows = sum(checkpoint.metrics.get("rows_in", 0) for checkpoint in left_behind)
+    ids = (
+        f"{left_behind[0].checkpoint_id} to {left_behind[-1].checkpoint_id}"
+        if len(left_behind) > 1
+        else str(left_behind[0].checkpoint_id)
+    )
+    end = max(wanted.end, position_of(left_behind) or wanted.end)
+    intervals = [interval for interval, _ in intervals_of(left_behind)]
     span = f"{Interval(intervals[0].start, intervals[-1].end)}, " if intervals else ""
     back = [
         f"{sink} to {_last_published(sink, kept)}"
         for sink in sorted(sinks)
-        if any(checkpoint.outputs.get(sink) for checkpoint in gone)
+        if any(checkpoint.outputs.get(sink) for checkpoint in left_behind)
     ]
     return (
         f"interval {wanted} is run again, with all later ones: checkpoints {ids} ({span}{rows:,} rows in) leave state and sinks "
@@ -119,13 +123,13 @@ def outage(wanted: Interval, checkpoints: Sequence[Checkpoint], target: int, sin
 
 
 def _goes_on(restore: Checkpoint, checkpoints: Sequence[Checkpoint], begun_by: Checkpoint | None) -> bool:
-    """Return whether a restore is a reconciliation that leaves the job within the replay that `begun_by` began."""
+    """Return whether a restore is a reconciliation to a checkpoint of the replay that `begun_by` began."""
     line = Lineage(checkpoints, restore.checkpoint_id)
     return _asked_in(restore.note) is None and line.begins_incarnation(restore) and begun_by in line.line
 
 
 def _begun(restore: Checkpoint, earlier: Sequence[Checkpoint], outer: Replay | None) -> Replay | None:
-    """Return the replay that a restore begins, if it is none by hand; it goes on with what is left of an `outer` one that it breaks off."""
+    """Return the replay that a restore begins; None for a manual restore. It includes the rest of an `outer` replay that it interrupts."""
     asked = _asked_in(restore.note)
     former = Lineage(earlier).line
     ids = [checkpoint.checkpoint_id for checkpoint in former]
@@ -137,23 +141,23 @@ def _begun(restore: Checkpoint, earlier: Sequence[Checkpoint], outer: Replay | N
 
 
 def _rest(replay: Replay, trail: Sequence[Checkpoint]) -> Replay | None:
-    """Return what a line has left of a replay; None if that is nothing."""
+    """Return the part of a replay that a line has not taken in; None if it has all."""
     steps = tuple(_left(replay.steps, trail))
     return Replay(replay.asked, replay.run_id, steps) if steps else None
 
 
-def _steps(asked: Interval, kept: Sequence[Checkpoint], gone: Sequence[Checkpoint]) -> list[Step]:
-    """Return the steps of a replay: the interval asked for, and what the restore took out. Intervals leave no gap between them."""
-    if any(len(checkpoint.offsets) > 1 for checkpoint in gone):
-        return _recorded_steps(asked, kept, gone)
+def _steps(asked: Interval, kept: Sequence[Checkpoint], left_behind: Sequence[Checkpoint]) -> list[Step]:
+    """Return the steps of a replay: the requested interval, and the input that the restore took out, without gaps."""
+    if any(len(checkpoint.offsets) > 1 for checkpoint in left_behind):
+        return _recorded_steps(asked, kept, left_behind)
     steps = [Step(asked)]
     position = position_of(kept)
-    first = next((interval.start for interval, _ in intervals_of(gone)), asked.start)
+    first = next((interval.start for interval, _ in intervals_of(left_behind)), asked.start)
     begin = first if position is None else position
     if begin < asked.start:
         steps.insert(0, Step(Interval(begin, asked.start)))
     reached, offsets, adjoins = asked.end, _offsets(kept), True
-    for checkpoint in gone:
+    for checkpoint in left_behind:
         interval = interval_of(checkpoint)
         if interval is not None:
             if adjoins and reached < interval.start:
@@ -169,24 +173,24 @@ def _steps(asked: Interval, kept: Sequence[Checkpoint], gone: Sequence[Checkpoin
     return steps
 
 
-def _recorded_steps(asked: Interval, kept: Sequence[Checkpoint], gone: Sequence[Checkpoint]) -> list[Step]:
-    """Return a step for each former micro-batch that took something in, and what is asked for behind the last one."""
+def _recorded_steps(asked: Interval, kept: Sequence[Checkpoint], left_behind: Sequence[Checkpoint]) -> list[Step]:
+    """Return a step for each former micro-batch with input, and one for the rest of the requested interval."""
     steps: list[Step] = []
     places = read_positions(_offsets(kept))
-    for checkpoint in gone:
+    for checkpoint in left_behind:
         if checkpoint.kind is Kind.BATCH and read_positions(checkpoint.offsets) != places:
             steps.append(Step(interval_of(checkpoint), checkpoint.offsets))
         elif _requeues_rows(checkpoint):
             steps.append(Step(requeue=checkpoint))
         places = read_positions(checkpoint.offsets)
-    reached = position_of([*kept, *gone])
+    reached = position_of([*kept, *left_behind])
     if reached is not None and reached < asked.end:
         steps.append(Step(Interval(reached, asked.end)))
     return steps
 
 
 def _left(steps: Iterable[Step], trail: Sequence[Checkpoint]) -> Iterator[Step]:
-    """Yield the steps that a line has not taken yet, without what an earlier step takes."""
+    """Yield the steps that a line has not taken yet, without the parts of earlier steps."""
     reached, places = position_of(trail), read_positions(_offsets(trail))
     notes = {checkpoint.note for checkpoint in trail if checkpoint.kind is Kind.REQUEUE}
     for step in steps:
@@ -206,12 +210,12 @@ def _left(steps: Iterable[Step], trail: Sequence[Checkpoint]) -> Iterator[Step]:
 
 
 def _requeues_rows(checkpoint: Checkpoint) -> bool:
-    """Tell whether a checkpoint took rows of sources out of the quarantine."""
+    """Return whether a checkpoint requeued rows of sources."""
     return checkpoint.kind is Kind.REQUEUE and any(offset.requeued for offset in checkpoint.offsets.values())
 
 
 def _asked_in(note: str | None) -> Interval | None:
-    """Return the interval that a restore's note names; None unless it is the note of a replay."""
+    """Return the interval in a restore's note; None unless a replay wrote the note."""
     match = _NOTE.fullmatch(note or "")
     return None if match is None else Interval.named(*match.groups())
 
@@ -226,12 +230,12 @@ NOTHING_READ: _ReadPosition = ("", 0)
 
 
 def _offsets(trail: Sequence[Checkpoint]) -> Mapping[str, SourceOffset]:
-    """Return how far a line has read."""
+    """Return the offsets of a line's last checkpoint."""
     return trail[-1].offsets if trail else {}
 
 
 def read_positions(offsets: Mapping[str, SourceOffset]) -> dict[str, _ReadPosition]:
-    """Return by source the first file that was not taken in as a whole, and the rows taken of it; or the last one that was."""
+    """Return, by source, the first file that was not taken in whole, with the rows taken of it; else the last file."""
     return {
         name: (offset.unread[0], offset.rows_taken) if offset.unread else (offset.last_file or "", math.inf)
         for name, offset in offsets.items()

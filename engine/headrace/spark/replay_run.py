@@ -1,4 +1,4 @@
-"""A replay in a run: go back to a checkpoint, and take in from there an interval and all that came later."""
+"""Replay within a run: restore a checkpoint, then take in an interval and all later input."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from headrace.spark.replay import Replay, Step, open_replay, outage
 
 @dataclass(frozen=True, slots=True)
 class ReplayRun:
-    """Begins replays, and goes on with those that broke off."""
+    """Runner of replays: begins them, and continues interrupted ones."""
 
     batches: BatchSequence
     intake: Intake
 
     def begin(self, wanted: Interval, target: int) -> StoppedBecause | None:
-        """Go back to checkpoint `target` and take in from there `wanted` and all that came later; return what stopped it."""
+        """Restore checkpoint `target`, then take in `wanted` and all later input; return what stopped it."""
         batches, job = self.batches, self.batches.job
         before = batches.taken_in(target)
         self.intake.check_intervals(before)
@@ -43,28 +43,28 @@ class ReplayRun:
         return None if replay is None else self._go_through(replay)
 
     def resume(self, replay: Replay) -> StoppedBecause | None:
-        """Go on with a replay that broke off; return what stopped it before it was through."""
+        """Continue an interrupted replay; return what stopped it early."""
         if not self.intake.has_intervals:
             return None
         self.batches.events.replay_resumed(replay)
         return self._go_through(replay)
 
     def _slice_of(self, step: Step, live: Checkpoint | None) -> Slice | None:
-        """Return the slice that a step takes in; None when there is nothing left of it. On a branch it has the time of a `live` one."""
+        """Return the slice of a step; None if its files are gone. On a branch it has the time of the `live` micro-batch."""
         return self.intake.next(self.batches.standing(live), SliceRequest(step.interval, step.offsets))
 
     def _followed(self, step: Step) -> Checkpoint | None:
-        """Return the micro-batch of the job whose time a step of its branch has; None for the job itself, and ahead of it."""
+        """Return the job's micro-batch whose time a step of a branch uses; None for the job itself, and after its last checkpoint."""
         followed = self.batches.followed
         return followed.next() if step.interval is None else followed.of_interval(step.interval)
 
     def _take_requeued(self) -> None:
-        """Take in rows that have left the quarantine, within the limits of the run: those that wait at the end do so for the next one."""
+        """Take in requeued rows within the limits of the run. The next run takes in the rest."""
         while not self.batches.limit() and self.batches.make_requeued(self.intake):
             pass
 
     def _go_through(self, replay: Replay) -> StoppedBecause | None:
-        """Take in what a replay has left, up to where the job stood; return what stopped it before."""
+        """Take in the remaining steps of a replay, up to the job's former position; return what stopped it early."""
         batches, job = self.batches, self.batches.job
         settle_schemas(job, batches.plan)
         if stopped := self.take_in(replay.steps):
@@ -77,7 +77,7 @@ class ReplayRun:
         return None
 
     def take_in(self, steps: Iterable[Step]) -> StoppedBecause | None:
-        """Take in steps, one micro-batch each; return what stopped it before."""
+        """Take in steps, one micro-batch each; return what stopped it early."""
         batches, job = self.batches, self.batches.job
         for step in steps:
             self._take_requeued()

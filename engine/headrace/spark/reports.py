@@ -1,4 +1,4 @@
-"""What driver and tasks tell each other, as JSON."""
+"""Messages between driver and tasks, as JSON."""
 
 from __future__ import annotations
 
@@ -33,34 +33,34 @@ class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, int]
     sinks: dict[str, str]
     appended: tuple[str, ...] = ()
-    """The sinks that rows are only added to."""
+    """Sinks that rows are only added to."""
     partition_by: dict[str, tuple[str, ...]] = {}
-    """By sink: the columns that its table is partitioned by."""
+    """Partition columns of the table, by sink."""
     folders: tuple[str, ...] = ()
-    """The sinks whose partitions are folders."""
+    """Sinks whose partitions are folders."""
     storage: dict[str, str] | None = None
     progress_from: int | None = None
-    """From when on tasks tell how far they have come (ms); None: never."""
+    """Moment from which on tasks report progress (ms); None: never."""
 
 
 class AsyncSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What tasks have to know for calls to services."""
+    """Settings of tasks for calls to services."""
 
     services: dict[str, str]
     overrides: dict[str, dict[str, Any]] = {}
-    """By operator: what the job's file says in place of the pipeline; spans are seconds."""
+    """Settings of the job's file that override the pipeline's, by operator; spans are seconds."""
     limits: dict[str, tuple[float | None, int | None]] = {}
-    """By service: calls a second, and calls at once."""
+    """Limits by service: calls per second, and concurrent calls."""
     open_until: dict[str, int] = {}
-    """By operator whose breaker was left open: when the next probe is due (ms)."""
+    """Moment of the next probe (ms), by operator with an open breaker."""
     resumes: bool = False
-    """Whether earlier micro-batches have left elements."""
+    """True if earlier micro-batches have left elements."""
     finishes: bool = False
-    """Whether those are called for once more, and for the last time."""
+    """True if services are called for the last time for these elements."""
 
 
 class SourceTask(msgspec.Struct, frozen=True, kw_only=True):
-    """Files of one source that one task reads."""
+    """Task of a source: the files that it reads."""
 
     batch: BatchSettings
     source: str
@@ -68,11 +68,11 @@ class SourceTask(msgspec.Struct, frozen=True, kw_only=True):
     bucket: int
     async_io: AsyncSettings
     index: int = 0
-    """Its number among the tasks of the source."""
+    """Number of the task among those of the source."""
     tasks: int = 1
-    """How many there are: each takes up what was left for its share of the key groups."""
+    """Number of tasks of the source: each resumes the waiting elements of its share of the key groups."""
     stop_at: int | None = None
-    """When to leave what has not been answered (ms)."""
+    """Moment to stop, and to leave elements without an answer (ms)."""
     stop_file: str | None = None
     on_bad_file: str = "fail"
     on_bad_row: str = "quarantine"
@@ -80,63 +80,63 @@ class SourceTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyedTask(msgspec.Struct, frozen=True, kw_only=True):
-    """One keyed operator's work, the same for all of its tasks."""
+    """Work of one keyed operator, the same for all of its tasks."""
 
     batch: BatchSettings
     stage: int
     watermark: int | None
     watermarks: list[tuple[int, int]]
     processing_time: int
-    """What the driver's clock said when the micro-batch began (ms): the same in every task and attempt."""
+    """Begin of the micro-batch by the driver's clock (ms): the same in every task and attempt."""
     first_ordinal: int
-    """The arrival ordinal that the micro-batch's first record has, or would have."""
+    """Arrival ordinal of the micro-batch's first record, even if it has no record."""
     async_state: AsyncStateOptions = AsyncStateOptions()
     upsert_materialize: MaterializerOptions = MaterializerOptions()
     state_ttl: TtlHistory = TtlHistory()
     timers_fired: dict[str, int] = {}
-    """By clock, up to where no timer of the operator is left (ms)."""
+    """Moment up to which no timer of the operator is left (ms), by clock."""
     local_copies: dict[str, str] = {}
     parent_id: int = 0
     resumes: bool = False
-    """Whether an earlier run held records."""
+    """True if an earlier run held records."""
     async_io: AsyncSettings = AsyncSettings(services={})
     broadcast: tuple[str, ...] = ()
     """Staged files that every task reads."""
     cut: bytes | None = None
-    """Records at or after this place are held: an operator before it came no further."""
+    """Place from which on records are held: an earlier operator has reached only this place."""
     stop_at: int | None = None
-    """When to stop, and hold what has not begun (ms)."""
+    """Moment to stop, and to hold records not begun yet (ms)."""
     stop_file: str | None = None
-    """A file that, once it is there, says to stop."""
+    """File whose existence tells tasks to stop."""
 
 
 class TaskReport(msgspec.Struct, kw_only=True):
-    """What one task did: files it staged by state table, files for the next stage, files for sinks."""
+    """Report of one task: files that it staged by state table, files for the next stage, files for sinks."""
 
     task: int = 0
     state_files: dict[str, list[StagedFile]] = {}
     transit: dict[str, list[str]] = {}
-    """By the stage that reads them: staged files of records."""
+    """Staged files of records, by the stage that reads them."""
     transit_rows: dict[str, int] = {}
-    """Likewise: how many records those are."""
+    """Number of records in these files, by stage."""
     broadcast: dict[str, list[str]] = {}
-    """Likewise, for all tasks of the stage."""
+    """Staged files that all tasks of a stage read, by stage."""
     outputs: dict[str, list[OutputFile]] = {}
     buckets: dict[int, int] = {}
     metrics: dict[str, int] = {}
     local_copy: dict[str, str] = {}
     timers_fired: dict[str, int] = {}
     cuts: dict[str, bytes] = {}
-    """By operator that did not come to the end: up to where it did."""
+    """Place that an operator has reached, by operator; only of operators that did not finish."""
     held: int = 0
     blocks: dict[str, bytes] = {}
-    """By async operator: the first element that waits and lets others pass, up to the next watermark."""
+    """First waiting element that lets others pass up to the next watermark, by async operator."""
     pending: int = 0
-    """Elements in `async_requests`."""
+    """Number of elements in `async_requests`."""
     due: int | None = None
-    """When the first of them is due (ms)."""
+    """Moment when the first of them is due (ms)."""
     services: dict[str, ServiceMetrics] = {}
-    """By async operator."""
+    """Metrics by async operator."""
     error: str | None = None
     error_class: str | None = None
     exit_code: int = 0

@@ -1,4 +1,4 @@
-"""Sentences that tell the user what happens in a run."""
+"""Sentences for the user about events in a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OnEvent = Callable[[Event], None]
 
 @dataclass(frozen=True, slots=True)
 class RunEvents:
-    """Tells what happens in a run of `job`; `on_event` gets each event."""
+    """Events of a run of `job`, sent to `on_event`."""
 
     job: str
     on_event: OnEvent
@@ -40,7 +40,7 @@ class RunEvents:
         self.tell("warning", message)
 
     def opened(self, checkpoint: Checkpoint) -> None:
-        """Say which checkpoint the run goes on from."""
+        """Say which checkpoint the run continues from."""
         self.tell("opened", f"continuing from checkpoint {checkpoint.checkpoint_id}")
 
     def batch(self, checkpoint_id: int, taken: Slice) -> None:
@@ -50,11 +50,11 @@ class RunEvents:
         self.tell("batch", f"micro-batch {checkpoint_id}: {taken.rows:,} rows{last}", {"rows": taken.rows})
 
     def progress(self, progress: BatchProgress) -> None:
-        """Say how far the tasks of a micro-batch have come."""
+        """Report the progress of a micro-batch."""
         self.tell("progress", progress.described(), msgspec.structs.asdict(progress))
 
     def requeued(self, taken: Slice) -> None:
-        """Say that rows are taken in again that have left the quarantine."""
+        """Say that requeued rows are taken in again."""
         files = f"{len(taken.files):,} file{'' if len(taken.files) == 1 else 's'}"
         message = f"{taken.rows:,} rows of {files} were requeued from the quarantine: taking them in again"
         self.tell("requeued", message, {"rows": taken.rows})
@@ -75,7 +75,7 @@ class RunEvents:
         )
 
     def ttl(self, before: TtlHistory, after: TtlHistory) -> None:
-        """Say what has changed of that which lives of state depend on: pauses of the job, and TTLs."""
+        """Report changes that lifetimes of state depend on: pauses of the job, and TTLs."""
         for gap in after.gaps[len(before.gaps) :]:
             self.tell("gap", _gap_sentence(gap))
         for name in sorted(before.declared):
@@ -84,13 +84,13 @@ class RunEvents:
                 self.tell("ttl", f"TTL of {name}: {was} until now, from now on {now}")
 
     def long_histories(self, keys: int) -> None:
-        """Warn of keys that have long histories, if there are any."""
+        """Warn of keys with long histories, if there are any."""
         if keys:
             text = f"{keys:,} keys in this micro-batch have histories of {LONG_HISTORY:,} rows or more; see "
             self.tell("warning", f"{text}'headrace history {self.job} --largest'", {"keys": keys})
 
     def ahead(self, waiting: Iterable[Waiting]) -> None:
-        """Say which rows are ahead of a source that has no more."""
+        """Report rows that wait for a source without further rows."""
         for rows, source, waits_for in waiting:
             self.tell(
                 "ahead",
@@ -99,7 +99,7 @@ class RunEvents:
             )
 
     def timers_due(self) -> None:
-        """Say why a micro-batch without input is made."""
+        """Say that due timers cause a micro-batch without input."""
         self.tell("timers", "timers of processing time are due")
 
     def finishing(self, pending: int) -> None:
@@ -111,32 +111,32 @@ class RunEvents:
         self.tell("ending", "the end of the input: the watermark passes all timers of event time")
 
     def waiting(self, pending: int, due: int | None) -> None:
-        """Say at the end of a run how many elements it leaves to the next one, and when the first is due (ms)."""
+        """Report, at the end of a run, the number of waiting elements, and when the first is due (ms)."""
         if pending:
             when = "" if due is None else f", the next attempt is due in {max(0, due - clock.now()) / 1000:.0f} s"
             message = f"{pending:,} elements wait for services{when} (headrace retries {self.job})"
             self.tell("waiting", message, {"pending": pending, "due": due})
 
     def interval_is_done(self, wanted: Interval) -> None:
-        """Say that an earlier attempt of the run has taken the interval in."""
+        """Say that an earlier attempt of the run has taken in the interval."""
         self.tell("done", f"this run has taken in {wanted} already: going on behind it")
 
     def replay_resumed(self, replay: Replay) -> None:
-        """Warn that the run first goes on with a replay."""
+        """Warn that the run first continues an open replay."""
         self.warn(
             f"the replay of interval {replay.asked} broke off, and state and sinks lack {replay.missing}: going on with it"
         )
 
     def replay_not_begun(self, wanted: Interval, stopped: StoppedBecause) -> None:
-        """Warn that there was no time to begin a replay."""
+        """Warn that the run had no time to begin a replay."""
         self.warn(f"the replay of interval {wanted} was not begun ({stopped}): nothing was changed")
 
     def files_are_gone(self, count: int) -> None:
-        """Warn that a replay cannot bring back all that was there."""
-        self.warn(f"{count:,} file(s) that were there before are gone: what they held does not come back")
+        """Warn that a replay lacks files, so that some rows do not come back."""
+        self.warn(f"{count:,} file(s) that were taken in before are gone: their rows do not come back")
 
     def restoring(self, wanted: Interval, target: int) -> None:
-        """Say which checkpoint a replay goes back to."""
+        """Say which checkpoint a replay restores."""
         self.tell("restoring", f"replaying {wanted}: going back to checkpoint {target}")
 
     def replay_stopped(self, asked: Interval, missing: str, stopped: StoppedBecause) -> None:
@@ -154,12 +154,12 @@ class RunEvents:
         )
 
     def replayed(self, replay: Replay) -> None:
-        """Say that a replay has taken in all that it took out."""
+        """Say that a replay has taken in again all input that it took out."""
         self.tell("replayed", f"the replay of interval {replay.asked} has come to where the job stood")
 
     def replay_is_held(self) -> None:
-        """Warn that a replay has left records that are held."""
-        self.warn("records of the replay are held: state and sinks are whole when they have gone through")
+        """Warn that a replay has left held records."""
+        self.warn("records of the replay are held: state and sinks are complete once they are processed")
 
 
 def _gap_sentence(gap: Gap) -> str:

@@ -1,4 +1,4 @@
-"""A run of a job on Spark: in a session of its own, or in one that is there already."""
+"""Run of a job on Spark, in a new session or in an existing one."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 
 def run(config: JobConfig, options: RunOptions, on_event: OnEvent) -> RunReport:
-    """Run a job once; return what it did. Spark starts when the first micro-batch needs it; with a driver on the cluster, at once.
+    """Run a job once; return its report. Spark starts when the first micro-batch needs it; at once if the driver is on the cluster.
 
-    Raises a `HeadraceError` that says who has to act; whatever was committed before it stays.
+    Raises a `HeadraceError` that says who has to act. Checkpoints committed before the error stay.
     """
     started = clock.monotonic()
     plan = checked_plan(config)
     spark = SparkOnDemand(config, on_event)
     if config.profile.deploy_mode == "cluster":
-        spark.start()  # YARN gives a driver up that has no SparkContext within 100 s, or at its end
+        spark.start()  # YARN kills a driver without a SparkContext after 100 s, and fails one that ends without it
     return _run_with(spark, plan, config, options, on_event, started=started)
 
 
 def run_in(spark: SparkSession, config: JobConfig, options: RunOptions, on_event: OnEvent) -> RunReport:
-    """Run a job once in a session that is there already."""
+    """Run a job once in an existing session."""
     plan = checked_plan(config)
     return _run_with(SparkOnDemand(config, on_event, spark), plan, config, options, on_event)
 

@@ -1,4 +1,4 @@
-"""The Spark session of a run."""
+"""Spark session of a run."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from headrace.provision.java import require_java
 def session(config: JobConfig) -> SparkSession:
     """Return the session that spark-submit made, or one with the settings of the job's cluster profile.
 
-    Raises `ConfigError` for jars that are not there, and `ClusterError` when Spark cannot be started.
+    Raises `ConfigError` for missing jars, and `ClusterError` when Spark cannot be started.
     """
     profile, is_submitted = config.profile, _is_submitted()
     if (executors := profile.spark.get("spark.pyspark.python")) is not None:
-        os.environ["PYSPARK_PYTHON"] = executors  # a setting comes before the environment, as for spark-submit
+        os.environ["PYSPARK_PYTHON"] = executors  # a setting overrides the environment, as for spark-submit
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -40,19 +40,19 @@ def session(config: JobConfig) -> SparkSession:
             "says above; 'headrace doctor' looks at Java, jars and pyspark. Then run again."
         ) from error
     spark.sparkContext.setLogLevel("ERROR")
-    if not is_submitted:  # else --py-files has shipped them
+    if not is_submitted:  # after spark-submit, --py-files has shipped them
         for file in profile.py_files:
             spark.sparkContext.addPyFile(file)
     return spark
 
 
 def _is_submitted() -> bool:
-    """Return whether spark-submit has started this driver: it has set master, settings and jars already."""
+    """Return whether spark-submit has started this driver, and so set master, settings and jars."""
     return not {"SPARK_ENV_LOADED", "PYSPARK_GATEWAY_PORT"}.isdisjoint(os.environ)
 
 
 def _settings(profile: ClusterConfig) -> dict[str, str]:
-    """Return the profile's settings with those that spark-submit has options for."""
+    """Return the profile's settings, and those that spark-submit takes as options."""
     shipped = {
         "spark.jars": _present(profile) if profile.jars else (),
         "spark.files": profile.files,
@@ -70,7 +70,7 @@ def _present(profile: ClusterConfig) -> tuple[str, ...]:
 
 
 def _with_retries(master: str) -> str:
-    """`local[2]` with four tries a task, so that a killed Python worker doesn't fail the run."""
+    """Return a local master with four tries for each task (`local[2]` as `local[2,4]`): a killed Python worker must not fail the run."""
     if master.startswith("local[") and "," not in master:
         return f"{master[:-1]},4]"
     return master

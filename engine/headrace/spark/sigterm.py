@@ -1,4 +1,4 @@
-"""Ending a run when its process is told to end."""
+"""Handling of SIGTERM: end a run in order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def ended_by_sigterm(stop: Callable[[], None]) -> Iterator[None]:
-    """Within the block, SIGTERM calls `stop` instead of killing the process. Only the main thread can have that."""
+    """Call `stop` on SIGTERM within the block, instead of ending the process. Works only in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

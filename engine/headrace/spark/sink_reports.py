@@ -1,4 +1,4 @@
-"""Where the sinks stand when a run ends."""
+"""Positions of the sinks when a run ends."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from headrace.spark.options import SinkReport
 
 
 def sink_reports(job: OpenJob) -> dict[str, SinkReport]:
-    """Return what the run that holds `job` has given to each sink, and the version that each sink is at.
+    """Return, for each sink, the rows that the run holding `job` gave to it, and the version of its table.
 
-    Called at the end of a run, behind its last commit. A sink that cannot be read has no version: its rows are committed,
-    and the next run reads it again.
+    Called at the end of a run, after its last commit. A sink that cannot be read has no version: its rows are committed, and the
+    next run reads it again.
     """
     rows = _rows(checkpoint for checkpoint in job.checkpoints if checkpoint.run_id == job.run_id)
     standing = job.sink_standing()

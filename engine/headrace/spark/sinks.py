@@ -15,10 +15,9 @@ _VIEW = "headrace_changes"
 
 
 def merge_through(spark: SparkSession) -> SparkMerge:
-    """A merge for `Publisher` that runs in this Spark session.
+    """Return a merge for `Publisher` that runs in this Spark session.
 
-    Delta takes a MERGE's transaction from the session's configuration, which threads share; hence a
-    session of its own for each.
+    Delta reads a MERGE's transaction from the session's configuration, which threads share. So each merge gets a session of its own.
     """
 
     def merge(uri: str, files: Sequence[str], keys: Sequence[str], *, app_id: str, version: int) -> None:
@@ -48,5 +47,5 @@ def merge_through(spark: SparkSession) -> SparkMerge:
 
 
 def spark_uri(uri: str) -> str:
-    """Return a path or URI as Spark wants it: Hadoop's S3 client calls itself s3a."""
+    """Return a path or URI in Spark's form: Hadoop's S3 client has the scheme s3a."""
     return f"s3a{uri[2:]}" if uri.startswith("s3://") else uri

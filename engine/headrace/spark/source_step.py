@@ -1,4 +1,4 @@
-"""Spark's steps over the sources of a job: plan them, refuse those that are not row by row, and land what they make."""
+"""Spark's steps over the sources of a job: plan them, refuse those that are not row by row, and land their rows."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ _SETTINGS: Final = {
     "spark.sql.autoBroadcastJoinThreshold": str(1 << 30),
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
-"""Settings of the session in which steps are planned: the same rows come of the same input on every machine."""
+"""Settings of the session in which steps are planned, so that the same input gives the same rows on every machine."""
 
 
 def steps_of(spark: SparkSession, config: JobConfig, plan: Plan) -> dict[str, Derivation]:
-    """Return Spark's steps over the sources of a plan, by name of the source. Nothing is planned or read yet."""
+    """Return Spark's steps over the sources of a plan, by name of the source. Plans and reads nothing yet."""
     return {source.name: SourceStep(spark, config, source) for source in plan.sources if source.step is not None}
 
 
 @dataclass(slots=True)
 class SourceStep:
-    """See `Derivation`. The step has a session of its own, with the tables that it may read as views, and nothing else in it."""
+    """Implementation of `Derivation` through Spark. The step has its own session, which has only the tables that it may read, as views."""
 
     spark: SparkSession
     config: JobConfig
@@ -69,13 +69,13 @@ class SourceStep:
     _digest: str | None = None
 
     def __post_init__(self) -> None:
-        """Name the tables."""
+        """Set the names of the tables."""
         paths = self.config.sources[self.node.name].tables
         named = {name: paths[name] for name in self._step.tables}
         self.tables = DimensionTables(self.node.name, named, self.config.storage_options)
 
     def digest(self) -> str:
-        """See `Derivation.digest`. Planned once."""
+        """Return the digest of the step's plan, as `Derivation.digest` describes. Plans once."""
         if self._digest is None:
             result = self._result(self._task({}, Origin({**self.tables.latest()})))
             self._check(result)
@@ -85,7 +85,7 @@ class SourceStep:
         return self._digest
 
     def derive(self, files: Mapping[str, SourceFile], origin: Origin) -> None:
-        """See `Derivation.derive`: one Spark job, a task for each file."""
+        """Land the step's rows of files, as `Derivation.derive` describes: one Spark job, a task for each file."""
         task = self._task(files, origin)
         result = self._result(task)
         self._check(result)
@@ -94,7 +94,7 @@ class SourceStep:
         with self._translated():
             reports = self._run(result.mapInArrow(landing_partition(payload, schema), LANDED_DDL))
             missing = sorted({*range(len(task.files))} - reports.keys())
-            if missing:  # Spark found out that there is nothing to do for them
+            if missing:  # Spark has optimized the work on these files away
                 rest = self._own_session.createDataFrame([(number,) for number in missing], "id long")
                 reports |= self._run(rest.mapInArrow(landing_nothing(payload, schema), LANDED_DDL))
         self._raise_refused([reports[number] for number in sorted(reports)], task)
@@ -139,7 +139,7 @@ class SourceStep:
         )
 
     def _result(self, task: StepTask) -> DataFrame:
-        """Return what the step makes of the source's files, which is not computed yet."""
+        """Return the step's result on the source's files. Computes nothing yet."""
         session, count = self._own_session, max(len(task.files), 1)
         ids = session.range(0, len(task.files), 1, count)
         schema = from_arrow_schema(input_schema(self.node.stored))
@@ -147,11 +147,11 @@ class SourceStep:
         tables = {name: self._table(name, version) for name, version in task.origin.tables.items()}
         with self._planned():
             if self._step.query is None:
-                made = cast("Any", self._step.function)(source, **tables)
-                if not isinstance(made, DataFrame):
-                    msg = f"{self._what}: the function returned {made!r:.100}, not a DataFrame"
+                result = cast("Any", self._step.function)(source, **tables)
+                if not isinstance(result, DataFrame):
+                    msg = f"{self._what}: the function returned {result!r:.100}, not a DataFrame"
                     raise ConfigError(msg)
-                return made
+                return result
             for name, frame in {self.node.name: source, **tables}.items():
                 frame.createOrReplaceTempView(name)
             self._check_query(self._step.query)
@@ -163,7 +163,7 @@ class SourceStep:
         return spark_functions.broadcast(frame).alias(f"{TABLE}{name}")
 
     def _check_query(self, query: str) -> None:
-        """Refuse what is no query before Spark runs it: a command takes effect as soon as it is planned."""
+        """Raise an error if the text is not a query, before Spark runs it: a command takes effect when it is planned."""
         self._own_session._jsparkSession.sessionState().sqlParser().parseQuery(query)  # noqa: SLF001 - pyspark has no other way
 
     def _check(self, result: DataFrame) -> None:
@@ -191,7 +191,7 @@ class SourceStep:
 
     @contextmanager
     def _planned(self) -> Iterator[None]:
-        """Turn what Spark, or the step's function, says of the plan into errors of the configuration."""
+        """Translate errors of Spark, or of the step's function, about the plan into errors of the configuration."""
         with spark_errors(f"in planning {self._what}", lambda: jvm_answers(self.spark)):
             try:
                 yield
@@ -214,7 +214,7 @@ class SourceStep:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Turn what Spark raises while the step runs into errors of Headrace."""
+        """Translate Spark's errors while the step runs into errors of Headrace."""
         doing = f"in {self._what}"
         try:
             with storage_errors(doing), spark_errors(doing, lambda: jvm_answers(self.spark)):
@@ -227,6 +227,6 @@ class SourceStep:
 
 
 def _arrow_schema(result: DataFrame) -> pa.Schema:
-    """Return the columns of a result as they are landed: times are in UTC, and rows that were refused before the step have nulls."""
+    """Return the schema to land a result with: times in UTC, and nullable columns for rows that were refused before the step."""
     columns = to_arrow_schema(result.schema, timezone="UTC")
-    return pa.schema([pa.field(each.name, each.type) for each in columns])
+    return pa.schema([pa.field(column.name, column.type) for column in columns])

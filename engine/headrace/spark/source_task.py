@@ -1,4 +1,4 @@
-"""A source's stage in one task: read files, check rows, take them through steps and calls, stage the results."""
+"""Source's stage in one task: read files, check rows, run steps and calls on them, stage the results."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _joined(parts: Sequence[ColumnarRows]) -> ColumnarRows:
 
 @dataclass(frozen=True, slots=True)
 class _Slice:
-    """The rows of a file that the task takes, in arrival order. `positions` are their rows in the file; None: they are as there."""
+    """Rows of a file that the task takes, in arrival order. `positions` are their numbers in the file; None: in the file's order."""
 
     rows: FileRows
     table: pa.Table
@@ -85,20 +85,22 @@ class _Slice:
     ordinals: pa.Array
 
     def position(self, file: InputFile, row: int) -> int:
-        """Return the number in the file of a row that is taken."""
+        """Return the number in the file of a taken row."""
         return file.first_row + row if self.positions is None else int(self.positions[row].as_py())
 
     def faults(self, file: InputFile) -> dict[int, str]:
-        """Return why rows cannot be read, by their places among those that are taken."""
-        found = self.rows.faults
-        if not found:
+        """Return the reasons why rows cannot be read, by their index among the taken rows."""
+        faults_by_row = self.rows.faults
+        if not faults_by_row:
             return {}
         places = range(len(self.ordinals))
-        return {row: found[position] for row in places if (position := self.position(file, row)) in found}
+        return {
+            row: faults_by_row[position] for row in places if (position := self.position(file, row)) in faults_by_row
+        }
 
 
 class _FileReader:
-    """Reads files of one source; collects what has to go to quarantine."""
+    """Reader of one source's files. It collects the rows and files for the quarantine."""
 
     def __init__(self, task: SourceTask, source: SourceNode) -> None:
         self.quarantined: list[QuarantineRow] = []
@@ -112,7 +114,7 @@ class _FileReader:
     def read(self, file: InputFile) -> ColumnarRows | None:
         """Return the good rows of a file in arrival order; None if it has none.
 
-        Raises `SourceError` for a file or row that must not be passed over, as configured.
+        Raises `SourceError` for a bad file or row, unless the configuration puts it into quarantine.
         """
         rows = self._rows(file)
         if rows is None:
@@ -130,7 +132,7 @@ class _FileReader:
         return self._good_rows(columns, kinds, taken.ordinals)
 
     def _columns(self, file: InputFile, taken: _Slice) -> tuple[pa.StructArray, pa.Array, Sequence[BadRow]]:
-        """Return the rows as columns; those that do not fit are null."""
+        """Return the rows as columns; rows that do not fit are null."""
         table = taken.table
         if file.messages is not None:
             return MessageReader(self._source, file.messages).read_columns(table)
@@ -138,8 +140,8 @@ class _FileReader:
         columns, kinds, bad = self._reader.read_columns(table, faults)
         if columns is not None:
             return columns, kinds, bad
-        records, found, bad = self._reader.read(table, faults)
-        return to_struct_array(records, self._source.record), pa.array(found, pa.int32()), bad
+        records, row_kinds, bad = self._reader.read(table, faults)
+        return to_struct_array(records, self._source.record), pa.array(row_kinds, pa.int32()), bad
 
     def _good_rows(self, columns: pa.StructArray, kinds: pa.Array, ordinals: pa.Array) -> ColumnarRows | None:
         timestamps = columns.field(self._place_of_event_time)
@@ -194,7 +196,7 @@ class _FileReader:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             return f"more than one column {', '.join(twice)}"
-        # Others' places in the order of arrival rest on this number.
+        # The arrival order of other files depends on this number.
         return f"{table.num_rows} rows, {file.rows} when the run began" if table.num_rows != file.rows else None
 
     def _refuse_row(self, file: InputFile, taken: _Slice, row: int, error: str) -> None:
@@ -208,13 +210,13 @@ class _FileReader:
         self.quarantined.append((self._source.name, f"{file.name}:{position}", "null", taken.rows.raw(position), error))
 
     def _refuse_file(self, file: InputFile, error: SourceError, rows: FileRows | None = None) -> None:
-        """Set a file aside, or what is taken of it. `rows` are those of the file, where they can be read."""
+        """Put a file, or the taken part of it, into quarantine. `rows` are those of the file; None if it cannot be read."""
         if self._task.on_bad_file == "fail":
             raise error
         if file.picked is None:
             self.quarantined.append((self._source.name, file.place, "null", file.path, str(error)))
             return
-        # They were read when they were requeued. What cannot be read now has changed, and must not be passed over.
+        # The rows were readable when they were requeued. So an unreadable file has changed, and must not be skipped.
         if rows is None or rows.table.num_rows != file.rows:
             raise error
         for row in rows_in(file.picked):

@@ -1,7 +1,7 @@
-"""What Spark and its JVM raise, as errors that say who has to act. What stays as it is raised is a bug: exit code 70.
+"""Translation of errors of Spark and its JVM into errors that say who has to act. Others are bugs: exit code 70.
 
-A JVM that the kernel has killed answers with errors of sockets, or with nothing at all, so it is asked whether it is there.
-Spark wraps what happened on executors into text; there the names of Java's exceptions are looked for.
+A JVM that the kernel has killed causes errors of sockets, or does not answer, so the translation checks whether it still runs.
+Errors on executors reach the driver as text, which is searched for the names of Java's exceptions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOST = re.compile(
     r"Container killed|Application .* (?:killed|failed)|All masters are unresponsive|Master removed our application|"
     r"SparkContext was shut down|stopped SparkContext|JAVA_GATEWAY_EXITED"
 )
-"""An executor, a Python worker or the cluster is gone, or never came."""
+"""Texts that mean: an executor, a Python worker or the cluster is gone, or never started."""
 
 _CONFLICT = re.compile(
     r"DELTA_CONCURRENT_\w+|DELTA_METADATA_CHANGED|DELTA_PROTOCOL_CHANGED|Concurrent(?:Write|Append|Delete\w+|Transaction|Modification)Exception|"
@@ -36,15 +36,15 @@ _STORAGE = re.compile(
     r"S3Exception|AmazonServiceException|SdkClientException|ParquetDecodingException|JsonParseException|"
     r"(?:FileNotFound|Permission|NotADirectory|IsADirectory|FileExists|Timeout|Connection\w*|OS)Error: \[?"
 )
-"""A disk or an object store refuses, or a file, or the log of a table, is damaged or gone."""
+"""Texts that mean: a disk or an object store refuses, or a file or a table's log is damaged or gone."""
 
 _SHOWN = 600
-"""Characters of what Spark says that an error shows."""
+"""Number of characters of Spark's text that an error shows."""
 
 
 @contextmanager
 def spark_errors(doing: str, is_alive: Callable[[], bool]) -> Iterator[None]:
-    """Turn what Spark raises in the block into errors that tell what was being done.
+    """Translate Spark's errors in the block. `doing` says in the message what was being done.
 
     Raises `ClusterError` when the JVM, an executor or a Python worker is gone, `VersionTakenError` when a table was changed
     meanwhile, and `StoreError` when the storage refuses.
@@ -58,7 +58,7 @@ def spark_errors(doing: str, is_alive: Callable[[], bool]) -> Iterator[None]:
 
 
 def jvm_answers(spark: SparkSession) -> bool:
-    """Ask the JVM of a session whether it is there."""
+    """Return whether the JVM of a session answers."""
     try:
         spark.sparkContext._jvm.java.lang.System.nanoTime()  # type: ignore[union-attr]  # noqa: SLF001 - py4j has no other way
     except (Py4JError, OSError, EOFError, AttributeError):
@@ -87,9 +87,9 @@ def _meant(error: Exception, doing: str, is_alive: Callable[[], bool]) -> Except
 
 
 def text_of(error: BaseException) -> str:
-    """Return all that an error says: its text, Java's stack trace, and those of its causes.
+    """Return the whole text of an error: its message, Java's stack trace, and those of its causes.
 
-    An error that pyspark has captured asks the JVM for its text, which may be gone; its parts are in Python.
+    An error that pyspark has captured reads its text from the JVM, which may be gone; so this reads its parts, which are in Python.
     """
     description = getattr(error, "_desc", None)
     parts = [str(error)] if description is None else [str(description), str(getattr(error, "_stackTrace", None) or "")]
@@ -100,7 +100,7 @@ def text_of(error: BaseException) -> str:
 
 
 def in_short(text: str) -> str:
-    """Return the first line of a text, what Java says where that only names a call, and the last cause."""
+    """Return the first line of a text (Java's message if the line only names a call), and the last cause."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     java = [line.removeprefix(": ") for line in lines[1:2] if line.startswith(": ")]
     causes = [line for line in lines if line.startswith("Caused by:")]

@@ -23,37 +23,37 @@ if TYPE_CHECKING:
 
 
 class SparkOnDemand:
-    """See `StageTasks`. Starts Spark when the first task, merge or topic needs it; a run with nothing to do starts no JVM.
+    """Implementation of `StageTasks` that starts Spark when a task, merge or topic first needs it. A run without work starts no JVM.
 
     Every call raises `ConfigError` or `ClusterError` when Spark cannot be started: see `headrace.spark.session`.
     """
 
     def __init__(self, config: JobConfig, on_event: OnEvent, spark: SparkSession | None = None) -> None:
-        """Nothing is started yet; `spark` is a session that is there already. `on_event` is told when Spark starts, and where its UI is."""
+        """Start nothing yet. `spark` is an existing session. `on_event` gets an event when Spark starts, and the address of its UI."""
         self._config = config
         self._on_event = on_event
-        self._starting = Lock()  # large sinks are merged side by side
+        self._starting = Lock()  # large sinks are merged in parallel
         self._spark = spark
 
     def start(self) -> None:
-        """See `StageTasks.start`."""
+        """Start Spark, as `StageTasks.start` describes."""
         self._session()
 
     def sources(self, tasks: Sequence[SourceTask]) -> list[TaskReport]:
-        """See `StageTasks.sources`."""
+        """Run tasks of sources on Spark."""
         return self._tasks().sources(tasks)
 
     def keyed(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:
-        """See `StageTasks.keyed`."""
+        """Run a keyed stage on Spark."""
         return self._tasks().keyed(task, takes, transit)
 
     @property
     def writers(self) -> SparkWriters:
-        """Return what Spark does for sinks."""
+        """Return Spark's writers for sinks."""
         return SparkWriters(self._merge, self._send)
 
     def topics(self) -> Mapping[str, Topic]:
-        """Return the topics that the job reads, by name of the source. Only Spark knows whether they have messages, so it starts."""
+        """Return the topics that the job reads, by name of the source. Starts Spark if there are any: only Spark can read their offsets."""
         if all(source.format != "kafka" for source in self._config.sources.values()):
             return {}
         from headrace.spark.kafka_topic import topics_of
@@ -61,7 +61,7 @@ class SparkOnDemand:
         return topics_of(self._session(), self._config)
 
     def steps(self, plan: Plan) -> Mapping[str, Derivation]:
-        """Return Spark's steps over sources, by name of the source. The names of their files depend on Spark's plan, so it starts."""
+        """Return Spark's steps over sources, by name of the source. Starts Spark if there are any: the names of their files depend on its plans."""
         if all(source.step is None for source in plan.sources):
             return {}
         from headrace.spark.source_step import steps_of

@@ -1,4 +1,4 @@
-"""Runs the tasks of a stage as a Spark job."""
+"""Run the tasks of a stage as a Spark job."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from headrace.tables.store import storage_errors
 
 @dataclass(frozen=True, slots=True)
 class SparkTasks:
-    """Runs them for `SparkOnDemand`: one Spark job a stage, one Spark task a task."""
+    """Tasks on Spark, for `SparkOnDemand`: one Spark job for each stage, one Spark task for each task."""
 
     spark: SparkSession
 
     def sources(self, tasks: Sequence[SourceTask]) -> list[TaskReport]:
-        """See `StageTasks.sources`."""
+        """Run tasks of sources as a Spark job."""
         if not tasks:
             return []
         with self._translated(", ".join(dict.fromkeys(task.source for task in tasks))):
@@ -32,14 +32,14 @@ class SparkTasks:
             return self._collect(ids, source_partition([encode_report(task) for task in tasks]), len(tasks))
 
     def keyed(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:
-        """See `StageTasks.keyed`."""
+        """Run a keyed stage as a Spark job."""
         with self._translated(plan_of(task.batch.code).keyed[task.stage].name):
             return self._keyed(task, takes, transit)
 
     def _keyed(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:
         count = task.batch.parallelism
         if not transit:
-            # Over an empty relation Spark runs no task at all, but timers may be due.
+            # Spark runs no task over an empty relation, but timers may be due.
             return self._collect(
                 self.spark.range(0, count, 1, count), keyed_partition(encode_report(task), idle=True), count
             )
@@ -53,7 +53,7 @@ class SparkTasks:
         ddl = transit_ddl(takes)
         if "://" not in task.batch.job_folder:
             return self.spark.read.schema(ddl).parquet(*transit)
-        # Executors read from the object store as they wrote to it, so Spark needs no S3 client of its own.
+        # Executors read from the object store with Headrace's client, so Spark needs no S3 client.
         paths = self.spark.createDataFrame([(path,) for path in transit], "path string")
         spread = paths.repartition(min(len(transit), task.batch.parallelism))
         return spread.mapInArrow(transit_partition(task.batch.storage), ddl)
@@ -64,7 +64,7 @@ class SparkTasks:
 
     @contextmanager
     def _translated(self, stage: str) -> Iterator[None]:
-        """Turn what Spark raises into errors of Headrace. Nothing is committed while tasks run."""
+        """Translate Spark's errors into errors of Headrace. Nothing is committed while tasks run."""
         with storage_errors(f"tasks of '{stage}'"), spark_errors(f"in the tasks of '{stage}'", self._is_alive):
             yield
 

@@ -1,4 +1,4 @@
-"""Runs the tasks of a stage: in Spark, or wherever else tasks can run."""
+"""Protocol to run the tasks of a stage, on Spark or elsewhere."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from headrace.spark.transit import Takes
 
 
 class StageTasks(Protocol):
-    """What a micro-batch asks for; `SparkTasks` and the harness of pipelines answer.
+    """Runner of a micro-batch's tasks, such as `SparkTasks` and the harness of pipelines.
 
-    The calls that run tasks answer with one report a task, in the order of tasks, and raise what a task reported: `UserFunctionError`,
-    `ServiceError`, `SourceError`, `StorageError`, `StateSchemaError`.
+    Methods that run tasks return one report for each task, in the order of tasks, and raise the error that a task reported:
+    `UserFunctionError`, `ServiceError`, `SourceError`, `StorageError`, `StateSchemaError`.
     """
 
     def start(self) -> None:
-        """Get ready to run tasks; called before each micro-batch, which does not count the time.
+        """Prepare to run tasks. Called before each micro-batch, outside of its measured time.
 
-        Raises `ConfigError` and `ClusterError` where that is not possible.
+        Raises `ConfigError` and `ClusterError` if tasks cannot run.
         """
         ...
 
@@ -29,23 +29,23 @@ class StageTasks(Protocol):
         ...
 
     def keyed(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:
-        """Run a keyed stage over the files in `transit`: a task for each share of the key groups, also without any file."""
+        """Run a keyed stage over the files in `transit`: a task for each share of the key groups, even without files."""
         ...
 
 
 def checked(reports: Iterable[TaskReport], expected: int) -> list[TaskReport]:
     """Return the reports of `expected` tasks in their order.
 
-    Raises what a task reported, and `EngineBug` unless each task reported once.
+    Raises the error that a task reported, and `EngineBug` unless each task reported once.
     """
-    found = sorted(reports, key=lambda report: report.task)
-    for report in found:
+    sorted_reports = sorted(reports, key=lambda report: report.task)
+    for report in sorted_reports:
         if report.error is not None:
             raise _as_raised(report.error_class or "", report.error)
-    if [report.task for report in found] != list(range(expected)):
-        msg = f"{expected} tasks ran, but reports came from {[report.task for report in found]}"
+    if [report.task for report in sorted_reports] != list(range(expected)):
+        msg = f"{expected} tasks ran, but reports came from {[report.task for report in sorted_reports]}"
         raise EngineBug(msg)
-    return found
+    return sorted_reports
 
 
 def _as_raised(name: str, message: str) -> HeadraceError:

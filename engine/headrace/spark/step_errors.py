@@ -1,4 +1,4 @@
-"""Errors of user functions in a task: which step, which record, and what to do."""
+"""Errors of user functions in a task, with the step, the record, and what to do."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from headrace.plan.record_columns import UnfitRecord
 
 
 def called(step: str, function: Callable[[Any], Any], record: msgspec.Struct) -> Any:
-    """Return what a step's function makes of a record.
+    """Return the result of a step's function on a record.
 
-    Raises `UserFunctionError` with step, record and traceback when it fails, or wants to end the process.
+    Raises `UserFunctionError` with step, record and traceback when the function fails, or tries to end the process.
     """
     try:
         return function(record)
@@ -33,7 +33,7 @@ def failed(step: str, record: msgspec.Struct, why: str) -> UserFunctionError:
 
 @contextmanager
 def refusing_unfit(maker: str, emitted: Sequence[Emitted]) -> Iterator[None]:
-    """Raise `UserFunctionError` when columns cannot carry a record that the operator or step `maker` has made."""
+    """Raise `UserFunctionError` when columns cannot store a record that the operator or step `maker` has made."""
     try:
         yield
     except UnfitRecord as error:

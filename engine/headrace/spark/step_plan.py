@@ -1,7 +1,7 @@
-"""Which queries a step over a source may have: those that say of each row by itself what becomes of it.
+"""Check of a step's query over a source: it must compute its result from each row alone.
 
-Whatever looks at several rows would see those that one file happens to have. The analyzed plan tells; the plan that Spark runs must
-keep each row in the partition of its file, and in its place there.
+A query over several rows would see only the rows that happen to be in one file. The analyzed plan shows such queries. The plan that
+Spark runs must keep each row in the partition of its file, and keep the order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TABLE: Final = "_headrace_table_"
-"""What aliases of dimension tables begin with."""
+"""Prefix of the aliases of dimension tables."""
 
 _ROW_BY_ROW: Final = {
     *("Project", "Filter", "Generate", "SubqueryAlias", "View", "ResolvedHint", "Join", "LateralJoin"),
@@ -44,13 +44,13 @@ _INSTEAD: Final = {
     **dict.fromkeys(("Repartition", "RepartitionByExpression", "RebalancePartitions"), "a repartition; leave it out"),
 }
 _NUMBER: Final = re.compile(r"#\d+L?")
-"""Of a column, in the text of a plan."""
+"""Number of a column in the text of a plan."""
 
 _PRESERVES: Final = {
     "left": {"Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti"},
     "right": {"Inner", "Cross", "RightOuter"},
 }
-"""Joins that keep or drop each row of the source by itself, by the side on which the source is."""
+"""Joins that decide on each row of the source alone, by the side of the source."""
 
 _NARROW: Final = {
     *(
@@ -64,19 +64,19 @@ _NARROW: Final = {
     ),
     *("MapInArrow", "ColumnarToRow", "AdaptiveSparkPlan"),
 }
-"""Operators of Spark's runs that keep rows in their partition, and in their order."""
+"""Operators of Spark's executed plans that keep rows in their partition, and in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """Looks at the plans of one step's result. `reads` are the names that the step may read."""
+    """Check of the plans of one step's result. `reads` are the names that the step may read."""
 
     spark: SparkSession
     what: str
     reads: tuple[str, ...]
 
     def check(self, result: DataFrame) -> None:
-        """Raise `ConfigError` for a result that cannot be made row by row, or is another one each time."""
+        """Raise `ConfigError` for a result that cannot be computed row by row, or that differs from call to call."""
         analyzed = analyzed_plan(self.spark, result)
         problem = next(self._problems(analyzed), None) or self._problem_of_uses(analyzed)
         if problem is not None:
@@ -94,7 +94,7 @@ class StepPlan:
 
     def _refused(self, problem: str) -> ConfigError:
         return ConfigError(
-            f"{self.what}: {problem}. A step says of each row by itself what becomes of it, else the result would depend on how input "
+            f"{self.what}: {problem}. A step computes its result from each row alone, else the result would depend on how input "
             "is cut into files and micro-batches. Nothing was taken in."
         )
 
@@ -107,7 +107,7 @@ class StepPlan:
         return "it reads the source twice: each row stands for itself; join() streams behind the step"
 
     def _problems(self, plan: Any) -> Iterator[str]:
-        """Yield what is wrong with the operators between the result and the source."""
+        """Yield the problems of the operators between the result and the source."""
         if _is_source(plan):
             return
         if _table_of(plan) is not None:
@@ -164,7 +164,7 @@ def analyzed_plan(spark: SparkSession, result: DataFrame) -> Any:
 
 
 def in_words(plan: Any) -> str:
-    """Return a plan as text that is the same for the same plan: without the numbers that Spark gives columns anew."""
+    """Return a plan as text without the numbers that Spark gives to columns each time: equal plans have equal texts."""
     text = str(plan.treeString(True, False, (1 << 31) - 1, False, False))
     numbers: dict[str, str] = {}
     return _NUMBER.sub(lambda match: numbers.setdefault(match[0], f"#{len(numbers)}"), text)
@@ -189,14 +189,14 @@ def _table_of(plan: Any) -> str | None:
 
 
 def _uses(plan: Any) -> int:
-    """Count how often the source is in a plan, those of subqueries apart."""
+    """Count the uses of the source in a plan, except those in subqueries."""
     if _is_source(plan):
         return 1
     return sum(map(_uses, _listed(plan.children())))
 
 
 def _above_source(plan: Any) -> Iterator[str]:
-    """Yield the operators of a run that rows of the source pass, from the last one to the first."""
+    """Yield the operators of an executed plan that rows of the source pass, from the last to the first."""
     for child in _listed(plan.children()):
         if _is_above(child) or _is_source_run(child):
             yield _kind(plan)

@@ -1,4 +1,4 @@
-"""Steps without state: what map, filter, flat_map and assign_event_time make of records."""
+"""Steps without state: apply map, filter, flat_map and assign_event_time to records."""
 
 from __future__ import annotations
 
@@ -17,23 +17,25 @@ from headrace.spark.step_errors import called, failed
 
 
 def applied(step: StatelessStep, emitted: Iterable[Emitted]) -> Iterator[Emitted]:
-    """Return what a step makes of records, each at its place: of several made of one, each gets its index.
+    """Yield the results of a step on records, each at the place of its record. Several results of one record get an index each.
 
-    Raises `UserFunctionError` when the step's function fails, or returns what it must not.
+    Raises `UserFunctionError` when the step's function fails, or returns a value of a wrong type.
     """
     match step:
         case Map(function, wanted):
             for order, timestamp, kind, record in emitted:
-                made = _typed(step.name, record, called(step.name, function, record), wanted)
-                yield Emitted(order, timestamp, kind, made)
+                result = _typed(step.name, record, called(step.name, function, record), wanted)
+                yield Emitted(order, timestamp, kind, result)
         case Filter(predicate):
             is_kept = partial(_is_kept, predicate)
-            yield from (one for one in emitted if called(step.name, is_kept, one.record))
+            yield from (element for element in emitted if called(step.name, is_kept, element.record))
         case FlatMap(function, wanted):
             listed = partial(_listed, function)
             for order, timestamp, kind, record in emitted:
-                for index, made in enumerate(called(step.name, listed, record)):
-                    yield Emitted(output_order(order, index), timestamp, kind, _typed(step.name, record, made, wanted))
+                for index, result in enumerate(called(step.name, listed, record)):
+                    yield Emitted(
+                        output_order(order, index), timestamp, kind, _typed(step.name, record, result, wanted)
+                    )
         case AssignEventTime(time):
             read: Callable[[Any], Any] = operators.attrgetter(time) if isinstance(time, str) else time
             moment = partial(_moment, read)
@@ -43,11 +45,11 @@ def applied(step: StatelessStep, emitted: Iterable[Emitted]) -> Iterator[Emitted
             yield from emitted
 
 
-def _typed(step: str, record: msgspec.Struct, made: object, wanted: type[msgspec.Struct]) -> msgspec.Struct:
-    if isinstance(made, wanted):
-        return made
+def _typed(step: str, record: msgspec.Struct, result: object, wanted: type[msgspec.Struct]) -> msgspec.Struct:
+    if isinstance(result, wanted):
+        return result
     why = (
-        f"it returned {made!r:.300} of type {type(made).__name__}, not a {wanted.__name__}: let it return what the pipeline "
+        f"it returned {result!r:.300} of type {type(result).__name__}, not a {wanted.__name__}: let it return what the pipeline "
         "declares (the annotation, or record=...)"
     )
     raise failed(step, record, why)
@@ -64,10 +66,10 @@ def _is_kept(predicate: Callable[[Any], object], record: msgspec.Struct) -> bool
 
 
 def _listed(function: Callable[[Any], object], record: msgspec.Struct) -> list[Any]:
-    made = function(record)
-    if isinstance(made, Iterable):
-        return list(made)
-    msg = f"it returned {made!r:.300} of type {type(made).__name__}, not records: return a list of them, or yield them"
+    result = function(record)
+    if isinstance(result, Iterable):
+        return list(result)
+    msg = f"it returned {result!r:.300} of type {type(result).__name__}, not records: return a list of them, or yield them"
     raise TypeError(msg)
 
 

@@ -1,4 +1,4 @@
-"""Whether a task has to stop: its run's time is up, or somebody wants the run to end."""
+"""Stop sign of a task: the time of its run is over, or somebody wants the run to end."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 
 
 def stop_file(job_folder: str, attempt_id: str) -> str:
-    """Return the file that tells the tasks of an attempt to stop; it goes with the attempt's transit files."""
+    """Return the path of the file that tells an attempt's tasks to stop. It is removed with the attempt's transit files."""
     return f"{transit_folder(job_folder, attempt_id)}/stop"
 
 
 class StopSign:
-    """Asked after each chunk of records; looks for the file once a second at most."""
+    """Check that tasks call after each chunk of records. Looks for the stop file at most once a second."""
 
     def __init__(self, task: KeyedTask | SourceTask) -> None:
-        """Take when to stop, and the file, from the task."""
+        """Take the moment to stop, and the stop file, from the task."""
         self._task = task
         self._next_look = clock.monotonic()
 
     def __call__(self) -> bool:
-        """Whether to stop now."""
+        """Return whether the task must stop now."""
         stop_at = self._task.stop_at
         return (stop_at is not None and clock.now() >= stop_at) or self._is_there()
 
@@ -39,5 +39,5 @@ class StopSign:
             store, place = file_system(path, self._task.batch.storage)
             return bool(store.get_file_info(place).type is fs.FileType.File)
         except OSError:
-            # A store that cannot be asked right now is no reason to fail, nor to stop looking.
+            # A store that does not answer must not fail the task, and must not end later checks.
             return False

@@ -1,4 +1,4 @@
-"""The state backend of one task: a local copy where there is one, else rebuilt from Delta, or looked up there."""
+"""State backend of one task: a local copy if there is one, else rebuilt from Delta, or read there on demand."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class TaskBackend:
-    """An open backend; `copy` names what it leaves behind for the next micro-batch, `metrics` is for the report."""
+    """Open backend. `copy` is the name of the local copy that it leaves for the next micro-batch, `metrics` go into the report."""
 
     backend: StateBackend
     copy: str
@@ -35,16 +35,15 @@ class TaskBackend:
     writes: list[Write] = field(default_factory=list)
 
     def write(self, writes: Iterable[Write]) -> None:
-        """Keep writes for the end of the task, when the operator has succeeded."""
+        """Keep writes until the end of the task, when the operator has succeeded."""
         self.writes += writes
 
 
 @contextmanager
 def open_backend(task: KeyedTask, operator: str, key_groups: KeyGroupRange) -> Iterator[TaskBackend]:
-    """The operator's committed state for `key_groups`, as of the task's parent checkpoint.
+    """Return the operator's committed state for `key_groups`, as of the task's parent checkpoint.
 
-    What was given to `write` is applied when the block ends without an error; otherwise the attempt
-    leaves nothing. Raises `StorageError` when the local disk refuses.
+    Applies the writes given to `write` when the block ends without an error; otherwise the attempt leaves nothing. Raises `StorageError` when the local disk refuses.
     """
     opener = {"hashmap": _open_hashmap, "rocksdb": _open_rocksdb, "delta": _open_delta}[task.batch.backend]
     base = task.local_copies.get(str(key_groups))
@@ -80,7 +79,7 @@ def _open_delta(task: KeyedTask, operator: str, key_groups: KeyGroupRange, base:
     from headrace.tables.delta_backend import DeltaBackend
 
     batch = task.batch
-    # A cache is not a whole copy: rocksdb must never take it for one.
+    # A cache is not a full copy: rocksdb must never take it for one.
     copies = LocalCopies.of(Path(batch.local_folder), operator, key_groups, "-cache")
     with _attempt(copies, task, base) as attempt:
         backend = DeltaBackend(
@@ -100,7 +99,7 @@ def _open_delta(task: KeyedTask, operator: str, key_groups: KeyGroupRange, base:
 
 
 class _Attempt(NamedTuple):
-    """A task's own copy: its database, and whether that holds what the base held."""
+    """Task's own copy: its database, and whether it has the content of the base."""
 
     copy: str
     database: RocksDbBackend
@@ -109,14 +108,14 @@ class _Attempt(NamedTuple):
 
 @contextmanager
 def _attempt(copies: LocalCopies, task: KeyedTask, base: str | None) -> Iterator[_Attempt]:
-    """A copy of `base`, or an empty one; the block has to close its database. It leaves nothing when it fails."""
+    """Yield a copy of `base`, or an empty one. The block must close its database. Removes the copy when the block fails."""
     copy = copy_name(task.batch.checkpoint_id, clock.unique_id()[:12])
     with _discarded_on_error(copies, base, copy):
         database, known = _open_copy(copies, base, copy, task.batch.inline_reads_below)
         try:
             yield _Attempt(copy, database, known)
         except BaseException:
-            with suppress(Exception):  # the first error is the one to report
+            with suppress(Exception):  # report the first error
                 database.close()
             raise
         copies.complete(copy)
@@ -131,20 +130,20 @@ def _rebuilt(rows: int) -> dict[str, int]:
     return {"local_copies_rebuilt": 1, "rebuilt_rows": rows}
 
 
-def _looked_up(found: DeltaStatistics) -> dict[str, int]:
+def _looked_up(statistics: DeltaStatistics) -> dict[str, int]:
     return {
-        "state_entries_asked": found.entries_asked,
-        "state_cache_hits": found.cache_hits,
-        "state_look_ups": found.look_ups,
-        "state_rows_read": found.rows_read,
-        "state_bytes_read": found.bytes_read,
+        "state_entries_asked": statistics.entries_asked,
+        "state_cache_hits": statistics.cache_hits,
+        "state_look_ups": statistics.look_ups,
+        "state_rows_read": statistics.rows_read,
+        "state_bytes_read": statistics.bytes_read,
     }
 
 
 def _open_copy(
     copies: LocalCopies, base: str | None, copy: str, inline_reads_below: int
 ) -> tuple[RocksDbBackend, bool]:
-    """`base` under the name `copy`, or an empty backend where it is missing or damaged; whether it is `base`."""
+    """Return `base` under the name `copy`, or an empty backend if it is missing or damaged; and whether it is `base`."""
     from headrace.state.rocksdb import RocksDbBackend
 
     if base is not None and copies.is_complete(base):
@@ -160,7 +159,7 @@ def _open_copy(
 
 @contextmanager
 def _discarded_on_error(copies: LocalCopies, base: str | None, copy: str) -> Iterator[None]:
-    """Leave no attempt copy behind when the block fails, nor a base that turned out to be damaged."""
+    """Remove the attempt's copy when the block fails, and the base if it is damaged."""
     try:
         yield
     except BaseException as error:
@@ -174,7 +173,7 @@ def _discarded_on_error(copies: LocalCopies, base: str | None, copy: str) -> Ite
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Whether the disk refused: full, read-only, gone. rocksdict says so in the text of a plain `Exception`."""
+    """Return whether the disk refused: full, read-only, gone. rocksdict raises a plain `Exception` whose text says so."""
     if isinstance(error, OSError):
         return not isinstance(error, FileNotFoundError)
     text = str(error)
@@ -182,21 +181,21 @@ def _is_refusal(error: BaseException) -> bool:
 
 
 def _is_rocksdb(error: BaseException) -> bool:
-    """Whether rocksdict raised this, in the engine or within a call of a user function to its state."""
+    """Return whether rocksdict raised this, in the engine or within a call of a user function to its state."""
     origin = error.__cause__ if isinstance(error, UserFunctionError) else error
     return type(origin) is Exception
 
 
 @dataclass(slots=True)
 class _Kept:
-    """A hashmap backend of this worker process: committed as of `copy`, once `pending` is applied."""
+    """Hashmap backend of this worker process. It has the committed state of `copy` once `pending` is applied."""
 
     backend: HashMapBackend
     copy: str
     pending: dict[str, list[Write]] = field(default_factory=dict)
 
     def advance(self, copy: str | None) -> bool:
-        """Apply what the attempt `copy` wrote, if it was made here; whether the map is now at `copy`."""
+        """Apply the writes of the attempt `copy`, if it ran here; return whether the map is now at `copy`."""
         if copy is None:
             return False
         writes = self.pending.get(copy)
@@ -207,8 +206,8 @@ class _Kept:
         return True
 
 
-# Kept between micro-batches of one run. A Python worker serves any task, so what is found here is
-# only used if it is exactly the copy that the parent checkpoint names.
+# Kept between micro-batches of one run. A Python worker serves any task, so a task uses a map from here
+# only if it is exactly the copy that the parent checkpoint names.
 _kept: dict[tuple[str, str, str], _Kept] = {}
 
 

@@ -1,4 +1,4 @@
-"""Where a task puts what it made: staged files under names unique to the attempt."""
+"""Output of a task: staged files with names unique to the attempt."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ _TransitRow = tuple[bytes, int, int, bytes, bytes]
 
 
 def transit_folder(job_folder: str, attempt_id: str) -> str:
-    """Return the folder of what an attempt's tasks hand on to each other."""
+    """Return the folder of the files that an attempt's tasks pass to each other."""
     return f"{job_folder}/{TRANSIT}/{attempt_id}"
 
 
 class TaskOutput:
-    """Collects one task's staged files in its report."""
+    """Collector of one task's staged files, for its report."""
 
     def __init__(self, batch: BatchSettings, operator: str, label: str) -> None:
-        """`label` tells tasks of the operator apart in file names."""
+        """Prepare an empty report. `label` distinguishes the operator's tasks in file names."""
         self.report = TaskReport()
         self._batch = batch
         self._changelog = Changelog(operator, batch.checkpoint_id, batch.max_parallelism)
@@ -59,16 +59,16 @@ class TaskOutput:
 
     @property
     def operator(self) -> str:
-        """The stage's operator, or source."""
+        """Return the stage's operator, or source."""
         return self._operator
 
     @property
     def changelog(self) -> Changelog:
-        """Makes rows of this operator."""
+        """Return the maker of this operator's rows."""
         return self._changelog
 
     def state(self, table: str, rows: pa.Table) -> None:
-        """Stage rows of a state table; nothing is written for none."""
+        """Stage rows of a state table. Writes no file without rows."""
         for part in parts(table, rows):
             staged = stage_state(self._batch.job_folder, table, self._file_name(), part, self._batch.storage)
             self.report.state_files.setdefault(table, []).append(staged)
@@ -81,33 +81,37 @@ class TaskOutput:
     def transit(self, to: ToStage, record: type[msgspec.Struct], emitted: Sequence[Emitted]) -> None:
         """Stage records for a keyed stage; a record without a key goes to quarantine.
 
-        Raises `UserFunctionError` for a key that cannot be one, and `UnfitRecord` for a record that columns cannot carry.
+        Raises `UserFunctionError` for an invalid key, and `UnfitRecord` for a record that columns cannot store.
         """
         if not emitted:
             return
         orders, timestamps, kinds, records = zip(*emitted, strict=True)
         places = (pa.array(orders, pa.binary()), pa.array(timestamps, pa.int64()), pa.array(kinds, pa.int32()))
         rows = ColumnarRows(record, *places, to_struct_array(records, record))
-        made = self._made_keys(to.key, records) if to.key is not None and to.key.function is not None else None
-        self._transit(to, rows, made)
+        keys = self._made_keys(to.key, records) if to.key is not None and to.key.function is not None else None
+        self._transit(to, rows, keys)
 
     def transit_rows(self, to: ToStage, rows: ColumnarRows) -> None:
-        """Stage rows for a keyed stage, as `transit`, without making records of them unless a function makes the keys."""
+        """Stage rows for a keyed stage, like `transit`, but make records of them only if a function computes the keys."""
         if to.key is not None and to.key.function is not None:
             self.transit(to, rows.record, rows.emitted())
         elif len(rows):
             self._transit(to, rows, None)
 
-    def _transit(self, to: ToStage, rows: ColumnarRows, made: pa.BinaryArray | None) -> None:
-        """Stage rows with the keys that were `made` of them, or that are in their fields."""
+    def _transit(self, to: ToStage, rows: ColumnarRows, computed_keys: pa.BinaryArray | None) -> None:
+        """Stage rows with `computed_keys`, or with the keys in their fields if None."""
         if to.key is None:
             keys = pa.repeat(pa.scalar(BROADCAST_KEY, pa.binary()), len(rows))
         else:
             fields = to.key.fields
-            keys = made if made is not None else key_json_column(*(rows.columns.field(name) for name in fields))
+            keys = (
+                computed_keys
+                if computed_keys is not None
+                else key_json_column(*(rows.columns.field(name) for name in fields))
+            )
         if keys.null_count:
             has_key = pc.is_valid(keys)
-            self._refuse_homeless(to, rows.filter(pc.invert(has_key)))
+            self._refuse_without_key(to, rows.filter(pc.invert(has_key)))
             rows, keys = rows.filter(has_key), keys.filter(has_key)
         if len(rows):
             self._stage_transit(to, rows, keys)
@@ -122,10 +126,10 @@ class TaskOutput:
         keys = (called(f"key_by {key}", made_key, record) for record in records)
         return pa.array(keys, pa.binary())
 
-    def _refuse_homeless(self, to: ToStage, rows: ColumnarRows) -> None:
+    def _refuse_without_key(self, to: ToStage, rows: ColumnarRows) -> None:
         error = f"the key ({to.key}) is null"
         self.quarantine(
-            [(self._operator, one.order.hex(), "null", encode(one.record).decode(), error) for one in rows.emitted()]
+            [(self._operator, row.order.hex(), "null", encode(row.record).decode(), error) for row in rows.emitted()]
         )
 
     def _stage_transit(self, to: ToStage, rows: ColumnarRows, keys: pa.BinaryArray) -> None:
@@ -141,13 +145,13 @@ class TaskOutput:
         self.report.transit_rows[to.stage] = self.report.transit_rows.get(to.stage, 0) + table.num_rows
 
     def append_sink(self, sink: str, emitted: Sequence[Emitted], record: type) -> None:
-        """Stage rows straight in the folder of an append-only sink. Raises `UnfitRecord` as `transit` does."""
+        """Stage rows directly in the folder of an append-only sink. Raises `UnfitRecord` as `transit` does."""
         if not emitted:
             return
         self._append(sink, _sink_columns(emitted, sink_schema(record)))
 
     def changes(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
-        """Stage what a materializer sends on: for a merge, or as a log of changes where the sink is appended to.
+        """Stage a materializer's changes: for a merge, or as a log of changes if the sink is append-only.
 
         Raises `UnfitRecord` as `transit` does.
         """
@@ -159,7 +163,7 @@ class TaskOutput:
             self._merge(sink, emitted)
 
     def merges_into(self, sink: str) -> bool:
-        """Whether a sink has one row for each primary key, and so takes one change of it a micro-batch."""
+        """Return whether a sink has one row for each primary key, and so takes one change for each key in a micro-batch."""
         return sink not in self._batch.appended
 
     def count(self, **metrics: int) -> None:
@@ -169,7 +173,7 @@ class TaskOutput:
                 self.report.metrics[name] = self.report.metrics.get(name, 0) + value
 
     def count_keyed(self, metrics: Mapping[str, int]) -> None:
-        """Add the metrics of a keyed operator: its `records` are counted as `keyed_records`."""
+        """Add the metrics of a keyed operator. Its `records` count as `keyed_records`."""
         self.count(**{("keyed_records" if name == "records" else name): value for name, value in metrics.items()})
 
     def _append(self, sink: str, rows: pa.Table) -> None:

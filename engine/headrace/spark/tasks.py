@@ -1,4 +1,4 @@
-"""The tasks of a stage: each runs user code in one process, and answers with a report."""
+"""Tasks of a stage: each runs user code in one process, and returns a report."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ def run_keyed_task(payload: bytes, index: int, batches: Iterable[pa.RecordBatch]
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Keep Python's cycle collector out of a task: it walks over every live record again and again.
+    """Switch off Python's cycle collector in the block: it visits every live record again and again.
 
-    That costs a third of the CPU of a keyed count (`make bench-engine`), and finds next to nothing:
-    records, elements and coroutines die by reference count. What cycles user code makes are
-    collected when the task ends.
+    It takes a third of the CPU of a keyed count (`make bench-engine`), and frees almost nothing: records, elements and coroutines
+    are freed by reference count. Cycles that user code makes are collected when the task ends.
     """
     gc.disable()
     try:
@@ -44,7 +43,7 @@ def without_collector() -> Iterator[None]:
 
 
 def _guarded(work: Callable[[], TaskReport], index: int) -> TaskReport:
-    """Answer with the report. Headrace's own errors travel in it, so that Spark won't try again."""
+    """Return the report of the work. It includes Headrace's own errors, so that Spark does not retry."""
     try:
         report = work()
     except HeadraceError as error:

@@ -1,4 +1,4 @@
-"""Records on their way from one stage to the next: columns of their own types, and where each of them stands."""
+"""Transit: records between two stages, as columns of their own types with their places in the order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.spark.columnar_rows import ColumnarRows
 from headrace.state.key_groups import key_group
 
 Takes = tuple[type, ...]
-"""The record types of a stage's inputs."""
+"""Record types of a stage's inputs."""
 
 _PLACE = (
     pa.field("order", pa.binary()),
@@ -33,7 +33,7 @@ def transit_schema(takes: Takes) -> pa.Schema:
 
 
 def transit_ddl(takes: Takes) -> str:
-    """Return the same as Spark writes it."""
+    """Return `transit_schema` in Spark's notation."""
     structs = (f"in{number} {spark_ddl(struct_type(record))}" for number, record in enumerate(takes))
     return ", ".join([_PLACE_DDL, *structs])
 
@@ -52,14 +52,14 @@ def transit_table(
 
 
 def key_groups(keys: pa.BinaryArray, max_parallelism: int) -> pa.Int32Array:
-    """Return the key group of each key; each distinct one is hashed once."""
+    """Return the key group of each key. Hashes each distinct key once."""
     encoded = keys.dictionary_encode()
     groups = pa.array([key_group(key, max_parallelism) for key in encoded.dictionary.to_pylist()], pa.int32())
     return groups.take(encoded.indices)
 
 
 def elements_of(batch: pa.RecordBatch, takes: Takes) -> list[Element]:
-    """Return the elements in a batch that Spark hands to a keyed task."""
+    """Return the elements in a batch that Spark gives to a keyed task."""
     columns = [batch[name].to_pylist() for name in ("order", "timestamp", "kind", "key")]
     inputs = batch["input"].to_pylist()
     if len(takes) == 1:

@@ -1,11 +1,11 @@
-"""Tables of a branch: each builds on a version of another table, its base, and holds only what the branch itself has written.
+"""Overlay: a table of a branch builds on a version of another table, its base, and stores only the branch's own rows.
 
-The description in the table's metadata names the base. Who opens the table sees both as one:
+The description in the table's metadata names the base. Readers see both as one table:
 
     state tables and append sinks    the rows of the base, and its own
     merge sinks                      its own rows, and those of the base whose primary key it has not written
 
-A merge sink's own table has a column more, `_deleted`: such a row says that the branch has deleted the key.
+A merge sink's own table has one more column, `_deleted`: it is true if the branch has deleted the row's key.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from headrace.tables.predicate import Conditions
 from headrace.tables.store import Commit, Snapshot, storage_errors
 
 DELETED: Final = "_deleted"
-"""In a merge sink of a branch: the column that is true of rows which the branch has deleted."""
+"""Column in a merge sink of a branch: true in rows that mark a deleted key."""
 
 _ROW: Final = "_row"
 _PARENT: Final = "../"
 
 
 class Base(msgspec.Struct, frozen=True):
-    """The table that another one builds on: its URI, or its path relative to the other one's folder, and its version."""
+    """Base of a table: its URI, or its path relative to the folder of the table on it, and its version."""
 
     path: str
     version: int
     key: tuple[str, ...] = ()
-    """The primary key of a merge sink. Empty where rows are only added."""
+    """Primary key of a merge sink; empty for a table that rows are only added to."""
 
     def uri(self, table: str) -> str:
-        """Return where the base of the table at a URI is."""
+        """Return the URI of the base of `table`, itself a URI."""
         return resolved(f"{table}/{self.path}") if self.path.startswith(_PARENT) else self.path
 
     def described(self) -> str:
-        """Return the description of a table that builds on it."""
+        """Return the description of a table on this base."""
         return msgspec.json.encode({"headrace_base": self}).decode()
 
 
@@ -51,19 +51,19 @@ class _Description(msgspec.Struct):
 
 
 def base_of(description: str | None) -> Base | None:
-    """Return the base that a table's description names; None for a table of its own."""
+    """Return the base that a table's description names; None for a table without a base."""
     if not description or "headrace_base" not in description:
         return None
     return msgspec.json.decode(description, type=_Description).headrace_base
 
 
 def is_elsewhere(file: str) -> bool:
-    """Tell whether a file of a table, as `Snapshot.files` names it, is one of its base: it is in another folder."""
+    """Return whether a file, as `Snapshot.files` names it, belongs to the table's base: it is in another folder."""
     return file.startswith((_PARENT, "/")) or "://" in file
 
 
 def resolved(path: str) -> str:
-    """Return a path or URI without steps to parent folders: object stores have none."""
+    """Return a path or URI without `..`, which object stores do not know."""
     if _PARENT not in path:
         return path
     scheme, separator, rest = path.rpartition("://")
@@ -71,26 +71,26 @@ def resolved(path: str) -> str:
 
 
 class OverlaySnapshot:
-    """A `Snapshot` of a table and its base. The base is opened when its rows or files are asked for."""
+    """`Snapshot` of a table and its base. Opens the base when a caller asks for its rows or files."""
 
     def __init__(self, own: Snapshot, base: Base, open_base: Callable[[], Snapshot]) -> None:
-        """Nothing is read yet."""
+        """Store the snapshot of the table itself; read nothing yet."""
         self.own = own
-        """The table without its base."""
+        """Snapshot of the table without its base."""
         self._named = base
         self._open_base = open_base
         self._base: Snapshot | None = None
 
     @property
     def base(self) -> Snapshot:
-        """The base at its version. Raises `StoreError` where its log does not have the version any more."""
+        """Return the base at its version. Raises `StoreError` when its log no longer has the version."""
         if self._base is None:  # no `cached_property`: before Python 3.12 all bases would be opened one after the other
             self._base = self._open_base()
         return self._base
 
     @property
     def uri(self) -> str:
-        """Return where the table is; see `Snapshot.uri`."""
+        """Return the URI of the table; see `Snapshot.uri`."""
         return self.own.uri
 
     @property
@@ -110,15 +110,15 @@ class OverlaySnapshot:
 
     @property
     def keeps_deleted(self) -> bool:
-        """Tell whether a key that is deleted stays, as a row that says so: the base still has it."""
+        """Return whether deletions must stay as rows, because the base still has the key."""
         return bool(self._named.key)
 
     def files(self) -> set[str]:
-        """Return the data files of both; those of a base as `is_elsewhere` says."""
+        """Return the data files of table and base; those of the base have paths outside of the table's folder."""
         return {*self.own.files(), *(self._in_base(file) for file in self.base.files())}
 
     def add_actions(self) -> pa.Table:
-        """Return the data files of both with their statistics; see `Snapshot.add_actions`."""
+        """Return the data files of table and base with their statistics; see `Snapshot.add_actions`."""
         of_base = self.base.add_actions()
         paths = pa.array([self._in_base(file) for file in of_base["path"].to_pylist()], pa.string())
         of_base = of_base.set_column(of_base.schema.get_field_index("path"), "path", paths)
@@ -129,14 +129,14 @@ class OverlaySnapshot:
         )
 
     def read(self, schema: pa.Schema, *, columns: Sequence[str] | None = None, conditions: Conditions = ()) -> pa.Table:
-        """Return the rows of both that meet the conditions; see `Snapshot.read`."""
+        """Return the rows of table and base that meet the conditions; see `Snapshot.read`."""
         wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
         if not self._named.key:
             parts = [table.read(wanted, conditions=conditions) for table in (self._opened_base(), self.own)]
             return pa.concat_tables(parts)
         keys = pa.schema([self.own.schema.field(name) for name in self._named.key])
         extra = [column for column in keys if column.name not in wanted.names]
-        # Whatever the conditions are, a row that the branch has written hides that of the base.
+        # A row of the branch hides the base's row with the same key even if it does not meet the conditions.
         written = self.own.read(keys)
         below = without(self._opened_base().read(pa.schema([*wanted, *extra]), conditions=conditions), written)
         own = self.own.read(pa.schema([*wanted, pa.field(DELETED, pa.bool_())]), conditions=conditions)
@@ -144,9 +144,9 @@ class OverlaySnapshot:
         return pa.concat_tables([below.select(wanted.names), live.select(wanted.names)])
 
     def stream(self, columns: Sequence[str] | None = None, conditions: Conditions = ()) -> Any:
-        """Return the rows of both as an Arrow stream; see `Snapshot.stream`.
+        """Return the rows of table and base as an Arrow stream; see `Snapshot.stream`.
 
-        They are read into memory: a stream made in Python would be called from Arrow's threads, which can abort the process.
+        Reads all rows into memory: Arrow's threads would call a stream made in Python, which can abort the process.
         """
         schema = self.schema
         wanted = pa.schema([schema.field(name) for name in columns]) if columns else schema
@@ -175,7 +175,7 @@ def own_rows(snapshot: Snapshot) -> Snapshot:
 
 
 def changes_of_branch(table: Snapshot, changes: pa.Table) -> pa.Table:
-    """Return changes as they are merged into a table: a deletion becomes a row that says so where the base still has the key."""
+    """Return changes as they are merged into a table: if the base still has a deleted key, the deletion becomes a marked row."""
     if not isinstance(table, OverlaySnapshot) or not table.keeps_deleted:
         return changes
     is_deleted = pc.equal(changes[ROW_KIND], "-D")
@@ -185,7 +185,7 @@ def changes_of_branch(table: Snapshot, changes: pa.Table) -> pa.Table:
 
 
 def without(rows: pa.Table, keys: pa.Table) -> pa.Table:
-    """Return the rows whose key is not among `keys`. A null is equal to nothing, as in a merge."""
+    """Return the rows whose key is not among `keys`. As in a merge, a null equals nothing."""
     numbered = rows.select(keys.schema.names).append_column(_ROW, pa.array(range(len(rows)), pa.int64()))
     kept = numbered.join(keys, keys=list(keys.schema.names), join_type="left anti")[_ROW]
     return rows.take(kept.take(pc.sort_indices(kept)))

@@ -57,7 +57,7 @@ def test_backfill_ends_with_the_next_commands(headrace, job):
     assert answer.stdout.index("totals (sink)") < answer.stdout.index("customer=ann")
     assert "waits for approval. The live tables are as before." in answer.stdout
     assert f"headrace branch promote shop {NAME}" in answer.stdout
-    assert "none: the branch has come to where the job stands" in headrace(f"{ASKED} --dry-run").stdout
+    assert "none: the branch has taken in all input of the job" in headrace(f"{ASKED} --dry-run").stdout
 
 
 def test_result_is_one_document(headrace, job):
@@ -68,7 +68,7 @@ def test_result_is_one_document(headrace, job):
 
 def test_unfinished_backfill_says_how_to_go_on(headrace, job):
     answer = headrace(f"{ASKED} --budget 0")
-    assert f"branch '{NAME}' is not through (budget)" in answer.stdout
+    assert f"branch '{NAME}' is not complete yet (budget)" in answer.stdout
     assert f"headrace backfill shop --from 2019-12-02 --to 2019-12-03 --name {NAME}" in answer.stdout
 
 

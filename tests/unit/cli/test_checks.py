@@ -110,7 +110,7 @@ def test_a_wrong_configuration_ends_with_two(headrace, home):
     assert headrace("check").exit_code == 2
 
 
-def test_thresholds_that_contradict_a_default_are_told_before_any_run(headrace, home):
+def test_thresholds_contradicting_defaults_are_reported_before_runs(headrace, home):
     with (home / "conf/jobs/demo.yaml").open("a") as file:
         file.write("execution: {upsert-materialize: {adaptive.threshold.high: 30}}\n")
     result = headrace("check")

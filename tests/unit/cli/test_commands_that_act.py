@@ -75,7 +75,7 @@ def test_run_without_options_leaves_all_to_the_configuration(headrace, fake):
     assert options.run_id.startswith("manual-")
 
 
-def test_run_says_when_it_could_not_finish_what_waits(headrace, fake):
+def test_run_reports_elements_it_could_not_finish(headrace, fake):
     said = "headrace run demo --finish goes on"
     assert said not in headrace("run --finish").stdout
     fake.waiting = 3
@@ -93,7 +93,7 @@ def test_both_spellings_of_a_mode_are_understood(headrace, fake, mode):
     assert fake.calls[0][1].mode == "caught_up"
 
 
-def test_progress_goes_to_stderr_and_the_report_to_stdout(headrace, fake):
+def test_progress_goes_to_stderr_report_to_stdout(headrace, fake):
     result = headrace("run --json")
     assert json.loads(result.stdout)["checkpoints"] == [6, 7]
     assert "committed: checkpoint 7: 12 rows" in result.stderr
@@ -117,7 +117,7 @@ def test_restore_takes_ids_and_names(headrace, fake):
     ]
 
 
-def test_restore_asks_first_and_says_so_where_nobody_can_answer(headrace, fake):
+def test_restore_without_terminal_needs_confirmation_option(headrace, fake):
     result = headrace("restore --to 3 --why because")
     assert (result.exit_code, "--yes" in result.stderr, fake.calls) == (2, True, [])
 
@@ -160,7 +160,7 @@ def test_vacuum_removes_only_without_dry_run(headrace, fake, monkeypatch):
 
 
 @pytest.mark.parametrize(("ok", "code"), [(True, 0), (False, 1)])
-def test_verify_ends_with_one_where_something_does_not_hold(headrace, fake, monkeypatch, ok, code):
+def test_failed_verify_exits_with_one(headrace, fake, monkeypatch, ok, code):
     findings = [SimpleNamespace(check="ids", ok=ok, detail="1 to 3")]
     monkeypatch.setattr("headrace.commit.verify.verify", lambda _: findings)
     result = headrace("verify --json")

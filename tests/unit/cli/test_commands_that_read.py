@@ -82,11 +82,11 @@ def cleaned_up(state):
     return state
 
 
-def test_the_engines_own_timers_are_left_out_and_counted(headrace, cleaned_up):
+def test_engine_timers_are_left_out_and_counted(headrace, cleaned_up):
     for command in ("timers", "state list"):
         told = headrace(command).stdout
         assert "cleanup" not in told
-        assert "left out: 3 timers that Headrace has set itself, to clean up; --all shows them" in told
+        assert "left out: 3 timers that Headrace sets to clean up; --all shows them" in told
         assert json.loads(headrace(f"{command} --json").stdout)["timers_left_out"] == 3
     assert [row["key"] for row in json.loads(headrace("timers --json").stdout)["timers"]] == ["N1"]
     assert "1 timers, at checkpoint 5" in headrace("timers").stdout
@@ -104,7 +104,7 @@ def test_all_timers_are_listed_if_asked_for(headrace, cleaned_up):
     assert "left out" not in headrace("timers --all").stdout + headrace("state list --all").stdout
 
 
-def test_a_limit_counts_no_timer_that_is_left_out(headrace, cleaned_up):
+def test_limit_ignores_timers_left_out(headrace, cleaned_up):
     assert [row["key"] for row in json.loads(headrace("timers -n 1 --json").stdout)["timers"]] == ["N1"]
 
 
@@ -173,7 +173,7 @@ def test_status_lists_a_broken_job_beside_the_others(headrace, home):
     assert (headrace("status broken").exit_code, headrace("status broken").stdout) == (2, "")
 
 
-def test_status_of_a_job_that_never_ran_is_no_error(headrace):
+def test_status_of_new_job_is_no_error(headrace):
     result = headrace("status")
     assert (result.exit_code, "never run" in result.stdout) == (0, True)
 
@@ -209,7 +209,7 @@ def test_explain_shows_operators_state_and_bindings(headrace, home):
     assert [stage["operators"][0]["kind"] for stage in stages] == ["source", "keyed process", "upsert materializer"]
 
 
-def test_explain_shows_what_is_special_in_accessing_state_and_all_of_it_as_json(headrace, home):
+def test_explain_shows_changed_state_options_json_shows_all(headrace, home):
     with (home / "conf/jobs/demo.yaml").open("a") as file:
         file.write("execution: {async-state: {buffer-timeout: 250ms, buffer-size: 500}}\n")
         file.write("operators: {legs: {execution: {async-state: {buffer-size: 200}}}}\n")

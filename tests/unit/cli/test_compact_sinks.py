@@ -47,7 +47,7 @@ def test_a_dry_run_is_of_sinks_alone(headrace, home):
     assert "--dry-run needs --sinks" in result.output
 
 
-def test_a_job_that_was_never_run_has_nothing_to_compact(headrace, board):
+def test_new_job_has_nothing_to_compact(headrace, board):
     assert headrace("compact --sinks").exit_code == 2
     assert DeltaTable(board).version() == 2
 
@@ -57,5 +57,5 @@ def test_check_shows_columns_that_a_run_adds(headrace, board):
     (found,) = (each for each in findings if "adds to sink" in each["detail"])
     assert found["outcome"] == "warn"
     assert "'board' at" in found["detail"]
-    assert "at (int64). Rows that are there get null" in found["detail"]
+    assert "at (int64). Existing rows get null" in found["detail"]
     assert DeltaTable(board).version() == 2

@@ -76,7 +76,7 @@ def test_unknown_key_is_no_error(job):
         ("erase purchases anna --apply --why anna", "the reason names the key"),
         ("erase purchases anna --apply --purge --why x", "rows of the key: 'before' (checkpoint 4)"),
         ("erase purchases anna --operator nobody", "has no operator 'nobody'"),
-        ("erase purchases null", "no key that can be erased"),
+        ("erase purchases null", "cannot be erased"),
         ("savepoint purchases after --drop --why x", "there is no savepoint 'after'"),
     ],
 )

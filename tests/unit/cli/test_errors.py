@@ -79,7 +79,7 @@ def commands():
 
 
 @pytest.mark.parametrize("name", commands())
-def test_every_help_has_an_example_exit_codes_and_json(name):
+def test_help_has_example_exit_codes_and_json(name):
     command = commands()[name]
     assert f"Example:  {name}" in command.help
     assert "Exit codes: 0" in command.help

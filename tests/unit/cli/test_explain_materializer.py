@@ -26,7 +26,7 @@ def explained(mode="merge", **options):
     return _DETAILS[type(operator)](config, operator, "board")
 
 
-def test_a_history_that_is_not_needed_is_said_not_to_be():
+def test_explain_says_that_history_is_not_needed():
     told = explained(upsert_key=("key",))
     assert told["history"].startswith("not needed: the upsert key is the primary key")
     assert told["strategy"] is None
@@ -41,7 +41,7 @@ def test_one_that_is_needed_is_kept(more):
     assert explained(**more)["history"] == "kept"
 
 
-def test_a_merge_gets_the_net_change_whatever_is_asked_for():
+def test_merge_sink_always_gets_net_change():
     assert explained(emit=Emit.EVERY_CHANGE)["emit"] == "net_change"
     assert explained("append", emit=Emit.EVERY_CHANGE)["emit"] == "every_change"
 

@@ -44,7 +44,7 @@ def histories(state):
     return state
 
 
-def test_a_history_is_told_in_order_with_what_differs_and_what_does_not(headrace, histories):
+def test_history_shows_rows_in_order_with_differences(headrace, histories):
     told = headrace("history N7").stdout
     marked = [line for line in told.splitlines() if line.strip().startswith("*")]
     assert [("LEG-4" in line, "2013" in line or "1970" in line) for line in marked] == [(True, True)]
@@ -55,17 +55,17 @@ def test_a_history_is_told_in_order_with_what_differs_and_what_does_not(headrace
     assert max(map(len, told.splitlines())) <= 100
 
 
-def test_a_history_at_an_older_checkpoint_is_as_it_was(headrace, histories):
+def test_history_at_older_checkpoint_is_unchanged(headrace, histories):
     assert "LEG-1" in headrace("history N7 --at 5").stdout
 
 
-def test_of_a_long_history_the_last_rows_are_told(headrace, histories):
+def test_long_history_shows_last_rows(headrace, histories):
     told = headrace("history N7 -n 2").stdout
     assert "the last 2 of them" in told
     assert ("LEG-2" in told, "LEG-3" in told) == (False, True)
 
 
-def test_a_row_that_no_screen_has_room_for_is_cut(headrace, state):
+def test_rows_longer_than_screen_are_cut(headrace, state):
     state.add("materializer_history", [row("N7", 0, "LEG"), row("N7", 1, "x" * 600)])
     state.commit(Kind.BATCH)
     told = headrace("history N7").stdout
@@ -75,7 +75,7 @@ def test_a_row_that_no_screen_has_room_for_is_cut(headrace, state):
 
 
 @pytest.mark.parametrize(("upsert_key", "is_told"), [(("leg",), True), (("tail",), False), (None, False)])
-def test_it_is_told_where_the_last_row_may_not_be_the_one_that_is_shown(upsert_key, is_told):
+def test_history_warns_when_sink_may_show_other_row(upsert_key, is_told):
     source = Pipeline("p").source("legs", Leg, event_time="at")
     operator = source.upsert_materialize("latest", primary_key=("tail",), upsert_key=upsert_key).operators[-1]
     rows = [{**row("N7", number, f"LEG-{number}"), "inserted_at": None} for number in range(2)]
@@ -83,7 +83,7 @@ def test_it_is_told_where_the_last_row_may_not_be_the_one_that_is_shown(upsert_k
     assert any("updated in place" in part for part in told) is is_told
 
 
-def test_a_number_finds_a_key_that_is_a_float(headrace, state):
+def test_whole_number_finds_float_key(headrace, state):
     key = {"key": "5.0", "key_group": key_group(b"5.0", 128)}
     state.add("materializer_history", [{**row("N7", 0, "LEG"), **key}])
     state.commit(Kind.BATCH)
@@ -101,7 +101,7 @@ def test_machines_get_the_rows_as_json(headrace, histories):
     ]
 
 
-def test_a_key_without_a_history_is_told_where_to_look(headrace, histories):
+def test_key_without_history_gets_hint(headrace, histories):
     told = headrace("history demo N99")
     assert (told.exit_code, "headrace history demo --largest" in told.stdout) == (0, True)
 
@@ -113,6 +113,6 @@ def test_the_largest_come_first(headrace, histories):
     assert "N8" not in headrace("history demo --largest -n 1").stdout
 
 
-def test_without_a_key_the_command_says_what_it_wants(headrace, histories):
+def test_missing_key_is_explained(headrace, histories):
     told = headrace("history")
     assert (told.exit_code, "--largest" in told.stderr) == (2, True)

@@ -114,7 +114,7 @@ def test_folder_with_content_is_refused(here):
     before = sorted((here / "shop").rglob("*"))
     result = new("shop")
     assert result.exit_code == 2
-    assert f"{here}/shop is there and not empty; nothing was written" in result.stderr
+    assert f"{here}/shop exists and is not empty; nothing was written" in result.stderr
     assert sorted((here / "shop").rglob("*")) == before
 
 

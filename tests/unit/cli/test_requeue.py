@@ -63,7 +63,7 @@ def test_listing_takes_a_source_as_an_operator(headrace, job):
     assert headrace("quarantine shops --source columns").exit_code == 2
 
 
-def test_unknown_names_and_gone_files_end_with_their_codes(headrace, job):
+def test_unknown_names_and_missing_files_set_exit_codes(headrace, job):
     result = headrace("quarantine shops --requeue --source columns")
     assert result.exit_code == 2
     (job.harness.folder / "input" / "rows" / "000001.parquet").unlink()

@@ -17,7 +17,7 @@ from tests.unit.support.demo_job import HOUR, START
 MADE = {"elements": 1000, "calls": 1010, "busy_ms": 10_000, "retries": 10, "retry_wait_ms": 600_000}
 
 
-def test_the_capacity_that_retries_take_is_the_flips_example():
+def test_capacity_estimate_equals_example_of_flip():
     # 100 records/s, 1 % of them tried again after 60 s.
     assert capacity_for_retries(MADE)["capacity"] == 60
 
@@ -42,14 +42,14 @@ def test_status_says_how_services_did_and_what_waits(headrace, state):
     assert (told["waiting"], told["services"]["weather"]["breaker"]) == (1234, "open")
 
 
-def test_status_tells_of_services_as_they_were_called_last_whatever_came_after(headrace, state):
+def test_status_shows_last_calls_of_services(headrace, state):
     state.commit(Kind.BATCH, metrics={"services": {"weather": {"calls": 7, "breaker": "open"}}})
     state.commit(Kind.COMPACTION)
     assert json.loads(headrace("status demo --json").stdout)["jobs"][0]["services"]["weather"]["calls"] == 7
     assert "demo, weather: 7 calls, breaker open" in headrace("status demo").stdout
 
 
-def test_explain_warns_of_a_rate_at_which_elements_run_out_of_time_in_the_queue():
+def test_explain_warns_when_queued_elements_would_time_out():
     service = ServiceConfig(url="http://x", rate=2)
     assert limits_of(service, 60, timedelta(seconds=30)) == {"rate": 2, "concurrency": None}
     assert "a call may wait 30.5 s for its turn" in limits_of(service, 61, timedelta(seconds=30))["beware"]

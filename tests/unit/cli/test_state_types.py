@@ -54,7 +54,7 @@ def test_state_list_shows_kinds_and_types(headrace, recorded):
     assert "tail: str" not in shown
 
 
-def test_a_state_that_is_not_declared_any_more_is_marked(headrace, state):
+def test_state_no_longer_declared_is_marked(headrace, state):
     gone = StateSchema(kind="value", types=(type_schema_of(str),), removed=True)
     state.commit(Kind.BATCH, state_schemas={"legs": {"last_leg": gone}}, schemas_of=state.log.last.checkpoint_id + 1)
     found = {row["state"]: row["kind"] for row in json.loads(headrace("state list demo --json").stdout)["states"]}
@@ -69,10 +69,10 @@ def test_state_from_before_types_were_recorded_has_none(headrace, state):
 def test_check_says_that_all_fits(headrace, recorded):
     recorded()
     found = findings(headrace("check demo --json"))
-    assert found["state"] == ("ok", "2 declared, and all that is stored fits", "")
+    assert found["state"] == ("ok", "2 declared, and all stored values fit", "")
 
 
-def test_check_tells_what_does_not_fit_with_field_and_types(headrace, recorded):
+def test_check_names_field_and_types_that_conflict(headrace, recorded):
     recorded(last_leg=int)
     result = headrace("check demo --json")
     outcome, detail, _ = findings(result)["state"]

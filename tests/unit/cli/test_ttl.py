@@ -67,7 +67,7 @@ def test_an_entry_with_a_life_of_its_own(headrace, later):
     assert live(headrace) == ["N1", "N4"]
 
 
-def test_processing_time_is_now_unless_a_checkpoint_is_named(headrace, later, home, at_nine):
+def test_processing_time_is_now_without_checkpoint(headrace, later, home, at_nine):
     pipeline(home, "StateTtl(timedelta(hours=12), expiry=ExpiryClock.PROCESSING_TIME)")
     text = (home / "demo_cli_pipeline.py").read_text().replace("import KeyedP", "import ExpiryClock, KeyedP")
     (home / "demo_cli_pipeline.py").write_text(text)
@@ -76,7 +76,7 @@ def test_processing_time_is_now_unless_a_checkpoint_is_named(headrace, later, ho
 
 
 @pytest.mark.parametrize("resumed", [False, True])
-def test_a_pause_brings_nothing_back_that_the_watermark_had_ended(headrace, later, home, at_nine, resumed):
+def test_pause_never_revives_entries_ended_by_watermark(headrace, later, home, at_nine, resumed):
     pipeline(home, "StateTtl(timedelta(hours=18), on_gap=OnGap.PROLONG, gap_threshold=timedelta(hours=1))")
     text = (home / "demo_cli_pipeline.py").read_text().replace("import KeyedP", "import OnGap, KeyedP")
     (home / "demo_cli_pipeline.py").write_text(text)
@@ -89,7 +89,7 @@ def test_a_pause_brings_nothing_back_that_the_watermark_had_ended(headrace, late
     assert told(headrace)[-1] == (None, "expired, and still stored")
 
 
-def test_a_pipeline_that_cannot_be_loaded_hides_nothing_more_than_it_did(headrace, later, home):
+def test_broken_pipeline_hides_no_further_entries(headrace, later, home):
     (home / "demo_cli_pipeline.py").write_text("raise RuntimeError('no such luck')")
     result = headrace("state scan --json")
     assert result.exit_code == 0
@@ -97,7 +97,7 @@ def test_a_pipeline_that_cannot_be_loaded_hides_nothing_more_than_it_did(headrac
     assert "no such luck" in result.stderr
 
 
-def test_a_table_from_before_ttl_ms_can_be_read(headrace, state):
+def test_table_without_ttl_ms_can_be_read(headrace, state):
     # The version of checkpoint 1 is rewritten as an older program has left it.
     rows = DeltaTable(str(state.folder / "keyed_state"), version=1).to_pyarrow_table().drop_columns(["ttl_ms"])
     write_deltalake(str(state.folder / "keyed_state"), rows, mode="overwrite", schema_mode="overwrite")
@@ -109,7 +109,7 @@ def test_a_table_from_before_ttl_ms_can_be_read(headrace, state):
 # ------------------------------------------------------------------------------------------------------ expired
 
 
-def test_expired_tells_what_is_stored_and_never_its_value(headrace, later):
+def test_expired_lists_entries_without_values(headrace, later):
     found = answer(headrace("state expired --json"))
     assert [(row["operator"], row["state"], row["entries"], row["keys"]) for row in found["states"]] == [
         ("legs", "last_leg", 1, 1)
@@ -170,7 +170,7 @@ def test_switching_ttl_on_takes_nothing_at_once(headrace, later, home):
         ("--ttl 0s --state last_leg", "at least 1 ms"),
     ],
 )
-def test_a_dry_run_that_makes_no_sense_says_why(headrace, later, words, message):
+def test_impossible_dry_run_says_why(headrace, later, words, message):
     result = headrace(f"state expired {words}")
     assert result.exit_code == 2
     assert message in result.stderr
@@ -194,7 +194,7 @@ def test_a_read_that_renews_is_told_apart(headrace, state):
     assert told(headrace)[-1] == (5, "renewed")
 
 
-def test_a_history_knows_what_was_removed_for_its_age(headrace, later):
+def test_history_shows_removals_by_age(headrace, later):
     later.add("keyed_state", [entry("N1", None, 6, deleted=True), entry("N4", None, 6, deleted=True)])
     later.commit(Kind.BATCH)
     assert told(headrace)[-1] == (6, "removed, since it had expired")
@@ -210,6 +210,6 @@ def test_a_history_knows_which_compaction_dropped_a_key(headrace, later):
     assert told(headrace)[2:] == [(6, "expired, and dropped by this compaction"), (7, "written")]
 
 
-def test_moments_of_a_history_are_those_of_the_commits(headrace, later):
+def test_history_shows_moments_of_commits(headrace, later):
     rows = answer(headrace("state history N1 --json"))["changes"]
     assert [row["at"] for row in rows] == ["2013-01-31T01:00:00Z", "2013-01-31T02:00:00Z", "2013-01-31T12:00:00Z"]

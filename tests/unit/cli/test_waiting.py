@@ -49,7 +49,7 @@ def told(headrace, *arguments):
     return json.loads(headrace(" ".join([*arguments, "--json"])).stdout)
 
 
-def test_retries_lists_who_waits_with_the_next_attempt_first(headrace, delayed):
+def test_retries_lists_next_attempt_first(headrace, delayed):
     rows = told(headrace, "retries", "--at", str(delayed))["waiting"]
     assert [(row["key"], row["attempts"], row["value"]) for row in rows] == [
         (8, 1, {"flight": 8}),
@@ -63,7 +63,7 @@ def test_who_is_done_is_not_listed(headrace, delayed):
     assert [row["key"] for row in told(headrace, "retries")["waiting"]] == [7]
 
 
-def test_for_people_the_list_ends_with_a_line_an_operator(headrace, delayed):
+def test_list_ends_with_line_for_each_operator(headrace, delayed):
     said = headrace("retries").stdout
     assert "Unavailable: 503" in said
     assert "most_attempts" in said

@@ -66,7 +66,7 @@ def test_branch_with_other_input_reads_that(job):
     assert {dict(row)["customer"] for row in job.content("other")["sink totals"]} == {"ann", "bob", "cyd"}
 
 
-def test_settings_of_a_run_that_is_refused_are_not_kept(job):
+def test_settings_of_refused_run_are_not_kept(job):
     forked(job)
     with pytest.raises(ConfigError, match="no source 'ordrs'; did you mean 'orders'"):
         job.run("other", settings={"sources.ordrs.path": "x"})

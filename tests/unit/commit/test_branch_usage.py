@@ -41,7 +41,7 @@ def test_young_branch_holds_nothing_back(job):
     assert usage.own.size
 
 
-def test_held_back_is_what_vacuum_takes_without_the_branch(job):
+def test_held_back_files_go_without_the_branch(job):
     fork(job.config, "other", None, "somebody")
     go_on(job)
     with after_retention(job.config):

@@ -158,7 +158,7 @@ def test_an_empty_log_is_no_table(shop, table):
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_a_hint_to_a_log_checkpoint_that_is_gone_is_mended(shop, table):
+def test_hint_to_missing_log_checkpoint_is_repaired(shop, table):
     before = shop.folder / TABLES[table] / "_delta_log"
     (before / "_last_checkpoint").write_text('{"version": 1, "size": 5}')
     assert [finding for finding in verify(shop.config) if not finding.ok] == []

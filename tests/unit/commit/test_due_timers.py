@@ -44,13 +44,13 @@ def job(tmp_path):
         yield Job(opened)
 
 
-def test_a_timer_is_due_when_its_time_has_come(job):
+def test_timer_is_due_at_its_time(job):
     assert not job.is_due(10**9)
     job.commit((Timer(1_000, A, PROCESSING_TIME), True), (Timer(5, A, EVENT_TIME), True))
     assert [job.is_due(now) for now in (999, 1_000, 1_001)] == [False, True, True]
 
 
-def test_one_that_fired_or_was_taken_back_is_not(job):
+def test_fired_or_deleted_timer_is_not_due(job):
     job.commit((Timer(1_000, A, PROCESSING_TIME), True), (Timer(2_000, A, PROCESSING_TIME, "w"), True))
     job.commit((Timer(1_000, A, PROCESSING_TIME), False))
     assert [job.is_due(now) for now in (1_999, 2_000)] == [False, True]
@@ -69,11 +69,11 @@ def test_what_has_fired_is_not_read_again(job):
     assert job.is_due(2_000)
 
 
-def test_as_long_as_one_operator_has_said_nothing_all_is_read(job):
+def test_all_timers_are_read_without_full_record(job):
     job.commit((Timer(1_000, A, PROCESSING_TIME), True), alarms=1_000)
     assert job.is_due(2_000)
 
 
-def test_timers_of_operators_that_are_gone_are_left_alone(job):
+def test_timers_of_former_operators_are_ignored(job):
     job.commit((Timer(1_000, A, PROCESSING_TIME), True), operator="formerly")
     assert not job.is_due(2_000)

@@ -102,7 +102,7 @@ def test_removes_key_that_only_old_versions_have(job):
 
 @pytest.mark.parametrize("key", ["null", " null ", "", " "])
 def test_nobodys_key_is_refused(key):
-    with pytest.raises(ConfigError, match="no key that can be erased"):
+    with pytest.raises(ConfigError, match="cannot be erased"):
         ErasedKey(key)
 
 
@@ -213,13 +213,13 @@ def test_mentions_are_erased_on_request(memory_job):
     with memory_job.open() as opened:
         commit_rows(opened, MENTIONING)
     done = erase(memory_job.config, "dpo", with_mentions("anna"), why=WHY)
-    assert {(each.table, each.rows) for each in done.found.rows} == {
+    assert {(each.table, each.rows) for each in done.survey.rows} == {
         (ASYNC_REQUESTS, 1),
         (BUFFERED_REQUESTS, 1),
         (QUARANTINE, 2),
     }
     assert keys_of(memory_job) == {'"order 2"', '"order 1"', '"anna lee"'}
-    assert {each.table for each in done.found.mentions} == {KEYED_STATE}
+    assert {each.table for each in done.survey.mentions} == {KEYED_STATE}
 
 
 def test_mention_in_a_late_change_erases_the_entry(memory_job):

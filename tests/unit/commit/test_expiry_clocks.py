@@ -48,11 +48,11 @@ def clocks(ttl, *, watermark=50, now=1_000):
         (StateTtl(TEN, expiry=ExpiryClock.PROCESSING_TIME, **PROLONG), [300]),
     ],
 )
-def test_compaction_goes_by_a_clock_that_no_later_run_can_turn_back(ttl, expected):
+def test_no_later_run_turns_compaction_clock_back(ttl, expected):
     assert clocks(ttl) == expected
 
 
-def test_in_a_pause_the_watermark_stands_wherever_it_stands():
+def test_watermark_stands_still_during_pause():
     assert clocks(StateTtl(TEN, **PROLONG), watermark=700) == [700]
 
 
@@ -60,7 +60,7 @@ def test_without_a_watermark_nothing_expires_in_event_time():
     assert clocks(StateTtl(TEN), watermark=None) == []
 
 
-def test_compaction_right_after_ttl_was_switched_on_drops_nothing_that_was_readable():
+def test_compaction_after_enabling_ttl_keeps_readable_entries():
     last = last_of(watermark=500, state_ttl=TtlHistory(declared={"op.s": "off"}))
     (expiry,) = row_expiries({"op.s": StateTtl(TEN)}, last, processing_time=1_000, paused_since=None)
     assert survivors([row(0)], dead_sql([expiry])) == ["0"]
@@ -77,7 +77,7 @@ def test_compaction_right_after_ttl_was_switched_on_drops_nothing_that_was_reada
         (StateTtl(TEN, **PROLONG), 700),
     ],
 )
-def test_a_compaction_in_a_pause_drops_what_is_dead_whatever_comes_and_nothing_else(ttl, watermark):
+def test_compaction_in_pause_drops_only_certainly_dead(ttl, watermark):
     last = last_of(watermark=watermark)
     stops_at = watermark if ttl.expires_by_watermark else 300
     rows = [row(stops_at - 11, user_key="dead"), row(stops_at - 5, user_key="alive")]
@@ -91,7 +91,7 @@ def test_a_compaction_in_a_pause_drops_what_is_dead_whatever_comes_and_nothing_e
     assert [live.is_dead_at(clock, stops_at - age) for age in (11, 5)] == [True, False]
 
 
-def test_a_gap_begins_at_the_latest_watermark_that_any_operator_has_seen():
+def test_gap_begins_at_latest_watermark_of_operators():
     offsets = {"source": SourceOffset(repeated=((7, 400), (9, 450)))}
     last = last_of(watermark=350, offsets=offsets)
     (expiry,) = row_expiries({"op.s": StateTtl(TEN, **PROLONG)}, last, processing_time=1_000, paused_since=300)

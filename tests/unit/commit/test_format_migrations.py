@@ -147,7 +147,7 @@ def test_the_steps_are_numbered_without_a_gap():
     assert [step.number for step in MIGRATIONS] == [*range(2, FORMAT_VERSION + 1)]
 
 
-def test_opening_a_job_migrates_it_once_as_a_checkpoint_of_its_own(job):
+def test_opening_job_migrates_format_once(job):
     told = []
     for _ in range(2):
         with open_job(job.config, "new", notify=lambda kind, said: told.append((kind, said))) as opened:
@@ -193,7 +193,7 @@ def read_with_everything(config, at):
     return got
 
 
-def test_the_command_line_reads_old_and_migrated_tables_alike(tmp_path):
+def test_commands_read_old_and_migrated_tables_alike(tmp_path):
     job = OldJob(Home(tmp_path))
     job.add(entry("n", '"a"', "1", 1), entry("n", '"b"', "2", 1))
     row = {"operator": "board", "key_group": key_group(b'"a"', 128), "key": '"a"', "sequence_number": 4, "row": "{}"}
@@ -208,7 +208,7 @@ def test_the_command_line_reads_old_and_migrated_tables_alike(tmp_path):
     assert read_with_everything(job.config, 1) == read_with_everything(job.config, None) == before == after
 
 
-def test_a_restore_to_an_older_format_is_migrated_again(job):
+def test_restore_to_older_format_migrates_again(job):
     with open_job(job.config, "new") as opened:
         restored = restore_in(opened, 1, "why not")
         assert restored.kind is Kind.RESTORE
@@ -230,7 +230,7 @@ PLACES = ["migration.before", "migration.prepared", "commit.before", "commit.aft
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_crash_anywhere_leaves_the_old_format_or_the_new_one(job, monkeypatch, place):
+def test_crash_leaves_old_or_new_format(job, monkeypatch, place):
     def die(reached):
         if reached == place:
             raise Killed
@@ -263,7 +263,7 @@ with open_job(load_job("purchases", Path(sys.argv[1])), "killed"):
 @pytest.mark.parametrize(
     ("place", "format_then"), [("migration.prepared", 1), ("commit.before", 1), ("commit.after", 2)]
 )
-def test_a_process_that_is_killed_leaves_one_format_or_the_other(job, tmp_path, place, format_then):
+def test_killed_process_leaves_old_or_new_format(job, tmp_path, place, format_then):
     environment = {**os.environ, "HEADRACE_KILL_AT": place, "PYTHONPATH": str(PROJECT)}
     line = [sys.executable, "-c", OPENING, str(tmp_path)]
     killed = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=300, check=False)
@@ -276,7 +276,7 @@ def test_a_process_that_is_killed_leaves_one_format_or_the_other(job, tmp_path, 
     assert [kind for kind, _ in kinds(job.config)].count(Kind.MIGRATION) == len(MIGRATIONS)
 
 
-def test_steps_are_taken_in_order_and_a_crash_between_them_repeats_none(job, monkeypatch):
+def test_crash_between_ordered_steps_repeats_none(job, monkeypatch):
     taken = []
 
     def step(number):
@@ -305,7 +305,7 @@ def test_steps_are_taken_in_order_and_a_crash_between_them_repeats_none(job, mon
     assert [number for kind, number in kinds(job.config) if kind is Kind.MIGRATION] == [2, 3, 4]
 
 
-def test_a_column_that_is_there_is_not_added_again(job):
+def test_existing_column_is_not_added_again(job):
     with open_job(job.config, "new") as opened:
         field = STATE_TABLES[KEYED_STATE].schema.field("ttl_ms")
         parent = opened.versions[KEYED_STATE]
@@ -321,7 +321,7 @@ def test_a_new_job_begins_in_the_present_format(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [Kind.BATCH.value, "a kind of the future"])
-def test_a_job_of_a_newer_format_is_a_clear_error_for_whoever_reads_or_writes(job, kind):
+def test_newer_format_is_clear_error_for_everybody(job, kind):
     with open_job(job.config, "new"):
         pass
     log = CheckpointLog(job.folder)

@@ -91,7 +91,7 @@ def job(tmp_path):
     return Job(tmp_path, Strategy.ADAPTIVE)
 
 
-def test_rows_of_the_new_type_take_back_what_was_stored_as_the_old_one(job):
+def test_rows_of_new_type_retract_old_ones(job):
     one, two = Changed(1.0, "k", 0), Changed(2.0, "k", 0)
     job.run(Row, (INSERT, Row(0, "k", 1)), (UPDATE_AFTER, Row(0, "k", 2)))
     assert job.run(Changed, (UPDATE_BEFORE, two)) == [(UPDATE_AFTER, one)]
@@ -103,7 +103,7 @@ def test_rows_of_the_new_type_take_back_what_was_stored_as_the_old_one(job):
     assert job.kinds.count(Kind.MIGRATION) == 2
 
 
-def test_a_type_whose_rows_look_alike_moves_nothing_and_one_that_they_do_not_fit_is_refused(job):
+def test_equal_texts_move_nothing_unfit_types_are_refused(job):
     job.run(Row, (INSERT, Row(0, "k", 1)))
     job.run(Renamed)
     assert Kind.MIGRATION not in job.kinds
@@ -111,7 +111,7 @@ def test_a_type_whose_rows_look_alike_moves_nothing_and_one_that_they_do_not_fit
         job.run(Texts)
 
 
-def test_the_history_of_a_lag_has_the_rows_that_come_in():
+def test_lag_history_has_its_input_rows():
     source = Pipeline("p").source("orders", Row, event_time="at")
     lag = source.lag("m", lambda row, _: row, record=Changed, partition_by=("key",), primary_key=("key",))
     stages = plan_stages(lag.sink("greetings"))

@@ -84,7 +84,7 @@ def test_hole_in_the_input_is_gone():
 
 
 @pytest.mark.parametrize("left", [(), (3,), (2, 3)])
-def test_input_cleaned_up_from_the_beginning_is_no_change(left):
+def test_input_removed_from_beginning_is_no_change(left):
     assert not found(line(1, 2, 3), listed(*map(file, left)))
 
 

@@ -39,24 +39,24 @@ def test_the_first_interval_may_start_anywhere(line):
     assert place_of(Interval(0, 1), [], Run()) == CONTINUE
 
 
-def test_the_interval_that_starts_where_the_job_stands_goes_on(line):
+def test_interval_at_position_of_job_continues(line):
     line.days(1, 2)
     assert line.place(3) == CONTINUE
 
 
-def test_a_gap_is_refused_and_the_missing_start_is_named(line):
+def test_gap_is_refused_with_missing_start(line):
     line.days(1, 2)
     with pytest.raises(IntervalError, match=r"1970-01-05 to 1970-01-06 would leave a gap: .* up to 1970-01-04"):
         Line().days(1, 2).place(4)
 
 
 @pytest.mark.parametrize(("day", "checkpoint"), [(3, 2), (2, 1)])
-def test_an_interval_that_was_run_is_replayed_on_the_checkpoint_before_it(line, day, checkpoint):
+def test_interval_is_replayed_on_checkpoint_before_it(line, day, checkpoint):
     line.days(1, 2, 3)
     assert line.place(day) == IntervalPlace(checkpoint)
 
 
-def test_the_very_first_interval_is_replayed_on_the_state_before_it(line):
+def test_first_interval_is_replayed_on_initial_state(line):
     line.days(1, 2)
     assert line.place(1) == IntervalPlace(0)
 
@@ -80,7 +80,7 @@ def test_an_interval_before_the_first_one_starts_anew(line):
     assert line.place(2) == IntervalPlace(0)
 
 
-def test_compactions_and_savepoints_belong_to_the_interval_before_them(line):
+def test_compactions_and_savepoints_belong_to_former_interval(line):
     line.days(1).again(Kind.COMPACTION).again(Kind.SAVEPOINT).days(2)
     assert line.place(3) == CONTINUE
     assert line.place(2) == IntervalPlace(3)  # with the compaction, and the savepoint
@@ -102,7 +102,7 @@ def test_what_was_restored_away_does_not_count(line):
         line.place(4)
 
 
-def test_a_restore_to_the_beginning_goes_on_where_the_first_interval_began_or_earlier(line):
+def test_restore_to_beginning_continues_at_first_interval(line):
     line.days(1, 2).restore(0)
     with pytest.raises(IntervalError, match="gap"):
         line.place(5)
@@ -112,7 +112,7 @@ def test_a_restore_to_the_beginning_goes_on_where_the_first_interval_began_or_ea
     assert line.place(1) == IntervalPlace(3)
 
 
-def test_a_restore_of_a_restore_leads_to_where_that_led(line):
+def test_restore_of_restore_follows_its_target(line):
     line.days(1, 2).restore(1).days(2, 3).restore(3).days(2)
     assert line.place(3) == CONTINUE
     assert line.place(1) == IntervalPlace(0)
@@ -203,7 +203,7 @@ def test_an_interval_needs_both_ends_and_a_length():
             Interval.of(DAY, end)
 
 
-def test_an_interval_is_written_with_times_of_day_only_where_they_matter():
+def test_interval_text_has_times_only_if_needed():
     assert str(Interval(0, DAY)) == "1970-01-01 to 1970-01-02"
     assert str(Interval(3_600_000, DAY)) == "1970-01-01T01:00Z to 1970-01-02"
     assert str(Interval(1_500, 60_000)) == "1970-01-01T00:00:01.500Z to 1970-01-01T00:01Z"

@@ -67,7 +67,7 @@ def test_a_new_column_is_announced_and_then_added(harness, mode):
     harness.change(pipeline=pipeline(New, mode))
     (sentence,) = announced(harness)
     assert "the next run adds to sink 'taken' at" in sentence
-    assert "size (int64), parts (list<element: int64>). Rows that are there get null" in sentence
+    assert "size (int64), parts (list<element: int64>). Existing rows get null" in sentence
     assert announced(harness) == [sentence]
     harness.feed("rows", [New("c", 3, [1], at=3)])
     harness.run()
@@ -101,7 +101,7 @@ def test_a_crash_behind_the_new_column_is_survived(harness, mode):
     assert rows_of(harness) == [("a", None), ("b", None), ("c", 3)]
 
 
-def test_a_restore_takes_the_column_back_and_a_run_adds_it_again(harness, mode):
+def test_restore_removes_column_next_run_adds_it(harness, mode):
     first = CheckpointLog(harness.config.job_folder).last.checkpoint_id
     harness.change(pipeline=pipeline(New, mode))
     harness.feed("rows", [New("c", 3, at=3)])
@@ -136,7 +136,7 @@ class Texts(Struct, frozen=True):
     time: Timestamp = 0
 
 
-def test_a_retyped_column_of_an_appended_sink_is_refused():
+def test_retyped_column_of_append_sink_is_refused():
     harness = PipelineHarness(pipeline(Old, "append"))
     harness.feed("rows", [Old("a", 1)])
     harness.run()

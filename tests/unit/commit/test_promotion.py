@@ -162,7 +162,7 @@ def test_promotion_can_be_restored(job):
 
 def test_promoted_checkpoints_have_no_state(job):
     promoted = promote(job)
-    with pytest.raises(ConfigError, match="a promotion has brought it: its state is not kept"):
+    with pytest.raises(ConfigError, match="the promotion of that branch did not keep its state"):
         restore(job.config, promoted.parent_id, "into the middle", "somebody")
 
 
@@ -171,7 +171,7 @@ def test_branch_behind_the_job_is_refused(job):
     job.feed(("eve", 3))
     job.run()
     before = job.content(), job.versions()
-    with pytest.raises(ConfigError, match="branch 'other' is behind: job 'shop' has taken in more since"):
+    with pytest.raises(ConfigError, match="branch 'other' is behind: job 'shop' has taken in more input"):
         promote(job)
     assert job.content() == before[0]
     job.run("other")
@@ -217,7 +217,7 @@ def test_columns_of_the_branch_come_with_it():
     assert sound(job)
 
 
-def test_rows_of_others_in_a_sink_are_not_lost(job):
+def test_rows_of_other_writers_are_kept(job):
     sink = table_store(job.config.sinks["small"].table_path)
     latest = sink.latest()
     sink.append_rows(latest.version, latest.read(latest.schema)[:1])
@@ -254,7 +254,7 @@ def test_running_branch_is_not_promoted(job):
         promote(job)
 
 
-def test_lost_files_of_the_fork_keep_the_job_as_it_is(job):
+def test_missing_fork_files_leave_job_unchanged(job):
     job.run()
     job.compact()
     table = table_store(f"{job.config.job_folder}/keyed_state")

@@ -253,7 +253,7 @@ def test_foreign_commit_meanwhile_is_refused(unpublished):
 def test_sink_that_vanishes_in_a_run_is_refused(job):
     with job.open() as opened:
         del job.disk.tables[f"lake/{BOARD}"]
-        with pytest.raises(SinkMismatchError, match=f"sink '{BOARD}' .* is gone since the job was opened"):
+        with pytest.raises(SinkMismatchError, match=f"sink '{BOARD}' .* disappeared after the job was opened"):
             commit_batch(opened, "bob")
 
 

@@ -86,7 +86,7 @@ def test_no_byte_of_the_key_is_left(config):
     assert len(places_with(config, "anna")) > 10
     others = {name: [row for row in rows if "anna" not in repr(row)] for name, rows in changes_of(config).items()}
     done = purge(config)
-    assert done.files_deleted >= len(done.found.files[KEYED_STATE])
+    assert done.files_deleted >= len(done.survey.files[KEYED_STATE])
     assert changes_of(config) == others
     assert_erased(config)
 

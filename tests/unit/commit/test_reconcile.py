@@ -289,7 +289,7 @@ def test_lost_staged_files_are_taken_in_again(job):
     assert_agrees(job)
 
 
-def test_restore_that_a_sink_cannot_follow_goes_further_back(job):
+def test_reconcile_goes_further_back_for_stuck_sink(job):
     job.run("bob")
     needed = job.sink().files()
     job.run("cyd")
@@ -411,7 +411,7 @@ def test_foreign_sink_without_own_history_is_refused(memory_job):
     comparison = compare(job.config)
     assert comparison.plan is None
     assert "another path" in comparison.refusal
-    with pytest.raises(SinkMismatchError, match="Nothing in its history is of the job") as error:
+    with pytest.raises(SinkMismatchError, match="Its history has no publication of the job") as error:
         mend(job)
     assert error.value.exit_code == 10
     assert {path: len(versions) for path, versions in job.disk.tables.items()} == before

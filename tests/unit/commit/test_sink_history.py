@@ -94,7 +94,7 @@ def test_commits_by_hand_belong_to_nothing():
     assert history(Table([(None, ()), (1, (A,))]), log(1)).versions(log(1)) == {0: 0, 1: 2}
 
 
-def test_gone_sink_has_what_was_before_its_first_row():
+def test_missing_sink_counts_as_empty():
     gone = history(None, log(1, 2))
     assert (gone.versions(log(1, 2)), gone.is_known) == ({0: 0}, False)
     with pytest.raises(SinkMismatchError, match="what checkpoint 2 wrote never reached sink 'board', so"):
@@ -136,7 +136,7 @@ def jobs(draw):
 
 
 @given(job=jobs())
-def test_versions_of_a_line_are_those_of_its_checkpoints(job):
+def test_versions_of_line_belong_to_its_checkpoints(job):
     lineage, table = job
     sink = history(table, lineage)
     expected = {}

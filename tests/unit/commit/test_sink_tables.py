@@ -96,7 +96,7 @@ def test_compaction_says_what_it_misses(job):
         compact(job.config, "run")
 
 
-def test_restore_passes_over_a_sink_that_no_run_knows(job):
+def test_restore_skips_sink_unknown_to_runs(job):
     job.run(put(APPLES), put(BREAD))
     job.home.configure({"sinks": {"later": {"path": "lake/later", "mode": "append"}}})
     restore(job.config, 1, "before the new sink", "run")

@@ -192,7 +192,7 @@ def test_restore_refuses_a_checkpoint_never_published(job, earlier_release):
     assert job.items() == ["apples", "bread"]
 
 
-def test_restore_to_a_merge_without_effect_that_others_followed(job, earlier_release):
+def test_restore_to_merge_without_effect_before_others(job, earlier_release):
     job.run(put(APPLES), delete(BREAD), put(BREAD))
     restore(job.config, 2, "", "restore")
     assert job.items() == ["apples"]
@@ -325,14 +325,14 @@ def test_verify_reports_a_sink_behind_a_savepoint(job, tmp_path):
     assert (finding.ok, "before the first checkpoint, but checkpoint 1" in finding.detail) == (False, True)
 
 
-def test_restore_takes_the_job_back_to_an_old_sink(old_sink):
+def test_restore_takes_job_back_to_old_sink(old_sink):
     restore(old_sink.config, 1, "the sink is an old copy", "restore")
     old_sink.run(put(BREAD))
     assert (old_sink.items(), sink_rows(old_sink.config, REMINDERS)) == (["apples", "bread"], [])
     assert all(finding.ok for finding in old_sink.findings().values())
 
 
-def test_killed_restore_to_an_old_sink_is_published_later(old_sink, monkeypatch):
+def test_killed_restore_to_old_sink_publishes_later(old_sink, monkeypatch):
     def die(place):
         if place == "commit.after":
             raise KeyboardInterrupt

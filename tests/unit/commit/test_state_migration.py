@@ -155,7 +155,7 @@ def job(tmp_path):
     return Job(tmp_path)
 
 
-def test_schemas_are_recorded_where_they_change_and_named_everywhere(job):
+def test_schemas_are_recorded_on_change_referenced_elsewhere(job):
     first = job.run(plan(legs=Leg), ("legs", '"a"', '{"at":1}'))
     second = job.run(plan(legs=Leg), ("legs", '"a"', '{"at":2}'))
     third = job.run(plan(legs=LegWithGate), ("legs", '"a"', '{"at":2,"gate":"x"}'))
@@ -169,14 +169,14 @@ def test_schemas_are_recorded_where_they_change_and_named_everywhere(job):
     ]
 
 
-def test_what_only_the_last_code_has_must_fit_all_that_may_be_stored(job):
+def test_last_declared_type_must_fit_all_stored_ones(job):
     job.run(plan(legs=Leg), ("legs", '"a"', '{"at":1}'))
     job.run(plan(legs=LegWithGate), ("legs", '"b"', '{"at":2,"gate":"x"}'))
     with pytest.raises(StateSchemaError, match="field 'gate' is new \\(str\\) and has no default"):
         job.run(plan(legs=LegNeedsGate))
 
 
-def test_an_incompatible_type_is_refused_with_place_and_way_out(job):
+def test_incompatible_type_is_refused_with_way_out(job):
     job.run(plan(legs=Leg), ("legs", '"a"', '{"at":1}'))
     before = job.kinds()
     with pytest.raises(StateSchemaError) as told:
@@ -198,7 +198,7 @@ def test_all_problems_are_told_at_once(job):
     assert "state 'two'" in str(told.value)
 
 
-def test_a_renamed_state_is_refused_and_two_releases_are_no_rename(job):
+def test_rename_is_refused_but_two_releases_pass(job):
     job.run(plan(legs=Leg), ("legs", '"a"', '{"at":1}'))
     with pytest.raises(
         StateSchemaError, match="state 'legs': has stored state .* 'flights' is new and would start empty"
@@ -216,7 +216,7 @@ def test_a_renamed_operator_is_refused(job):
         job.run(plan("flights", legs=Leg))
 
 
-def test_a_state_that_was_removed_comes_back_with_all_it_had_or_not_at_all(job):
+def test_removed_state_returns_complete_or_is_refused(job):
     job.run(plan(legs=Leg, n=int), ("legs", '"a"', '{"at":1}'))
     job.run(plan(n=int), ("n", '"a"', "1"))
     with pytest.raises(StateSchemaError, match="field 'at' is stored as int"):
@@ -247,7 +247,7 @@ def test_a_migration_rewrites_all_that_is_stored_once(job):
     assert job.kinds().count("migration") == 1
 
 
-def test_a_migration_keeps_the_times_and_reaches_every_backend(job, tmp_path):
+def test_migration_keeps_times_on_every_backend(job, tmp_path):
     job.run(plan(legs=Leg), *(("legs", f'"{n}"', f'{{"at":{n}}}') for n in range(1, 40)))
     last = job.run(plan(legs=(TextLeg, Migration(Leg, to_text))))
     rows = state_views(job.config.job_folder, last.versions)(KEYED_STATE).live().to_pylist()
@@ -268,7 +268,7 @@ def test_a_migration_keeps_the_times_and_reaches_every_backend(job, tmp_path):
         backend.close()
 
 
-def test_migrations_of_one_look_are_told_apart_by_their_number(job):
+def test_equal_migrations_are_distinguished_by_number(job):
     job.run(plan(speed=float), ("speed", '"a"', "10.0"))
     to_metres = Migration(float, lambda knots: knots * 2, number=1)
     back_to_knots = Migration(float, lambda metres: metres / 2, number=2)
@@ -281,7 +281,7 @@ def test_migrations_of_one_look_are_told_apart_by_their_number(job):
         job.run(plan(speed=(float, to_metres)))
 
 
-def test_a_chain_is_run_through_from_where_the_state_is(job):
+def test_chain_starts_at_version_of_state(job):
     job.run(plan(legs=int), ("legs", '"a"', "5"))
     first = Migration(int, Leg, number=1)
     second = Migration(Leg, to_text, number=2)
@@ -291,13 +291,11 @@ def test_a_chain_is_run_through_from_where_the_state_is(job):
 
 def test_a_chain_that_begins_too_late_is_refused(job):
     job.run(plan(legs=int), ("legs", '"a"', "5"))
-    with pytest.raises(
-        StateSchemaError, match="it is at migration 0, and the code has the next one not: the first is 2"
-    ):
+    with pytest.raises(StateSchemaError, match="it is at migration 0, and the code lacks the next one: its first is 2"):
         job.run(plan(legs=(TextLeg, Migration(Leg, to_text, number=2))))
 
 
-def test_an_old_type_that_does_not_fit_what_is_stored_is_refused(job):
+def test_old_type_unfit_for_stored_values_is_refused(job):
     job.run(plan(legs=Leg), ("legs", '"a"', '{"at":1}'))
     with pytest.raises(
         StateSchemaError, match="field 'at' is stored as int, and declared as str by the old type of migration 1"
@@ -305,7 +303,7 @@ def test_an_old_type_that_does_not_fit_what_is_stored_is_refused(job):
         job.run(plan(legs=(int, Migration(TextLeg, len))))
 
 
-def test_a_function_that_fails_leaves_everything_as_it_was(job):
+def test_failed_migration_function_changes_nothing(job):
     job.run(plan(legs=Leg), ("legs", '"a"', '{"at":1}'))
     before = job.kinds()
     with pytest.raises(UserFunctionError, match="(?s)key \"a\".*of state 'legs' in migration 1: .*ZeroDivisionError"):
@@ -320,7 +318,7 @@ def test_a_function_that_fails_leaves_everything_as_it_was(job):
     "place",
     ["state_migration.staged", "prepare.before", "prepare.after", "commit.before", "commit.after", "publish.after"],
 )
-def test_a_crash_anywhere_leaves_a_state_migrated_or_not(job, monkeypatch, place):
+def test_crash_leaves_state_migrated_or_unchanged(job, monkeypatch, place):
     job.run(plan(legs=int, more=int), ("legs", '"a"', "5"), ("more", '"a"', "6"))
     code = plan(legs=(Leg, Migration(int, Leg)), more=(Leg, Migration(int, Leg)))
     visits = itertools.count()
@@ -339,7 +337,7 @@ def test_a_crash_anywhere_leaves_a_state_migrated_or_not(job, monkeypatch, place
     assert job.kinds().count("migration") == 2
 
 
-def test_a_restore_undoes_a_migration_and_the_next_run_makes_it_again(job):
+def test_restore_undoes_migration_next_run_repeats_it(job):
     job.run(plan(legs=int), ("legs", '"a"', "5"))
     code = plan(legs=(Leg, Migration(int, Leg)))
     job.run(code)
@@ -408,7 +406,7 @@ def test_the_kind_cannot_be_migrated(job):
         job.run(plan(s=ListState("s", int, migrate=Migration(int, int))))
 
 
-def test_elements_and_entries_are_migrated_one_by_one_and_stay_in_their_places(job):
+def test_migrated_elements_and_entries_keep_their_places(job):
     counts = MapState("counts", int, int)
     entries = [("counts", '"a"', f"{n}", namespace, f"{n}") for n in range(3) for namespace in (None, "w")]
     job.run(plan(counts=counts), *entries)
@@ -419,14 +417,14 @@ def test_elements_and_entries_are_migrated_one_by_one_and_stay_in_their_places(j
     assert found == {(namespace, f"{n}", f"{n / 2}") for n in (1, 2) for namespace in (None, "w")}
 
 
-def test_a_new_state_with_migrations_has_nothing_to_migrate(job):
+def test_new_state_has_nothing_to_migrate(job):
     job.run(plan(legs=(Leg, Migration(int, Leg, number=1))), ("legs", '"a"', '{"at":1}'))
     job.run(plan(legs=(Leg, Migration(int, Leg, number=1))))
     assert job.kinds() == ["initial", "batch"]
     assert job.schemas()["legs"]["legs"].version == 1
 
 
-def test_state_from_before_schemas_were_recorded_is_migrated_too(job):
+def test_state_without_recorded_schema_is_migrated(job):
     with open_job(job.config, "old", create=True) as opened:
         job.commit(opened, [("legs", '"a"', "5"), ("more", '"a"', "6")])
     job.run(plan(legs=(Leg, Migration(int, Leg)), more=(Leg, Migration(int, Leg)), n=int), ("n", '"a"', "1"))
@@ -435,7 +433,7 @@ def test_state_from_before_schemas_were_recorded_is_migrated_too(job):
 
 
 @pytest.mark.parametrize("numbers", [(2, 1), (1, 3), (1, 1)])
-def test_numbers_with_a_gap_are_refused_where_they_are_declared(numbers):
+def test_gap_in_migration_numbers_is_refused(numbers):
     with pytest.raises(ValueError, match="numbered without a gap"):
         ValueState("legs", Leg, migrate=[Migration(int, Leg, number=number) for number in numbers])
     with pytest.raises(ValueError, match="counts from 1"):

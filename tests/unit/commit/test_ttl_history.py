@@ -31,7 +31,7 @@ def advanced(history, declared, *, paused_since=None, watermark=None, now=1_000)
     return history.advanced(declared, paused_since=paused_since, watermark_of=lambda _: watermark, processing_time=now)
 
 
-def test_a_pause_longer_than_the_threshold_is_a_gap_and_stays_one():
+def test_pause_over_threshold_stays_a_gap():
     first = advanced(TtlHistory(), {"op.a": PATIENT}, paused_since=899)
     assert first.gaps == (Gap(899, 1_000),)
     second = advanced(first, {"op.a": PATIENT}, paused_since=1_100, now=1_200)
@@ -40,7 +40,7 @@ def test_a_pause_longer_than_the_threshold_is_a_gap_and_stays_one():
     assert third.gaps == (Gap(899, 1_000), Gap(1_300, 2_000, 1_200))
 
 
-def test_a_gap_of_two_numbers_as_stored_before_knows_no_watermark():
+def test_gap_of_former_format_has_no_watermark():
     stored = b'{"gaps":[[1000,2000],[3000,4000,2500],[5000,6000,null]]}'
     history = msgspec.json.decode(stored, type=TtlHistory)
     assert history.gaps == (Gap(1_000, 2_000), Gap(3_000, 4_000, 2_500), Gap(5_000, 6_000))
@@ -57,7 +57,7 @@ def test_the_first_micro_batch_was_not_paused():
     assert advanced(TtlHistory(), {"op.a": PATIENT}).gaps == ()
 
 
-def test_switching_on_is_remembered_until_it_is_off_again():
+def test_enabling_ttl_is_remembered_until_disabled():
     off, on = {"op.a": None}, {"op.a": StateTtl(HOUR)}
     without = advanced(TtlHistory(), off, watermark=10)
     switched = advanced(without, on, watermark=20)
@@ -69,12 +69,12 @@ def test_switching_on_is_remembered_until_it_is_off_again():
     assert advanced(later, off, watermark=40).since == {}
 
 
-def test_switching_on_in_processing_time_counts_from_the_micro_batch():
+def test_enabling_processing_time_counts_from_micro_batch():
     without = advanced(TtlHistory(), {"op.a": StateTtl(HOUR, update=UpdateType.DISABLED)}, watermark=10)
     assert advanced(without, {"op.a": StateTtl(HOUR, time=TtlTime.PROCESSING)}, watermark=20).since == {"op.a": 1_000}
 
 
-def test_another_clock_for_the_stamps_counts_as_switching_on():
+def test_new_clock_for_stamps_counts_as_enabling():
     event, processing = {"op.a": StateTtl(HOUR)}, {"op.a": StateTtl(HOUR, time=TtlTime.PROCESSING)}
     first = advanced(TtlHistory(), event, watermark=10)
     assert advanced(first, processing, watermark=20).since == {"op.a": 1_000}
@@ -98,7 +98,7 @@ def test_histories_of_materializers_are_remembered_beside_states():
     assert history_ttls(plan_stages(passed.sink("board"))) == {}
 
 
-def test_a_state_that_has_had_its_ttl_from_the_beginning_was_not_switched_on():
+def test_ttl_from_the_beginning_is_not_enabling():
     on = {"op.a": StateTtl(HOUR)}
     assert advanced(advanced(TtlHistory(), on, watermark=10), on, watermark=20).since == {}
     assert advanced(TtlHistory(), {"op.a": None, **on}, watermark=20).since == {}

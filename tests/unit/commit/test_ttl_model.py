@@ -490,7 +490,7 @@ def batch(pause, *steps):
     12,
 )
 @settings(max_examples=20)
-def test_a_pause_brings_nothing_back_that_the_watermark_has_ended(backends, ttl, drawn, ahead):
+def test_pause_never_revives_entries_ended_by_watermark(backends, ttl, drawn, ahead):
     with backends.lent() as new_backend:
         check(ttl, drawn, ahead, new_backend, Awaiting)
 
@@ -553,7 +553,7 @@ def shape(entries):
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_what_is_renewed_in_the_flush_that_sweeps_it_stays(backends, exact):
+def test_entry_renewed_in_its_sweep_stays(backends, exact):
     ttl = StateTtl(ms(5), cleanup=Cleanup(entries_per_record=100, exact=exact))
     with backends.lent() as new_backend:
         job = Job(ttl, new_backend)
@@ -578,7 +578,7 @@ def test_a_sweep_comes_round_and_starts_over(backend, backends):
 
 
 @pytest.mark.parametrize(("stops", "left"), [(True, ['"b"']), (False, [])])
-def test_a_task_that_had_to_stop_removes_nothing_that_what_it_holds_may_still_see(backends, stops, left):
+def test_stopped_task_keeps_entries_for_held_records(backends, stops, left):
     ttl = StateTtl(ms(20), cleanup=Cleanup(entries_per_record=100, exact=True))
     with backends.lent() as new_backend:
         job = Job(ttl, new_backend)
@@ -599,7 +599,7 @@ def test_a_task_that_had_to_stop_removes_nothing_that_what_it_holds_may_still_se
         assert [*left, *removed] == ['"b"']
 
 
-def test_a_group_has_one_timer_which_waits_for_the_entry_that_dies_next(backends):
+def test_group_timer_waits_for_next_expiring_entry(backends):
     ttl = StateTtl(ms(20), cleanup=Cleanup(entries_per_record=0, exact=True))
     with backends.lent() as new_backend:
         job = Job(ttl, new_backend)

@@ -51,7 +51,7 @@ def data_files(uris):
     return {uri for uri in uris if LOG not in uri}
 
 
-def test_what_no_checkpoint_names_goes_when_it_is_old(config, stray, much_later):
+def test_old_files_without_checkpoint_are_removed(config, stray, much_later):
     assert data_files(vacuum(config, "look")) == stray
     assert all(exists(config, file) for file in stray)
     assert data_files(vacuum(config, "remove", dry_run=False)) == stray

@@ -183,7 +183,7 @@ def test_rows_without_the_column_arrive_as_they_lie(complete):
 
 
 @pytest.mark.parametrize("complete", [False, True])
-def test_a_column_name_that_is_not_utf8_sets_the_file_aside(complete):
+def test_invalid_column_name_sets_file_aside(complete):
     disk = next(names)
     stage(f"memory://{disk}/input", FILE, pa.table({"id": ["a"], "at": [1], "xyz": [1]}))
     file = memory_disk(disk).files[f"input/{FILE}"]

@@ -119,7 +119,7 @@ def task(tmp_path):
 # ------------------------------------------------------------------------------------------------------- chains
 
 
-def test_at_the_end_what_the_first_wait_lets_go_of_reaches_the_second_in_the_same_micro_batch(task):
+def test_first_wait_reaches_second_in_same_micro_batch(task):
     first, second = Service(1), Service()
     waits = [wait_of(first.asks(), **PARKING), wait_of(second.asks(), "then", **PARKING)]
     assert task.run(waits, [Order(0), Order(1), Order(2)]) == ([Order(0)], 0)
@@ -128,7 +128,7 @@ def test_at_the_end_what_the_first_wait_lets_go_of_reaches_the_second_in_the_sam
     assert task.waiting == 0
 
 
-def test_and_is_called_there_as_any_new_element_and_once_more_by_a_further_micro_batch(task):
+def test_second_wait_calls_again_in_further_micro_batch(task):
     first, second = Service(0, 1), Service(1)
     waits = [wait_of(first.asks(), **PARKING), wait_of(second.asks(), "then", **PARKING)]
     task.run(waits, [Order(0), Order(1)])
@@ -153,7 +153,7 @@ def waits_for(task):
     return service, old
 
 
-def test_a_field_with_a_default_may_come_while_elements_wait(task, waits_for):
+def test_field_with_default_may_join_waiting_elements(task, waits_for):
     service, _ = waits_for
     new = wait_of(service.asks(OrderWithNote, OrderWithNote, lambda order: order), **PARKING)
     later = clock.now() + 2 * 3_600_000
@@ -175,7 +175,7 @@ def test_so_may_another_type_with_the_same_fields(task, waits_for):
     ("takes", "gives", "field", "fresh"),
     [(OrderWithPlace, Order, "place", OrderWithPlace(2, "here")), (Order, PricedInEuro, "euro", Order(2))],
 )
-def test_a_field_without_a_default_is_refused_with_the_way_out(task, waits_for, takes, gives, field, fresh):
+def test_field_without_default_is_refused(task, waits_for, takes, gives, field, fresh):
     service, old = waits_for
     answer = PricedInEuro(2, 5) if gives is PricedInEuro else Order(2)
     new = wait_of(service.asks(takes, gives, lambda _: answer), **PARKING)
@@ -225,7 +225,7 @@ def within(log, *, rate, concurrency):
     concurrency=st.integers(1, 5),
     work=st.lists(st.tuples(st.integers(0, 300), st.integers(0, 12)), min_size=2, max_size=4),
 )
-def test_operators_at_the_same_time_stay_within_the_limits_of_their_service_together(rate, concurrency, work):
+def test_concurrent_operators_share_limits_of_service(rate, concurrency, work):
     limit, log = ServiceLimit(rate, concurrency), []
 
     async def all_at_once():
@@ -247,7 +247,7 @@ def test_operators_at_the_same_time_stay_within_the_limits_of_their_service_toge
         assert most == min(concurrency, total)
 
 
-def test_waits_of_one_stage_share_the_limits_of_their_service_and_of_no_other(task, monkeypatch):
+def test_waits_of_stage_share_only_own_limits(task, monkeypatch):
     logs = {"a": [], "b": []}
     waits = [
         wait_of(Timed(250, logs["a"]), "first", service="a"),
@@ -263,7 +263,7 @@ def test_waits_of_one_stage_share_the_limits_of_their_service_and_of_no_other(ta
     assert (most, [time for time, change in logs["b"] if change == 1]) == (2, pytest.approx([0.6] * 4))
 
 
-def test_the_pace_of_a_service_goes_on_from_one_wait_to_the_next(task, monkeypatch):
+def test_rate_of_service_continues_across_waits(task, monkeypatch):
     log = []
     waits = [wait_of(Timed(0, log), name, service="a") for name in ("first", "last")]
     with virtual_runner(monkeypatch):

@@ -137,7 +137,7 @@ def wrong(one):
 #   1 waits for an hour, 2 has its answer and waits behind it
 
 
-def test_an_answer_that_no_run_could_read_back_is_not_committed(job):
+def test_unreadable_answer_is_not_committed(job):
     job.micro_batch(job.wait(OutputMode.ORDERED, Ask()), [])
     wait = job.wait(OutputMode.ORDERED, Ask(down=[1], instead=wrong))
     with pytest.raises(
@@ -151,7 +151,7 @@ def test_an_answer_that_no_run_could_read_back_is_not_committed(job):
 
 
 @pytest.mark.parametrize("before", [(OutputMode.ORDERED, None), (OutputMode.KEYED_ORDERED, "item")])
-def test_elements_that_wait_under_other_keys_are_not_let_out_of_order(job, before):
+def test_changed_keys_of_waiting_elements_are_refused(job, before):
     mode, key = before
     down = Ask(down=[1])
     job.micro_batch(job.wait(mode, down, key=key), [purchase(1)])
@@ -163,7 +163,7 @@ def test_elements_that_wait_under_other_keys_are_not_let_out_of_order(job, befor
 
 
 @pytest.mark.parametrize("mode", [OutputMode.ORDERED, OutputMode.UNORDERED, OutputMode.UNORDERED_PROCESSING_TIME])
-def test_from_keyed_to_any_other_mode_nothing_is_lost(job, mode):
+def test_leaving_keyed_mode_loses_nothing(job, mode):
     job.micro_batch(job.wait(OutputMode.KEYED_ORDERED, Ask(down=[1]), key="customer"), [purchase(1), purchase(2)])
     with later(HOUR):
         assert job.micro_batch(job.wait(mode, Ask()), [purchase(3)]) == [1, 2, 3]
@@ -195,7 +195,7 @@ class later:  # noqa: N801 - it reads as what it is
 #   a: 1 is parked for an hour, 2 waits behind it; b: 3 is parked for two
 
 
-def test_what_waits_behind_a_parked_element_of_its_key_is_due_when_that_is(job):
+def test_elements_behind_parked_one_share_its_due_time(job):
     began = clock.now()
     job.micro_batch(job.wait(OutputMode.KEYED_ORDERED, Ask(down=[1]), key="customer"), [purchase(1), purchase(2)])
     assert job.report.pending == 2
@@ -216,7 +216,7 @@ def nobodys(one):
     return Purchase(one.seq, one.at, None, one.item, one.cents)
 
 
-def test_an_answer_without_a_key_in_the_quarantine_does_not_keep_others_from_coming_back(tmp_path):
+def test_quarantined_answer_without_key_blocks_no_requeue(tmp_path):
     job, wait = keyed_job(tmp_path, down=[2], instead=nobodys)
     job.micro_batch(wait, [purchase(1), purchase(2)])
     made = requeue(job.config, "by-hand", operator="ask")
@@ -226,7 +226,7 @@ def test_an_answer_without_a_key_in_the_quarantine_does_not_keep_others_from_com
     assert requeue(job.config, "by-hand") is None
 
 
-def test_what_was_given_up_on_in_another_mode_comes_back_under_its_key(tmp_path):
+def test_failed_element_of_other_mode_returns_with_key(tmp_path):
     job, keyed = keyed_job(tmp_path, down=[])
     before = job.wait(OutputMode.ORDERED, Ask(down=[1]), on_failure=OnFailure.QUARANTINE)
     job.micro_batch(before, [purchase(1)])
@@ -235,14 +235,14 @@ def test_what_was_given_up_on_in_another_mode_comes_back_under_its_key(tmp_path)
     assert job.micro_batch(keyed, [purchase(2)]) == [1, 2]
 
 
-def test_what_comes_back_is_spread_over_the_tasks_as_it_was(job):
+def test_requeued_elements_are_spread_over_tasks(job):
     wait = job.wait(OutputMode.ORDERED, Ask(down=[1, 2]), on_failure=OnFailure.QUARANTINE)
     job.micro_batch(wait, [purchase(1), purchase(2)])
     requeue(job.config, "by-hand")
     assert sorted(row.key for row in job.rows()) == ["1", "2"]
 
 
-def test_only_what_an_element_came_as_is_taken_for_one():
+def test_only_input_type_counts_as_element():
     wrote = came_as(emitted(purchase(1)))
     assert is_element(wrote, record_order(1).hex())
     assert not is_element(wrote, record_order(2).hex())
@@ -268,7 +268,7 @@ def checkpoint(number, kind, **services):
     )
 
 
-def test_an_open_breaker_is_remembered_over_checkpoints_that_do_not_tell_of_it():
+def test_open_breaker_survives_checkpoints_without_its_metrics():
     line = [
         checkpoint(
             1,

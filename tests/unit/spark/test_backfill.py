@@ -177,7 +177,7 @@ def test_resumed_backfill_goes_on(job):
 def test_repeated_backfill_joins_an_open_one(job):
     job.backfill(days(1), "again")
     assert job.backfill(days(2), "again").outcome is BackfillOutcome.NEEDS_APPROVAL
-    with pytest.raises(ConfigError, match="branch 'again' begins at 2019-12-02, behind the interval"):
+    with pytest.raises(ConfigError, match="branch 'again' begins at 2019-12-02, after the start of interval"):
         job.backfill(days(0), "again")
 
 
@@ -191,7 +191,7 @@ def test_second_backfill_is_refused(job):
 
 def test_branch_of_another_purpose_is_refused(job):
     fork(job.config, "mine", None, "somebody")
-    with pytest.raises(ConfigError, match="branch 'mine' of job 'shop' is there, and no backfill made it"):
+    with pytest.raises(ConfigError, match="branch 'mine' of job 'shop' exists already, and no backfill made it"):
         job.backfill(days(1), "mine")
 
 
@@ -216,7 +216,7 @@ def test_restored_job_leaves_the_branch_behind(job):
     job.backfill(days(3), "again")
     restore(job.config, 1, "as it was", "somebody")
     job.run()
-    with pytest.raises(ConfigError, match="begins at checkpoint 3, and job 'shop' has gone back behind that"):
+    with pytest.raises(ConfigError, match="begins at checkpoint 3, which a later restore or promotion"):
         job.backfill(days(3), "again")
 
 
@@ -467,7 +467,10 @@ def test_job_that_goes_back_meanwhile_is_noticed(job):
         if place == "backfill.forked":
             restore(job.config, 0, "as it was", "somebody")
 
-    with faults.observed(goes_back), pytest.raises(ConfigError, match="job 'shop' has gone back behind that since"):
+    with (
+        faults.observed(goes_back),
+        pytest.raises(ConfigError, match="restore or promotion of job 'shop' has left behind"),
+    ):
         job.backfill(days(2), "again")
 
 

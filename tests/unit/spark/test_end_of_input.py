@@ -59,7 +59,7 @@ def test_input_behind_the_end_is_refused(job):
     assert job.contents[-1] == [day_name(4)]
 
 
-def test_a_limit_leaves_the_end_to_the_next_run(job):
+def test_limit_leaves_end_to_next_run(job):
     job.home.configure({"sources": {"purchases": {"max_files_per_batch": 1}}})
     assert job.run(end_of_input=True, max_batches=2).stopped_because == "max_batches"
     assert not last(job).offsets["purchases"].ended

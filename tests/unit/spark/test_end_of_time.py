@@ -145,7 +145,7 @@ def assert_sound(harness):
 
 
 @pytest.mark.parametrize("bucket", [1, 1000])
-def test_a_timer_that_sets_itself_stops_at_the_end(bucket):
+def test_timer_that_sets_itself_stops_eventually(bucket):
     harness = job(keyed("ticks", Ticking()), bucket=bucket)
     feed(harness, ("a", 0.5), ("b", 2.5), ("a", 3.5))
     report = harness.run(end_of_input=True)
@@ -157,7 +157,7 @@ def test_a_timer_that_sets_itself_stops_at_the_end(bucket):
 
 
 @pytest.mark.parametrize("bucket", [1, 1000])
-def test_a_chain_of_timers_loses_nothing_at_the_end(bucket):
+def test_chain_of_timers_loses_nothing(bucket):
     harness = job(keyed("hours", Hours()), bucket=bucket)
     feed(harness, *(("a", hour) for hour in (0.1, 0.2, 1.5, 5.1, 5.2)), ("b", 0.3))
     harness.run(end_of_input=True)
@@ -165,7 +165,7 @@ def test_a_chain_of_timers_loses_nothing_at_the_end(bucket):
     assert counts == [("a", 1, 2), ("a", 2, 1), ("a", 6, 2), ("b", 1, 1)]
 
 
-def test_timers_of_one_operator_reach_those_of_the_next():
+def test_timers_of_operator_reach_next_operator():
     harness = job(keyed("first", Hours()), keyed("second", Hours()))
     feed(harness, ("a", 0.1), ("a", 0.2), ("a", 5.1))
     harness.run(end_of_input=True)

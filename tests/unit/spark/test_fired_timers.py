@@ -19,13 +19,13 @@ def put_together(*fired):
     return result.timers_fired
 
 
-def test_an_operator_is_as_far_as_its_slowest_task():
+def test_slowest_task_decides_progress_of_operator():
     assert put_together({"event_time": 7, "processing_time": 9}, {"event_time": 5, "processing_time": 11}) == {
         "alarms": {"event_time": 5, "processing_time": 9}
     }
 
 
-def test_nothing_is_known_of_a_clock_that_a_task_knows_nothing_of():
+def test_clock_unknown_to_task_stays_unknown():
     assert put_together({"event_time": 7, "processing_time": 9}, {"processing_time": 11}) == {
         "alarms": {"processing_time": 9}
     }
@@ -50,7 +50,7 @@ class Alarm(KeyedProcessFunction[Ask, Ask]):
 
 
 @pytest.mark.parametrize("stops_at", [None, 0, 1, 2])
-def test_every_timer_fires_once_though_none_is_looked_for_again(backend, stops_at):
+def test_every_timer_fires_exactly_once(backend, stops_at):
     told, fired = [], {}
     for number, records in enumerate([[Ask("a")], [], [Ask("b")], []]):
         stop = number == stops_at

@@ -167,7 +167,7 @@ def test_a_truncated_avro_file_is_a_bad_file(policy):
     assert "it ends at byte" in error
 
 
-def test_a_bad_line_fails_the_run_where_the_job_says_so():
+def test_bad_line_fails_run_if_configured():
     job = RefusedJob(source={"format": "json", "on_bad_row": "fail"})
     job.harness.feed_bytes("rows", LINES.encode(), file="1.json")
     with pytest.raises(SourceError, match=r"row 1 of .*1\.json: size is null"):
@@ -189,7 +189,7 @@ def test_other_files_in_the_folder_are_left_alone():
     assert job.run().rows_in == 4
 
 
-def test_the_harness_feeds_records_to_folders_of_parquet_alone():
+def test_harness_feeds_records_only_to_parquet_folders():
     harness = PipelineHarness(pipeline(Mended), job={"sources": {"rows": {"format": "json"}}})
     with pytest.raises(ValueError, match="reads json files: write them with feed_bytes"):
         harness.feed("rows", [Mended("a", 1, "p")])
@@ -210,7 +210,7 @@ def test_options_of_another_format_are_refused(source, error):
         PipelineHarness(pipeline(Mended), job={"sources": {"rows": source}}).run()
 
 
-def test_times_as_text_and_as_numbers_are_the_same():
+def test_times_as_text_and_numbers_are_equal():
     text = datetime.fromtimestamp(START / 1000, UTC).isoformat()
     rows = [{"shop": "a", "at": at, "name": "p", "size": None} for at in (START, text)]
     job = run("json", [rows])

@@ -61,7 +61,7 @@ def test_branch_has_the_times_of_the_job(job):
     assert [one.processing_time for one in own] == [job.harness.clock.now()] * len(own)
 
 
-def test_entries_expire_on_the_branch_as_on_the_job(job):
+def test_entries_expire_equally_on_branch_and_job(job):
     assert len(told(job, NEW)) > 2, "some have expired"
     job.pause(100)
     fork(job.config, "again", 0, "somebody")
@@ -71,7 +71,7 @@ def test_entries_expire_on_the_branch_as_on_the_job(job):
     assert job.content("again") == job.content()
 
 
-def test_branch_beyond_its_job_has_the_clock_of_the_wall(job):
+def test_branch_beyond_job_uses_wall_clock(job):
     fork(job.config, "ahead", None, "somebody")
     job.pause(1)
     job.feed(("cyd", 4))
@@ -95,7 +95,7 @@ def test_branch_with_other_input_follows_its_names(job):
     assert [one.processing_time for one in batches(job, "again")] == [one.processing_time for one in batches(job)[1:]]
 
 
-def test_branch_follows_nothing_once_its_fork_is_left_behind(job):
+def test_branch_with_abandoned_fork_follows_nothing(job):
     fork(job.config, "again", 2, "somebody")
     with job.on_its_clock():
         restore(job.config, 1, "wrong input", "somebody")

@@ -24,13 +24,13 @@ def cut(blocks, before=None):
 
 
 @pytest.mark.parametrize(("waits", "seen"), [(0, 0), (9, 0), (10, 1), (19, 1), (29, 2)])
-def test_event_time_does_not_pass_an_element_that_waits(waits, seen):
+def test_event_time_never_passes_waiting_element(waits, seen):
     found = cut(record_order(waits))
     places = [Watermark(record_order(ordinal), time) for ordinal, time in WATERMARKS]
     assert len(seen_and_held(places, found)[0]) == seen
 
 
-def test_records_of_its_set_pass_and_later_ones_do_not():
+def test_records_of_same_set_pass_later_wait():
     found = cut(output_order(record_order(12), 0))
     assert output_order(record_order(19), 7) < found <= record_order(20)
 

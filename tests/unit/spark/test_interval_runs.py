@@ -278,5 +278,5 @@ def test_files_that_are_gone_are_told_of(job):
     job.straight()
     (job.home.input / day_name(1)).unlink()
     job.days(1, replay=True)
-    assert "1 file(s) that were there before are gone" in job.told()
+    assert "1 file(s) that were taken in before are gone" in job.told()
     assert job.contents == [*each(0), [], *each(2)]

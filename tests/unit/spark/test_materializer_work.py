@@ -72,12 +72,12 @@ def rows(folder, report):
 
 
 @pytest.mark.parametrize("emit", Emit)
-def test_a_merge_takes_one_change_of_a_key_whatever_is_asked_for(task, tmp_path, emit):
+def test_merge_takes_one_change_for_each_key(task, tmp_path, emit):
     _, report = task(upsert_key=("part",), emit=emit)
     assert [(row["part"], row["_row_kind"]) for row in rows(tmp_path / "job", report)] == [(2, "+I")]
 
 
-def test_a_sink_that_is_appended_to_is_a_log_of_the_changes(task, tmp_path):
+def test_append_sink_is_a_log_of_changes(task, tmp_path):
     plan, report = task("board", upsert_key=("part",), emit=Emit.EVERY_CHANGE)
     found = rows(tmp_path / "board", report)
     assert [(row["part"], row["_row_kind"]) for row in found] == [(1, "+I"), (2, "+U"), (3, "+U"), (2, "+U")]
@@ -86,14 +86,14 @@ def test_a_sink_that_is_appended_to_is_a_log_of_the_changes(task, tmp_path):
     assert ([*found[0]], keys) == (schema.names, ())
 
 
-def test_rows_that_leave_fields_out_have_an_upsert_key_all_the_same(task, tmp_path):
+def test_rows_with_missing_fields_have_upsert_key(task, tmp_path):
     _, report = task(upsert_key=("text",))
     (file,) = report.state_files[MATERIALIZER_HISTORY]
     stored = pq.read_table(tmp_path / "job" / MATERIALIZER_HISTORY / file.path).to_pylist()
     assert [(row["upsert_key"], "text" in row["row"]) for row in stored] == [('""', False), ('"b"', True)]
 
 
-def test_what_was_remembered_of_a_key_goes_with_its_first_change_without_a_history(task):
+def test_first_change_without_history_removes_old_state(task):
     backend = HashMapBackend()
     task(backend=backend, upsert_key=("key",), force=True)
     task(backend=backend)

@@ -92,7 +92,7 @@ def requeued(line, note=None):
     return line.add(Kind.REQUEUE, **interval, offsets={"source": SourceOffset("b", requeued=rows)}, note=note)
 
 
-def test_a_requeue_is_a_step_until_it_is_made_again(line):
+def test_requeue_stays_a_step_until_repeated(line):
     requeued(line.days(1, 2)).days(3).restore(1, replay_note(days(2)))
     steps = open_replay(line.checkpoints).steps
     assert [step.interval or step.requeue.checkpoint_id for step in steps] == [days(2), 3, days(3)]

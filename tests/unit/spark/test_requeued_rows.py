@@ -136,7 +136,7 @@ def test_a_run_never_passes_waiting_rows_over(job):
     assert job.arrived() == ["p", "r", "q?", "s?", "t"]
 
 
-def test_a_run_refuses_to_lose_a_source_whose_rows_wait(job):
+def test_run_refuses_to_lose_requeued_rows(job):
     job.mend().requeue()
     job.harness.change(pipeline=pipeline(Mended, first="others"), job={})
     with pytest.raises(ConfigError, match="no source 'rows' any more, and rows of it that were requeued"):
@@ -162,7 +162,7 @@ def refused_file():
     return made
 
 
-def test_a_refused_file_is_taken_in_as_a_whole(refused_file):
+def test_refused_file_is_taken_in_whole(refused_file):
     job = refused_file
     assert job.mend().requeue().metrics["requeued_files"] == 1
     assert job.waiting() == [("000002.parquet", None)]
@@ -192,7 +192,7 @@ def test_a_file_that_is_still_bad_comes_back(refused_file):
     assert job.arrived() == ["p", "s"]
 
 
-def test_waiting_rows_of_a_file_that_is_refused_come_back_alone(job):
+def test_waiting_rows_of_refused_file_return_alone(job):
     job.requeue()
     job.harness.change(job={"sources": {"rows": {"on_bad_file": "quarantine"}}})
     both = table("p", "q?", "r", "s?")
@@ -346,7 +346,7 @@ def test_a_replay_passes_files_over_that_are_gone(daily):
     assert any("requeued stay in the quarantine" in message for message in said)
 
 
-def test_a_part_of_a_file_is_named_and_requeued():
+def test_part_of_file_is_named_and_requeued():
     """With sources that meet, a file may be read in parts; here its second part is refused, since its column is gone."""
     job = RefusedJob("others", source={"on_bad_file": "quarantine"}, record=Mended)
     job.feed("p", "q", "r", at=1000)

@@ -62,7 +62,7 @@ def test_session_without_java_is_refused(config):
         session_module.session(config)
 
 
-def test_spark_that_does_not_start_is_the_clusters_fault(config, monkeypatch):
+def test_failed_start_of_spark_is_cluster_error(config, monkeypatch):
     class Refusing(Builder):
         def getOrCreate(self):
             raise PySparkRuntimeError(

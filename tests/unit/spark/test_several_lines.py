@@ -159,7 +159,7 @@ def test_operators_go_by_the_watermark_of_their_line():
     assert_well_formed(harness.config)
 
 
-def test_a_line_without_a_watermark_gets_none_of_another():
+def test_line_without_watermark_borrows_none():
     harness = job()
     feed(harness, "one", ("a", 1_000))
     harness.run()
@@ -194,7 +194,7 @@ def test_state_expires_by_the_watermark_of_its_line(ahead):
     assert live(harness) == {(watch[ahead], "b"), (watch[other], "c")}
 
 
-def test_the_history_of_a_key_goes_by_its_line():
+def test_history_of_key_follows_its_line():
     harness = job()
     feed(harness, "one", ("a", 10), ("b", 1_000))
     feed(harness, "two", ("a", 10))
@@ -206,7 +206,7 @@ def test_the_history_of_a_key_goes_by_its_line():
     assert [row[what] for row in second.rows] == ["written"]
 
 
-def test_a_pause_prolongs_by_the_watermark_of_the_line():
+def test_pause_prolongs_by_watermark_of_line():
     # Line one stands beyond the pause: it prolongs nothing there. Line two stands before it: what lives there lives longer.
     hour = 3_600_000
     harness = job(function=PausedWatch)
@@ -244,7 +244,7 @@ def test_one_line_goes_on_while_another_waits(service):
     assert len(harness.sink("seen_2")) == 5
 
 
-def test_a_waiting_line_lends_no_watermark_to_a_new_one(service):
+def test_waiting_line_lends_no_watermark(service):
     harness = PipelineHarness(graph(calls=True), bucket=2)
     feed(harness, "one", ("A", 1_000), ("b", 1_001))
     feed(harness, "two", ("c", 5))
@@ -283,7 +283,7 @@ def test_two_lines_become_one():
     ]
 
 
-def test_lines_that_meet_fire_what_is_due_at_once():
+def test_lines_that_meet_fire_due_timers():
     harness = job()
     feed(harness, "one", ("a", 1_000))
     feed(harness, "two", ("b", 10, 500))
@@ -303,7 +303,7 @@ def test_lines_that_wait_must_not_meet(service):
     harness.run()
     before = last(harness)
     harness.change(pipeline=graph(calls=True, meets=True))
-    with pytest.raises(StateSchemaError, match="'one', 'two' did not meet .*now they do"):
+    with pytest.raises(StateSchemaError, match="records of sources 'one', 'two' wait. .*now they do"):
         harness.run()
     assert last(harness) == before
     service.is_up = True

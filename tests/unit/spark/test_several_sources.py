@@ -150,7 +150,7 @@ def test_a_replay_takes_a_late_file_in(job, late):
     job.day(2)
 
 
-def test_a_late_file_before_a_partly_read_one_fails(job):
+def test_late_file_before_partly_read_one_fails(job):
     job.bought(1, 1, 2, 3)
     job.returned(1, 0, 2)
     job.harness.run()

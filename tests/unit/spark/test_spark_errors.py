@@ -45,7 +45,7 @@ DEAD = [
 
 
 @pytest.mark.parametrize("error", DEAD)
-def test_a_killed_jvm_is_named_with_the_way_on(error):
+def test_killed_jvm_is_reported_with_advice(error):
     meant = raised(error, alive=False)
     assert (type(meant), meant.exit_code) == (ClusterError, 13)
     assert "Spark's JVM is gone at the MERGE" in str(meant)
@@ -160,7 +160,7 @@ class FailingMerge:
         (CONFLICTS[0], "somebody else wrote"),
     ],
 )
-def test_a_sink_that_refuses_spark_gets_its_rows_later(memory_job, error, match):
+def test_refusing_sink_gets_its_rows_later(memory_job, error, match):
     eager = replace(memory_job.config, publish=replace(memory_job.config.publish, spark_above_rows=0))
     with (
         pytest.raises(StorageError, match=match) as caught,

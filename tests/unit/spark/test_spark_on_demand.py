@@ -47,7 +47,7 @@ def test_a_run_without_input_starts_no_spark(home, refusals):
     assert "starting" not in kinds
 
 
-def test_a_driver_on_the_cluster_starts_spark_at_once(home, refusals):
+def test_cluster_driver_starts_spark_at_once(home, refusals):
     home.write_cluster("local", {**LOCAL, "deploy_mode": "cluster"})
     with pytest.raises(ClusterError):
         run_once(home)
@@ -61,7 +61,7 @@ def test_a_run_with_input_starts_spark(home, refusals):
     assert refusals == ["purchases"]
 
 
-def test_a_job_is_free_after_spark_did_not_start(home, refusals):
+def test_failed_start_of_spark_frees_job(home, refusals):
     write_days(home.input, [0])
     with pytest.raises(ClusterError):
         run_once(home)

@@ -40,7 +40,7 @@ def test_it_looks_for_the_file_once_a_second(at_zero, tmp_path):
     assert stop()
 
 
-def test_a_store_that_does_not_answer_neither_stops_nor_fails_a_task_and_is_asked_again(at_zero, tmp_path, monkeypatch):
+def test_unanswering_store_neither_stops_nor_fails_task(at_zero, tmp_path, monkeypatch):
     stop = sign(stop_at=5000, stop_file=str(tmp_path / "stop"))
     (tmp_path / "stop").touch()
 

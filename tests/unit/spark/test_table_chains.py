@@ -134,7 +134,7 @@ def test_a_restored_writer_stops_a_reader_of_appends():
     assert copied(two) == totals(one) == Counter([("a", 1), ("b", 2), ("c", 3)])
 
 
-def test_a_merged_table_reaches_the_next_job_by_changes():
+def test_merged_table_reaches_next_job_as_changes():
     one = writer(merge=True)
     one.run()
     DeltaTable(str(one.folder / "lake" / "totals")).alter.set_table_properties(FEED)
@@ -216,7 +216,7 @@ def test_nothing_is_fed_beside_a_table():
         job.harness.feed_table("rows", table("p"))
 
 
-def test_a_table_and_a_folder_meet_by_event_time():
+def test_table_and_folder_meet_by_event_time():
     written = TableWriter()
     written.append("p", "q", at=1000)
     written.append("r", at=5000)

@@ -6,14 +6,17 @@ from datetime import timedelta
 from typing import Final
 
 from headrace import CircuitBreaker, ExponentialBackoff, OutputMode, Pipeline, StateTtl, Strategy
-from pipelines.flights.delay_propagation import DelayPropagation
+from pipelines.flights.delay_propagation import OVERDUE_AFTER, DelayPropagation
 from pipelines.flights.hourly_departures import CountDepartures, airport_and_hour, has_departed
 from pipelines.flights.records import FlightEvent, OverdueAlert
 from pipelines.flights.weather_lookup import WeatherLookup, WeatherUnavailableError
 
 
-def flights(board_ttl: StateTtl | None = None) -> Pipeline:
-    """Return the graph; with `board_ttl` the board's histories end so long after a flight's last event."""
+def flights(board_ttl: StateTtl | None = None, overdue_after: timedelta = OVERDUE_AFTER) -> Pipeline:
+    """Return the graph; with `board_ttl` the board's histories end so long after a flight's last event.
+
+    A flight is overdue when it lands later than `overdue_after` its planned time in the air.
+    """
     job = Pipeline("flights")
     events = job.source(
         "flight_events",
@@ -44,7 +47,7 @@ def flights(board_ttl: StateTtl | None = None) -> Pipeline:
             service="weather",
         )
         .key_by("aircraft")
-        .process("delay_propagation", DelayPropagation())
+        .process("delay_propagation", DelayPropagation(overdue_after))
         .side_output("overdue", OverdueAlert, sink="overdue_alerts")
         # With the upsert key a line whose state was forgotten is still replaced, or removed, rather than doubled.
         # All changes of a flight come from its aircraft, in order, so no history would be needed. It is kept all the same: it
@@ -71,5 +74,7 @@ def flights(board_ttl: StateTtl | None = None) -> Pipeline:
 
 
 pipeline: Final = flights()
+strict: Final = flights(overdue_after=timedelta(minutes=30))
+"""The same with earlier alerts: for a branch, to see how many more there would be."""
 
-__all__ = ["flights", "pipeline"]
+__all__ = ["flights", "pipeline", "strict"]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 MINUTE: Final = 60_000
 FORGET_AFTER: Final = timedelta(hours=12)
 TURN_ROUND: Final = 30 * MINUTE
-GRACE: Final = 60 * MINUTE
+OVERDUE_AFTER: Final = timedelta(minutes=60)
 GIVEN_UP_AFTER: Final = 24 * 60 * MINUTE
 """Flights that never land in the data must not stay in the state for good. The longest of 2013 took 20.4 hours."""
 
@@ -81,6 +81,10 @@ class DelayPropagation(KeyedProcessFunction[Enriched, BoardRow]):
     legs = ValueState("legs", Legs, ttl=StateTtl(FORGET_AFTER, time=TtlTime.EVENT))
     watches = ValueState("watches", Watches)
 
+    def __init__(self, overdue_after: timedelta = OVERDUE_AFTER) -> None:
+        """A leg is overdue so long after it should have arrived, counted from its departure."""
+        self.grace = overdue_after // timedelta(milliseconds=1)
+
     async def process(self, event: Enriched, ctx: Context, /) -> None:
         """Apply one event; one that was applied before changes nothing."""
         if ctx.row_kind is RowKind.UPDATE_BEFORE:
@@ -119,7 +123,7 @@ class DelayPropagation(KeyedProcessFunction[Enriched, BoardRow]):
                 return _cancelled(legs, event, ctx)
 
     async def _watch(self, event: Enriched, ctx: Context) -> None:
-        alert = _alert(event)
+        alert = _alert(event, self.grace)
         watches = await self.watches.value() or NO_WATCHES
         ctx.timers.register_event_time(alert.deadline)
         await self._keep((*watches.pending, alert))
@@ -230,12 +234,12 @@ def _departure(event: Enriched) -> int:
     return event.departure
 
 
-def _alert(event: Enriched) -> OverdueAlert:
+def _alert(event: Enriched, grace: int) -> OverdueAlert:
     departure = _departure(event)
     return OverdueAlert(
         flight_id=event.flight_id,
         aircraft=event.aircraft,
-        deadline=departure + (event.scheduled_arrival - event.scheduled_departure) + GRACE,
+        deadline=departure + (event.scheduled_arrival - event.scheduled_departure) + grace,
         departure=departure,
         scheduled_arrival=event.scheduled_arrival,
         origin=event.origin,

@@ -260,7 +260,7 @@ def test_approval_waits_for_a_person(approve, monkeypatch):
     with pytest.raises(TaskAwaitingInput) as waiting:
         approve.execute({"ti": SimpleNamespace(id="T")})
     assert waiting.value.method_name == "answered"
-    assert (asked[0]["ti_id"], asked[0]["options"]) == ("T", ["Approve", "Reject"])
+    assert (asked[0]["ti_id"], asked[0]["options"], asked[0]["params"]) == ("T", ["Approve", "Reject"], {})
 
 
 @pytest.mark.parametrize(("answer", "skipped"), [("Approve", "drop"), ("Reject", "promote")])

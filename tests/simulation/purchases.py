@@ -1,6 +1,6 @@
 """What a run of the simulated job does with its records, and the oracle: a loop over the records.
 
-A record is a number. A bad one goes into quarantine. One in four is asked of a service, which may fail: then it waits in
+A record is a number, its place in the input. When the input is corrected, the record at a place is `CORRECTION` more. A bad one goes into quarantine. One in four is asked of a service, which may fail: then it waits in
 `async_requests` for a later micro-batch. Each other one is counted for its customer, in keyed state and on the board (a sink that is
 merged), and becomes a row of the reminders (a sink that is appended to). A customer with a multiple of three records is not on
 the board, so that merges delete rows, also such as are not there.
@@ -9,7 +9,7 @@ the board, so that merges delete rows, also such as are not there.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ import pyarrow as pa
 from headrace import threads
 from headrace.async_io.element import Status
 from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.lineage import Lineage
 from headrace.commit.protocol import OpenJob
 from headrace.plan.columns import ROW_KIND
 from headrace.sinks.sink import OutputFile
@@ -30,6 +31,12 @@ SOURCE = "purchases"
 CUSTOMERS = 5
 GONE_AT = 3
 """A customer with a multiple of so many records is not on the board."""
+
+CORRECTION = 1003
+"""How much more a corrected record is. It may be of another customer, bad or not, asked of the service or not."""
+
+RECORDS_TAKEN = "records"
+"""The metric of a micro-batch that has the records that it took in."""
 
 
 def is_bad(record: int) -> bool:
@@ -50,19 +57,25 @@ def position_of(checkpoint: Checkpoint) -> int:
     return offset.rows_taken if offset else 0
 
 
+def taken_in(checkpoints: Sequence[Checkpoint], head: Checkpoint) -> list[int]:
+    """Return the records that the line to a checkpoint has taken in. `checkpoints` are all of its log."""
+    line = Lineage(checkpoints, head.checkpoint_id).line
+    return [record for one in line if one.kind is Kind.BATCH for record in one.metrics[RECORDS_TAKEN]]
+
+
 class MicroBatch:
     """A micro-batch on top of an open job."""
 
-    def __init__(self, job: OpenJob, answers: Callable[[], bool]) -> None:
-        """`answers` tells whether the service answers the next call."""
-        self._job, self._answers = job, answers
+    def __init__(self, job: OpenJob, answers: Callable[[], bool], corrections: Mapping[int, int] | None = None) -> None:
+        """`answers` tells whether the service answers the next call; `corrections` has how often each place was corrected."""
+        self._job, self._answers, self._corrections = job, answers, corrections or {}
 
     def commit(self, size: int, records: int) -> Checkpoint:
         """Take in up to `size` of the job's `records`, and what waits."""
         begin = position_of(self._job.last)
         end = min(begin + size, records)
         waited = sorted(int(row["key"]) for row in self._rows(ASYNC_REQUESTS))
-        new = range(begin, end)
+        new = [place + CORRECTION * self._corrections.get(place, 0) for place in range(begin, end)]
         bad = [record for record in new if is_bad(record)]
         asked = [*waited, *(record for record in new if not is_bad(record) and is_asked(record))]
         answered = [record for record in asked if self._answers()]
@@ -79,8 +92,9 @@ class MicroBatch:
         ]
         staged = dict(threads.in_parallel(lambda piece: piece(), pieces))
         outputs = {sink: staged.pop(sink) for sink in (BOARD, REMINDERS)}
-        offsets = {SOURCE: SourceOffset(rows_taken=end, pending=len(failed))}
-        return self._job.commit(Kind.BATCH, files=staged, outputs=outputs, offsets=offsets)
+        offsets = {SOURCE: SourceOffset(last_file=f"{end:04d}", rows_taken=end, pending=len(failed))}
+        metrics = {RECORDS_TAKEN: new}
+        return self._job.commit(Kind.BATCH, files=staged, outputs=outputs, offsets=offsets, metrics=metrics)
 
     def _rows(self, table: str) -> list[dict[str, Any]]:
         return self._job.view(table).live_rows()
@@ -129,13 +143,14 @@ class MicroBatch:
 class Content:
     """The state of the job at a checkpoint, as its tables have it."""
 
-    def __init__(self, job_folder: str, checkpoint: Checkpoint) -> None:
-        """Read the tables at the versions that the checkpoint names."""
+    def __init__(self, job_folder: str, checkpoints: Sequence[Checkpoint], checkpoint: Checkpoint) -> None:
+        """Read the tables at the versions that the checkpoint names. `checkpoints` are all of its log."""
 
         def rows(table: str) -> list[dict[str, Any]]:
             return state_view(job_folder, table, checkpoint.versions[table]).live_rows()
 
         self.position = position_of(checkpoint)
+        self.taken = taken_in(checkpoints, checkpoint)
         self.waiting = sorted(int(row["key"]) for row in rows(ASYNC_REQUESTS))
         self.quarantined = sorted(int(row["key"]) for row in rows(QUARANTINE))
         self.counts = {row["key"]: int(row["value"]) for row in rows(KEYED_STATE)}
@@ -143,12 +158,14 @@ class Content:
     @property
     def counted(self) -> list[int]:
         """The records that have been counted, if the state is right."""
-        return sorted(set(range(self.position)) - set(self.waiting) - set(self.quarantined))
+        return sorted(set(self.taken) - set(self.waiting) - set(self.quarantined))
 
     def problem(self) -> str | None:
         """Compare with a loop over the records; return what is wrong."""
-        taken = range(self.position)
-        if self.quarantined != [record for record in taken if is_bad(record)]:
+        taken = self.taken
+        if [record % CORRECTION for record in taken] != [*range(self.position)]:
+            return f"at record {self.position} the line has taken in {taken}"
+        if self.quarantined != sorted(record for record in taken if is_bad(record)):
             return f"at record {self.position} the quarantine has {self.quarantined}"
         if strangers := [
             record for record in self.waiting if record not in taken or is_bad(record) or not is_asked(record)

@@ -33,7 +33,19 @@ from tests.unit.support.memory_job import BOARD, REMINDERS, MemoryJob
 
 RECORDS = 40
 
-_RARE = {"vacuum": 20, "restore": 5, "compaction": 5, "migration": 5}
+Work = Callable[[str], None]
+"""What a process of a name does."""
+
+_RARE = {
+    "vacuum": 20,
+    "restore": 5,
+    "compaction": 5,
+    "migration": 5,
+    "promotion": 10,
+    "fork.": 3,
+    "backfill": 3,
+    "branch": 5,
+}
 """Operations whose places are reached rarely, and how many times more trouble there is at each."""
 
 
@@ -52,6 +64,9 @@ class Simulation:
         self.told: dict[int, Checkpoint] = {}
         """The checkpoints that drivers were told to be committed."""
 
+        self.corrections: Counter[int] = Counter()
+        """How often the record at each place of the input was corrected."""
+
         self.checkpoints = 0
         """How many the log has in the end."""
 
@@ -61,6 +76,12 @@ class Simulation:
         self._names: list[str] = []
         self._doomed: list[Process] = []
         """Processes that are to be killed at the step that they are at."""
+
+        self._rivals: list[Work] = [self._drive, self._go_back]
+        """What others do while a process sleeps at a place of the protocol."""
+
+        self._others: list[Work] = [self._maintain, self._read, self._go_back]
+        """What there is beside drivers."""
 
         self.users = Users(self.job, self.world, self.told, self._kill_all)
 
@@ -87,14 +108,14 @@ class Simulation:
         for _ in range(self.world.chance.randrange(0, 2)):
             self._start(self._maintain)
         for _ in range(self.world.chance.randrange(0, 3)):
-            self._start(self.world.chance.choice([self._maintain, self._read, self._go_back]))
+            self._start(self.world.chance.choice(self._others))
         self.world.run(self._make_trouble)
 
     def _start_driver(self) -> None:
         self._drivers += 1
         self._start(self._drive)
 
-    def _start(self, work: Callable[[str], None], *, host: str | None = None) -> None:
+    def _start(self, work: Work, *, host: str | None = None) -> None:
         chance = self.world.chance
         name = f"{work.__name__.strip('_')}-{len(self.world.processes)}"
         host = host or chance.choice(["here", "here", "there", "elsewhere"])
@@ -127,7 +148,7 @@ class Simulation:
         is_idle = not any(process.is_alive for process in self.world.processes)  # somebody has stopped all
         if self._drivers < 9 and (is_idle or (len(alive) < 4 and self._happens(6))):
             self._start_driver()
-            self._start(self.world.chance.choice([self._maintain, self._read, self._go_back]))
+            self._start(self.world.chance.choice(self._others))
 
     def _lose_power(self) -> None:
         self.world.counts["power failures"] += 1
@@ -176,9 +197,10 @@ class Simulation:
         if process is not None and self._happens(rarity * self.weather.places):
             if self.world.chance.random() < 0.5:
                 self._doomed.append(process)
+                self.world.counts[f"killed at {place}"] += 1
             else:
                 self._fall_asleep(process, place)
-                self._start(self.world.chance.choice([self._drive, self._go_back]))
+                self._start(self.world.chance.choice(self._rivals))
         self.world.step()
 
     def _fall_asleep(self, process: Process, place: str) -> None:
@@ -199,7 +221,7 @@ class Simulation:
         chance = self.world.chance
         with open_job(self.job.config, run_id, create=True, force=force) as job:
             for _ in range(chance.randrange(4) if not until_done else 10 * RECORDS):
-                batch = MicroBatch(job, lambda: self.is_calm or chance.random() < 0.6)
+                batch = MicroBatch(job, lambda: self.is_calm or chance.random() < 0.6, self.corrections)
                 checkpoint = batch.commit(chance.randrange(1, 9), RECORDS)
                 self.told[checkpoint.checkpoint_id] = checkpoint
                 if until_done and position_of(checkpoint) == RECORDS and not checkpoint.pending:
@@ -265,7 +287,7 @@ class Simulation:
             with self._documented_errors():
                 log = CheckpointLog(self.job.config.job_folder)
                 if log.last is not None:
-                    self._check_content(log.last)
+                    self._check_content(log.checkpoints, log.last)
 
     @contextmanager
     def _documented_errors(self) -> Iterator[None]:
@@ -298,8 +320,9 @@ class Simulation:
         self._check_log(log.checkpoints)
         kept = [c for c in log.checkpoints if c.kind is Kind.SAVEPOINT or c.committed_at > self.world.time - DAY]
         for checkpoint in [*kept, log.checkpoints[-1]]:
-            self._check_content(checkpoint)
-        self._check_sinks(Content(self.job.config.job_folder, log.checkpoints[-1]))
+            if checkpoint.has_state:
+                self._check_content(log.checkpoints, checkpoint)
+        self._check_sinks(Content(self.job.config.job_folder, log.checkpoints, log.checkpoints[-1]))
         if wrong := [finding for finding in verify(self.job.config) if not finding.ok]:
             raise FoundError(f"verify finds {wrong}")
 
@@ -338,15 +361,19 @@ class Simulation:
             yield
         self.world.counts["killed reconciliations"] += steps < 0
 
-    def _check_content(self, checkpoint: Checkpoint) -> None:
-        if problem := Content(self.job.config.job_folder, checkpoint).problem():
+    def _check_content(self, checkpoints: list[Checkpoint], checkpoint: Checkpoint) -> None:
+        if problem := Content(self.job.config.job_folder, checkpoints, checkpoint).problem():
             raise FoundError(f"checkpoint {checkpoint.checkpoint_id}: {problem}")
 
     def _check_log(self, checkpoints: list[Checkpoint]) -> None:
         ids = [checkpoint.checkpoint_id for checkpoint in checkpoints]
         by_id = {checkpoint.checkpoint_id: checkpoint for checkpoint in checkpoints}
         gaps = [
-            after for before, after in pairwise(ids) if after != before + 1 and by_id[after].kind is not Kind.RESTORE
+            after
+            for before, after in pairwise(ids)
+            if after != before + 1
+            and by_id[after].kind not in {Kind.RESTORE, Kind.PROMOTION}
+            and by_id[after].has_state
         ]
         if ids != sorted(by_id) or ids[0] or gaps:
             raise FoundError(f"the log has the checkpoints {ids}")

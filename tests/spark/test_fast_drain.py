@@ -72,7 +72,7 @@ def test_records_of_removed_operator_are_not_lost_silently(home, run, hurried, m
 
 def test_stopped_run_begins_no_further_part(home, run, monkeypatch):
     write_days(home.input, range(2), rows=60)
-    monkeypatch.setattr(BatchSequence, "make", lambda self, *_: self.stop())
+    monkeypatch.setattr(BatchSequence, "make", lambda self, *_, **__: self.stop())
     report = run(home, mode="interval", interval_start=day_start(0), interval_end=day_start(1))
     assert report.checkpoints == []
     assert list(home.folder.rglob("stop")) == []

@@ -40,7 +40,9 @@ class ApprovalTask(BaseOperator, BranchMixIn):
         """Ask the question, and wait. Raises `TaskAwaitingInput`, by which Airflow lets a task wait for a person."""
         from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 
-        upsert_hitl_detail(ti_id=context["ti"].id, options=[*self._next], subject=self.subject, body=self.body)
+        upsert_hitl_detail(
+            ti_id=context["ti"].id, options=[*self._next], subject=self.subject, body=self.body, params={}
+        )
         raise TaskAwaitingInput(method_name="answered")
 
     def answered(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:

@@ -185,7 +185,7 @@ def promote(first: JobOrText, second: Second = None, *, why: Why = None, as_json
         return
     show(
         f"checkpoint {checkpoint.checkpoint_id} promotes branch '{name}': job '{config.job}' continues with the branch's result of "
-        f"{metrics['checkpoints']:,} micro-batches ({metrics['rows_in']:,} rows in)\n"
+        f"{metrics['checkpoints']:,} micro-batches ({metrics['rows_brought']:,} rows in)\n"
         f"headrace diff {config.job} --from {before} --to {checkpoint.checkpoint_id}          shows the changes\n"
         f"headrace restore {config.job} --to {before}          undoes it"
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -85,6 +86,10 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
     def is_there(self) -> bool:
         """Return whether the branch has tables: it is neither dropped nor promoted."""
         return self.status in {BranchStatus.OPEN, BranchStatus.PROMOTING}
+
+
+class _EndedError(Exception):
+    """Another run has recorded the end of the promotion."""
 
 
 class Branches:
@@ -173,8 +178,14 @@ class Branches:
         return branch if is_promoted and branch is not None and branch.run_id == checkpoint.attempt_id else None
 
     def end_promotion(self, branch: Branch) -> None:
-        """Commit that a branch was promoted."""
-        self._commit(msgspec.structs.replace(branch, status=BranchStatus.PROMOTED), lambda: None)
+        """Commit that a branch was promoted, unless another run has: then there may be a new branch of its name."""
+
+        def check() -> None:
+            if self._by_name.get(branch.name) != branch:
+                raise _EndedError
+
+        with suppress(_EndedError):
+            self._commit(msgspec.structs.replace(branch, status=BranchStatus.PROMOTED), check)
 
     def _change(self, name: str, **fields: Any) -> Branch:
         changed = msgspec.structs.replace(self.get(name), **fields)

@@ -101,7 +101,8 @@ def fork(
     remove_branch(on_branch)  # remains of an interrupted drop or fork with this name
     faults.reached("fork.listed")
     # Read again after the row is committed: a vacuum that has not seen the row has committed its intent by now.
-    problem = RestoreCheck(config, log.checkpoints, sinks).problem(origin)
+    with storage_errors(f"to look for the files of checkpoint {origin.checkpoint_id}"):
+        problem = RestoreCheck(config, log.checkpoints, sinks).problem(origin)
     if problem is not None:
         branches.drop(name, "withdrawn")
         msg = f"no branch can begin at checkpoint {origin.checkpoint_id}: {problem}. Nothing was changed. 'headrace checkpoints {config.job}' lists all."

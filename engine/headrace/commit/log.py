@@ -100,8 +100,11 @@ class CheckpointLog:
 
     def check_newest(self) -> None:
         """Raise `FencedError` if somebody else has appended since the last refresh, `StorageError` if the table cannot be read."""
-        with storage_errors(f"to read {self._store.uri}"):
-            newest = self._store.latest().version
+        try:
+            with storage_errors(f"to read {self._store.uri}"):
+                newest = self._store.latest().version
+        except TableMissingError as error:
+            raise self._gone("its work") from error
         if newest != self._version:
             raise self._fenced("its work")
 
@@ -251,6 +254,14 @@ class CheckpointLog:
                 return commit()
         except VersionTakenError as error:
             raise self._fenced(what) from error
+        except TableMissingError as error:
+            raise self._gone(what) from error
+
+    def _gone(self, what: str) -> FencedError:
+        return FencedError(
+            f"lost the job before {what} was committed: {self._store.uri} is gone. Somebody has dropped the job meanwhile, or the "
+            "branch that this is the log of was dropped, promoted, or forked anew. Nothing was committed."
+        )
 
     def _fenced(self, what: str) -> FencedError:
         self.refresh()

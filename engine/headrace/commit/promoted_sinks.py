@@ -21,7 +21,7 @@ from headrace.commit.protocol import OpenJob
 from headrace.plan.columns import ROW_KIND
 from headrace.sinks.kinds import sink_of
 from headrace.sinks.sink import OutputFile
-from headrace.tables.files import partition_text, read_parquet, stage
+from headrace.tables.files import Storage, partition_text, read_parquet, stage
 from headrace.tables.overlay import DELETED, OverlaySnapshot, own_rows, without
 from headrace.tables.store import Snapshot, TableMissingError, storage_errors
 from headrace.tables.stored_rows import typed_rows
@@ -63,11 +63,12 @@ def _changes_file(
     job: OpenJob, name: str, of_branch: Snapshot, key: list[str], checkpoint_id: int
 ) -> Iterator[OutputFile]:
     """Stage changes that make a merge sink of the job equal to the branch's; nothing if both are equal."""
-    live = table_store(job.config.sinks[name].table_path, job.config.storage_options).latest()
-    changes = _changes(live, of_branch, key)
+    storage = job.config.storage_options
+    live = table_store(job.config.sinks[name].table_path, storage).latest()
+    changes = _changes(live, of_branch, key, storage)
     if len(changes):
         path = f"outputs/{name}/{_file_name(job, name, checkpoint_id)}"
-        staged = stage(job.config.job_folder, path, changes, job.config.storage_options)
+        staged = stage(job.config.job_folder, path, changes, storage)
         yield OutputFile(staged.path, staged.rows, staged.size)
 
 
@@ -75,7 +76,7 @@ def _file_name(job: OpenJob, name: str, checkpoint_id: int) -> str:
     return f"{checkpoint_id:010d}-{name}-promotion-{job.attempt_id[:12]}-{clock.unique_id()[:12]}.parquet"
 
 
-def _changes(live: Snapshot, of_branch: Snapshot, key: list[str]) -> pa.Table:
+def _changes(live: Snapshot, of_branch: Snapshot, key: list[str], storage: Storage) -> pa.Table:
     """Return changes by primary key that make `live` equal to the table of the branch.
 
     Reads only files that are not in both tables: they have all differences.
@@ -84,8 +85,8 @@ def _changes(live: Snapshot, of_branch: Snapshot, key: list[str]) -> pa.Table:
     own, schema = own_rows(of_branch), of_branch.schema
     common = live.files() & (base.files() if base is not None else set())
     written = own.read(pa.schema([*schema, pa.field(DELETED, pa.bool_())])) if base is not None else own.read(schema)
-    now = _rows_of_files(live, live.files() - common, schema)
-    then = _rows_of_files(base, base.files() - common, schema) if base is not None else schema.empty_table()
+    now = _rows_of_files(live, live.files() - common, schema, storage)
+    then = _rows_of_files(base, base.files() - common, schema, storage) if base is not None else schema.empty_table()
     if base is None:
         kept = written
     else:
@@ -99,14 +100,14 @@ def _changes(live: Snapshot, of_branch: Snapshot, key: list[str]) -> pa.Table:
     )
 
 
-def _rows_of_files(table: Snapshot, files: Collection[str], schema: pa.Schema) -> pa.Table:
+def _rows_of_files(table: Snapshot, files: Collection[str], schema: pa.Schema, storage: Storage) -> pa.Table:
     """Return the rows of some data files of a table."""
     parts = [schema.empty_table()]
     for action in table.add_actions().to_pylist():
         path = unquote(action["path"])
         if path not in files:
             continue
-        rows = read_parquet(f"{table.uri}/{path}")
+        rows = read_parquet(f"{table.uri}/{path}", storage)
         for column, text in _partition(action).items():
             value = pa.scalar(text, pa.string()).cast(schema.field(column).type)
             rows = rows.append_column(column, pa.repeat(value, len(rows)))

@@ -34,7 +34,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from headrace import faults
-from headrace.commit.branch_settings import differences_to_file, on_branch
+from headrace.commit.branch_settings import check_forked, differences_to_file, on_branch
 from headrace.commit.branches import Branch, Branches, finish_promotion
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.fork import WITHOUT_STATE, is_of_the_line, log_of
@@ -46,7 +46,7 @@ from headrace.commit.protocol import OF_STATE, OpenJob, open_job, sinks_of
 from headrace.commit.requeue import again_note
 from headrace.commit.restore_check import RestoreCheck
 from headrace.config import JobConfig
-from headrace.errors import ConfigError, SinkMismatchError
+from headrace.errors import ConfigError, FencedError, SinkMismatchError
 from headrace.sinks.sink import NO_WRITERS, OutputFile, SparkWriters
 from headrace.sources.offset import SourceOffset
 from headrace.tables.files import StagedFile
@@ -65,13 +65,12 @@ def promoting(
 ) -> Iterator[Promotion]:
     """Claim a job for the length of the block, to promote a branch in it; publish its last checkpoint first. The branch may still run.
 
-    Raises `ConfigError` when the job has no such branch, `FencedError` while a run holds the job, and what `open_job` raises.
+    Raises `ConfigError` when the job has no such branch, or its fork was interrupted, `FencedError` while a run holds the job, and what `open_job` raises.
     """
     branch_config = on_branch(config, name)
-    with open_job(
-        config, run_id, sinks=sinks_of(branch_config, log_of(branch_config)), writers=writers, notify=notify
-    ) as job:
+    with open_job(config, run_id, writers=writers, notify=notify) as job:
         branch = Branches(config).get(name)  # another run may have promoted or dropped it meanwhile
+        check_forked(branch_config)
         yield Promotion(job, branch_config, branch)
 
 
@@ -81,7 +80,7 @@ def settle_promotion(config: JobConfig, name: str, run_id: str) -> None:
     if last is None or last.kind is not Kind.PROMOTION or last.name != name:
         return
     if Branches(config).promoted_by(last) is not None:
-        with open_job(config, run_id, sinks=sinks_of(config, log_of(config))):
+        with open_job(config, run_id):
             pass
 
 
@@ -104,10 +103,11 @@ class Promotion:
         Raises `ConfigError` when the job has taken in input that the branch lacks, when the job's file has other code or settings
         than the branch's last run, when the branch does not begin on the job's line, and when somebody changed the job's state by
         hand since the fork; `SinkMismatchError` when somebody else has written to a sink since the fork; `StorageError` when files
-        of the fork are gone; `FencedError` while a run holds the branch. Nothing has changed then.
+        of the fork are gone; `FencedError` while a run holds the branch, or takes it meanwhile. Nothing has changed then.
         """
         with open_job(self.on_branch, self.job.run_id) as own:
             self.refuse_unless_safe(own)
+            self.job.write_sinks_as(sinks_of(self.on_branch, own.log))
             Branches(self.job.config).begin_promotion(self.branch.name, self.job.attempt_id)
             faults.reached("promotion.begun")
             promoted = self._commit(own, why)
@@ -190,6 +190,7 @@ class Promotion:
         staged = _stage_rows(job, own, shift)
         outputs = promoted_sinks(job, own, number)
         faults.reached("promotion.staged")
+        self._confirm(own)
         origin = self._origin
         changed = {name: version for name, version in origin.versions.items() if job.last.versions[name] != version}
         versions: Versions = job.restore_tables(changed)
@@ -217,6 +218,20 @@ class Promotion:
             },
         )
 
+    def _confirm(self, own: OpenJob) -> None:
+        """Check that the branch was read at its last checkpoint: this process may have slept, and its lease may have ended.
+
+        Raises `FencedError` when another run has taken the branch since, or somebody has removed it.
+        """
+        own.confirm_lease()
+        named = [branch for branch in Branches(self.job.config).open if branch.name == self.branch.name]
+        if [branch.run_id for branch in named] != [self.job.attempt_id]:
+            msg = (
+                f"lost branch '{self.branch.name}' of job '{self.job.config.job}' before it was promoted: it was dropped, forked anew or "
+                "run meanwhile. Nothing was committed: run the command again."
+            )
+            raise FencedError(msg)
+
     def _brought(self, own: OpenJob, shift: int) -> list[Checkpoint]:
         """Return the branch's checkpoints since its fork that record input, as they go into the job's log."""
         brought: list[Checkpoint] = []
@@ -235,9 +250,10 @@ class Promotion:
 
 
 def _metrics(brought: Sequence[Checkpoint], outputs: Mapping[str, Sequence[OutputFile]]) -> dict[str, int]:
+    # Not `rows_in`: the brought checkpoints have it, and sums over a line would count the rows twice.
     return {
         "checkpoints": len(brought),
-        "rows_in": sum(checkpoint.metrics.get("rows_in", 0) for checkpoint in brought),
+        "rows_brought": sum(checkpoint.metrics.get("rows_in", 0) for checkpoint in brought),
         "rows_out": sum(file.rows for files in outputs.values() for file in files),
     }
 

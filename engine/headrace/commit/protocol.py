@@ -38,13 +38,14 @@ from headrace.commit.sink_position import check_sinks
 from headrace.commit.sink_tables import SinkTables, to_schemas, to_stored
 from headrace.commit.state_schemas import StateSchemas
 from headrace.config import JobConfig
-from headrace.errors import ConfigError, SinkMismatchError
+from headrace.errors import ConfigError, FencedError, SinkMismatchError
 from headrace.plan.pipelines import plan_of, sink_schemas
 from headrace.plan.stages import Plan
 from headrace.sinks.sink import NO_WRITERS, Publication, SparkWriters
 from headrace.tables.files import StagedFile
 from headrace.tables.schemas import FORMAT_VERSION
 from headrace.tables.state_files import stage_state
+from headrace.tables.store import TableMissingError
 from headrace.tables.stores import state_view
 from headrace.tables.view import TableView
 
@@ -79,7 +80,6 @@ def open_job(
     force: bool = False,
     sink_check: SinkCheck = check_sinks,
     plan: Plan | None = None,
-    sinks: SinkTables | None = None,
     writers: SparkWriters = NO_WRITERS,
     notify: Notify = silent,
 ) -> Iterator[OpenJob]:
@@ -88,8 +88,8 @@ def open_job(
     `create` makes a job's tables and its initial checkpoint the first time. `sink_check` may also open a job that disagrees with
     its sinks, so that the caller restores it. Otherwise state in an older format is migrated first, with a checkpoint for each step.
 
-    A run gives its `plan`, and writes its sinks as today's code says. Without a plan no user code is loaded: `sinks` describes their
-    tables, else the last checkpoint does, except one of a release that did not record them.
+    A run gives its `plan`, and writes its sinks as today's code says. Without a plan no user code is loaded: the last checkpoint
+    describes the sinks, except one of a release that did not record them.
 
     Raises `FencedError` when another run holds the job, `SinkMismatchError` when the job and a sink disagree on what was
     published, and `ConfigError` when the job was never run (without `create`) or is being dropped, when the number of key groups
@@ -105,9 +105,9 @@ def open_job(
         log.create()
     lease = JobLease(log, run_id, attempt_id, config.run.lease.total_seconds(), notify)
     tables = JobTables(config.job_folder, run_id, attempt_id, storage=config.storage_options)
-    sinks = sinks_of(config, log, plan) if sinks is None else sinks
+    sinks = sinks_of(config, log, plan)
     publisher = Publisher(config, to_schemas(sinks), writers)
-    with lease.claimed(force=force):
+    with _while_the_branch_is_there(config), lease.claimed(force=force):
         refuse_dropped(config)  # a drop marks the job while it holds the lease: no drop can begin from here on
         publisher.check_columns()
         check_sink_keys(config, log, sinks)
@@ -128,6 +128,22 @@ def open_job(
         if publishes:  # before a restore, migrations could take ids of checkpoints that a sink has and the log has lost
             job.migrate_format()
         yield job
+
+
+@contextmanager
+def _while_the_branch_is_there(config: JobConfig) -> Iterator[None]:
+    """Raise `FencedError` if a table of a branch is gone: others may remove a branch while the holder of its lease sleeps."""
+    try:
+        yield
+    except (TableMissingError, SinkMismatchError) as error:
+        is_gone = isinstance(error, TableMissingError) or isinstance(error.__cause__, TableMissingError)
+        if config.branch is None or not is_gone:
+            raise
+        msg = (
+            f"lost branch '{config.branch}' of job '{config.job}': {error}. It was dropped, promoted or forked anew meanwhile. "
+            f"'headrace branch list {config.job}' shows what there is."
+        )
+        raise FencedError(msg) from error
 
 
 class OpenJob:
@@ -235,6 +251,10 @@ class OpenJob:
         """Raise `FencedError` if another run has taken the job."""
         self._lease.check()
 
+    def confirm_lease(self) -> None:
+        """Read the log again. Raises `FencedError` if another run has taken the job."""
+        self._lease.confirm()
+
     def fence(self, *, publishes: bool = True) -> None:
         """Undo commits that no checkpoint names; publish the last checkpoint, unless a restore follows that replaces it."""
         committed = self.last.versions
@@ -286,6 +306,14 @@ class OpenJob:
     def add_to_tables(self, files: Mapping[str, Sequence[StagedFile]], parents: Versions) -> Versions:
         """Add staged files to state tables at given versions; return the versions of all, for `commit`. See `JobTables.prepare`."""
         return self._tables.prepare(files, parents)
+
+    def write_sinks_as(self, tables: SinkTables) -> None:
+        """Publish with other columns from here on. Raises `ConfigError` when a sink cannot take them."""
+        publisher = self._publisher.writing(to_schemas(tables))
+        publisher.check_columns()
+        check_sink_keys(self.config, self._log, tables)
+        publisher.create_sinks()
+        self._publisher, self.sink_tables = publisher, tables
 
     def restore_tables(self, targets: Versions) -> Versions:
         """Bring state tables back to old versions; return the versions of all, for `commit`. See `JobTables.restore`."""

@@ -36,9 +36,14 @@ class Publisher:
 
     def __init__(self, config: JobConfig, schemas: SinkSchemas, writers: SparkWriters = NO_WRITERS) -> None:
         """`schemas` has the Arrow schema and the primary key of each sink."""
+        self._config, self._writers = config, writers
         self._sinks: Mapping[str, Sink] = {
             name: sink_of(config, name, schema, keys, writers) for name, (schema, keys) in sorted(schemas.items())
         }
+
+    def writing(self, schemas: SinkSchemas) -> Publisher:
+        """Return a publisher that writes the sinks with other columns."""
+        return Publisher(self._config, schemas, self._writers)
 
     def check_columns(self) -> None:
         """Raise `ConfigError` for sinks whose existing tables have other columns than the pipeline writes."""

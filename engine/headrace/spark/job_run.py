@@ -111,7 +111,7 @@ def run_on(
 
 
 def _mode(config: JobConfig, options: RunOptions) -> str:
-    mode = config.mode if options.mode == "auto" else options.mode
+    mode = (config.mode if options.mode == "auto" else options.mode).replace("-", "_")  # as the command spells it
     if options.replay and mode != "interval":
         msg = "--replay runs an interval again: it needs --mode interval (in Airflow: the param mode), and its start and end"
         raise ConfigError(msg)

@@ -83,10 +83,15 @@ class MemoryDisk:
             self._synced_files[path] = self.files[path]
 
     def sync_versions(self, path: str, versions: Iterable[int]) -> None:
-        """Make only the commits of these versions of a table survive a power failure."""
+        """Make only the commits of these versions of a table survive a power failure. A table that was here before does not come back."""
         self.fault("sync", path)
-        synced = self._synced_versions.setdefault(path, {})
-        synced.update({version: self.tables[path][version] for version in versions})
+        if path not in self.tables:
+            raise FileNotFoundError(path)
+        present = self.tables[path]
+        before = self._synced_versions.get(path, {})
+        if 0 in before and present[0] is not None and present[0] is not before[0]:
+            before = {}
+        self._synced_versions[path] = {**before, **{version: present[version] for version in versions}}
 
     def lose_power(self) -> None:
         """Lose everything that was not synced. A table ends before its first lost commit; deleted files come back."""
@@ -198,8 +203,10 @@ class _Handler(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no ty
 
     def delete_dir(self, path: str) -> None:
         self._disk.fault("delete", path)
-        for file in [file for file in list(self._disk.files) if file.startswith(f"{path}/")]:
-            del self._disk.files[file]
+        below: tuple[dict[str, Any], ...] = (self._disk.files, self._disk.tables)
+        for of_disk in below:
+            for one in [one for one in list(of_disk) if f"{one}/".startswith(f"{path}/")]:
+                del of_disk[one]
 
     def create_dir(self, path: str, recursive: bool) -> None:  # noqa: FBT001 - Arrow's own signature
         """Do nothing: a folder exists if a file is in it."""
@@ -224,7 +231,7 @@ class _Handler(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no ty
         file = self._disk.files.get(path)
         if file is not None:
             return fs.FileInfo(path, fs.FileType.File, size=len(file.content), mtime_ns=file.written_at * 1_000_000)
-        is_folder = any(other.startswith(f"{path}/") for other in list(self._disk.files))
+        is_folder = any(f"{other}/".startswith(f"{path}/") for other in [*self._disk.files, *self._disk.tables])
         return fs.FileInfo(path, fs.FileType.Directory if is_folder else fs.FileType.NotFound)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any, Final
 
 import msgspec
@@ -21,7 +20,7 @@ import pyarrow.compute as pc
 
 from headrace.plan.columns import ROW_KIND
 from headrace.tables.predicate import Conditions
-from headrace.tables.store import Commit, Snapshot
+from headrace.tables.store import Commit, Snapshot, storage_errors
 
 DELETED: Final = "_deleted"
 """Column in a merge sink of a branch: true in rows that mark a deleted key."""
@@ -80,11 +79,14 @@ class OverlaySnapshot:
         """Snapshot of the table without its base."""
         self._named = base
         self._open_base = open_base
+        self._base: Snapshot | None = None
 
-    @cached_property
+    @property
     def base(self) -> Snapshot:
         """Return the base at its version. Raises `StoreError` when its log no longer has the version."""
-        return self._open_base()
+        if self._base is None:  # no `cached_property`: before Python 3.12 all bases would be opened one after the other
+            self._base = self._open_base()
+        return self._base
 
     @property
     def uri(self) -> str:
@@ -130,13 +132,13 @@ class OverlaySnapshot:
         """Return the rows of table and base that meet the conditions; see `Snapshot.read`."""
         wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
         if not self._named.key:
-            parts = [table.read(wanted, conditions=conditions) for table in (self.base, self.own)]
+            parts = [table.read(wanted, conditions=conditions) for table in (self._opened_base(), self.own)]
             return pa.concat_tables(parts)
         keys = pa.schema([self.own.schema.field(name) for name in self._named.key])
         extra = [column for column in keys if column.name not in wanted.names]
         # A row of the branch hides the base's row with the same key even if it does not meet the conditions.
         written = self.own.read(keys)
-        below = without(self.base.read(pa.schema([*wanted, *extra]), conditions=conditions), written)
+        below = without(self._opened_base().read(pa.schema([*wanted, *extra]), conditions=conditions), written)
         own = self.own.read(pa.schema([*wanted, pa.field(DELETED, pa.bool_())]), conditions=conditions)
         live = own.filter(pc.invert(pc.fill_null(own[DELETED], fill_value=False)))
         return pa.concat_tables([below.select(wanted.names), live.select(wanted.names)])
@@ -157,6 +159,11 @@ class OverlaySnapshot:
     def history(self, limit: int | None = None) -> list[Commit]:
         """Return the commits of the table itself; see `Snapshot.history`."""
         return self.own.history(limit)
+
+    def _opened_base(self) -> Snapshot:
+        """Return the base. Raises `StorageError` where the storage refuses to open it."""
+        with storage_errors(f"to read the table that {self.uri} builds on"):
+            return self.base
 
     def _in_base(self, file: str) -> str:
         return f"{self._named.path}/{file}"

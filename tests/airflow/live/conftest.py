@@ -39,7 +39,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DailyJob]:
     delivered = {
         "days": (5, 1),
         "again": (3, 1),
-        "corrected": (4, 2),
+        "corrected": (4, 1),
         "hand": (4, 1),
         "held": (3, 2),
         "all": (3, 2),

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import faults
-from headrace.commit.branches import Branches
+from headrace.commit.branches import Branches, remove_branch
 from headrace.commit.checkpoint import Kind
 from headrace.commit.erased_key import ErasedKey
 from headrace.commit.erasure import erase
@@ -20,9 +20,10 @@ from headrace.errors import ConfigError, FencedError, StorageError
 from headrace.readers.difference import differences
 from headrace.readers.job_at_checkpoint import JobAtCheckpoint
 from headrace.tables.files import delete_files, list_files
-from headrace.tables.schemas import KEYED_STATE
+from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
 from headrace.tables.stores import table_store
 from tests.unit.support.branched_job import CUSTOMERS, BranchedJob
+from tests.unit.support.memory_job import BOARD, commit_batch
 from tests.unit.support.purchase_job import after_retention
 
 FILES = st.lists(
@@ -43,7 +44,7 @@ def later(job):
     job.feed(("ann", 5), ("bob", 0), ("dee", 2))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     before=FILES,
     after=FILES,
@@ -296,3 +297,80 @@ def test_branch_can_be_made_while_the_job_runs(job):
     with open_job(job.config, "a run"):
         fork(job.config, "other", None, "somebody")
     assert CheckpointLog(job.config.on_branch("other").job_folder).last.kind is Kind.FORK
+
+
+def test_storage_that_refuses_is_reported_by_fork(memory_job):
+    memory_job.run("ann")
+    sink = memory_job.config.sinks[BOARD].table_path
+
+    def refuse(step, path):
+        if sink.endswith(path):
+            raise OSError(step)
+
+    def begin_to_refuse(place):
+        if place == "fork.listed":
+            memory_job.disk.fault = refuse
+
+    memory_job.run("bob")
+    with memory_job.disk.failing(memory_job.disk.fault), faults.observed(begin_to_refuse), pytest.raises(StorageError):
+        fork(memory_job.config, "other", 1, "somebody")
+    assert fork(memory_job.config, "other", None, "somebody").fork_id == 1
+
+
+def test_base_that_cannot_be_opened_is_reported(memory_job):
+    memory_job.run("ann")
+    fork(memory_job.config, "other", None, "somebody")
+    base = f"{memory_job.config.job_folder}/{KEYED_STATE}"
+
+    def refuse(step, path):
+        if base.endswith(path):
+            raise OSError(step)
+
+    with open_job(memory_job.config.on_branch("other"), "a run") as opened:
+        view = opened.view(KEYED_STATE)
+        with memory_job.disk.failing(refuse), pytest.raises(StorageError, match="to read the table that"):
+            view.live_rows()
+
+
+def remove_under_a_run(on_branch):
+    """Remove a branch while a run holds it, and go on with the run."""
+    nothing = STATE_TABLES[KEYED_STATE].schema.empty_table()
+    with open_job(on_branch, "a run") as opened:
+        remove_branch(on_branch)
+        opened.commit(Kind.BATCH, files={KEYED_STATE: [opened.stage(KEYED_STATE, "0", nothing)]})
+
+
+def test_run_notices_that_its_branch_was_removed(job):
+    fork(job.config, "other", None, "somebody")
+    with pytest.raises(FencedError, match="lost branch 'other' of job 'shop'"):
+        remove_under_a_run(job.config.on_branch("other"))
+
+
+def commit_on_branch(on_branch):
+    """Commit a micro-batch."""
+    with open_job(on_branch, "a run") as opened:
+        commit_batch(opened, "bob")
+
+
+def test_publication_notices_that_its_branch_was_removed(memory_job):
+    memory_job.run("ann")
+    fork(memory_job.config, "other", None, "somebody")
+    on_branch = memory_job.config.on_branch("other")
+
+    def remove(place):
+        if place == "commit.after":
+            remove_branch(on_branch)
+
+    with faults.observed(remove), pytest.raises(FencedError, match="lost branch 'other' of job 'purchases'"):
+        commit_on_branch(on_branch)
+
+
+def test_removed_log_of_a_branch_fences_its_run(job):
+    fork(job.config, "other", None, "somebody")
+    on_branch = job.config.on_branch("other")
+    with open_job(on_branch, "a run") as opened:
+        remove_branch(on_branch)
+        with pytest.raises(FencedError, match="checkpoints is gone"):
+            opened.confirm_lease()
+        with pytest.raises(FencedError, match="checkpoints is gone"):
+            opened.commit(Kind.SAVEPOINT)

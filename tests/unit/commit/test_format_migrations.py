@@ -326,7 +326,7 @@ def test_newer_format_is_clear_error_for_everybody(job, kind):
         pass
     log = CheckpointLog(job.folder)
     row = {**msgspec.to_builtins(log.last), "kind": kind, "checkpoint_id": 9, "format_version": FORMAT_VERSION + 1}
-    log._append(row, "a test")
+    log._append([row], "a test")
     with pytest.raises(
         ConfigError, match=rf"in format {FORMAT_VERSION + 1}; this program knows up to {FORMAT_VERSION}"
     ):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from headrace import faults
-from headrace.commit.branches import Branches
+from headrace import Pipeline, Struct, faults
+from headrace.commit.branches import Branches, finish_promotion
 from headrace.commit.checkpoint import Kind
-from headrace.commit.fork import fork
+from headrace.commit.fork import drop_branch, fork
 from headrace.commit.log import CheckpointLog
 from headrace.commit.promotion import promoting
 from headrace.commit.protocol import open_job
@@ -19,12 +21,37 @@ from headrace.commit.verify import verify
 from headrace.errors import ConfigError, FencedError, SinkMismatchError, StorageError
 from headrace.tables.files import delete_files, list_files
 from headrace.tables.stores import table_store
-from tests.unit.support.branched_job import CUSTOMERS, BranchedJob
-from tests.unit.support.purchase_job import after_retention
+from tests.unit.support.branched_job import CUSTOMERS, BranchedJob, Order
+from tests.unit.support.purchase_job import SINK, after_retention, commit_purchase
 
 FILES = st.lists(
     st.lists(st.tuples(st.sampled_from(CUSTOMERS), st.integers(0, 9)), min_size=1, max_size=6), min_size=1, max_size=3
 )
+
+
+SMALL = pa.schema([pa.field("customer", pa.string()), pa.field("why", pa.string())])
+
+
+class Small(Struct, frozen=True):
+    """A small order."""
+
+    customer: str
+
+
+class SmallAndWhy(Struct, frozen=True):
+    """A small order with a reason."""
+
+    customer: str
+    why: str | None = None
+
+
+def with_column(has_reason):
+    """Return a pipeline whose only sink has a column more, or has not."""
+    pipeline = Pipeline("shop")
+    orders = pipeline.source("orders", Order, event_time="at")
+    if has_reason:
+        return orders.map(lambda order: SmallAndWhy(order.customer, "small"), record=SmallAndWhy).sink("small")
+    return orders.map(lambda order: Small(order.customer), record=Small).sink("small")
 
 
 @pytest.fixture
@@ -50,7 +77,7 @@ def sound(job):
     return [result for result in verify(job.config) if not result.ok] == []
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=5, deadline=None)  # five seconds each; test_promoted_backfills draws more
 @given(
     before=FILES,
     live=FILES,
@@ -98,6 +125,13 @@ def test_promotion_continues_from_the_fork(job):
     line = [(one.kind, one.has_state) for one in log.lineage.line]
     assert line == [(Kind.INITIAL, True), (Kind.BATCH, True), (Kind.BATCH, False), (Kind.PROMOTION, True)]
     assert (promoted.restored_from, promoted.name, promoted.note) == (1, "other", "it is right")
+
+
+def test_rows_of_a_promoted_line_count_once(job):
+    promoted = promote(job)
+    line = CheckpointLog(job.config.job_folder).lineage.line
+    assert sum(one.metrics.get("rows_in", 0) for one in line) == 6
+    assert promoted.metrics["rows_brought"] == 3
 
 
 def test_promotion_removes_the_branch(job):
@@ -164,6 +198,23 @@ def test_branch_with_other_settings_is_refused(job):
         ConfigError, match="would go on with other code or settings than the branch had.*watermark.bucket 500"
     ):
         promote(job)
+
+
+def test_columns_of_the_branch_come_with_it():
+    """Its first run adds one while the promotion holds the job."""
+    job = BranchedJob(with_column(False))
+    job.feed(("ann", 1))
+    job.run()
+    fork(job.config, "other", None, "somebody")
+    job.feed(("bob", 2))
+    job.harness.change(pipeline=with_column(True))
+    job.config = job.harness.config
+    with promoting(job.config, "other", "promotion") as promotion:
+        job.run("other")
+        promotion.promote()
+    rows = table_store(job.config.sinks["small"].table_path).latest().read(SMALL).to_pylist()
+    assert sorted((row["customer"], row["why"]) for row in rows) == [("ann", None), ("bob", "small")]
+    assert sound(job)
 
 
 def test_rows_of_other_writers_are_kept(job):
@@ -254,4 +305,84 @@ def test_next_run_finishes_a_promotion(job, place):
     if not committed:
         promote(job)
         assert job.content() == expected
+    assert sound(job)
+
+
+def at(place, act):
+    """Do something the first time that a place is reached."""
+    pending = [act]
+    return faults.observed(lambda reached: pending.pop()() if reached == place and pending else None)
+
+
+def take_over(job):
+    """Take the branch from the process that holds it, as when that has slept for longer than its lease."""
+    with open_job(job.config.on_branch("other"), "another run", force=True):
+        pass
+
+
+def test_promotion_notices_another_run_of_its_branch(job):
+    before = job.content()
+    with at("promotion.begun", lambda: take_over(job)), pytest.raises(FencedError, match="run another run, attempt"):
+        promote(job)
+    assert job.content() == before
+    promote(job)
+    assert sound(job)
+
+
+def test_promotion_notices_that_its_branch_is_another(job):
+    before = job.content()
+
+    def fork_anew():
+        take_over(job)
+        drop_branch(job.config, "other", "somebody")
+        fork(job.config, "other", None, "somebody")
+
+    with at("promotion.staged", fork_anew), pytest.raises(FencedError, match="lost"):
+        promote(job)
+    assert job.content() == before
+    assert [branch.name for branch in Branches(job.config).open] == ["other"]
+
+
+def test_late_end_of_promotion_spares_new_branch(job):
+    def finish_and_fork():
+        finish_promotion(job.config, job.last())
+        fork(job.config, "other", None, "somebody")
+
+    with at("promotion.removed", finish_and_fork):
+        promote(job)
+    assert [branch.name for branch in Branches(job.config).open] == ["other"]
+    assert job.content("other") == job.content()
+
+
+def test_half_made_branch_is_not_promoted(job):
+    Branches(job.config).add(replace(Branches(job.config).get("other"), name="half"))
+    with pytest.raises(ConfigError, match="branch 'half' of job 'shop' is not ready"):
+        promote(job, "half")
+
+
+def test_sinks_with_keys_are_promoted_anywhere(new_job):
+    with open_job(new_job, "first", create=True) as opened:
+        commit_purchase(opened, "ann")
+        commit_purchase(opened, "bob")
+    fork(new_job, "other", 1, "somebody")
+    with open_job(new_job.on_branch("other"), "second") as opened:
+        commit_purchase(opened, "cyd")
+    with promoting(new_job, "other", "promotion") as promotion:
+        promotion.promote()
+    sink = table_store(new_job.sinks[SINK].table_path, new_job.storage_options).latest()
+    assert sink.read(sink.schema)["customer"].to_pylist() == ["cyd"]
+
+
+def test_partitioned_sinks_are_promoted():
+    job = BranchedJob(job={"sinks": {name: {"partition_by": ["customer"]} for name in ("small", "totals")}})
+    job.feed(("a b", 1), ("bob", 2), ("\u00fc/%20", 1))
+    job.run()
+    fork(job.config, "other", None, "somebody")
+    job.feed(("a b", 5), ("bob", 0), ("x=y", 2))
+    job.run()
+    job.correct(2, ("a b", 1), ("\u00fc/%20", 0), ("x+y", 2))
+    job.run("other")
+    expected = job.content("other")
+    promote(job)
+    assert job.content() == expected
     assert sound(job)

@@ -111,7 +111,7 @@ def test_merge_without_effect_is_recorded(job):
         assert opened.publish() == 0
     assert (job.published(), job.sink_rows(BOARD, "customer")) == (2, ["ann"])
     (latest,) = job.sink().history(1)
-    assert latest == (2, CommitInfo(checkpoint_id=2, published_by=(job.last.incarnation,)))
+    assert (latest.version, latest.info) == (2, CommitInfo(checkpoint_id=2, published_by=(job.last.incarnation,)))
 
 
 def test_overtaken_run_never_lowers_the_record(job):

@@ -152,8 +152,8 @@ def test_approval_takes_in_what_came_since(job):
 ORDERS = st.lists(st.tuples(st.sampled_from(CUSTOMERS), st.integers(0, 9)), min_size=1, max_size=3)
 
 
-@pytest.mark.slow  # each example runs a job, branches and a straight job: 2 s
-@settings(max_examples=10, deadline=None)
+@pytest.mark.slow  # each example runs a job, branches and a straight job: 6 s
+@settings(max_examples=6, deadline=None)
 @given(data=st.data())
 def test_backfills_end_like_a_straight_run(data):
     draw = data.draw

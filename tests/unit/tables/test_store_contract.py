@@ -11,7 +11,7 @@ import pytest
 
 from headrace.errors import StorageError
 from headrace.plan.columns import ROW_KIND
-from headrace.tables.files import delete_files, list_files, stage
+from headrace.tables.files import delete_files, list_files, remove_folder, stage
 from headrace.tables.memory_disk import disk_and_path, forget_disk
 from headrace.tables.predicate import BeginsWith, BetweenTimes, NoneOf, OneOf, Within
 from headrace.tables.schemas import ARROW_TIMESTAMP
@@ -102,6 +102,15 @@ def test_create_leaves_a_table_alone(table):
     table.append(0, ("a",))
     table.store.create(SCHEMA)
     assert (table.version, table.keys()) == (1, ["a"])
+
+
+def test_removed_table_leaves_nothing(table):
+    table.append(0, ("a",))
+    remove_folder(table.uri, table.storage)
+    with pytest.raises(TableMissingError):
+        table.store.latest()
+    table.store.create(SCHEMA)
+    assert (table.version, table.rows()) == (0, [])
 
 
 def test_missing_table_has_its_own_error(missing):
@@ -224,6 +233,28 @@ def test_restore_keeps_transactions(table):
     assert table.store.latest().transaction("job/sink") == 7
 
 
+def test_rewind_goes_back_and_adds_in_one_commit(table):
+    table.append(0, ("a",), ("b",))
+    table.append(1, ("c",))
+    staged = table.stage(("d",))
+    info = CommitInfo(checkpoint_id=7, transaction=Transaction("job/sink", 7))
+    assert table.store.rewind(2, 1, SCHEMA, [staged], info) == 3
+    latest = table.store.latest()
+    assert (latest.version, latest.transaction("job/sink")) == (3, 7)
+    assert latest.files() == {*table.store.at(1).files(), staged.path}
+    assert table.keys() == ["a", "b", "d"]
+    with pytest.raises(VersionTakenError):
+        table.store.rewind(2, 1, SCHEMA, [], info)
+
+
+def test_rewind_brings_replaced_files_back(table):
+    first, second = table.stage(("a", 1)), table.stage(("b", 2))
+    table.store.append(0, SCHEMA, [first])
+    table.store.replace(1, SCHEMA, [second])
+    table.store.rewind(2, 1, SCHEMA, [])
+    assert table.store.latest().files() == {first.path}
+
+
 def test_merge_inserts_updates_and_deletes(table):
     table.append(0, ("a", 1), ("b", 1), ("c", 1))
     assert table.merge(1, ("+U", "a", 2), ("-D", "b"), ("+I", "d", 2), ("-D", "e")) == 2
@@ -283,7 +314,8 @@ def test_history_has_writer_and_checkpoint(table):
         *(writer, writer, *published, writer),
         CommitInfo(),
     ]
-    assert table.store.latest().history(1) == [(5, writer)]
+    assert [commit.keeps_rows for commit in table.store.latest().history()] == [True, *(False for _ in range(4)), False]
+    assert [(commit.version, commit.info) for commit in table.store.latest().history(1)] == [(5, writer)]
 
 
 def test_history_ends_at_the_version(table):
@@ -295,8 +327,8 @@ def test_history_ends_at_the_version(table):
         (1, "one"),
         (0, None),
     ]
-    assert table.store.at(1).history(1) == [(1, CommitInfo(run_id="one"))]
-    assert empty.history() == [(0, CommitInfo())]
+    assert [commit.version for commit in table.store.at(1).history(1)] == [1]
+    assert [commit.info for commit in empty.history()] == [CommitInfo()]
 
 
 def test_files_are_those_of_the_version(table):
@@ -515,3 +547,18 @@ def test_faults_come_with_their_paths(in_memory):
         ("list", "table"),
         ("delete", "table/staged-0.parquet"),
     ]
+
+
+def test_power_failure_keeps_new_table_apart(in_memory):
+    in_memory.append(0, ("a",))
+    remove_folder(in_memory.uri)
+    in_memory.store.create(SCHEMA)
+    in_memory.disk.lose_power()
+    assert (in_memory.version, in_memory.rows()) == (0, [])
+
+
+def test_power_failure_brings_removed_table_back(in_memory):
+    in_memory.append(0, ("a",))
+    remove_folder(in_memory.uri)
+    in_memory.disk.lose_power()
+    assert in_memory.keys() == ["a"]

@@ -1,0 +1,114 @@
+"""A day of flights that was delivered half: computed again on a branch, compared, promoted, and right. The commands are those of docs/backfill.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from datetime import UTC, date, datetime, timedelta
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from tests.jobs.home import PROJECT, PYTHONPATH
+from tests.jobs.weather import weather_service
+
+pytestmark = pytest.mark.slow
+
+FIRST, DAYS, HALF = date(2013, 1, 9), 3, date(2013, 1, 10)
+HEADRACE, MAIN = "headrace", "from headrace.cli import main; main()"
+PAGE = (PROJECT / "docs" / "backfill.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def flights(tmp_path_factory):
+    """Return what runs a command in a project of its own, whose job has taken in three days; one of them was delivered half."""
+    home = tmp_path_factory.mktemp("flights")
+    shutil.copytree(PROJECT / "conf", home / "conf")
+    events = home / "var" / "data" / "flights" / "events"
+    for folder in (events, home / "var" / "log", home / "whole"):
+        folder.mkdir(parents=True)
+    with weather_service() as url:
+        environment = {**os.environ, "PYTHONPATH": PYTHONPATH, "HEADRACE_HOME": str(home), "WEATHER_URL": url}
+
+        def run(*words):
+            command = (
+                [sys.executable, "-m", *words] if words[0] != HEADRACE else [sys.executable, "-c", MAIN, *words[1:]]
+            )
+            done = subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr[-3000:]
+            return done.stdout
+
+        last = FIRST + timedelta(days=DAYS - 1)
+        run("pipelines.flights.events", "--out", str(events), "--from", str(FIRST), "--to", str(last))
+        half_file = events / f"{HALF}.parquet"
+        shutil.copy(half_file, home / "whole")
+        rows = pq.read_table(half_file)
+        noon = pa.scalar(datetime(2013, 1, 10, 12, tzinfo=UTC), rows["emitted_at"].type)
+        is_late = pc.and_(pc.equal(rows["carrier"], "B6"), pc.greater_equal(rows["emitted_at"], noon))
+        pq.write_table(rows.filter(pc.invert(is_late)), half_file)
+        for day in (FIRST + timedelta(days=number) for number in range(DAYS)):
+            interval = (f"--interval-start={day}", f"--interval-end={day + timedelta(days=1)}")
+            run(HEADRACE, "run", "flights", "--runner=local", "--mode=interval", *interval)
+        run.home, run.events, run.last = home, events, last
+        yield run
+
+
+def differences(flights):
+    """Return what a plain computation of the same flights finds wrong in the live sinks, as numbers of rows by sink."""
+    done = json.loads(flights(HEADRACE, "checkpoints", "flights", "--json"))["checkpoints"][0]
+    watermark = round(datetime.fromisoformat(done["watermark"]).timestamp() * 1000)
+    lake = flights.home / "var" / "lake"
+    sinks = {"--board": "flight_board", "--alerts": "overdue_alerts", "--departures": "hourly_departures"}
+    tables = [word for option, name in sinks.items() for word in (option, str(lake / name))]
+    days = ("--from", str(FIRST), "--to", str(flights.last), "--through", str(flights.last))
+    command = [sys.executable, "-m", "pipelines.flights.verify", *tables, *days, "--watermark", str(watermark)]
+    environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def commands():
+    """Return the commands that the page shows of this job, in order."""
+    return [
+        words.split()
+        for words in re.findall(r"^\$ headrace ((?:backfill|branch promote) flights .*)$", PAGE, re.MULTILINE)
+    ]
+
+
+def test_page_mends_a_day_that_came_half(flights):
+    code, said = differences(flights)
+    assert code != 0
+    assert "departures must be" in said
+    shutil.copy(flights.home / "whole" / f"{HALF}.parquet", flights.events)
+    shown = {tuple(words): flights(HEADRACE, *words) for words in commands()}
+    assert [words[:2] for words in commands()] == [
+        ["backfill", "flights"],
+        ["backfill", "flights"],
+        ["branch", "promote"],
+    ]
+    plan, comparison, promotion = shown.values()
+    assert "2013-01-10.parquet of source 'flight_events' has changed since" in " ".join(plan.split())
+    assert "overdue_alerts" in comparison
+    assert "waits for approval" in comparison
+    assert "promotes branch 'backfill_20130110_20130111'" in " ".join(promotion.split())
+    code, said = differences(flights)
+    assert code == 0, said
+
+
+def test_earlier_alerts_are_compared_on_a_branch(flights):
+    create = ("branch", "create", "flights", "strict", "--at=0", "--pipeline=pipelines.flights:strict")
+    flights(HEADRACE, *create)
+    flights(HEADRACE, "run", "flights", "--branch=strict", "--runner=local", f"--max-batches={DAYS}")
+    count = ("sql", "flights", "select count(*) as alerts from overdue_alerts", "--json")
+    live, strict = (
+        json.loads(flights(HEADRACE, *count, *branch))["rows"][0]["alerts"] for branch in ((), ("--branch=strict",))
+    )
+    assert strict > live > 0
+    tables = json.loads(flights(HEADRACE, "branch", "diff", "flights", "strict", "--json"))["tables"]
+    assert {table["table"] for table in tables} == {"keyed_state", "timers", "overdue_alerts"}

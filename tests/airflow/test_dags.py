@@ -233,7 +233,7 @@ def test_a_slip_in_a_job_file_is_named(dag_bag, edit_job, slip, said):
     assert said in bag.import_errors["headrace_errors.py"]
 
 
-def test_a_slip_in_a_profile_names_the_job(dag_bag, home):
+def test_mistake_in_profile_names_the_job(dag_bag, home):
     (home / "conf" / "clusters" / "local.yaml").write_text("parallelism: 2\n")
 
     error = dag_bag().import_errors["headrace_errors.py"]

@@ -46,7 +46,7 @@ class LagByHand:
             self._tell(partition, range(place, place + self.offset + 1))
 
     def end(self, clock: int | None) -> None:
-        """What has lived its time is gone, and nothing is told of it."""
+        """Remove expired entries silently."""
         if self.ttl is None or clock is None:
             return
         for partition, rows in self.partitions.items():

@@ -65,8 +65,7 @@ def promoting(
 ) -> Iterator[Promotion]:
     """Claim a job for the length of the block, to promote a branch in it; publish its last checkpoint first. The branch may still run.
 
-    Raises `ConfigError` when the job has no such branch or its fork broke off, `FencedError` while a run holds the job, and what
-    `open_job` raises.
+    Raises `ConfigError` when the job has no such branch, or its fork was interrupted, `FencedError` while a run holds the job, and what `open_job` raises.
     """
     branch_config = on_branch(config, name)
     with open_job(config, run_id, writers=writers, notify=notify) as job:
@@ -220,7 +219,7 @@ class Promotion:
         )
 
     def _confirm(self, own: OpenJob) -> None:
-        """Check that what was read is the branch at its last checkpoint: this process may have slept, and its lease of it have ended.
+        """Check that the branch was read at its last checkpoint: this process may have slept, and its lease may have ended.
 
         Raises `FencedError` when another run has taken the branch since, or somebody has removed it.
         """
@@ -251,7 +250,7 @@ class Promotion:
 
 
 def _metrics(brought: Sequence[Checkpoint], outputs: Mapping[str, Sequence[OutputFile]]) -> dict[str, int]:
-    # Not `rows_in`: the checkpoints that it brings have that, and sums over a line would count the rows twice.
+    # Not `rows_in`: the brought checkpoints have it, and sums over a line would count the rows twice.
     return {
         "checkpoints": len(brought),
         "rows_brought": sum(checkpoint.metrics.get("rows_in", 0) for checkpoint in brought),

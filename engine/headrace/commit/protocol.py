@@ -89,7 +89,7 @@ def open_job(
     its sinks, so that the caller restores it. Otherwise state in an older format is migrated first, with a checkpoint for each step.
 
     A run gives its `plan`, and writes its sinks as today's code says. Without a plan no user code is loaded: the last checkpoint
-    says what its sinks are, except one of a release that did not record them.
+    describes the sinks, except one of a release that did not record them.
 
     Raises `FencedError` when another run holds the job, `SinkMismatchError` when the job and a sink disagree on what was
     published, and `ConfigError` when the job was never run (without `create`) or is being dropped, when the number of key groups
@@ -132,7 +132,7 @@ def open_job(
 
 @contextmanager
 def _while_the_branch_is_there(config: JobConfig) -> Iterator[None]:
-    """Raise `FencedError` where a table of a branch is gone: a lease does not keep others from removing one whose holder sleeps."""
+    """Raise `FencedError` if a table of a branch is gone: others may remove a branch while the holder of its lease sleeps."""
     try:
         yield
     except (TableMissingError, SinkMismatchError) as error:
@@ -252,7 +252,7 @@ class OpenJob:
         self._lease.check()
 
     def confirm_lease(self) -> None:
-        """Look whether the job is still held. Raises `FencedError` if another run has taken it."""
+        """Read the log again. Raises `FencedError` if another run has taken the job."""
         self._lease.confirm()
 
     def fence(self, *, publishes: bool = True) -> None:

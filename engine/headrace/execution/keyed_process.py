@@ -2,8 +2,8 @@
 
 Different keys run out of order, the records of each key in order. Each key sees the same as in a loop over the records:
 before a record starts, the key's timers that are due at the last watermark before it fire, in time order; timers of
-keys without later records fire when all records before their watermark are done. So a watermark blocks no record, and
-no key notices. Processing time advances before the first record of a micro-batch, and a key's timers that are due then
+keys without later records fire when all records before their watermark are done. So a watermark blocks no
+record, and each key sees the same order of events. Processing time advances before the first record of a micro-batch, and a key's timers that are due then
 fire before its records.
 """
 
@@ -57,8 +57,8 @@ class KeyedProcess:
     """One `Process` operator in one task.
 
     `records` are the record types of its inputs. `watermark` is the last one before the slice and `last_watermark` the
-    last one that `run` will get (ms), None without any. `processing_time` is that of the micro-batch; without one, the
-    clock is read, and no timer of it fires by itself. `stage` is the operator's place among the pipeline's keyed ones,
+    last one that `run` will get (ms), None without any. `processing_time` is that of the micro-batch; if None, it is read
+    from the clock, and timers of processing time do not fire by themselves. `stage` is the operator's place among the pipeline's keyed ones,
     `lives` the job's data on TTL, `timers_fired` the times up to which the operator's timers have fired, by clock.
     `executor` answers state requests; by default it is the one for the backend and `options`. `owns_broadcast` says
     that this task, of all tasks, reports what is the same in all of them: changes of broadcast state, and held

@@ -76,7 +76,7 @@ def test_run_without_options_leaves_all_to_the_configuration(headrace, fake):
 
 
 def test_run_reports_elements_it_could_not_finish(headrace, fake):
-    said = "headrace run demo --finish goes on"
+    said = "To continue: headrace run demo --finish"
     assert said not in headrace("run --finish").stdout
     fake.waiting = 3
     assert said in headrace("run --finish").stdout
@@ -84,7 +84,7 @@ def test_run_reports_elements_it_could_not_finish(headrace, fake):
 
 
 def test_run_says_when_the_end_was_not_reached(headrace, fake):
-    assert "headrace run demo --end-of-input goes on" in headrace("run --end-of-input").stdout
+    assert "To continue: headrace run demo --end-of-input" in headrace("run --end-of-input").stdout
 
 
 @pytest.mark.parametrize("mode", ["caught-up", "caught_up"])

@@ -45,7 +45,7 @@ def test_requeue_says_what_waits(headrace, job):
     job.run()
     for command in ("status", "checkpoints"):
         assert "left the quarantine" not in said(headrace(f"{command} shops"))
-    assert "nothing done" in said(headrace("quarantine shops --requeue"))
+    assert "nothing was changed" in said(headrace("quarantine shops --requeue"))
 
 
 def test_requeue_answers_in_json(headrace, job):

@@ -63,7 +63,7 @@ def test_any_checkpoint_has_a_line(log, data):
 
 
 @given(log=logs(), data=st.data())
-def test_last_ones_are_of_the_line(log, data):
+def test_last_checkpoints_are_on_the_line(log, data):
     line = walked(log, len(log) - 1)
     kind, moment = data.draw(st.sampled_from(Kind)), data.draw(st.integers(-1, 120))
     last = Lineage(log).last_of(kind)

@@ -402,3 +402,15 @@ def __getattr__(name):
     if prefix != "graph" or not seed.isdigit():
         raise AttributeError(name)
     return Program(int(seed)).pipeline()
+
+
+def job_of(program):
+    """Return the configuration of a job that runs the graph of a program."""
+    return {
+        "job": "graph",
+        "pipeline": f"tests.jobs.graphs:graph_{program.seed}",
+        "state": {"root": "state", "local": "local"},
+        "watermark": {"bucket": program.bucket},
+        "sources": {one.name: {"path": f"input/{one.name}", **one.settings} for one in program.inputs},
+        "sinks": {sink: {"path": f"lake/{sink}", "mode": "append"} for sink in program.sinks.values()},
+    }

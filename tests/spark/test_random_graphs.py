@@ -10,21 +10,10 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from headrace.plan.columns import sink_schema, to_columns
-from tests.jobs.graphs import Event, Program
+from tests.jobs.graphs import Event, Program, job_of
 from tests.jobs.home import Home
 
 SAMPLE = (1, 3, 5, 10, 15, 19, 35, 37, 49, 55, 56, 61)
-
-
-def job_of(program):
-    return {
-        "job": "graph",
-        "pipeline": f"tests.jobs.graphs:graph_{program.seed}",
-        "state": {"root": "state", "local": "local"},
-        "watermark": {"bucket": program.bucket},
-        "sources": {one.name: {"path": f"input/{one.name}", **one.settings} for one in program.inputs},
-        "sinks": {sink: {"path": f"lake/{sink}", "mode": "append"} for sink in program.sinks.values()},
-    }
 
 
 def rows_of(config, sink):

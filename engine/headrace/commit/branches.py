@@ -174,8 +174,9 @@ class Branches:
     def promoted_by(self, checkpoint: Checkpoint) -> Branch | None:
         """Return the branch that a promotion has promoted; None once its end is recorded."""
         branch = self._by_name.get(checkpoint.name or "")
-        is_promoted = branch is not None and branch.status is BranchStatus.PROMOTING
-        return branch if is_promoted and branch is not None and branch.run_id == checkpoint.attempt_id else None
+        if branch is None or branch.status is not BranchStatus.PROMOTING:
+            return None
+        return branch if branch.run_id == checkpoint.attempt_id else None
 
     def end_promotion(self, branch: Branch) -> None:
         """Commit that a branch was promoted, unless another run has: then there may be a new branch of its name."""

@@ -13,7 +13,7 @@ input was taken in.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -137,9 +137,16 @@ def log_of(config: JobConfig) -> CheckpointLog:
     return CheckpointLog(config.job_folder, config.storage_options)
 
 
-def is_of_the_line(checkpoint: Checkpoint) -> bool:
-    """Return whether a checkpoint records input. The logs of branches get a copy of such checkpoints."""
-    return checkpoint.kind in {Kind.INITIAL, Kind.BATCH, Kind.REQUEUE}
+def linked(checkpoints: Iterable[Checkpoint], parent_id: int | None = None) -> list[Checkpoint]:
+    """Return the checkpoints that record input, each with the one before it as parent, and the first with `parent_id`.
+
+    The logs of branches get a copy of a job's, and the log of the job gets one of a branch that is promoted.
+    """
+    chain: list[Checkpoint] = []
+    for checkpoint in checkpoints:
+        if checkpoint.kind in {Kind.INITIAL, Kind.BATCH, Kind.REQUEUE}:
+            chain.append(replace(checkpoint, parent_id=chain[-1].checkpoint_id if chain else parent_id))
+    return chain
 
 
 def unforkable_source(config: JobConfig) -> str | None:
@@ -194,13 +201,13 @@ def _make_tables(config: JobConfig, on_branch: JobConfig, branch: Branch, sinks:
 
 def _before(line: Lineage) -> list[Checkpoint]:
     """Return the job's line up to the fork, as the log of the branch has it: input without state."""
-    return [replace(checkpoint, **WITHOUT_STATE) for checkpoint in _linked(line)]
+    return [replace(checkpoint, **WITHOUT_STATE) for checkpoint in linked(line.line)]
 
 
 def _fork(log: CheckpointLog, origin: Checkpoint, branch: Branch) -> Checkpoint:
     """Return the first checkpoint of the branch itself."""
     number = origin.checkpoint_id + 1
-    before = _linked(log.lineage.to(origin))
+    before = linked(log.lineage.to(origin).line)
     return replace(
         origin,
         checkpoint_id=number,
@@ -226,12 +233,3 @@ def _fork(log: CheckpointLog, origin: Checkpoint, branch: Branch) -> Checkpoint:
         ended_at=None,
         follows=None,
     )
-
-
-def _linked(line: Lineage) -> list[Checkpoint]:
-    """Return the checkpoints of a line that record input, each with the one before it as parent."""
-    linked: list[Checkpoint] = []
-    for checkpoint in line.line:
-        if is_of_the_line(checkpoint):
-            linked.append(replace(checkpoint, parent_id=linked[-1].checkpoint_id if linked else None))
-    return linked

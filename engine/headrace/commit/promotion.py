@@ -37,7 +37,7 @@ from headrace import faults
 from headrace.commit.branch_settings import check_forked, differences_to_file, on_branch
 from headrace.commit.branches import Branch, Branches, finish_promotion
 from headrace.commit.checkpoint import Checkpoint, Kind
-from headrace.commit.fork import WITHOUT_STATE, is_of_the_line, log_of
+from headrace.commit.fork import WITHOUT_STATE, linked, log_of
 from headrace.commit.job_tables import Versions
 from headrace.commit.notify import Notify, silent
 from headrace.commit.operator_rows import key_group_chunks
@@ -234,19 +234,18 @@ class Promotion:
 
     def _brought(self, own: OpenJob, shift: int) -> list[Checkpoint]:
         """Return the branch's checkpoints since its fork that record input, as they go into the job's log."""
-        brought: list[Checkpoint] = []
-        for checkpoint in own.lineage.line:
-            if checkpoint.has_state and is_of_the_line(checkpoint):
-                brought.append(
-                    replace(
-                        checkpoint,
-                        checkpoint_id=checkpoint.checkpoint_id + shift,
-                        parent_id=brought[-1].checkpoint_id if brought else self.branch.fork_id,
-                        incarnation=self.job.last.incarnation,
-                        **WITHOUT_STATE,
-                    )
-                )
-        return brought
+        incarnation = self.job.last.incarnation
+        moved = (
+            replace(
+                checkpoint,
+                checkpoint_id=checkpoint.checkpoint_id + shift,
+                incarnation=incarnation,
+                **WITHOUT_STATE,
+            )
+            for checkpoint in own.lineage.line
+            if checkpoint.has_state
+        )
+        return linked(moved, parent_id=self.branch.fork_id)
 
 
 def _metrics(brought: Sequence[Checkpoint], outputs: Mapping[str, Sequence[OutputFile]]) -> dict[str, int]:

@@ -8,6 +8,7 @@ from headrace.commit.backfill_branches import open_branch
 from headrace.commit.promotion import settle_promotion
 from headrace.commit.run_check import checked_plan
 from headrace.config import JobConfig
+from headrace.plan.stages import Plan
 from headrace.sources.interval import Interval
 from headrace.spark.backfill import Backfill, BackfillResult, RunBranch
 from headrace.spark.backfill_plan import BackfillPlan, plan_backfill
@@ -28,7 +29,7 @@ class BackfillRequest:
 
     def plan(self) -> BackfillPlan:
         """Return the plan. Changes nothing. Raises the errors of `plan_backfill`."""
-        return plan_backfill(self.config, checked_plan(self.config), self.asked, self.name, renews=self.renews)
+        return self._plan(checked_plan(self.config))
 
     def run(
         self, options: RunOptions, run_branch: RunBranch, limit: int = 20
@@ -40,5 +41,9 @@ class BackfillRequest:
         settle_promotion(self.config, self.name, options.run_id)
         if self.only_open and open_branch(self.config, self.name) is None:
             return None
-        plan = self.plan()
-        return plan, Backfill(self.config, checked_plan(self.config), plan, options, run_branch, limit).run()
+        code = checked_plan(self.config)
+        plan = self._plan(code)
+        return plan, Backfill(self.config, code, plan, options, run_branch, limit).run()
+
+    def _plan(self, code: Plan) -> BackfillPlan:
+        return plan_backfill(self.config, code, self.asked, self.name, renews=self.renews)

@@ -26,7 +26,7 @@ from headrace.plan.columns import sink_schema, to_columns
 from headrace.spark.job_run import run_on
 from headrace.spark.options import RunOptions
 from headrace.spark.reports import encode_report
-from tests.jobs.graphs import Event, Program
+from tests.jobs.graphs import Event, Program, job_of
 from tests.jobs.home import Home
 from tests.jobs.local_runs import IN_WORKERS, LocalRuns
 from tests.jobs.outcome import assert_well_formed, checkpoints, outcome
@@ -158,19 +158,8 @@ def test_bug_is_in_the_report_with_its_traceback():
     assert "a task of 'orders' failed:\nTraceback" in report.error
 
 
-def graph_job(program):
-    return {
-        "job": "graph",
-        "pipeline": f"tests.jobs.graphs:graph_{program.seed}",
-        "state": {"root": "state", "local": "local"},
-        "watermark": {"bucket": program.bucket},
-        "sources": {one.name: {"path": f"input/{one.name}", **one.settings} for one in program.inputs},
-        "sinks": {sink: {"path": f"lake/{sink}", "mode": "append"} for sink in program.sinks.values()},
-    }
-
-
 def fed_home(program, folder):
-    home = Home(folder, graph_job(program))
+    home = Home(folder, job_of(program))
     for one in program.inputs:
         (home.input / one.name).mkdir(parents=True)
         for number, records in enumerate(one.files):

@@ -33,7 +33,7 @@ from headrace.commit.vacuum import vacuum
 from headrace.errors import ConfigError, IntervalError, SourceError, StateSchemaError, StorageError
 from headrace.spark.backfill import BackfillOutcome
 from headrace.spark.backfill_plan import plan_backfill
-from tests.unit.support.backfilled_job import BackfilledJob, days
+from tests.unit.support.backfilled_job import BackfilledJob, days, four_days_taken_in
 from tests.unit.support.branched_job import CUSTOMERS, Order
 from tests.unit.support.purchase_job import after_retention
 from tests.unit.support.topic_job import TopicJob
@@ -52,18 +52,12 @@ PLACES = (
 
 @pytest.fixture(scope="module")
 def four_days():
-    made = BackfilledJob()
-    for number in range(4):
-        made.write(number, ("ann", 1 + number), ("bob", 2))
-    made.run()
-    return made.harness.snapshot()
+    return four_days_taken_in()
 
 
 @pytest.fixture
 def job(four_days):
-    made = BackfilledJob()
-    made.harness.restore(four_days)
-    return made
+    return BackfilledJob.restored(four_days)
 
 
 def open_names(job):

@@ -15,7 +15,7 @@ from headrace.commit.protocol import open_job
 from headrace.commit.restore import restore
 from headrace.errors import ConfigError, FencedError, SourceError
 from headrace.spark.backfill import BackfillOutcome
-from tests.unit.support.backfilled_job import BackfilledJob, days
+from tests.unit.support.backfilled_job import BackfilledJob, days, four_days_taken_in
 from tests.unit.support.branched_job import CUSTOMERS
 
 NAME = "replay"
@@ -28,18 +28,12 @@ PLACES = (
 
 @pytest.fixture(scope="module")
 def four_days():
-    made = BackfilledJob()
-    for number in range(4):
-        made.write(number, ("ann", 1 + number), ("bob", 2))
-    made.run()
-    return made.harness.snapshot()
+    return four_days_taken_in()
 
 
 @pytest.fixture
 def job(four_days):
-    made = BackfilledJob()
-    made.harness.restore(four_days)
-    return made
+    return BackfilledJob.restored(four_days)
 
 
 def ask(job, interval, **options):

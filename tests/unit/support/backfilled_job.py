@@ -57,6 +57,13 @@ class BackfilledJob(BranchedJob):
         }
         super().__init__(pipeline, job=job, files_per_batch=files_per_batch, **options)
 
+    @classmethod
+    def restored(cls, snapshot):
+        """Return a job with everything that another one had stored."""
+        job = cls()
+        job.harness.restore(snapshot)
+        return job
+
     def change(self, **changes):
         """Go on with another pipeline, or other settings."""
         self.harness.change(**changes)
@@ -117,3 +124,12 @@ class BackfilledJob(BranchedJob):
                 (other.path(0, source).parent / file.name).write_bytes(file.read_bytes())
         other.run()
         return other.content()
+
+
+def four_days_taken_in():
+    """Return a snapshot of a job that has taken in four days."""
+    job = BackfilledJob()
+    for number in range(4):
+        job.write(number, ("ann", 1 + number), ("bob", 2))
+    job.run()
+    return job.harness.snapshot()

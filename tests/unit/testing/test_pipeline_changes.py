@@ -133,7 +133,11 @@ def test_held_records_keep_their_input(holding):
     ids=["an operator before it", "a second use of its input"],
 )
 def test_held_records_keep_their_numbers(holding, change):
-    refused(holding, joined(**change), r"records wait in the order of an earlier graph, which has changed at .*sums.*headrace run job --finish")
+    refused(
+        holding,
+        joined(**change),
+        r"records wait in the order of an earlier graph, which has changed at .*sums.*headrace run job --finish",
+    )
 
 
 def test_pipeline_may_grow_when_nothing_is_held(holding):

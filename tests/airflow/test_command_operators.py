@@ -46,7 +46,7 @@ def execute(task):
     return task.execute({"run_id": "manual__1"})
 
 
-def test_savepoint_and_restore_are_made(tmp_path):
+def test_savepoint_and_restore_tasks_create_checkpoints(tmp_path):
     project = Home(tmp_path / "project")
     with open_job(project.config(), "first", create=True):
         pass
@@ -124,11 +124,11 @@ def test_sensor_can_keep_a_workers_place(in_dag, state):
         ({"checkpoint": 7, "watermark": ""}, True),
     ],
 )
-def test_milestone_is_reached(wanted, is_reached):
+def test_sensor_recognizes_a_reached_milestone(wanted, is_reached):
     assert Milestone.of(**wanted).is_reached(STATUS) is is_reached
 
 
-def test_job_that_never_ran_has_reached_nothing():
+def test_job_never_run_has_reached_no_milestone():
     never = dict.fromkeys(STATUS)
     assert not Milestone.of(checkpoint=0).is_reached(never)
     assert not Milestone.of(watermark="1970-01-01").is_reached(never)
@@ -143,6 +143,6 @@ def test_job_that_never_ran_has_reached_nothing():
         ({"interval_end": "None"}, "give the sensor a checkpoint"),
     ],
 )
-def test_milestone_that_is_none_is_refused(wanted, said):
+def test_invalid_milestone_is_refused(wanted, said):
     with pytest.raises(ConfigError, match=said):
         Milestone.of(**wanted)

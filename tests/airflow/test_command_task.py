@@ -68,17 +68,17 @@ def test_other_exit_codes_are_retried(command, exit_code):
     assert not isinstance(error.value, AirflowFailException)
 
 
-def test_exception_is_headraces_sentence(command):
+def test_exception_carries_headraces_error_message(command):
     with pytest.raises(AirflowFailException, match=r"^ConfigError: no such job\nDid you mean"):
         execute(command(2, "a warning\nConfigError: no such job\nDid you mean 'flights'?"))
 
 
-def test_held_job_skips_where_asked(command):
+def test_held_job_skips_the_task_if_configured(command):
     with pytest.raises(AirflowSkipException, match="another run holds the job"):
         execute(command(3, HELD, skip_if_held=True))
 
 
-def test_words_are_templates(command):
+def test_command_arguments_are_rendered_as_templates(command):
     task = command()
     task.words = ["restore", "--why={{ params.why }}"]
 
@@ -87,6 +87,6 @@ def test_words_are_templates(command):
     assert task.words == ["restore", "--why=bad $(weather)"]
 
 
-def test_output_without_an_error_tells_none():
+def test_output_without_an_error_names_none():
     assert error_of("") is None
     assert error_of("the ConfigError: in a line\nSomeError: not of ours") is None

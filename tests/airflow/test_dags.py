@@ -97,7 +97,7 @@ def test_sinks_are_assets(dag_bag, home):
     assert all(asset.uri.startswith(f"file://{home}/var/lake/") for asset in sinks)
 
 
-def test_a_data_interval_has_length(dag_bag):
+def test_dag_uses_cron_data_intervals(dag_bag):
     dag = dag_bag().dags["flights"]
 
     assert type(dag.timetable).__name__ == "CronDataIntervalTimetable"
@@ -151,7 +151,7 @@ def test_a_good_param_is_taken(dag_bag, given):
 
 @pytest.mark.parametrize("switch", ["replay", "finish", "end_of_input"])
 @pytest.mark.parametrize("value", [True, False])
-def test_a_switch_is_passed_only_when_on(dag_bag, switch, value):
+def test_switch_option_is_passed_only_when_on(dag_bag, switch, value):
     run = dag_bag().dags["flights"].get_task("run")
     params = {"replay": False, "finish": False, "end_of_input": False, switch: value}
     words = run.render_template(["run", "--budget=", *run.application_args[-3:]], {"params": params})
@@ -182,7 +182,7 @@ def test_a_cleared_task_is_another_run(dag_bag, edit_job, max_tries, run_id):
     assert run.render_template(words, context) == [f"--run-id={run_id}"]
 
 
-def test_many_tasks_of_a_job_are_no_slip(dag_bag, edit_job):
+def test_many_tasks_of_a_job_are_accepted(dag_bag, edit_job):
     edit_job("flights", max_parallelism=4096, parallelism=2000)
 
     bag = dag_bag()
@@ -222,7 +222,7 @@ def test_bad_job_file_does_not_affect_other_jobs(dag_bag, home, caplog):
         ({"tags": ["x" * 101]}, "ValueError: tag cannot be longer than 100 characters"),
     ],
 )
-def test_a_slip_in_a_job_file_is_named(dag_bag, edit_job, slip, said):
+def test_mistake_in_a_job_file_is_named(dag_bag, edit_job, slip, said):
     edit_job("flights", **slip)
 
     bag = dag_bag()

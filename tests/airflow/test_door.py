@@ -29,7 +29,7 @@ async def page_late(**context):
     CALLS.append(context)
 
 
-def test_every_name_of_the_door_is_there():
+def test_every_exported_name_exists():
     for name in headrace.airflow.__all__:
         assert getattr(headrace.airflow, name).__name__ == name
 
@@ -90,7 +90,7 @@ def test_job_file_sets_pool_queue_and_priority(home, edit_job):
     DagSerialization.to_json(dag)
 
 
-def test_job_file_names_whom_to_tell(home, edit_job):
+def test_job_file_sets_notification_callbacks(home, edit_job):
     edit_job("flights", airflow={"on_failure": f"{__name__}:page", "on_success": f"{__name__}:page"})
     dag = headrace_dag("flights")
     sys.modules[__name__].CALLS.clear()

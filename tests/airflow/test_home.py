@@ -23,7 +23,7 @@ def dags(home, tmp_path, monkeypatch):
     return Path(shutil.copytree(PROJECT / "dags", home / "dags"))
 
 
-def test_the_place_of_dag_files_is_enough(dag_bag, dags, home):
+def test_home_is_found_from_the_dag_file(dag_bag, dags, home):
     bag = dag_bag(dags)
 
     run = bag.dags["flights"].get_task("run")

@@ -28,7 +28,7 @@ def test_datasets_are_named_by_their_places(home):
     )
 
 
-def test_operator_tells_its_datasets_to_the_provider(home):
+def test_operator_reports_its_datasets_to_openlineage(home):
     with DAG("mine", schedule=None):
         run = HeadraceRunOperator(task_id="run", job="flights", home=home)
     lineage = run.get_openlineage_facets_on_complete(None)

@@ -64,7 +64,7 @@ def connect(monkeypatch, port, password):
     monkeypatch.setenv("AIRFLOW_CONN_HEADRACE_AIRFLOW_API", json.dumps(connection))
 
 
-def test_note_goes_to_the_task_instance(api, monkeypatch):
+def test_note_is_stored_on_the_task_instance(api, monkeypatch):
     connect(monkeypatch, api.server_port, "right")
     log = Log()
     write_note(CONTEXT, "3 elements wait", log)

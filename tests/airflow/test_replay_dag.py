@@ -57,12 +57,12 @@ def test_replay_is_shown_approved_and_promoted(replay):
 @pytest.mark.parametrize(
     ("policy", "tasks"), [("automatic", {"backfill": ["promote"], "promote": []}), ("refuse", {"backfill": []})]
 )
-def test_policy_decides_on_the_tasks(dag_bag, edit_job, policy, tasks):
+def test_promotion_policy_selects_the_dag_tasks(dag_bag, edit_job, policy, tasks):
     edit_job("flights", replay={"promote": policy})
     assert flow(dag_bag().dags["flights_replay"]) == tasks
 
 
-def test_run_asks_by_the_asset_of_the_replay(dag_bag):
+def test_run_requests_replay_through_its_asset(dag_bag):
     dags = dag_bag().dags
     (asset,) = [one for one in dags["flights"].get_task("run").outlets if one.name == "flights_replay"]
     assert dags["flights_replay"].schedule == [asset]
@@ -148,7 +148,7 @@ def test_interval_asked_for_again_is_registered(run, notes, context):
     assert "registered with the DAG flights_replay" in notes[0]
 
 
-def test_scheduled_run_of_the_past_fails(run):
+def test_scheduled_run_of_a_past_interval_fails(run):
     with pytest.raises(AirflowFailException, match="has been taken in already"):
         execute_taken_in(run)
 
@@ -166,7 +166,7 @@ def test_job_without_replay_dag_fails_as_before(dag_bag, edit_job):
         execute_taken_in(task, run_type="backfill")
 
 
-def test_run_that_ends_well_asks_for_nothing(run):
+def test_successful_run_requests_no_replay(run):
     execute(run, report=REPORT)
     assert "flights_replay" not in {asset.name for asset in run.outlets}
 
@@ -190,7 +190,7 @@ def perform(dag, task_id, context, report=DONE, exit_code=0):
     return task.execute(context), plain_words(task.application_args)
 
 
-def test_requests_are_joined(replay, notes):
+def test_replay_requests_are_merged(replay, notes):
     wishes = [("2013-01-10T00:00:00+00:00", "2013-01-11T00:00:00+00:00"), ("2013-01-08T01:00:00+01:00", "2013-01-09")]
     _, words = perform(replay, "backfill", asking(*wishes, params=("2013-01-09", "2013-01-10")))
     assert words[:2] == ["backfill", "flights"]
@@ -198,7 +198,7 @@ def test_requests_are_joined(replay, notes):
     assert {"--name=replay", "--promote=approval", "--renew", "--budget=1800s"} <= {*words}
 
 
-def test_promotion_goes_on_with_the_open_branch(replay, notes):
+def test_promotion_continues_with_the_open_branch(replay, notes):
     result, words = perform(replay, "promote", asking(params=("2013-01-10", "2013-01-11")))
     assert {"--promote=automatic", "--only-open"} <= {*words}
     assert result["outcome"] == "needs_approval"
@@ -223,7 +223,7 @@ def test_note_has_numbers_and_no_values(replay, notes):
 
 
 @pytest.mark.parametrize("outcome", ["waiting", "unfinished"])
-def test_backfill_that_is_not_through_goes_on(replay, notes, outcome):
+def test_unfinished_backfill_continues_on_retry(replay, notes, outcome):
     with pytest.raises(AirflowRescheduleException):
         perform(replay, "backfill", asking(params=("2013-01-10", "2013-01-11")), {**DONE, "outcome": outcome})
     assert outcome in notes[0]
@@ -235,7 +235,7 @@ def test_backfill_without_progress_uses_up_a_retry(replay, notes):
         perform(replay, "backfill", asking(params=("2013-01-10", "2013-01-11")), report)
 
 
-def test_held_job_is_waited_for(replay):
+def test_replay_waits_for_a_held_job(replay):
     report = {"error": "FencedError", "message": "run r1 holds the job", "exit_code": 3}
     with pytest.raises(AirflowRescheduleException):
         perform(replay, "promote", asking(params=("2013-01-10", "2013-01-11")), report, 3)
@@ -264,7 +264,7 @@ def test_approval_waits_for_a_person(approve, monkeypatch):
 
 
 @pytest.mark.parametrize(("answer", "skipped"), [("Approve", "drop"), ("Reject", "promote")])
-def test_answer_skips_the_other_task(approve, answer, skipped):
+def test_approval_answer_skips_the_other_task(approve, answer, skipped):
     instance = FakeInstance()
     instance.task = approve
     with pytest.raises(DownstreamTasksSkipped) as ended:

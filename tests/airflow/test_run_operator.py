@@ -157,7 +157,7 @@ def test_other_exit_codes_are_retried(run, exit_code):
     assert not isinstance(error.value, AirflowFailException)
 
 
-def test_exception_is_headraces_sentence_once(run):
+def test_exception_carries_headraces_error_message_once(run):
     with pytest.raises(AirflowFailException) as error:
         execute(run, 9, GAP)
 
@@ -167,7 +167,7 @@ def test_exception_is_headraces_sentence_once(run):
     assert error.value.__suppress_context__
 
 
-def test_killed_driver_is_told_as_such(run):
+def test_killed_driver_is_reported_as_killed(run):
     with pytest.raises(AirflowException, match="a signal ended the command .signal 9"):
         execute(run, -9, report=None)
 
@@ -304,7 +304,7 @@ FAILED = {"before": {"run": "failed"}}
 @pytest.mark.parametrize(
     ("run_type", "logical_date"), [("asset_triggered", None), ("manual", None), ("scheduled", DAY)]
 )
-def test_failed_run_holds_up_those_after(run, task, state, run_type, logical_date):
+def test_failed_run_blocks_later_runs(run, task, state, run_type, logical_date):
     states = {"before": {task: state}}
     context = context_of(run, run_type=run_type, logical_date=logical_date, states=states)
 
@@ -324,7 +324,7 @@ def test_failed_run_holds_up_those_after(run, task, state, run_type, logical_dat
         pytest.param({"states": {"this": {"run": "failed"}}}, id="its own earlier try"),
     ],
 )
-def test_whoever_mends_is_not_held_up(run, changes):
+def test_repair_run_is_not_blocked(run, changes):
     assert execute(run, context=context_of(run, **{"states": FAILED, **changes})) is not None
 
 
@@ -362,7 +362,7 @@ def test_own_dag_needs_no_params(home):
     assert execute(mine, context=context_of(mine, conf={"anything": 1}))["checkpoint"] == 7
 
 
-def test_own_settings_win(home):
+def test_explicit_settings_override_the_defaults(home):
     with DAG("mine", schedule=None):
         mine = HeadraceRunOperator(
             task_id="flights", job="flights", home=home, retries=9, outlets=[], conf={"spark.ui.enabled": "true"}

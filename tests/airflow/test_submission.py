@@ -81,7 +81,7 @@ def test_relative_python_starts_at_the_home(home, profile, monkeypatch):
     assert run.environment["PYSPARK_DRIVER_PYTHON"] == str(home / "env/bin/python")
 
 
-def test_packed_environment_is_the_executors_alone(home, profile, monkeypatch):
+def test_packed_environment_serves_only_the_executors(home, profile, monkeypatch):
     profile(
         python=OTHER,
         archives=["env.tar.gz#environment"],
@@ -118,7 +118,7 @@ def test_configuration_travels_to_a_driver_elsewhere(home, profile, monkeypatch)
     assert run.environment["PATH"].startswith("/opt/jobs/bin:")
 
 
-def test_commands_run_in_the_profiles_python(home, profile):
+def test_commands_use_the_python_of_the_profile(home, profile):
     profile(python=OTHER)
     dags = headrace_dags("conf/jobs")
 

@@ -39,7 +39,7 @@ def assert_right(home, days: int = DAYS) -> None:
 
 
 @pytest.mark.parametrize("place", ["task.half", "task.half:2"])
-def test_lost_executor_costs_tasks_only(cluster_home, master, tmp_path, place):
+def test_lost_executor_repeats_only_its_tasks(cluster_home, master, tmp_path, place):
     once = tmp_path / "asleep"
     write_profile(cluster_home, master, sleeping_at(place, once))
     running = start(cluster_home, PROJECT)
@@ -51,7 +51,7 @@ def test_lost_executor_costs_tasks_only(cluster_home, master, tmp_path, place):
     assert_right(cluster_home)
 
 
-def test_sleeping_task_is_overtaken_and_harmless(cluster_home, master, tmp_path):
+def test_paused_task_is_replaced_and_harmless(cluster_home, master, tmp_path):
     once = tmp_path / "asleep"
     write_profile(cluster_home, master, sleeping_at("task.half", once) | SPECULATIVE | ELASTIC)
     running = start(cluster_home, PROJECT)

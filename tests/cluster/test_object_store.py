@@ -57,7 +57,7 @@ def assert_right(home) -> None:
     assert_well_formed(home.config())
 
 
-def test_job_on_an_object_store_equals_a_loop(stored_home, master):
+def test_object_store_job_equals_plain_loop(stored_home, master):
     write_stored_profile(stored_home, master)
     ran = run(stored_home, PROJECT)
     assert ran.returncode == 0, ran.stderr

@@ -23,7 +23,7 @@ def test_cluster_result_equals_a_loop_by_hand(cluster_home):
     assert_well_formed(cluster_home.config())
 
 
-def test_killed_worker_costs_a_task_not_run(cluster_home, master, tmp_path):
+def test_killed_worker_repeats_a_task_not_the_run(cluster_home, master, tmp_path):
     once = tmp_path / "killed"
     settings = {"spark.executorEnv.HEADRACE_KILL_AT": "task.half", "spark.executorEnv.HEADRACE_KILL_ONCE": str(once)}
     write_profile(cluster_home, master, settings)

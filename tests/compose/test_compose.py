@@ -28,7 +28,7 @@ def test_compose_file_fits_the_specification():
     jsonschema.validate(COMPOSE, schema)
 
 
-def test_the_services_of_a_whole_installation_are_there():
+def test_compose_file_has_all_required_services():
     airflow = {"airflow-api-server", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer", "airflow-init"}
     spark = {"spark-master", "spark-worker-1", "spark-worker-2"}
 
@@ -60,7 +60,7 @@ def test_a_named_volume_is_declared(name):
     assert volumes <= set(COMPOSE["volumes"])
 
 
-def test_awaited_service_says_when_it_is_healthy():
+def test_awaited_service_has_a_health_check():
     awaited = {
         other
         for service in SERVICES.values()

@@ -81,7 +81,7 @@ def commands():
     ]
 
 
-def test_page_mends_a_day_that_came_half(flights):
+def test_page_repairs_an_incomplete_day(flights):
     code, said = differences(flights)
     assert code != 0
     assert "departures must be" in said

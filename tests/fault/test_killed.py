@@ -61,7 +61,7 @@ def test_driver_killed_with_jvm_leaves_one_checkpoint(tmp_path, undisturbed, run
     assert_well_formed(home.config())
 
 
-def test_killed_python_worker_costs_only_a_task(tmp_path, undisturbed, command):
+def test_killed_python_worker_repeats_only_its_task(tmp_path, undisturbed, command):
     home = ready(tmp_path)
     once = tmp_path / "killed"
     ran = command(home, "run", "purchases", HEADRACE_KILL_AT="task.half", HEADRACE_KILL_ONCE=str(once))
@@ -81,7 +81,7 @@ def test_run_killed_twice_has_same_result(tmp_path, undisturbed, run, drivers):
 
 
 @pytest.mark.parametrize("place", ["restore.prepared", "commit.after", "publish.half:2"])
-def test_killed_restore_is_done_or_not_begun(tmp_path, undisturbed, run, command, place):
+def test_killed_restore_is_complete_or_absent(tmp_path, undisturbed, run, command, place):
     home = ready(tmp_path)
     run(home)
     killed = command(home, "restore", "purchases", "--to", "1", "--why", "test", "--yes", HEADRACE_KILL_AT=place)
@@ -96,7 +96,7 @@ def test_killed_restore_is_done_or_not_begun(tmp_path, undisturbed, run, command
     "place",
     ["publish.half:3", *(pytest.param(place, marks=pytest.mark.slow) for place in ("commit.after", "prepare.half:2"))],
 )
-def test_a_run_finishes_a_replay_that_was_killed(tmp_path, undisturbed, run, drivers, place):
+def test_next_run_finishes_a_killed_replay(tmp_path, undisturbed, run, drivers, place):
     home = ready(tmp_path)
     run(home)
     replay = {"mode": "interval", "interval_start": day_start(0), "interval_end": day_start(1), "replay": True}
@@ -109,7 +109,7 @@ def test_a_run_finishes_a_replay_that_was_killed(tmp_path, undisturbed, run, dri
 
 
 @pytest.mark.parametrize("place", ["compaction.prepared", "commit.after"])
-def test_a_compaction_that_was_killed_changes_nothing_live(tmp_path, undisturbed, run, command, place):
+def test_killed_compaction_changes_no_live_rows(tmp_path, undisturbed, run, command, place):
     home = ready(tmp_path)
     run(home, max_batches=2)
     assert command(home, "compact", "purchases", HEADRACE_KILL_AT=place).returncode == KILLED
@@ -119,7 +119,7 @@ def test_a_compaction_that_was_killed_changes_nothing_live(tmp_path, undisturbed
     assert_well_formed(home.config())
 
 
-def test_terminated_driver_commits_and_holds_the_rest(tmp_path, undisturbed, runner):
+def test_terminated_driver_commits_and_keeps_unprocessed_records(tmp_path, undisturbed, runner):
     home = ready(tmp_path)
     home.configure({"execution": {"async-state": {"in-flight-records-limit": 5}}})
     assert runner.drivers.run(home, {"HEADRACE_KILL_AT": "ingest.after", "HEADRACE_KILL_WITH": "SIGTERM"}) == (0, "")

@@ -23,7 +23,7 @@ def kill_java_of(process):
             child.kill()
 
 
-def test_a_jvm_that_the_kernel_kills(tmp_path, undisturbed, run):
+def test_jvm_killed_by_kernel_is_reported(tmp_path, undisturbed, run):
     home = ready(tmp_path)
     environment = {**os.environ, "HEADRACE_HOME": str(home.folder), "PYTHONPATH": PYTHONPATH}
     line = [sys.executable, "-c", "from headrace.cli import main; main()", "run", "purchases"]
@@ -40,7 +40,7 @@ def test_a_jvm_that_the_kernel_kills(tmp_path, undisturbed, run):
     assert_well_formed(home.config())
 
 
-def test_python_workers_that_die_each_time(tmp_path, undisturbed, run, command):
+def test_repeatedly_dying_python_workers_are_reported(tmp_path, undisturbed, run, command):
     home = ready(tmp_path)
     ran = command(home, "run", "purchases", HEADRACE_KILL_AT="task.half")
     assert ran.returncode == ClusterError.exit_code, ran.stderr

@@ -81,7 +81,7 @@ def undisturbed_day(run, tmp_path_factory):
     return home
 
 
-def test_driver_terminated_during_calls_leaves_rest(undisturbed_day, run, drivers, asking):
+def test_driver_terminated_during_calls_keeps_waiting_elements(undisturbed_day, run, drivers, asking):
     """The next run takes up the rest."""
     home, service = asking
     service.comes_back()

@@ -68,7 +68,7 @@ def test_many_drivers_that_die_anywhere_leave_no_trace(tmp_path, runner, undistu
 
 
 @pytest.mark.parametrize("places", [("create.half", "create.half"), ("prepare.after", "fence.table:2", "fence.after")])
-def test_a_recovery_that_dies_is_recovered_from(tmp_path, drivers, undisturbed, places):
+def test_killed_recovery_can_be_recovered(tmp_path, drivers, undisturbed, places):
     home = ready(tmp_path)
     for place in places:
         code, said = drivers.run(home, {"HEADRACE_KILL_AT": place})

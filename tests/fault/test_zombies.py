@@ -33,7 +33,7 @@ def test_a_zombie_fails_and_names_the_winner(tmp_path, drivers, undisturbed, run
     assert_well_formed(home.config())
 
 
-def test_waking_zombie_does_no_harm(tmp_path, drivers, undisturbed, run):
+def test_awakened_zombie_writes_nothing(tmp_path, drivers, undisturbed, run):
     """It wakes in the middle of the winner's run."""
     home = ready(tmp_path)
     with drivers.started(home, {**ASLEEP, "HEADRACE_KILL_AT": "publish.half:2"}, {"run_id": "zombie"}) as zombie:
@@ -45,7 +45,7 @@ def test_waking_zombie_does_no_harm(tmp_path, drivers, undisturbed, run):
     assert outcome(home.config()) == outcome(undisturbed.config())
 
 
-def test_expired_lease_of_sleeper_is_taken_over(tmp_path, drivers, undisturbed, run):
+def test_expired_lease_of_paused_driver_is_taken(tmp_path, drivers, undisturbed, run):
     home = ready(tmp_path)
     with drivers.started(home, {**ASLEEP, "HEADRACE_KILL_AT": "run.after:2"}, {"run_id": "zombie"}) as zombie:
         wait_until_asleep(zombie)
@@ -62,7 +62,7 @@ def test_expired_lease_of_sleeper_is_taken_over(tmp_path, drivers, undisturbed, 
     assert outcome(home.config()) == outcome(undisturbed.config())
 
 
-def test_unmissed_sleeper_continues(tmp_path, drivers, undisturbed):
+def test_paused_driver_with_valid_lease_continues(tmp_path, drivers, undisturbed):
     home = ready(tmp_path)
     with drivers.started(home, {**ASLEEP, "HEADRACE_KILL_AT": "prepare.half:2"}, {"run_id": "sleeper"}) as sleeper:
         wait_until_asleep(sleeper)

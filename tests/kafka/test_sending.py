@@ -89,7 +89,7 @@ def jobs(broker, spark, servers, tmp_path):
     return Sending(spark, tmp_path, servers, broker.topic(3))
 
 
-def test_second_job_reads_what_the_first_sends(jobs, spark):
+def test_second_job_reads_messages_of_the_first(jobs, spark):
     """The sender dies between sending and recording it: the receiver gets those rows again, and can tell."""
     shops = ["a", "b", None, "c"]
     lines = [line(number, shops[number % 4]) for number in range(40)]
@@ -137,7 +137,7 @@ def test_second_job_reads_what_the_first_sends(jobs, spark):
     assert (read.count(), read.where("shop = 'b'").count()) == (67, len(expected["b"]) + 7)
 
 
-def test_brokers_that_are_down_stop_the_run(jobs):
+def test_unavailable_brokers_stop_the_run(jobs):
     fast = {"kafka.request.timeout.ms": 1000, "kafka.default.api.timeout.ms": 2000}
     jobs.configure(servers=f"127.0.0.1:{free_port()}", options=fast)
     jobs.feed(line(1))

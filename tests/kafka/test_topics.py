@@ -57,7 +57,7 @@ def test_bad_messages_name_their_offsets(broker, job):
     assert (raw["key"], raw["value"], raw["topic"], raw["headers"][0]["key"]) == ("key", "{", topic, "source")
 
 
-def test_a_start_in_time_is_found(broker, job):
+def test_start_timestamp_selects_the_first_offset(broker, job):
     topic = broker.topic(2)
     for partition, timestamp in ((0, 59_999), (0, 60_000), (1, 10)):
         broker.send(topic, [message(f"{timestamp}")], partition, timestamp=timestamp)

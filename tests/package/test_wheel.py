@@ -191,6 +191,6 @@ def test_bare_wheel_reads_state(bare, ran):
     assert {state["state"] for state in listed["states"]} == {"totals", "event_time"}
 
 
-def test_bare_wheel_names_the_extra_for_runs(bare, ran):
+def test_run_on_bare_wheel_names_missing_extra(bare, ran):
     with pytest.raises(AssertionError, match=r"pyspark is not installed\. Run: pip install 'headrace\[spark\]'"):
         bare.run("headrace", "run", "shop", cwd=ran)

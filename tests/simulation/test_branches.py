@@ -12,11 +12,11 @@ FIRST, _, LAST = os.environ.get("HEADRACE_SEEDS", "0-19").partition("-")
 
 
 @pytest.mark.parametrize("seed", range(int(FIRST), int(LAST) + 1))
-def test_live_tables_are_whole_beside_branches(seed):
+def test_branches_leave_live_tables_complete(seed):
     BranchSimulation(seed).run()
 
 
-def test_seed_with_branches_plays_again():
+def test_seed_with_branches_is_reproducible():
     played = []
     for _ in range(2):
         simulation = BranchSimulation(1)

@@ -15,11 +15,11 @@ FIRST, _, LAST = os.environ.get("HEADRACE_SEEDS", "0-199").partition("-")
 
 
 @pytest.mark.parametrize("seed", range(int(FIRST), int(LAST) + 1))
-def test_nothing_is_lost_under_any_fault(seed):
+def test_no_fault_loses_or_duplicates_rows(seed):
     Simulation(seed).run()
 
 
-def test_seed_plays_the_same_again():
+def test_same_seed_gives_the_same_simulation():
     played = []
     for _ in range(2):
         simulation = Simulation(7)

@@ -106,7 +106,7 @@ def test_later_run_finishes_elements_parked_in_outage(asking, service, run, plai
     assert_well_formed(home.config())
 
 
-def test_in_processing_time_nobody_is_held_up(asking, service, run, plain):
+def test_processing_time_mode_holds_no_records_up(asking, service, run, plain):
     home = asking("processing_time", days=1)
     service.goes_down(30)
     run(home)
@@ -198,7 +198,7 @@ def test_given_up_element_can_be_requested_again(asking, service, run):
     assert_well_formed(home.config())
 
 
-def test_only_async_operators_can_be_asked_again(asking, run):
+def test_only_async_operators_accept_requeue_requests(asking, run):
     home = asking("careful", days=1)
     run(home)
     with pytest.raises(ConfigError, match=r"no async operator or source 'customers' \(it has: ask, purchases\)"):
@@ -232,7 +232,7 @@ def test_elements_of_removed_operator_are_not_lost_silently(asking, service, run
 
 
 @pytest.mark.slow
-def test_finish_leaves_nothing_that_waits_nor_anything_held(asking, service, run, tmp_path):
+def test_finish_leaves_no_waiting_or_held_records(asking, service, run, tmp_path):
     """What the first wait lets go of at the end is new to the second one, whose service is still down."""
     second = Service(tmp_path / "second")
     urls = {"oracle": {"url": service.url, "health": None}, "second": {"url": second.url, "health": None}}

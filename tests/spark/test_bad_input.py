@@ -119,7 +119,7 @@ def test_bad_file_is_quarantined_if_configured(home, run, spoil):
     assert bad["error"]
 
 
-def test_unsortable_rows_are_set_aside_one_by_one(home, run):
+def test_unsortable_rows_are_quarantined_individually(home, run):
     write_days(home.input, range(3), rows=ROWS)
     with_rows_that_cannot_be_ordered(home.input / day_name(1))
     run(home, **QUICK)
@@ -129,7 +129,7 @@ def test_unsortable_rows_are_set_aside_one_by_one(home, run):
     assert {row["position"] for row in quarantined(home)} == {f"{day_name(1)}:{number}" for number in range(ROWS)}
 
 
-def test_a_repaired_file_that_is_requeued_comes_last(home, run):
+def test_requeued_repaired_file_is_read_last(home, run):
     write_days(home.input, range(3), rows=ROWS)
     configure(home, on_bad_file="quarantine")
     good = (home.input / day_name(1)).read_bytes()
@@ -144,7 +144,7 @@ def test_a_repaired_file_that_is_requeued_comes_last(home, run):
     assert quarantined(home) == []
 
 
-def test_requeued_rows_that_are_still_bad_come_back(home, run):
+def test_still_bad_requeued_rows_return_to_quarantine(home, run):
     rows = rows_of(0)
     rows[3]["cents"] = rows[9]["cents"] = None
     write_rows(home.input, day_name(0), rows)
@@ -329,7 +329,7 @@ def before_christ(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("moment", [far_future, before_christ], ids=lambda moment: moment.__name__)
-def test_moment_beyond_calendars_stops_no_job(home, run, moment: Callable[[Any], Any]):
+def test_time_beyond_the_calendar_stops_no_job(home, run, moment: Callable[[Any], Any]):
     rows = rows_of(0)
     table = pa.Table.from_pylist(
         [{**row, "at": moment(row)["at"] if n == 7 else row["at"]} for n, row in enumerate(rows)],

@@ -110,7 +110,7 @@ def test_unknown_key_error_has_its_line(half_way):
     assert caught.value.exit_code == 2
 
 
-def test_the_number_of_key_groups_cannot_change(half_way, run):
+def test_changed_number_of_key_groups_is_refused(half_way, run):
     half_way.configure({"max_parallelism": 64} | ONE_BY_ONE)
     assert_fails_without_a_trace(half_way, run, ConfigError, 2, "the state has 128 key groups, not 64")
     half_way.configure(ONE_BY_ONE)
@@ -213,7 +213,7 @@ PLACES = {"state": {"state": {"root": "disk"}}, "local copies": {"state": {"loca
 
 @pytest.mark.parametrize(("spoil", "repair"), TROUBLES)
 @pytest.mark.parametrize("place", PLACES)
-def test_refusing_disk_fails_run_and_loses_nothing(home, run, place, spoil, repair):
+def test_disk_error_fails_run_and_loses_nothing(home, run, place, spoil, repair):
     home.configure(ONE_BY_ONE | PLACES[place])
     write_days(home.input, [0])
     with small_disk(home.folder / "disk", "4m") as disk:
@@ -227,7 +227,7 @@ def test_refusing_disk_fails_run_and_loses_nothing(home, run, place, spoil, repa
 
 @pytest.mark.parametrize(("spoil", "repair"), TROUBLES)
 @pytest.mark.parametrize("moment", ["prepare.before", "prepare.half", "commit.before"])
-def test_disk_refusing_during_commit_loses_nothing(home, run, monkeypatch, moment, spoil, repair):
+def test_disk_error_during_commit_loses_nothing(home, run, monkeypatch, moment, spoil, repair):
     home.configure(ONE_BY_ONE | PLACES["state"])
     write_days(home.input, [0])
     with small_disk(home.folder / "disk", "4m") as disk:
@@ -242,7 +242,7 @@ def test_disk_refusing_during_commit_loses_nothing(home, run, monkeypatch, momen
 
 @pytest.mark.parametrize(("spoil", "repair"), TROUBLES)
 @pytest.mark.parametrize(("moment", "visit"), [("commit.after", 1), ("publish.half", 2)])
-def test_a_sink_that_refuses_gets_its_rows_later(home, run, monkeypatch, moment, visit, spoil, repair):
+def test_sink_with_write_error_gets_rows_later(home, run, monkeypatch, moment, visit, spoil, repair):
     sinks = {"lines_by_item": {"path": "disk/lines"}, "reminders": {"path": "disk/reminders"}}
     home.configure(ONE_BY_ONE | {"sinks": sinks})
     write_days(home.input, [0])
@@ -261,7 +261,7 @@ def test_a_sink_that_refuses_gets_its_rows_later(home, run, monkeypatch, moment,
 
 
 @pytest.mark.parametrize(("spoil", "repair"), TROUBLES)
-def test_sink_that_refuses_spark_gets_rows_later(home, run, monkeypatch, spoil, repair):
+def test_sink_refusing_sparks_merge_gets_rows_later(home, run, monkeypatch, spoil, repair):
     sinks = {"lines_by_item": {"path": "disk/lines"}, "reminders": {"path": "lake/reminders"}}
     home.configure(ONE_BY_ONE | {"sinks": sinks, "publish": {"spark_above_rows": 0}})
     write_days(home.input, [0])

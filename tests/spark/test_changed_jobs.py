@@ -21,7 +21,7 @@ OLD, NEW = "customers", "clients"
 
 
 @pytest.mark.parametrize("backend", ["rocksdb", pytest.param("delta", marks=pytest.mark.slow)])
-def test_rescaled_job_equals_one_with_this_number(home, new_home, run, monkeypatch, backend):
+def test_rescaled_job_equals_job_started_at_that_scale(home, new_home, run, monkeypatch, backend):
     write_days(home.input, range(3), rows=60)
     one_file = {"sources": {"purchases": {"max_files_per_batch": 1}}}
     home.configure({**FEW, **one_file})
@@ -55,7 +55,7 @@ def test_renamed_operator_keeps_its_state(home, run):
 
 
 @pytest.mark.parametrize(("code", "gone"), [("renamed", {OLD}), ("anew", {OLD, "lines"})])
-def test_run_continues_after_holders_were_dropped(home, run, monkeypatch, code, gone):
+def test_run_continues_after_blocking_operators_were_dropped(home, run, monkeypatch, code, gone):
     write_days(home.input, range(1), rows=60)
     home.configure(FEW)
     with monkeypatch.context() as patched:

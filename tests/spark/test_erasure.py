@@ -23,7 +23,7 @@ CUSTOMER = "customer 3"
     "backend",
     ["rocksdb", pytest.param("delta", marks=pytest.mark.slow), pytest.param("hashmap", marks=pytest.mark.slow)],
 )
-def test_other_keys_continue(tmp_path, run, backend):
+def test_erasure_leaves_other_keys_unchanged(tmp_path, run, backend):
     erased, control = (prepared(Home(tmp_path / name)) for name in ("erased", "control"))
     quick: dict[str, Any] = {"parallelism": 2, "backend": backend}
     for home in (erased, control):

@@ -25,7 +25,7 @@ def hurried(monkeypatch):
 
 
 @pytest.mark.parametrize("tasks", [pytest.param(1, marks=pytest.mark.slow), 3])
-def test_stopping_after_every_few_records_changes_nothing(home, run, hurried, tasks):
+def test_repeated_stops_change_no_result(home, run, hurried, tasks):
     write_days(home.input, range(2), rows=60)
     home.configure(FEW)
     report = run(home, parallelism=tasks)

@@ -31,7 +31,7 @@ WRITERS = {"json": as_json, "csv": as_csv}
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_text_files_give_what_parquet_gives(kind, home, new_home, run):
+def test_text_files_equal_parquet_files(kind, home, new_home, run):
     write_days(home.input, range(2))
     run(home, **QUICK)
     other = new_home(kind)

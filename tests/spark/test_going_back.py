@@ -34,7 +34,7 @@ def three_days(home, run) -> Home:
 
 
 @pytest.mark.parametrize("target", [0, 1, 2, 3])
-def test_restored_job_continues_from_there(three_days, run, target):
+def test_restored_job_continues_from_restored_checkpoint(three_days, run, target):
     config = three_days.config()
     before = outcome(config)
     restored = restore(config, target, "to see the past", "somebody")
@@ -76,13 +76,13 @@ def test_a_savepoint_is_restored_by_its_name(three_days, run):
 
 
 @pytest.mark.parametrize("target", [17, "never_made"])
-def test_a_restore_to_what_never_was_is_refused(three_days, target):
+def test_restore_to_unknown_checkpoint_is_refused(three_days, target):
     with pytest.raises(ConfigError, match=str(target)):
         restore(three_days.config(), target, "", "somebody")
     assert checkpoints(three_days.config())[-1].checkpoint_id == 3
 
 
-def test_compaction_changes_nothing_that_lives(three_days):
+def test_compaction_changes_no_live_rows(three_days):
     config = three_days.config()
     before = outcome(config, with_expired=False)
     compacted = compact(config, "nightly")
@@ -115,7 +115,7 @@ def test_a_table_may_be_empty_after_compaction(home, run):
     assert_as_by_hand(home.config(), by_hand([rows]))
 
 
-def test_a_restore_reaches_behind_a_compaction(three_days, run):
+def test_restore_may_precede_a_compaction(three_days, run):
     config = three_days.config()
     before = outcome(config)
     compact(config, "nightly")

@@ -77,7 +77,7 @@ def test_a_replay_equals_the_straight_run(home, run, run_days, straight, day):
     assert_as_by_hand(home.config(), expected(0, 1, 2))
 
 
-def test_a_replay_leaves_later_runs_as_they_were(home, run_days):
+def test_replay_leaves_later_runs_unchanged(home, run_days):
     for day in range(3):
         run_days(day, day + 1)
     run_days(1, 2, replay=True)
@@ -87,7 +87,7 @@ def test_a_replay_leaves_later_runs_as_they_were(home, run_days):
 
 
 @pytest.mark.parametrize("place", ["commit.after", pytest.param("run.after", marks=pytest.mark.slow)])
-def test_an_ordinary_run_finishes_a_broken_replay(home, run_days, monkeypatch, place):
+def test_ordinary_run_finishes_an_interrupted_replay(home, run_days, monkeypatch, place):
     for day in range(3):
         run_days(day, day + 1)
     with monkeypatch.context() as patched:
@@ -100,7 +100,7 @@ def test_an_ordinary_run_finishes_a_broken_replay(home, run_days, monkeypatch, p
     assert_well_formed(home.config())
 
 
-def test_an_interval_after_a_gap_is_refused(home, run_days):
+def test_interval_after_a_gap_is_refused(home, run_days):
     run_days(0, 1)
     before = checkpoints(home.config())
     with pytest.raises(IntervalError, match="2024-03-03 to 2024-03-04 would leave a gap.*up to 2024-03-02"):
@@ -146,7 +146,7 @@ def gives_out(place: str) -> Any:
     return reached
 
 
-def test_a_caught_up_run_finishes_a_broken_replay(home, run, run_days, monkeypatch):
+def test_caught_up_run_finishes_an_interrupted_replay(home, run, run_days, monkeypatch):
     # 0 to 4 were one slice, so the interval 2 to 3 goes back to 0; the run ends before it has taken anything in again.
     run(home, parallelism=1, backend="hashmap")
     with monkeypatch.context() as patched:

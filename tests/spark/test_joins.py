@@ -55,7 +55,7 @@ def _with_times(row):
 
 
 @pytest.mark.slow
-def test_joins_on_spark_give_what_a_loop_gives(tmp_path, run):
+def test_spark_joins_equal_a_plain_loop(tmp_path, run):
     home, chance = Home(tmp_path, JOB), random.Random(3)
     records = {name: drawn(record, 90, chance) for name, record in INPUTS.items()}
     here = {name: [] for name in INPUTS}

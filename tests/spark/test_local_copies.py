@@ -38,13 +38,13 @@ def finish(home: Home, run) -> dict[str, Any]:
     return checkpoints(home.config())[-1].metrics
 
 
-def test_they_are_used_where_they_are_whole(half_way, run):
+def test_complete_copies_are_used(half_way, run):
     assert all(path.is_dir() for path in copies(half_way))
     metrics = finish(half_way, run)
     assert (metrics["local_copies_reused"], metrics.get("local_copies_rebuilt")) == (4, None)
 
 
-def test_lost_ones_are_rebuilt(half_way, run):
+def test_missing_copies_are_rebuilt(half_way, run):
     shutil.rmtree(half_way.config().local_folder)
     metrics = finish(half_way, run)
     assert (metrics.get("local_copies_reused"), metrics["local_copies_rebuilt"]) == (None, 4)
@@ -57,7 +57,7 @@ def test_unfinished_copy_is_rebuilt(half_way, run):
 
 @pytest.mark.parametrize("victim", ["CURRENT", "*.sst", "MANIFEST-*"])
 @pytest.mark.parametrize("damage", ["gone", "cut off", "bits flipped"])
-def test_damaged_ones_are_rebuilt(half_way, run, victim, damage):
+def test_damaged_copies_are_rebuilt(half_way, run, victim, damage):
     damaged = [file for path in copies(half_way) for file in path.glob(victim)]
     for file in damaged:
         content = file.read_bytes()
@@ -78,7 +78,7 @@ def test_copies_of_foreign_attempts_are_ignored(half_way, run):
     assert finish(half_way, run)["local_copies_rebuilt"] == 4
 
 
-def test_old_ones_do_not_pile_up(half_way, run):
+def test_old_copies_are_removed(half_way, run):
     home = half_way
     write_days(home.input, range(2, 6), rows=20)
     run(home, **QUICK)

@@ -32,7 +32,7 @@ def test_runners_take_turns_on_one_job(home, new_home, run):
 
 
 @pytest.mark.parametrize("seed", GRAPHS)
-def test_graph_comes_to_the_same_without_spark(seed, tmp_path, run):
+def test_graph_without_spark_gives_same_results(seed, tmp_path, run):
     program, chance = Program(seed), random.Random(seed)
     homes = [(run, Home(tmp_path / "spark", job_of(program))), (LocalRuns(), Home(tmp_path / "local", job_of(program)))]
     for runner, home in homes:

@@ -67,7 +67,7 @@ def inputs(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("query", TWELVE)
-def test_a_query_survives_crash_and_restore(query, tmp_path, inputs, run):
+def test_query_result_survives_crash_and_restore(query, tmp_path, inputs, run):
     home, chance = Home(tmp_path, job_of(query)), random.Random(query)
     for name in sources(query):
         shutil.copytree(inputs / name, home.input / name, dirs_exist_ok=True)

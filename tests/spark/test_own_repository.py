@@ -26,7 +26,7 @@ def elsewhere(tmp_path, monkeypatch):
     return folder
 
 
-def test_every_deed_finds_code_in_the_home(run, tmp_path, elsewhere):
+def test_every_command_finds_code_in_home(run, tmp_path, elsewhere):
     home = own_home(tmp_path / "project", "corner_shop")
     run(home)
     config = home.config()

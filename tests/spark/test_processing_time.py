@@ -131,7 +131,7 @@ def test_timers_fire_before_records_and_after_intervals(hotel, run, clock):
     assert checkpoints(hotel.config())[-1].interval_end == day_start(3)
 
 
-def test_compaction_keeps_them_and_their_domain(hotel, run, clock):
+def test_compaction_keeps_timers_and_their_domain(hotel, run, clock):
     write(hotel, 0, ("ann", MINUTE, 0), ("bob", 3 * MINUTE, 0))
     run(hotel, **QUICK)
     clock.ahead = 2 * MINUTE

@@ -148,7 +148,7 @@ def test_sink_from_old_backup_is_refused(home, run):
     assert run(home, **QUICK).stopped_because == "drained"
 
 
-def test_restarted_job_repeats_what_earlier_incarnation_published(home, run):
+def test_restarted_job_republishes_earlier_incarnations_rows(home, run):
     """A job begun anew does not skip what its earlier incarnation has published."""
     # Delta passes over a transaction that is not above the last one without a word: the new job's ids start
     # at 1 again, and its changes would never reach the old tables.
@@ -165,7 +165,7 @@ def test_restarted_job_repeats_what_earlier_incarnation_published(home, run):
     assert_as_by_hand(home.config(), by_hand(map(purchases_of, range(2))))
 
 
-def test_next_opening_publishes_what_run_could_not(home, run, monkeypatch):
+def test_next_opening_publishes_the_unpublished_rows(home, run, monkeypatch):
     write_days(home.input, [0])
 
     def refuse(*_: object) -> None:

@@ -46,7 +46,7 @@ def test_graph_on_spark_equals_a_loop(seed, tmp_path, run):
     assert {sink: rows_of(home.config(), sink) for sink in program.sinks.values()} == program.expected(end=True)
 
 
-def test_the_sample_has_what_is_hard():
+def test_sampled_graphs_cover_the_hard_cases():
     programs = [Program(seed) for seed in SAMPLE]
     kinds = Counter(op.kind for program in programs for op in program.ops)
     assert min(kinds[kind] for kind in ("union", "connect", "process", "flat_map")) >= 3

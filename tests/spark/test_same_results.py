@@ -65,7 +65,7 @@ def test_slices_without_own_watermark_change_nothing(home, run):
     assert_as_by_hand(home.config(), by_hand(purchases_of(day, rows=7) for day in days))
 
 
-def test_idle_keys_timers_fire_for_others_records(home, run):
+def test_records_of_other_keys_fire_idle_keys_timers(home, run):
     write_days(home.input, [0])
     run(home, parallelism=7)
     waiting = len(outcome(home.config()).state["timers"])
@@ -96,7 +96,7 @@ def test_a_run_without_new_input_commits_nothing(home, run):
     assert checkpoints(home.config()) == before
 
 
-def test_checkpoint_interval_is_that_of_its_files(home, run):
+def test_checkpoint_interval_comes_from_its_files(home, run):
     write_days(home.input, [0, 1])
     run(home, parallelism=1)
     last = checkpoints(home.config())[-1]
@@ -110,7 +110,9 @@ def test_checkpoint_interval_is_that_of_its_files(home, run):
         pytest.param(FLIGHT_DAYS, 1, "hashmap", marks=pytest.mark.slow),
     ],
 )
-def test_five_days_of_flights_come_to_the_same(flights, run, first_outcome, files_per_batch, parallelism, backend):
+def test_five_days_of_flights_equal_plain_computation(
+    flights, run, first_outcome, files_per_batch, parallelism, backend
+):
     home = flights(FLIGHT_DAYS, max_files_per_batch=files_per_batch)
     run(home, parallelism=parallelism, backend=backend)
     assert_well_formed(home.config())

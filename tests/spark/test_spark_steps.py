@@ -130,7 +130,7 @@ def test_limits_and_crashes_change_no_row(steps, run, tmp_path):
     assert len(unlabelled) == sum(len(order(number)["items"]) for number in (9, 19, 29) if number % 4)
 
 
-def test_kinds_of_rows_pass_the_step(run, tmp_path):
+def test_row_kinds_pass_through_the_step(run, tmp_path):
     home = Home(
         tmp_path,
         {
@@ -212,7 +212,7 @@ def test_steps_over_single_rows_are_accepted(query, spark, steps):
     assert step.digest() == again.digest()
 
 
-def test_functions_of_python_are_refused(spark, steps):
+def test_python_functions_in_a_step_are_refused(spark, steps):
     from pyspark.sql import functions as sf
 
     home = steps()
@@ -229,7 +229,7 @@ def test_functions_of_python_are_refused(spark, steps):
             step.digest()
 
 
-def test_a_function_and_its_plan_have_one_digest(spark, steps):
+def test_function_and_its_plan_share_one_digest(spark, steps):
     home = steps()
 
     def digest(limit):

@@ -33,7 +33,7 @@ def expected(run, tmp_path_factory) -> Outcome:
     return come_to(run, tmp_path_factory.mktemp("hashmap"), "hashmap", "hashmap", "hashmap")
 
 
-def test_all_kinds_leave_entries_of_their_own(expected):
+def test_each_state_kind_stores_its_own_entries(expected):
     names = sorted(set(STATE_TABLES[KEYED_STATE].schema.names) - {"checkpoint_id", "deleted"})
     rows = [dict(zip(names, row, strict=True)) for row in expected.state[KEYED_STATE]]
     counted = Counter(row["state"] for row in rows)

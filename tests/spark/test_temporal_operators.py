@@ -41,7 +41,7 @@ def rows_of(table):
 
 
 @pytest.mark.slow
-def test_spark_gives_what_the_harness_gives(tmp_path, run):
+def test_spark_results_equal_the_harness(tmp_path, run):
     chance = random.Random(7)
     records = {"orders": drawn(Order, 60, chance), "rates": drawn(Rate, 30, chance)}
     home, harness = Home(tmp_path, JOB), PipelineHarness(pipeline)

@@ -50,7 +50,7 @@ def rows_of(config):
     return sorted(zip(*(table.column(number).to_pylist() for number in range(len(fields))), strict=True))
 
 
-def test_windows_on_spark_give_what_a_loop_gives(tmp_path, run):
+def test_spark_windows_equal_a_plain_loop(tmp_path, run):
     home, bids = Home(tmp_path, JOB), drawn(300)
     home.input.mkdir(parents=True, exist_ok=True)
     for number, backend in enumerate(["rocksdb", "delta", "hashmap"]):

@@ -37,7 +37,7 @@ def documented(tmp_path: Path, spark, monkeypatch: pytest.MonkeyPatch) -> Home:
     return Home(tmp_path, {**job, "pipeline": "documented_sensors:pipeline", "state": {"root": "s", "local": "l"}})
 
 
-def test_the_documented_job_does_what_the_page_says(documented, run, monkeypatch):
+def test_documented_job_gives_the_documented_output(documented, run, monkeypatch):
     monkeypatch.chdir(documented.folder)
     exec(compile(block("3", "python"), "docs/writing-a-pipeline.md", "exec"), {})  # noqa: S102 - our own page
     run(documented)

@@ -30,7 +30,7 @@ MADE = {
 }
 
 
-def test_nexmark_tells_ratios_and_missed_goals(capsys):
+def test_nexmark_report_shows_ratios_and_missed_goals(capsys):
     Console(width=80).print(nexmark.shown(MADE, "stream"))
     lines = capsys.readouterr().out.splitlines()
     assert [line.split() for line in lines[2:]] == [
@@ -41,14 +41,14 @@ def test_nexmark_tells_ratios_and_missed_goals(capsys):
     assert (ratio["value"], ratio["goal"], ratio["met"]) == (1.5, "<= 1", False)
 
 
-def test_nexmark_goes_on_where_it_was(tmp_path):
+def test_nexmark_resumes_an_interrupted_measurement(tmp_path):
     for query, made in MADE.items():
         nexmark.Figures(tmp_path / "figures.json").keep(query, made)
     assert nexmark.Figures(tmp_path / "figures.json").of == MADE
 
 
 @pytest.mark.parametrize("asked", [["--queries", "q99"], ["--files", "5"]])
-def test_nexmark_refuses_what_it_cannot_measure(asked, capsys):
+def test_nexmark_refuses_invalid_measurements(asked, capsys):
     with pytest.raises(SystemExit):
         nexmark.options_of(asked)
     assert "error: " in capsys.readouterr().err

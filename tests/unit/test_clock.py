@@ -26,7 +26,7 @@ def test_ids_of_a_virtual_clock_count_up(clock):
     assert engine_clock.jitter() == 0.5
 
 
-def test_use_answers_with_the_clock_that_was_there():
+def test_use_returns_the_previous_clock():
     mine = VirtualClock(7)
     before = engine_clock.use(mine)
     try:

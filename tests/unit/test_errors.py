@@ -30,7 +30,7 @@ def test_exit_codes_differ_from_those_of_shells():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_error_says_who_has_to_act(kind):
+def test_each_error_names_its_actor(kind):
     assert len((kind.__doc__ or "").split()) > 5
 
 

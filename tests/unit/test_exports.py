@@ -90,7 +90,7 @@ def test_no_module_hides_the_standard_library():
     assert {path.stem for path in PACKAGE.iterdir()} & sys.stdlib_module_names == set()
 
 
-def test_no_script_lies_among_modules():
+def test_package_folders_contain_no_scripts():
     """Python puts a script's folder first on `sys.path`: its neighbours would hide other modules."""
     scripts = [file for file in PACKAGE.rglob("*.py") if _is_script(file)]
     assert [file.name for file in scripts] == ["driver.py"]

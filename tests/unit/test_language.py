@@ -52,6 +52,10 @@ TEST_FOLDERS = [
 ]
 LONGEST_NAME = 8
 
+# Words that leave the subject or the outcome of a test open.
+OPEN_WORDS = {"deed", "deeds", "senseless", "tells", "told", "what", "whatever", "whoever", "whom"}
+OPEN_FIRST_WORDS = {"it", "nobody", "or", "others", "so", "them", "they", "what", "who"}
+
 # Add a door here when its public functions document their errors.
 DOORS = ["headrace.api", "headrace.operators", "headrace.testing"]
 
@@ -76,6 +80,13 @@ def local_names(node):
         case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
             return {name}
     return set()
+
+
+def names_of_tests(folder):
+    """Return the names of all tests in a folder."""
+    trees = [ast.parse(file.read_text()) for file in (PROJECT / "tests" / folder).rglob("*.py")]
+    functions = [node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    return [name for name in functions if name.startswith("test_")]
 
 
 def raises(function):
@@ -128,17 +139,22 @@ def test_docstrings_begin_with_no_riddle(package):
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_locals_say_what_they_hold(package):
+def test_locals_have_specific_names(package):
     assert [place for place, node in nodes_of(package) if local_names(node) & VAGUE_NAMES] == []
 
 
 @pytest.mark.parametrize("folder", TEST_FOLDERS)
 def test_test_names_have_at_most_eight_words(folder):
-    trees = [ast.parse(file.read_text()) for file in (PROJECT / "tests" / folder).rglob("*.py")]
-    functions = [node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    names = [name for name in functions if name.startswith("test_")]
+    names = names_of_tests(folder)
     assert names
     assert [name for name in names if len(name.split("_")) - 1 > LONGEST_NAME] == []
+
+
+@pytest.mark.parametrize("folder", TEST_FOLDERS)
+def test_test_names_state_subject_and_outcome(folder):
+    words = {name: name.split("_")[1:] for name in names_of_tests(folder)}
+    assert [name for name, (first, *_) in words.items() if first in OPEN_FIRST_WORDS] == []
+    assert [name for name, parts in words.items() if OPEN_WORDS & {*parts}] == []
 
 
 @pytest.mark.parametrize("door", DOORS)

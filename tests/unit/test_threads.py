@@ -23,7 +23,7 @@ def test_results_come_in_the_order_of_items():
     assert threads.in_parallel(work, []) == []
 
 
-def test_the_first_item_that_failed_is_told():
+def test_first_failed_item_raises():
     both = threading.Barrier(2)
 
     def work(item):
@@ -42,7 +42,7 @@ def test_work_is_repeated_until_the_block_ends():
     assert not [thread for thread in threading.enumerate() if thread.name == "heart"]
 
 
-def test_a_lock_is_held_by_one():
+def test_lock_has_one_holder_at_a_time():
     lock = threads.lock()
     with lock:
         assert not lock.acquire(blocking=False)

@@ -11,5 +11,5 @@ from tests.airflow.live.ways import SCENARIOS
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [scenario.__name__ for scenario in SCENARIOS])
-def test_way_to_run_ends_right(scenarios: dict[str, Future[None]], name: str) -> None:
+def test_each_way_to_run_succeeds(scenarios: dict[str, Future[None]], name: str) -> None:
     scenarios[name].result()

@@ -39,11 +39,11 @@ def test_summary_shows_sinks_first():
         ({"differences": {"tables": []}}, "Nothing differs."),
     ],
 )
-def test_summary_says_how_it_stands(changes, sentence):
+def test_summary_states_the_branch_status(changes, sentence):
     assert sentence in summary({**REPORT, **changes})
 
 
-def test_summary_of_a_branch_that_is_gone():
+def test_summary_names_a_removed_branch():
     report = {"job": "flights", "name": "replay", "run_id": "r", "outcome": "nothing_open"}
     assert "promoted or dropped already" in summary(report)
 

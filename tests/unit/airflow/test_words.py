@@ -26,11 +26,11 @@ def test_options_with_a_value_stay_as_they_are(options):
 @pytest.mark.parametrize(
     ("value", "is_on"), [("True", True), ("1", True), ("False", False), ("None", False), ("", False)]
 )
-def test_switch_is_there_or_not(switch, value, is_on):
+def test_switch_option_is_present_only_when_on(switch, value, is_on):
     assert plain_words([f"{switch}={value}"]) == ([switch] if is_on else [])
 
 
-def test_switch_that_is_neither_is_refused():
+def test_switch_value_other_than_boolean_is_refused():
     with pytest.raises(ConfigError, match="--replay: 'perhaps' is neither true nor false"):
         plain_words(["--replay=perhaps"])
 

@@ -59,7 +59,7 @@ def test_types_must_be_named():
         function_types(EchoLines())
 
 
-def test_both_inputs_are_awaited_or_neither():
+def test_inputs_are_both_async_or_both_plain():
     class Mixed(Paid):
         def process2(self, payment, ctx, /): ...
 
@@ -68,7 +68,7 @@ def test_both_inputs_are_awaited_or_neither():
         is_blocking(Mixed())
 
 
-def test_timers_are_written_as_inputs_are():
+def test_timer_methods_are_async_like_inputs():
     class Timed(PlainPaid):
         async def on_timer(self, timestamp, ctx, /): ...
 

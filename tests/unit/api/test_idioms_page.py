@@ -34,7 +34,7 @@ def run(pipeline, **inputs):
     return harness
 
 
-def test_best_customers_of_a_day(page):
+def test_page_finds_best_customers_of_a_day(page):
     spent = {"ann": 500, "bob": 900, "cem": 100, "dan": 700}
     orders = [page.Order(number, name, HOUR, cents) for number, (name, cents) in enumerate(spent.items())]
     payments = [page.Payment(number, 2 * HOUR) for number in range(len(orders))]
@@ -43,13 +43,13 @@ def test_best_customers_of_a_day(page):
     assert ranks == [(1, "bob", 900), (2, "dan", 700), (3, "ann", 500)]
 
 
-def test_customer_is_quiet_after_a_day(page):
+def test_page_reports_a_quiet_customer_after_a_day(page):
     orders = [page.Order(1, "ann", HOUR, 5), page.Order(2, "ann", 3 * HOUR, 5), page.Order(3, "bob", 4 * HOUR, 5)]
     harness = run(page.quiet, orders=orders)
     assert harness.sink("quiet") == [page.Gap("ann", 3 * HOUR + DAY), page.Gap("bob", 4 * HOUR + DAY)]
 
 
-def test_first_order_of_each_amount(page):
+def test_page_keeps_first_order_of_each_amount(page):
     orders = [
         page.Order(1, "ann", 1, 5),
         page.Order(2, "ann", 2, 7),

@@ -229,7 +229,7 @@ def both_sides(stream):
         ),
     ],
 )
-def test_senseless_step_is_refused_where_it_is_written(enriched, build, says):
+def test_invalid_step_error_names_its_source_line(enriched, build, says):
     with pytest.raises(ValueError, match=says):
         build(enriched)
 
@@ -326,7 +326,7 @@ def test_a_key_holds_one_value(field, shown):
     assert nested.key_by("number", "score")._key.fields == ("number", "score")
 
 
-def test_keys_that_nothing_types_are_not_compared(source):
+def test_keys_without_known_types_are_not_compared(source):
     assert isinstance(source.key_by("key").connect(source.key_by(lambda event: event.at)), ConnectedStreams)
     assert isinstance(source.key_by("key", "at").connect(source.key_by(key_of)), ConnectedStreams)
     assert isinstance(source.key_by("key").connect(source.broadcast()), ConnectedStreams)

@@ -44,14 +44,14 @@ def test_wait_never_exceeds_the_longest(retries, multiplier, initial, longest):
     assert strategy.backoff(retries) <= strategy.backoff(retries + 1)
 
 
-def test_only_the_named_exceptions_are_tried_again():
+def test_only_listed_exceptions_are_retried():
     strategy = exponential(exceptions=(OSError, KeyError))
     assert strategy.retries_exception(ConnectionError())  # an OSError
     assert not strategy.retries_exception(ValueError())
     assert exponential().retries_exception(ValueError())
 
 
-def test_no_retry_is_final():
+def test_no_retry_strategy_makes_one_call():
     strategy = NoRetry()
     assert not strategy.can_retry(0)
     assert not strategy.retries_exception(ValueError())
@@ -69,6 +69,6 @@ def test_no_retry_is_final():
         (lambda: exponential(multiplier=0.5), "multiplier must be at least 1, not 0.5"),
     ],
 )
-def test_a_strategy_that_makes_no_sense_is_refused(make, says):
+def test_invalid_retry_strategy_is_refused(make, says):
     with pytest.raises(ValueError, match=says):
         make()

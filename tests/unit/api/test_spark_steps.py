@@ -72,7 +72,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_steps_that_make_no_sense_are_refused(case, orders):
+def test_invalid_steps_are_refused(case, orders):
     build, error, says = REFUSED[case]
     with pytest.raises(error, match=says):
         build(orders)

@@ -68,7 +68,7 @@ def test_callback_of_user_made_future_runs_at_once(form, of_4, of_5):
 @forms
 @pytest.mark.parametrize("number", [4, 5])
 @pytest.mark.parametrize("at_hand", [True, False])
-def test_callback_waits_its_turn_with_or_without_answer(task, form, of_4, of_5, number, at_hand):
+def test_callback_waits_even_if_answer_is_present(task, form, of_4, of_5, number, at_hand):
     """The callback waits for its turn, whether the answer is there or not."""
     future = StateFuture(number, task) if at_hand else StateFuture.pending(task)
     result = form(future)
@@ -93,7 +93,7 @@ def test_callbacks_run_in_chaining_order(task, pending):
 #    fast: x
 
 
-def test_present_answer_does_not_overtake_missing_one(task, pending):
+def test_later_answered_callback_waits_for_earlier_one(task, pending):
     log = []
     pending.then_accept(lambda _: log.append("first"))
     StateFuture(0, task).then_accept(lambda _: log.append("second"))
@@ -105,7 +105,7 @@ def test_present_answer_does_not_overtake_missing_one(task, pending):
 
 
 @pytest.mark.parametrize("at_hand", [True, False])
-def test_callback_that_waits_lets_later_one_run(task, at_hand):
+def test_waiting_callback_lets_later_callback_run(task, at_hand):
     """A callback that waits for a later one lets that one run first."""
     log = []
 
@@ -156,7 +156,7 @@ def test_future_composed_with_state_delays_its_callbacks(task, pending):
 
 
 @pytest.mark.parametrize("length", [1, 2])
-def test_a_circle_of_futures_is_refused(task, length):
+def test_circular_futures_are_refused(task, length):
     made = []
     for place in range(length):
         made.append(StateFuture(0, task).then_compose(lambda _, place=place: made[(place + 1) % length]))
@@ -184,7 +184,7 @@ def test_composed_futures_nest(task, pending):
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_two_answers_are_combined_whichever_comes_first(task, order):
+def test_combined_answers_may_arrive_in_any_order(task, order):
     both = [StateFuture.pending(task), StateFuture.pending(task)]
     told = both[0].then_combine(both[1], lambda mine, theirs: (mine, theirs))
     for number in order:
@@ -193,7 +193,7 @@ def test_two_answers_are_combined_whichever_comes_first(task, order):
     assert answer(told) == (0, 1)
 
 
-def test_awaiting_suspends_until_the_answer_is_there(pending):
+def test_awaiting_suspends_until_the_answer_arrives(pending):
     async def code():
         return await pending
 

@@ -53,7 +53,7 @@ def test_keyed_ordered_waiters_are_called_after_parked_element(fails):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_an_open_breaker_stops_nobody(mode):
+def test_open_breaker_does_not_stop_finish_calls(mode):
     breaker = CircuitBreaker(failures=1, probe_after=timedelta(hours=1), longest=timedelta(hours=1))
     job = job_of(mode, Promised({0: [FAILS] * 2, 1: [FAILS], 2: [FAILS]}), breaker=breaker)
     job.wait = replace(job.wait, capacity=1)
@@ -120,7 +120,7 @@ def test_stopping_run_leaves_unfinished_elements(mode):
     breaker=st.sampled_from([None, CircuitBreaker(failures=2, probe_after=70 * MS)]),
     recovery=st.sampled_from(RecoveryOption),
 )
-def test_one_call_each_finishes_in_one_micro_batch(mode, batches, scripts, breaker, recovery):
+def test_single_calls_finish_in_one_micro_batch(mode, batches, scripts, breaker, recovery):
     """One micro-batch and one call for each element, and nothing waits."""
     job = job_of(mode, Promised(scripts), delay=50, breaker=breaker, recovery=recovery)
     for keys, pause in batches:

@@ -86,7 +86,7 @@ def test_errors_of_methods_are_the_functions_fault(mode, error, method):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("error", ENDINGS)
-def test_errors_of_timeout_hooks_are_their_fault(mode, error):
+def test_timeout_hook_errors_blame_the_hook(mode, error):
     function = function_of(timeout=coroutine_raising(error))
     function.scripts = {0: [(60.0, True)]}
     with pytest.raises(UserFunctionError, match=error.__name__):
@@ -95,7 +95,7 @@ def test_errors_of_timeout_hooks_are_their_fault(mode, error):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("error", ENDINGS)
-def test_errors_of_default_are_its_fault(mode, error):
+def test_default_method_errors_blame_the_method(mode, error):
     function = function_of(default=raising(error))
     function.scripts = {0: [(0.0, False)]}
     with pytest.raises(UserFunctionError, match=error.__name__):
@@ -142,7 +142,7 @@ def plain(self, question):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("invoke", [async_generator, generator, plain])
-def test_invoke_without_coroutine_is_no_service_failure(mode, invoke):
+def test_non_coroutine_invoke_is_the_functions_fault(mode, invoke):
     with pytest.raises(UserFunctionError, match=r"invoke\(\) must be an 'async def' without a yield"):
         run(function_of(invoke=invoke), mode, retry=TWICE)
 
@@ -224,7 +224,7 @@ def test_negative_backoff_means_no_wait(wait):
         assert (h.output(), h.clock.now()) == ([Answer(1, 2)], 0)
 
 
-def test_a_negative_backoff_parks_where_everything_is_parked():
+def test_negative_backoff_parks_if_park_after_is_zero():
     with AsyncWaitHarness(failing(), retry=Strategy(backoff=lambda _: -MS), park_after=0 * MS) as h:
         h.process(Question(1))
         assert h.output() == [Answer(1, 2)]
@@ -313,7 +313,7 @@ def test_unneeded_calls_are_ended_to_keep_capacity(options):
         assert (function.most, function.running) == (2, 0)
 
 
-def test_nobody_joins_a_given_up_call():
+def test_new_records_share_no_given_up_call():
     function = Counting(hang=1)
     with AsyncWaitHarness(function, timeout=10 * MS, cache=LookupCache()) as h:
         h.process(Question(1, "a"))

@@ -95,7 +95,7 @@ def test_element_never_opened_is_given_up(mode, on_failure):
     assert h.function.log == ["open", "close"] * 5
 
 
-def test_hopeless_opening_fails_run_without_quarantine(mode):
+def test_permanent_opening_failure_fails_run_without_quarantine(mode):
     """A failure that no retry would repair fails the run and quarantines no record."""
     function = Connecting(OSError("no route"), KeyError("weather_url"))
     with harness(function, mode, on_failure=OnFailure.QUARANTINE) as h:

@@ -227,5 +227,7 @@ def test_each_element_is_in_one_place_over_runs(mode, changes, drawn, scripts, o
 @pytest.mark.slow
 @examples(800)
 @stories
-def test_many_more_stories_keep_elements_in_one_place(mode, changes, drawn, scripts, options, retries, timeout, limit):
+def test_many_more_schedules_keep_elements_in_one_place(
+    mode, changes, drawn, scripts, options, retries, timeout, limit
+):
     story(mode, changes, drawn, scripts, options, retries, timeout, limit)

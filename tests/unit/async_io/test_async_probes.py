@@ -75,7 +75,7 @@ def test_unparked_element_keeps_waiting_in_the_task(on_failure):
         assert h.output() == [Answer(1, 3)]
 
 
-def test_own_time_continues_from_before_the_probe():
+def test_element_timeout_continues_after_the_probe():
     """An element's own time goes on where it stood when the probe began."""
     # 2,000 ms, of which 1,000 are spent waiting for the probe; the next one would be 2,000 ms after it.
     with harness(Asked({1: [FAILS, NEVER]}), on_failure=OnFailure.QUARANTINE, park_after=None, timeout=2000 * MS) as h:
@@ -114,7 +114,7 @@ def test_waiting_for_a_probe_costs_no_time():
         assert [one.number for one in h.output()] == [1, 2, 3]
 
 
-def test_failed_first_probe_was_never_a_call():
+def test_failed_first_probe_counts_no_attempt():
     """A first call that is a failed probe counts as never made."""
     # 1 opens the breaker, and is itself not due before 9,000; so 2 is the probe.
     retry = FixedDelay(max_retries=1, delay=9000 * MS)
@@ -126,7 +126,7 @@ def test_failed_first_probe_was_never_a_call():
 
 
 @pytest.mark.parametrize("park_after", [0 * MS, None])
-def test_snapshot_during_probe_counts_none_of_it(park_after):
+def test_snapshot_during_probe_counts_no_time(park_after):
     with harness(Asked({1: [FAILS, NEVER]}), park_after=park_after, timeout=5000 * MS) as h:
         h.process(Question(1))
         h.clock.advance(1400)
@@ -156,7 +156,7 @@ def test_unanswered_probe_at_end_is_given_up(on_failure):
         assert h.function.calls == [1, 1]
 
 
-def test_foreign_cancellation_of_late_probe_is_heard():
+def test_external_cancellation_stops_a_late_probe():
     """Whoever else cancels a probe whose time is up is heard."""
     retry = FixedDelay(max_retries=1, delay=0 * MS)
     wait = AsyncWait("ask", Lingering({1: [NEVER]}), OutputMode.ORDERED, 1, 1000 * MS, retry, breaker=BREAKER)

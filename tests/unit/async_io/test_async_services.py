@@ -114,7 +114,7 @@ def test_clock_set_back_does_not_extend_breaker():
         clock.use(before)
 
 
-def test_a_success_among_failures_keeps_it_closed():
+def test_success_among_failures_keeps_breaker_closed():
     scripts = {1: [(0.0, False)], 2: [(0.0, True)], 3: [(0.0, False)]}
     with harness(Promised(scripts), breaker=CircuitBreaker(failures=2), retry=ALWAYS) as h:
         for number in (1, 2, 3):
@@ -132,7 +132,7 @@ def test_records_sharing_a_call_count_one_failure():
         assert (h.statistics().breaker, h.statistics().waiting_for_retry) == ("closed", 10)
 
 
-def test_calls_that_never_answer_open_it_as_well():
+def test_unanswered_calls_open_the_breaker_too():
     class Silent(Promised):
         async def timeout(self, question, /):
             return []
@@ -199,7 +199,7 @@ def test_a_shared_failure_counts_once():
         assert (h.statistics().calls, h.statistics().failures) == (1, 1)
 
 
-def test_answers_of_the_cache_are_in_no_percentile():
+def test_cached_answers_count_in_no_percentile():
     wait = AsyncWait("ask", Prices(), OutputMode.ORDERED, 100, 10_000 * MS, NoRetry(), cache=LookupCache())
     operator = AsyncWaitOperator(wait, {})
     elements = [Emitted(record_order(number), 0, RowKind.INSERT, Question(number, "abc")) for number in range(3)]
@@ -207,7 +207,7 @@ def test_answers_of_the_cache_are_in_no_percentile():
     assert sum(operator.metrics.latencies.values()) == operator.metrics.calls == 1
 
 
-def test_answers_expire_and_negative_ones_sooner():
+def test_negative_answers_expire_sooner_than_positive_answers():
     cache = LookupCache(ttl=100 * MS, negative_ttl=10 * MS)
     with harness(Prices(), cache=cache) as h:
         for wait in (0, 10, 95, 10):
@@ -218,7 +218,7 @@ def test_answers_expire_and_negative_ones_sooner():
         assert (h.function.asked.count("abc"), h.function.asked.count("")) == (2, 4)
 
 
-def test_the_answer_used_longest_ago_goes_first():
+def test_least_recently_used_answer_is_evicted_first():
     with harness(Prices(), cache=LookupCache(size=2)) as h:
         for key in ("a", "b", "a", "c", "a", "b"):
             h.process(Question(1, key))
@@ -226,7 +226,7 @@ def test_the_answer_used_longest_ago_goes_first():
         assert h.function.asked == ["a", "b", "c", "b"]
 
 
-def test_a_failure_is_shared_and_never_remembered():
+def test_failure_is_shared_but_never_cached():
     with harness(Prices(), cache=LookupCache(), retry=FixedDelay(max_retries=1, delay=10 * MS)) as h:
         h.process(Question(1, "broken"))
         h.process(Question(2, "broken"))
@@ -376,11 +376,11 @@ def test_blocking_client_runs_in_own_threads():
     assert all(name.startswith("Blocking") for name in function.names)
 
 
-def test_exception_in_thread_is_like_any_other():
+def test_thread_exception_is_handled_like_any_other():
     with pytest.raises(UserFunctionError, match="ZeroDivisionError"):
         run_blocking(12, 13)
 
 
-def test_unopened_blocking_function_says_so():
+def test_unopened_blocking_function_raises_a_clear_error():
     with pytest.raises(RuntimeError, match=r"called before open\(\)"):
         asyncio.run(Blocking().invoke(Question(1)))

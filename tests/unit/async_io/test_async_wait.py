@@ -96,14 +96,14 @@ def test_concurrent_calls_reach_capacity():
     assert service.most == 4
 
 
-def test_function_opens_with_services_and_closes_last():
+def test_function_opens_first_and_closes_last():
     """The function is opened with the services, and closed after the last call."""
     service = Service()
     run(service, 5)
     assert service.log == [("open", {"weather": "http://x"}), ("close", 0)]
 
 
-def test_waits_between_attempts_are_the_strategys():
+def test_retry_strategy_sets_waits_between_attempts():
     retry = ExponentialBackoff(max_retries=3, initial_delay=seconds(1), max_delay=seconds(3))
     _, operator = run(Service({0: 3}), retry=retry)
     assert operator.metrics.retry_wait_ms == 1_000 + 2_000 + 3_000
@@ -124,7 +124,7 @@ def test_used_up_retries_raise_service_error():
 #    calls at 0, 10, 20, 30 s; the fifth could only begin at 40 s, after the timeout
 
 
-def test_the_timeout_is_over_all_attempts_and_final():
+def test_timeout_spans_all_attempts_and_is_final():
     service = Service({0: 99})
     with pytest.raises(ServiceError, match=r"no answer within 35 s.*last error: Unavailable: attempt 4 of 0"):
         run(service, timeout=35, retry=FixedDelay(max_retries=98, delay=seconds(10)))
@@ -145,7 +145,7 @@ def test_unanswered_call_runs_into_timeout():
 #   1 blocks the loop from 0 to 5 s; 2, whose call takes 1 ms, would have 1 s
 
 
-def test_time_without_the_loop_does_not_count():
+def test_time_outside_the_event_loop_is_not_counted():
     class Blocking(Service):
         async def invoke(self, question, /):
             if question.number == 1:
@@ -171,7 +171,7 @@ def test_timeout_counts_once_without_retry():
     assert operator.operator.function.attempts == {0: 1}
 
 
-def test_clients_own_timeout_is_an_ordinary_error():
+def test_timeout_error_of_client_is_ordinary_failure():
     found, operator = run(Service({0: 1}, error=TimeoutError), retry=FixedDelay(max_retries=1, delay=seconds(1)))
     assert [out.record.attempt for out in found] == [2]
     assert (operator.metrics.elements, operator.metrics.retries, operator.metrics.timeouts) == (1, 1, 0)

@@ -64,7 +64,7 @@ def test_an_answer_is_asked_for_once(calls, how):
     assert sorted(calls) == ["a", "x"]
 
 
-def test_a_cache_may_forget_negative_answers(calls):
+def test_cache_of_negative_answers_can_be_disabled(calls):
     looked_up("x", "x", cache=LookupCache(negative_ttl=timedelta(0)))
     assert calls == ["x", "x"]
 
@@ -74,7 +74,7 @@ class Plain(AsyncFunction[Order, Line]):
         return []
 
 
-def test_other_functions_and_joins_are_refused():
+def test_unsupported_functions_and_join_types_are_refused():
     orders = Pipeline("shop").source("orders", Order, event_time="at")
     with pytest.raises(TypeError, match="lookup 'names' takes an instance of a class derived from LookupFunction"):
         orders.lookup("names", Plain(), timeout=timedelta(seconds=5))

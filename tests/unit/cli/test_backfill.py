@@ -66,14 +66,14 @@ def test_result_is_one_document(headrace, job):
     assert {table["table"] for table in result["differences"]["tables"]} >= {"keyed_state", "totals"}
 
 
-def test_unfinished_backfill_says_how_to_go_on(headrace, job):
+def test_unfinished_backfill_prints_the_resume_command(headrace, job):
     answer = headrace(f"{ASKED} --budget 0")
     assert f"branch '{NAME}' is not complete yet (budget)" in answer.stdout
     assert f"headrace backfill shop --from 2019-12-02 --to 2019-12-03 --name {NAME}" in answer.stdout
 
 
 @pytest.mark.parametrize(("policy", "said"), [("refuse", "is not promoted, as replay.promote says")])
-def test_policy_decides_about_the_result(headrace, job, policy, said):
+def test_promotion_policy_decides_about_the_result(headrace, job, policy, said):
     job.change(job=job.harness.job | {"replay": {"promote": policy}})
     assert said in headrace(ASKED).stdout
 

@@ -30,7 +30,7 @@ def answer_of(headrace, job, tmp_path):
     return run
 
 
-def test_option_takes_the_place_of_the_policy(answer_of, job):
+def test_option_overrides_the_promotion_policy(answer_of, job):
     report = answer_of(f"{OWN} --promote automatic")
     assert (report["outcome"], job.last().kind) == ("promoted", Kind.PROMOTION)
 

@@ -29,7 +29,7 @@ def forked(headrace, job):
     return headrace("branch", "create", "shop", "try_it", "--why", "another rule")
 
 
-def test_fork_says_how_to_go_on(forked):
+def test_fork_prints_the_next_commands(forked):
     assert "branch 'try_it' begins at checkpoint 1 of job 'shop'; nothing was copied" in forked.stdout
     assert "headrace run shop --branch try_it" in forked.stdout
 
@@ -40,7 +40,7 @@ def test_branches_are_listed(headrace, forked):
     assert "another rule" in headrace("branch list shop").stdout
 
 
-def test_readers_take_a_branch(headrace, job, forked):
+def test_reading_commands_accept_a_branch_option(headrace, job, forked):
     job.feed(("cyd", 7))
     job.run("try_it")
     query = ("sql", "shop", "select customer from totals order by 1", "--json")
@@ -103,7 +103,7 @@ def test_promoted_branch_becomes_the_job(headrace, job, forked):
     assert "promotion" in headrace("checkpoints shop").stdout
 
 
-def test_dropped_branch_is_unknown(headrace, forked):
+def test_dropped_branch_is_no_longer_listed(headrace, forked):
     assert "is gone, with its tables" in headrace("branch drop shop try_it").stdout
     answer = headrace("state list shop --branch try_it")
     assert answer.exit_code == 2
@@ -118,7 +118,7 @@ def test_commands_without_branches_refuse_the_option(headrace, forked):
     assert headrace("erase shop ann --branch try_it").exit_code == 2
 
 
-def test_other_code_needs_a_branch(headrace, job, forked):
+def test_code_override_needs_a_branch(headrace, job, forked):
     config = load_job("shop")
     with pytest.raises(ConfigError, match="--pipeline, --source and --set need --branch"):
         with_named(config, "other:pipeline", None, None)
@@ -133,7 +133,7 @@ def test_other_code_needs_a_branch(headrace, job, forked):
     assert other.sinks == config.on_branch("try_it").sinks
 
 
-def test_branch_shows_what_it_has_for_itself(headrace, job):
+def test_branch_list_shows_its_own_settings(headrace, job):
     options = ("--source", "orders=s3://lake/corrected", "--set", "run.budget=5m")
     assert headrace("branch", "create", "shop", "try_it", *options).exit_code == 0
     row = json.loads(headrace("branch list shop --json").stdout)["branches"][0]

@@ -62,7 +62,7 @@ def test_state_rename_shows_before_it_moves(job, headrace):
     assert {row["operator"] for row in job.live()} == {"alarms"}
 
 
-def test_rescale_says_what_to_write_into_the_file(job, headrace):
+def test_rescale_prints_the_new_job_file_line(job, headrace):
     told = headrace("rescale wake_ups --max-parallelism 16")
     assert "wake_ups: from 128 key groups to 16. Nothing was changed." in plainly(told)
     assert job.last.max_parallelism == 128
@@ -79,7 +79,7 @@ def test_rescale_says_what_to_write_into_the_file(job, headrace):
     "command",
     [f"state drop wake_ups --operator {OLD}", "rescale wake_ups --max-parallelism 16", "drop wake_ups"],
 )
-def test_nothing_is_done_without_a_reason(job, headrace, command):
+def test_commands_without_a_reason_change_nothing(job, headrace, command):
     refused = headrace(f"{command} --apply")
     assert (refused.exit_code, "--why" in refused.stderr) == (2, True)
     assert job.last.checkpoint_id == 1
@@ -93,14 +93,14 @@ def test_nothing_is_done_without_a_reason(job, headrace, command):
         ("rescale wake_ups --max-parallelism 16", "rows"),
     ],
 )
-def test_machines_get_one_document(job, headrace, command, key):
+def test_json_output_is_one_document(job, headrace, command, key):
     planned = json.loads(headrace(f"{command} --json").stdout)
     assert (planned["applied"], planned[key][KEYED_STATE]) == (False, 3)
     done = json.loads(headrace(*command.split(), "--json", "--apply", "--why", "because").stdout)
     assert (done["applied"], done["checkpoint"]) == (True, 2)
 
 
-def test_another_type_of_state_ends_with_six(job, headrace):
+def test_state_type_conflict_exits_with_six(job, headrace):
     refused = headrace(f"state rename wake_ups --operator {OLD} --to numbers")
     assert (refused.exit_code, "does not fit 'numbers'" in refused.stderr) == (6, True)
 

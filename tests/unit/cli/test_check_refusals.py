@@ -47,7 +47,7 @@ def test_file_bindings_and_pipeline_are_listed_together(headrace, home, command)
     assert [start for start in starts if not any(line.startswith(start) for line in told)] == []
 
 
-def test_an_import_that_fails_is_one_problem(headrace, home):
+def test_failed_import_is_one_problem(headrace, home):
     (home / "demo_cli_pipeline.py").write_text("1 / 0\n")
     (home / "conf/jobs/demo.yaml").write_text(JOB + "run: {lease: 1s}\n")
     result = headrace("check demo")
@@ -88,7 +88,7 @@ def test_two_sinks_may_not_share_a_table(headrace, home):
         ("var/state/x/..", "sinks.more.path: the job's state, "),
     ],
 )
-def test_odd_spellings_of_places_are_seen_through(headrace, home, command, more, said):
+def test_equal_paths_spelled_differently_are_detected(headrace, home, command, more, said):
     (home / "link").symlink_to(home / "lake")
     text = JOB.replace("mode: merge}", f"mode: merge}}, more: {{path: '{more.format(home=home)}', mode: append}}")
     (home / "conf/jobs/demo.yaml").write_text(text)
@@ -101,7 +101,7 @@ def test_a_sink_may_not_lie_in_the_state(headrace, home):
     assert "sinks.board.path: this is in the folder of the job's state" in headrace("check demo").stderr
 
 
-def test_doctor_lists_the_same(headrace, home):
+def test_doctor_lists_the_same_refusals(headrace, home):
     (home / "demo_cli_pipeline.py").write_text(PIPELINE.replace('event_time="at"', 'event_time="tail"'))
     (finding,) = [f for f in findings(headrace("doctor --job demo --json")) if f[0] == "job demo"]
     assert finding[1] == "fail"

@@ -51,7 +51,7 @@ def test_a_job_that_could_run_passes(headrace, with_service):
     assert (result.exit_code, set(findings(result).values())) == (0, {"ok"})
 
 
-def test_a_sick_service_is_a_warning_unless_strict(headrace, with_service):
+def test_unhealthy_service_is_a_warning_unless_strict(headrace, with_service):
     with_service("/sick")
     gentle, strict = headrace("check --json"), headrace("check --json --strict")
     assert (gentle.exit_code, findings(gentle)["service weather"]) == (0, "warn")
@@ -74,7 +74,7 @@ def test_reports_show_no_query_of_a_service(headrace, home, service, command, he
     assert "explain" in command or f"{service}/" in result.stdout.replace("\n", "")
 
 
-def test_a_query_comes_behind_the_health_path(headrace, home, service):
+def test_health_path_precedes_the_query_of_url(headrace, home, service):
     with (home / "conf/jobs/demo.yaml").open("a") as file:
         file.write(f"services: {{weather: {{url: '{service}?token=hush', health: /health}}}}\n")
     assert findings(headrace("check --json"))["service weather"] == "ok"
@@ -100,7 +100,7 @@ def test_a_held_job_is_a_warning_unless_strict(headrace, state, at_nine):
     assert headrace("check --strict").exit_code == 1
 
 
-def test_a_lease_that_ran_out_is_free(headrace, state, at_nine):
+def test_expired_lease_counts_as_free(headrace, state, at_nine):
     state.hold(until=at_nine.now())
     assert findings(headrace("check --json --strict"))["lease"] == "ok"
 
@@ -176,12 +176,12 @@ def test_check_refuses_a_pyspark_that_does_not_fit(headrace, monkeypatch):
     assert "pyspark 3.5.1 is installed, and Delta's jars are made for Spark 4.2" in result.stdout
 
 
-def test_doctor_goes_on_after_a_broken_job(headrace, home):
+def test_doctor_continues_after_a_broken_job(headrace, home):
     (home / "conf/jobs/broken.yaml").write_text("job: broken\n")
     found = findings(headrace("doctor --json"))
     assert (found["job broken"], found["job demo"]) == ("fail", "ok")
 
 
-def test_a_full_disk_is_told(tmp_path, monkeypatch):
+def test_full_disk_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(_doctor.shutil, "disk_usage", lambda _: _doctor.shutil._ntuple_diskusage(10, 9, 1))
     assert _doctor._folder("state", tmp_path / "not" / "yet").outcome == "fail"

@@ -123,7 +123,7 @@ def test_restore_without_terminal_needs_confirmation_option(headrace, fake):
 
 
 @pytest.mark.parametrize("command", ["restore --yes --to 3", "savepoint before"])
-def test_a_deed_needs_a_reason(headrace, fake, command):
+def test_changing_commands_need_a_reason(headrace, fake, command):
     assert headrace(command).exit_code == 2
     assert fake.calls == []
 
@@ -135,7 +135,7 @@ def test_savepoint_and_compact_answer_with_their_checkpoint(headrace, fake):
     assert [call[0] for call in fake.calls] == ["savepoint", "compact"]
 
 
-def test_savepoint_says_what_it_does_not_keep(headrace, fake):
+def test_savepoint_output_warns_about_unkept_sinks(headrace, fake):
     told = " ".join(headrace("savepoint demo before --why upgrade").stdout.split())
     assert "Savepoints keep files of the state, and none of the sinks: a VACUUM of '" in told
 

@@ -47,7 +47,7 @@ def test_tables_fit_into_a_hundred_columns(headrace, state, command, monkeypatch
     assert max(map(len, result.stdout.splitlines())) <= 100
 
 
-def test_checkpoints_tell_what_savepoints_do_not_keep(headrace, state):
+def test_checkpoints_output_warns_about_unkept_sinks(headrace, state):
     assert "Savepoints keep files of the state, and none of the sinks" in headrace("checkpoints").stdout
     assert "Savepoints keep" not in headrace("checkpoints", "-n", "1").stdout
     assert "Savepoints keep" not in headrace("checkpoints", "--json").stdout
@@ -108,7 +108,7 @@ def test_limit_ignores_timers_left_out(headrace, cleaned_up):
     assert [row["key"] for row in json.loads(headrace("timers -n 1 --json").stdout)["timers"]] == ["N1"]
 
 
-def test_nothing_is_said_where_nothing_was_left_out(headrace, state):
+def test_complete_timer_list_has_no_omission_note(headrace, state):
     assert "left out" not in headrace("timers").stdout + headrace("state list").stdout
     assert json.loads(headrace("timers --json").stdout)["timers_left_out"] == 0
 
@@ -121,7 +121,7 @@ def test_the_only_job_need_not_be_named(headrace, state):
     assert headrace("state get N1").stdout == headrace("state get demo N1").stdout
 
 
-def test_several_jobs_must_be_told_apart(headrace, home):
+def test_job_argument_is_required_with_several_jobs(headrace, home):
     text = (home / "conf/jobs/demo.yaml").read_text()
     (home / "conf/jobs/twin.yaml").write_text(text.replace("job: demo", "job: twin"))
     result = headrace("timers")
@@ -145,7 +145,7 @@ def test_checkpoints_are_listed_newest_first(headrace, state):
     assert "savepoint before" in headrace("checkpoints").stdout
 
 
-def test_status_tells_who_holds_the_job(headrace, state, at_nine):
+def test_status_names_the_holder_of_the_job(headrace, state, at_nine):
     state.hold(until=at_nine.now() + 60_000)
     (job,) = json.loads(headrace("status --json").stdout)["jobs"]
     assert (job["checkpoint"], job["held_by"], job["held_until"]) == (4, "run-9", "2013-02-01T09:01:00Z")

@@ -41,7 +41,7 @@ def test_the_new_version_of_a_sink_is_shown(headrace, board, monkeypatch):
     assert "compacted as version" in headrace("compact --sinks").stdout
 
 
-def test_a_dry_run_is_of_sinks_alone(headrace, home):
+def test_dry_run_option_needs_sinks_option(headrace, home):
     result = headrace("compact --dry-run")
     assert result.exit_code == 2
     assert "--dry-run needs --sinks" in result.output

@@ -70,13 +70,13 @@ def test_json_has_counts_and_rows(headrace, state):
         ("diff demo --from 2012-01-01", "no checkpoint at 2012-01-01"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(headrace, state, words, said):
+def test_incomparable_checkpoints_are_refused(headrace, state, words, said):
     result = headrace(words)
     assert result.exit_code == 2
     assert said in result.stderr
 
 
-def test_a_restore_marks_what_it_left_behind(headrace, state):
+def test_checkpoints_command_marks_lines_left_by_restore(headrace, state):
     assert "line" not in headrace("checkpoints demo").stdout
     state.commit(Kind.RESTORE, restored_from=1)
     lines = [line.split()[:3] for line in headrace("checkpoints demo").stdout.splitlines()]

@@ -15,7 +15,7 @@ def test_dry_run_lists_and_changes_nothing(headrace, state):
     assert (state.folder / "keyed_state").exists()
 
 
-def test_drop_deletes_the_folder_and_names_what_stays(headrace, state, home):
+def test_drop_deletes_folder_and_lists_remaining_sinks(headrace, state, home):
     done = headrace("drop", "demo", "--apply", "--why", "not needed")
     told = " ".join(done.stdout.split())
     assert f"demo: {state.folder} is deleted." in told
@@ -25,7 +25,7 @@ def test_drop_deletes_the_folder_and_names_what_stays(headrace, state, home):
     assert (home / "conf/jobs/demo.yaml").exists()
 
 
-def test_machines_get_one_document(headrace, state):
+def test_json_output_is_one_document(headrace, state):
     planned = json.loads(headrace("drop demo --sinks --json").stdout)
     assert (planned["applied"], planned["sinks"][0]["deleted"]) == (False, False)
     assert "was never written by job 'demo'" in planned["sinks"][0]["refusal"]
@@ -34,11 +34,11 @@ def test_machines_get_one_document(headrace, state):
     assert (done["applied"], done["deleted"]) == (True, {})
 
 
-def test_sink_of_somebody_else_ends_with_ten(headrace, state):
+def test_sink_of_another_job_exits_with_ten(headrace, state):
     refused = headrace("drop", "demo", "--sinks", "--apply", "--why", "not needed")
     assert (refused.exit_code, "Nothing was deleted" in refused.stderr) == (10, True)
     assert state.folder.exists()
 
 
-def test_job_that_stored_nothing_ends_with_two(headrace):
+def test_job_without_stored_tables_exits_with_two(headrace):
     assert headrace("drop demo").exit_code == 2

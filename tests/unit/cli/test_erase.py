@@ -45,7 +45,7 @@ def last_checkpoint():
     return json.loads(headrace("checkpoints --json").output)["total"] - 1
 
 
-def test_dry_run_says_what_there_is(job):
+def test_dry_run_lists_the_rows_of_the_key(job):
     result = headrace("erase anna")
     assert result.exit_code == 0
     told = " ".join(result.output.split())
@@ -98,7 +98,7 @@ def test_purge_leaves_nothing_behind(job):
     assert [headrace(f"state get bob --at {at}").exit_code for at in (1, 2, 3, 8)] == [0, 8, 8, 0]
 
 
-def test_erasure_says_what_is_left(job):
+def test_erasure_reports_the_remaining_mentions(job):
     result = applied()
     told = " ".join(result.output.split())
     assert "erased 7 rows, as checkpoint 5" in told
@@ -107,7 +107,7 @@ def test_erasure_says_what_is_left(job):
     assert last_checkpoint() == 5
 
 
-def test_restore_of_an_erased_key_asks_for_more(job):
+def test_restore_of_erased_key_needs_an_option(job):
     assert applied().exit_code == 0
     refused = headrace("restore purchases --to 2 --why x --yes")
     assert refused.exit_code == 2

@@ -38,7 +38,7 @@ def test_errors_for_machines_are_one_object_on_stdout(headrace, monkeypatch):
     assert (result.exit_code, result.stderr) == (8, "")
 
 
-def test_anything_else_is_a_bug_with_its_traceback(headrace, monkeypatch):
+def test_unknown_exception_is_reported_with_traceback(headrace, monkeypatch):
     raising(monkeypatch, ZeroDivisionError("oh"))
     result = headrace("checkpoints --json")
     assert (result.exit_code, json.loads(result.stdout)["error"]) == (70, "EngineBug")

@@ -65,7 +65,7 @@ def joins(headrace):
     return {stage["operators"][0]["operator"]: stage["operators"][0] for stage in stages}
 
 
-def test_json_says_what_an_interval_join_keeps(joins):
+def test_json_lists_state_of_an_interval_join(joins):
     week = joins["week"]
     assert week["kind"] == "join"
     assert week["join"] == "interval, inner, 0 to 8d"
@@ -75,7 +75,7 @@ def test_json_says_what_an_interval_join_keeps(joins):
     assert week["state_freed"] == "when the watermark has passed a record by that long at most"
 
 
-def test_json_says_what_an_outer_interval_join_keeps(joins):
+def test_json_lists_state_of_outer_interval_join(joins):
     near = joins["near"]
     assert near["join"] == "interval, full, -2h to 2h"
     assert near["state_kept"] == (
@@ -84,7 +84,7 @@ def test_json_says_what_an_outer_interval_join_keeps(joins):
     )
 
 
-def test_json_says_what_a_regular_join_keeps(joins):
+def test_json_lists_state_of_a_regular_join(joins):
     outer, inner = joins["outer"], joins["inner"]
     assert (outer["join"], inner["join"]) == ("regular, left", "regular, inner")
     assert (outer["emits"], inner["emits"]) == ("+I and -D", "the row kinds of its inputs")

@@ -26,18 +26,18 @@ def explained(mode="merge", **options):
     return _DETAILS[type(operator)](config, operator, "board")
 
 
-def test_explain_says_that_history_is_not_needed():
+def test_explain_shows_an_unneeded_history():
     told = explained(upsert_key=("key",))
     assert told["history"].startswith("not needed: the upsert key is the primary key")
     assert told["strategy"] is None
 
 
-def test_one_that_is_forced_says_so():
+def test_forced_materializer_is_shown_as_forced():
     assert explained(upsert_key=("key",), force=True)["history"].startswith("kept because of force=True")
 
 
 @pytest.mark.parametrize("more", [{}, {"on_conflict": OnConflict.ERROR}, {"upsert_key": ("key", "part")}])
-def test_one_that_is_needed_is_kept(more):
+def test_needed_materializer_is_shown_as_kept(more):
     assert explained(**more)["history"] == "kept"
 
 
@@ -46,7 +46,7 @@ def test_merge_sink_always_gets_net_change():
     assert explained("append", emit=Emit.EVERY_CHANGE)["emit"] == "every_change"
 
 
-def test_strategy_thresholds_ttl_and_policy_are_told():
+def test_explain_shows_strategy_thresholds_ttl_and_policy():
     told = explained(strategy=Strategy.ADAPTIVE, ttl=StateTtl(timedelta(hours=2)), on_conflict=OnConflict.DO_NOTHING)
     assert (told["strategy"], told["thresholds"], told["ttl"], told["on_conflict"]) == (
         "adaptive",

@@ -66,7 +66,7 @@ def operators(home, headrace):
     sys.modules.pop("shops_pipeline", None)
 
 
-def test_json_says_what_operators_keep(operators):
+def test_json_lists_the_state_of_operators(operators):
     best, worst, hourly = operators["best"], operators["worst"], operators["hourly"]
     assert (best["kind"], best["ranks"]) == ("top n", "the first 3 by 'cents', largest first")
     assert best["state_kept"] == "a row for each key, with its first 3 records"
@@ -81,7 +81,7 @@ def test_json_says_what_operators_keep(operators):
     assert hourly["records_kept"] == "3 records for each slice or session"
 
 
-def test_json_says_what_joins_keep(operators):
+def test_json_lists_the_state_of_joins(operators):
     first, as_of, both = operators["first"], operators["as_of"], operators["both"]
     assert first["state_freed"] == "when its state_ttl of 8h is over"
     assert (first["kind"], first["emits"]) == ("first by event time", "when the watermark reaches it")

@@ -106,7 +106,7 @@ def test_key_without_history_gets_hint(headrace, histories):
     assert (told.exit_code, "headrace history demo --largest" in told.stdout) == (0, True)
 
 
-def test_the_largest_come_first(headrace, histories):
+def test_largest_histories_come_first(headrace, histories):
     found = json.loads(headrace("history --largest --json").stdout)["histories"]
     assert [(one["key"], one["rows"]) for one in found[:2]] == [("N7", 4), ("N1", 1)]
     assert "N7" in headrace("history demo --largest -n 1").stdout

@@ -61,13 +61,13 @@ def test_each_row_shows_one_checkpoint_at_most(drawn):
 
 
 @given(trees())
-def test_line_of_the_head_is_at_the_left(drawn):
+def test_line_of_current_checkpoint_is_leftmost(drawn):
     nodes, head = drawn
     (row,) = (row for row in graph_rows(nodes, head) if row.node is not None and row.node.name == head)
     assert row.lanes[0] in {"*", "x"}
 
 
-def test_cells_that_do_not_fit_stand_below():
+def test_wide_cells_move_to_the_next_line():
     row = GraphRow("| *", "| |")
     cells = ["12", "batch", "a note that goes on for a while"]
     assert [*graph_lines(("id", "kind", "note"), [(row, cells)], 24)] == [

@@ -38,7 +38,7 @@ def unwrapped(text):
     return " ".join(text.split())
 
 
-def test_agreement_is_said(headrace, job):
+def test_consistent_job_is_reported_as_consistent(headrace, job):
     result = headrace("reconcile purchases")
     assert result.exit_code == 0
     assert "purchases: job and sinks agree, nothing to do." in result.stdout
@@ -68,7 +68,7 @@ def test_dry_run_shows_and_changes_nothing(headrace, gone_sink):
     assert f"lake/{REMINDERS}" not in gone_sink.disk.tables
 
 
-def test_apply_brings_both_together(headrace, gone_sink):
+def test_apply_reconciles_job_and_sinks(headrace, gone_sink):
     result = headrace("reconcile", "purchases", "--apply", "--why", "the lake was cleaned up", "--run-id", "mine")
     assert result.exit_code == 0, result.stderr
     assert "are at checkpoint 0 again, as checkpoint 3." in unwrapped(result.stdout)
@@ -103,7 +103,7 @@ def test_json_has_plan_and_outcome(headrace, gone_sink):
 
 
 @pytest.mark.parametrize("words", ["", " --apply --why test"])
-def test_refusal_shows_sinks_and_ways(headrace, lost_folder, words):
+def test_refusal_lists_sinks_and_ways_out(headrace, lost_folder, words):
     result = headrace(f"reconcile purchases{words}")
     assert result.exit_code == 10
     assert "ahead: the job" in unwrapped(result.stdout)

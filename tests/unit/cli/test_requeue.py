@@ -26,7 +26,7 @@ def said(result):
     return " ".join(result.stdout.split())
 
 
-def test_requeue_says_what_waits(headrace, job):
+def test_requeue_reports_the_waiting_rows(headrace, job):
     result = headrace("quarantine", "shops", "--requeue", "--source", "rows", "--why", "mended")
     assert said(result) == (
         "shops: 2 rows and 1 whole file left the quarantine, as of checkpoint 2; the next run takes them in first"

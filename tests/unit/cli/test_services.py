@@ -23,15 +23,15 @@ def test_capacity_estimate_equals_example_of_flip():
 
 
 @pytest.mark.parametrize("made", [{}, {"elements": 5}, {"busy_ms": 5}])
-def test_without_measures_there_is_no_estimate(made):
+def test_estimate_without_measurements_is_none(made):
     assert capacity_for_retries(made) is None
 
 
-def test_without_retries_they_take_nothing():
+def test_estimate_without_retries_adds_no_capacity():
     assert capacity_for_retries({"elements": 10, "busy_ms": 100})["capacity"] == 0
 
 
-def test_status_says_how_services_did_and_what_waits(headrace, state):
+def test_status_shows_service_results_and_waiting_elements(headrace, state):
     made = {**MADE, "p50_ms": 5.0, "p95_ms": 9.5, "p99_ms": 20.0, "breaker": "open", "parked": 7}
     waits = {"events": SourceOffset(pending=1234, due=START + 3 * HOUR)}
     state.commit(Kind.BATCH, metrics={"services": {"weather": made}}, offsets=waits)

@@ -29,7 +29,7 @@ def setting(home, monkeypatch):
     return fetched
 
 
-def test_setup_fetches_what_is_missing(headrace, setting):
+def test_setup_fetches_missing_jars(headrace, setting):
     result = headrace("setup")
     assert (result.exit_code, setting) == (0, ["delta"])
     assert "java        21 in java\n" in result.stdout

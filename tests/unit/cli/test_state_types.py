@@ -66,7 +66,7 @@ def test_state_from_before_types_were_recorded_has_none(headrace, state):
     assert {(row["type"], row["kind"]) for row in found} == {(None, None), (None, "timers")}
 
 
-def test_check_says_that_all_fits(headrace, recorded):
+def test_check_confirms_compatible_state_types(headrace, recorded):
     recorded()
     found = findings(headrace("check demo --json"))
     assert found["state"] == ("ok", "2 declared, and all stored values fit", "")

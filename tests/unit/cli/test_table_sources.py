@@ -56,7 +56,7 @@ def test_check_refuses_a_table_that_does_not_fit(table_job, columns, detail):
     assert re.search(detail, found)
 
 
-def test_check_wants_the_change_feed_enabled(table_job, home):
+def test_check_requires_the_change_feed(table_job, home):
     by_changes = PIPELINE.replace('event_time="at")', 'event_time="at", row_kind="_change_type")')
     headrace = table_job(COLUMNS, ", change_feed: true", by_changes)
     assert "ALTER TABLE" in finding(headrace("check demo --json"))[1]
@@ -64,7 +64,7 @@ def test_check_wants_the_change_feed_enabled(table_job, home):
     assert finding(headrace("check demo --json"))[0] == "ok"
 
 
-def test_explain_says_what_is_read(table_job):
+def test_explain_shows_the_source_table(table_job):
     result = table_job(COLUMNS, ", start: snapshot, skip_versions: 3-4")("explain demo")
     text = " ".join(result.stdout.replace("│", "").split())
     assert "rows appended to the Delta table" in text
@@ -79,7 +79,7 @@ def test_a_source_table_is_no_sink(table_job, home):
     assert (result.exit_code, "source 'events' reads this folder" in result.stderr) == (2, True)
 
 
-def test_a_damaged_log_is_a_finding(table_job, home):
+def test_damaged_log_is_listed_as_a_problem(table_job, home):
     headrace = table_job(COLUMNS)
     shutil.rmtree(home / "orders" / "_delta_log")
     assert finding(headrace("check demo --json"))[0] == "fail"

@@ -58,7 +58,7 @@ def test_no_word_is_broken_at_any_width(made, width):
 
 
 @given(tables(), WIDTHS)
-def test_only_a_long_word_is_wider(made, width):
+def test_only_a_long_word_exceeds_the_width(made, width):
     columns, rows = made
     for line in table(columns, rows).lines(width):
         last = line.split()[-1:] or [""]
@@ -66,7 +66,7 @@ def test_only_a_long_word_is_wider(made, width):
 
 
 @given(tables(), WIDTHS)
-def test_every_word_of_a_cell_is_there(made, width):
+def test_every_word_of_a_cell_is_shown(made, width):
     columns, rows = made
     rest = [at for at, name in enumerate(columns) if name != "run"]
     lines = words(" ".join(table(columns, rows).lines(width)))
@@ -106,7 +106,7 @@ def test_different_runs_never_look_the_same():
         ("no JSON: 1359608400000", "no JSON: 1359608400000"),
     ],
 )
-def test_times_within_stored_values_are_told(stored, expected):
+def test_times_within_stored_values_are_readable(stored, expected):
     assert shown_stored(stored) == expected
 
 
@@ -128,7 +128,7 @@ def test_moments_within_values_are_in_utc():
     assert shown(value) == '{"leg": [{"at": "2013-01-31T05:00:00Z"}], "gap": "1.50"}'
 
 
-def test_data_does_not_steer_the_terminal():
+def test_data_cannot_send_terminal_control_codes():
     assert shown("a\x1b[2Jb\rc\td") == "a\\x1b[2Jb\\x0dc d"
 
 
@@ -176,7 +176,7 @@ def test_commands_break_no_word_at_any_width(headrace, wide, monkeypatch, comman
 
 
 @pytest.mark.parametrize("command", ["checkpoints", "state scan", "sql demo"])
-def test_piped_output_is_as_wide_as_it_is(headrace, wide, monkeypatch, command):
+def test_piped_output_is_not_wrapped(headrace, wide, monkeypatch, command):
     arguments = [*command.split(), *([QUERY] if command.startswith("sql") else [])]
     monkeypatch.delenv("COLUMNS", raising=False)
     piped = headrace(*arguments).stdout

@@ -39,7 +39,7 @@ def later(state):
 # ------------------------------------------------------------------------------------------------------- hiding
 
 
-def test_the_dead_are_hidden_unless_asked_for(headrace, later):
+def test_expired_entries_are_hidden_by_default(headrace, later):
     assert live(headrace) == ["N4"]
     found = answer(headrace("state scan --with-expired --json"))["entries"]
     assert [(row["key"], row["expired"], row["expires_at"]) for row in found] == [
@@ -48,7 +48,7 @@ def test_the_dead_are_hidden_unless_asked_for(headrace, later):
     ]
 
 
-def test_what_counts_is_the_ttl_declared_now(headrace, later, home):
+def test_currently_declared_ttl_decides_expiry(headrace, later, home):
     pipeline(home, "StateTtl(timedelta(hours=21))")
     assert live(headrace) == ["N1", "N4"]
     (row,) = answer(headrace("state get N1 --operator legs --json"))["entries"]
@@ -61,7 +61,7 @@ def test_without_a_ttl_nothing_is_hidden(headrace, later, home):
     assert [(row["expired"], row["expires_at"]) for row in found] == [(False, None), (False, None)]
 
 
-def test_an_entry_with_a_life_of_its_own(headrace, later):
+def test_entry_with_its_own_ttl_is_shown(headrace, later):
     later.add("keyed_state", [entry("N1", '"own"', 6, expires=12 * HOUR) | {"ttl_ms": 25 * HOUR}])
     later.commit(Kind.BATCH)
     assert live(headrace) == ["N1", "N4"]
@@ -119,7 +119,7 @@ def test_expired_lists_entries_without_values(headrace, later):
     assert "LAX" not in headrace("state expired --json").stdout
 
 
-def test_expired_tells_when_the_bytes_are_gone(headrace, later):
+def test_expired_shows_when_bytes_are_removed(headrace, later):
     later.commit(Kind.COMPACTION, metrics={"expired": 3})
     found = answer(headrace("state expired --json"))
     assert found["savepoints"] == ["before"]
@@ -132,7 +132,7 @@ def test_expired_tells_when_the_bytes_are_gone(headrace, later):
     assert "before" in told
 
 
-def test_expired_says_so_when_there_is_nothing(headrace, state):
+def test_expired_reports_an_empty_result(headrace, state):
     assert "nothing that has expired is stored" in headrace("state expired").stdout
     assert answer(headrace("state expired --json"))["states"] == []
 
@@ -141,7 +141,7 @@ def test_expired_says_so_when_there_is_nothing(headrace, state):
     ("ttl", "goes", "comes_back"),
     [("12h", 0, 0), ("1h", 1, 0), ("2h", 1, 0), ("2h1ms", 0, 0), ("20h", 0, 0), ("20h1ms", 0, 1), ("off", 0, 1)],
 )
-def test_another_ttl_is_tried_dry(headrace, later, ttl, goes, comes_back):
+def test_dry_run_tries_another_ttl(headrace, later, ttl, goes, comes_back):
     before = len(later.log.checkpoints)
     found = answer(headrace("state", "expired", "--state", "last_leg", "--ttl", ttl, "--json"))
     assert (found["entries"], found["keys"]) == (1, 1)
@@ -154,7 +154,7 @@ def test_another_ttl_is_tried_dry(headrace, later, ttl, goes, comes_back):
     assert len(later.log.checkpoints) == before
 
 
-def test_switching_ttl_on_takes_nothing_at_once(headrace, later, home):
+def test_enabling_ttl_expires_nothing_at_once(headrace, later, home):
     pipeline(home, "None")
     later.commit(Kind.BATCH, state_ttl=TtlHistory(declared={"legs.last_leg": "off"}))
     result = headrace("state expired --state last_leg --ttl 1ms")
@@ -183,12 +183,12 @@ def told(headrace, key="N1"):
     return [(row["checkpoint_id"], row["what"]) for row in answer(headrace(f"state history {key} --json"))["changes"]]
 
 
-def test_a_history_tells_what_each_change_did(headrace, later):
+def test_history_describes_each_change(headrace, later):
     assert told(headrace, "N2") == [(1, "written"), (2, "removed")]
     assert told(headrace) == [(1, "written"), (2, "changed"), (None, "expired, and still stored")]
 
 
-def test_a_read_that_renews_is_told_apart(headrace, state):
+def test_history_distinguishes_renewing_reads_from_writes(headrace, state):
     state.add("keyed_state", [entry("N1", '"LAX-SFO"', 5, expires=15 * HOUR)])
     state.commit(Kind.BATCH)
     assert told(headrace)[-1] == (5, "renewed")

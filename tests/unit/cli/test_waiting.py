@@ -59,7 +59,7 @@ def test_retries_lists_next_attempt_first(headrace, delayed):
     assert rows[0]["next_attempt"] < rows[1]["next_attempt"]
 
 
-def test_who_is_done_is_not_listed(headrace, delayed):
+def test_finished_elements_are_not_listed(headrace, delayed):
     assert [row["key"] for row in told(headrace, "retries")["waiting"]] == [7]
 
 
@@ -69,7 +69,7 @@ def test_list_ends_with_line_for_each_operator(headrace, delayed):
     assert "most_attempts" in said
 
 
-def test_requests_lists_everything_that_is_not_done(headrace, delayed):
+def test_requests_lists_all_unfinished_elements(headrace, delayed):
     rows = told(headrace, "requests")["requests"]
     assert [(row["operator"], row["status"]) for row in rows] == [
         ("legs", "held"),
@@ -80,6 +80,6 @@ def test_requests_lists_everything_that_is_not_done(headrace, delayed):
     assert [row["operator"] for row in told(headrace, "requests", "--operator", "legs")["requests"]] == ["legs"]
 
 
-def test_a_job_in_which_nothing_waits_says_so(headrace, state):
+def test_commands_report_zero_waiting_elements(headrace, state):
     assert "0 waiting" in headrace("retries").stdout
     assert "0 requests" in headrace("requests").stdout

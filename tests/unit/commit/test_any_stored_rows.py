@@ -124,7 +124,7 @@ def test_readers_answer_or_name_the_damage(shop, damages, commands, view):
 
 @examples(8)
 @given(damages=st.lists(damages(), min_size=1, max_size=2), backend=st.sampled_from(["rocksdb", "delta"]))
-def test_a_run_goes_on_or_names_the_damage(shop, damages, backend):
+def test_run_continues_or_names_the_damage(shop, damages, backend):
     shop.whole()
     for each in damages:
         damage(shop, *each)
@@ -154,7 +154,7 @@ ACTS = [
 
 @examples(8)
 @given(damages=st.lists(damages(), min_size=1, max_size=2), act=st.sampled_from(ACTS))
-def test_a_change_is_made_or_refused(shop, damages, act):
+def test_command_succeeds_or_refuses_damaged_rows(shop, damages, act):
     shop.whole()
     for each in damages:
         damage(shop, *each)

@@ -27,10 +27,10 @@ def test_note_names_the_interval(one, other):
 
 
 @pytest.mark.parametrize("note", [None, "another rule", "backfill of this to that"])
-def test_other_notes_are_of_no_backfill(note):
+def test_other_notes_belong_to_no_backfill(note):
     assert asked_of(noted(note)) is None
 
 
-def test_name_has_times_where_they_matter():
+def test_name_has_times_only_if_needed():
     assert default_name(Interval(0, 2 * DAY)) == "backfill_19700101_19700103"
     assert default_name(Interval(0, DAY // 2)) == "backfill_19700101t000000_19700101t120000"

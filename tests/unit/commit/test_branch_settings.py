@@ -58,7 +58,7 @@ def test_later_settings_replace_earlier_ones(job):
     assert recorded(job).run_id == "run-2", "a run with the same settings records nothing"
 
 
-def test_branch_with_other_input_reads_that(job):
+def test_branch_with_overridden_input_reads_it(job):
     forked(job, sources__orders__path="input/corrected")
     job.feed(("cyd", 7))
     (job.harness.folder / "input" / "orders").rename(job.harness.folder / "input" / "corrected")
@@ -88,7 +88,7 @@ def test_bad_settings_make_no_branch(job, settings, message):
     assert not Branches(job.config).open
 
 
-def test_settings_that_fit_no_more_name_the_branch(job):
+def test_outdated_settings_error_names_the_branch(job):
     forked(job, sources__orders__interval="'%Y'")
     change(job, job={"sources": {"orders": {"format": "delta"}}})
     with pytest.raises(ConfigError, match="branch 'other' has settings of its own .* headrace branch drop shop other"):

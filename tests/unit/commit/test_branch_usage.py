@@ -41,7 +41,7 @@ def test_young_branch_holds_nothing_back(job):
     assert usage.own.size
 
 
-def test_held_back_files_go_without_the_branch(job):
+def test_dropping_branch_releases_held_back_files(job):
     fork(job.config, "other", None, "somebody")
     go_on(job)
     with after_retention(job.config):
@@ -54,7 +54,7 @@ def test_held_back_files_go_without_the_branch(job):
     assert usage.held_back.size > 0
 
 
-def test_branches_of_one_fork_hold_back_the_same(job):
+def test_branches_of_one_fork_share_their_files(job):
     for name in ("one", "two"):
         fork(job.config, name, 1, "somebody")
     go_on(job)

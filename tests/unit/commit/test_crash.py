@@ -84,7 +84,7 @@ KILLED = pytest.mark.parametrize(
 
 @KILLED
 @pytest.mark.parametrize("power", ["power fails", pytest.param("power fails later", marks=pytest.mark.slow)])
-def test_killed_step_is_whole_or_undone(memory_job, clock, contents, name, power):
+def test_killed_step_is_complete_or_undone(memory_job, clock, contents, name, power):
     job, step, outcomes = memory_job, STEPS[name], set()
     before = play(job, clock, step - 1)
     if name == "vacuum":
@@ -141,7 +141,7 @@ def test_second_crash_during_recovery_does_no_harm(memory_job, clock, contents):
         before.bring_back()
 
 
-def test_refused_commits_are_made_up_for(memory_job, clock, contents):
+def test_next_run_repeats_refused_commits(memory_job, clock, contents):
     """The disk refuses one commit, and takes those after it: as a network does."""
     job, step, places = memory_job, STEPS["batch"], []
     before = play(job, clock, step - 1)
@@ -177,7 +177,7 @@ def refused_at(disk, place, visit):
         yield
 
 
-def test_all_places_of_commits_are_reached(memory_job, clock):
+def test_crash_points_cover_every_commit(memory_job, clock):
     """Other tests reach the others: of runs, of requeues (`tests/unit/spark/test_requeue_crashes.py`), and of what their names say."""
     job, places = memory_job, []
     with places_of(job.disk, places):
@@ -199,7 +199,7 @@ def test_all_places_of_commits_are_reached(memory_job, clock):
 
 
 @pytest.mark.parametrize("place", ["migration.before", "migration.prepared", "commit.before", "commit.after"])
-def test_killed_migration_goes_on_later(memory_job, monkeypatch, place):
+def test_killed_migration_continues_in_next_run(memory_job, monkeypatch, place):
     job = memory_job
     with monkeypatch.context() as patched:
         patched.setattr("headrace.commit.protocol.FORMAT_VERSION", 1)

@@ -66,7 +66,7 @@ def test_a_null_stops_the_run(shop, table, column, backend):
 
 
 @pytest.mark.parametrize(("table", "column", "value"), GARBAGE)
-def test_a_value_no_column_has_stops_the_run(shop, table, column, value):
+def test_value_impossible_for_its_column_stops_run(shop, table, column, value):
     change(shop, table, column, value)
     with pytest.raises(
         StorageError,
@@ -88,7 +88,7 @@ def test_readers_leave_no_damaged_row_out(shop, command, column):
 @pytest.mark.parametrize("column", ["deleted", "state"])
 @pytest.mark.parametrize("words", ["state get shop a", "state history shop a", "state list shop"])
 @pytest.mark.parametrize("place", [None, "damaged-rows"], ids=["local", "memory"])
-def test_no_reader_shows_less_without_a_word(place, monkeypatch, words, column):
+def test_readers_report_rows_they_cannot_show(place, monkeypatch, words, column):
     job = damaged_job(place)
     job.whole()
     monkeypatch.setenv("HEADRACE_HOME", str(job.harness.folder))

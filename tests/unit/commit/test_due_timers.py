@@ -56,12 +56,12 @@ def test_fired_or_deleted_timer_is_not_due(job):
     assert [job.is_due(now) for now in (1_999, 2_000)] == [False, True]
 
 
-def test_cleanup_counts_as_well(job):
+def test_due_cleanup_timer_makes_work_due(job):
     job.commit((Timer(1_000, A, PROCESSING_TIME_CLEANUP), True))
     assert [job.is_due(now) for now in (999, 1_000)] == [False, True]
 
 
-def test_what_has_fired_is_not_read_again(job):
+def test_fired_timer_files_are_not_read_again(job):
     job.commit((Timer(1_000, A, PROCESSING_TIME), True), alarms=1_000, numbers=3_000)
     assert not job.is_due(2_000)
     assert BetweenTimes("timestamp", 1_000, 2_000) in conditions_of_due(job.opened, ["alarms", "numbers"], 2_000)

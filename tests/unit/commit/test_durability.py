@@ -49,7 +49,7 @@ def lost(disk, part):
 
 
 @pytest.mark.parametrize(("sink", "part"), [(BOARD, "outputs/lines_by_item/2-"), (REMINDERS, "lake/reminders/2-")])
-def test_publishing_misses_staged_files(memory_job, sink, part):
+def test_publishing_without_staged_files_is_refused(memory_job, sink, part):
     job = memory_job
     job.run("ann")
     version = job.sink(sink).version
@@ -66,7 +66,7 @@ def test_publishing_misses_staged_files(memory_job, sink, part):
 
 
 @pytest.mark.parametrize("sink", [BOARD, REMINDERS])
-def test_publishing_goes_on_when_files_return(memory_job, sink):
+def test_publishing_continues_when_files_return(memory_job, sink):
     job = memory_job
     job.run("ann")
     with killed_at(job.disk, "commit.after"), job.open() as opened:
@@ -120,7 +120,7 @@ def test_merge_through_spark_survives(spark_job):
     assert job.sink_rows(BOARD, "customer") == ["ann"]
 
 
-def test_next_run_syncs_what_a_dead_one_merged(spark_job):
+def test_next_run_syncs_merge_of_dead_run(spark_job):
     job = spark_job
     with killed_at(job.disk, "sync lake/lines_by_item", 3), job.open(writers=SparkWriters(merge=job.merge)) as opened:
         commit_batch(opened, "ann")
@@ -162,7 +162,7 @@ def unheard(disk, table):
     disk.acknowledge = before
 
 
-def test_merge_that_landed_unheard_survives(memory_job):
+def test_unacknowledged_merge_survives(memory_job):
     job = memory_job
     with job.open() as opened:
         with unheard(job.disk, "lake/lines_by_item"):
@@ -225,7 +225,7 @@ def test_commits_are_synced_in_order(disk_config, synced):
     assert synced.index(row) < places[2]
 
 
-def test_new_folders_are_synced_in_theirs(tmp_path, synced):
+def test_new_folders_are_synced_in_parent_folders(tmp_path, synced):
     make_folder(f"{tmp_path}/a/b")
     assert {*synced} == {str(tmp_path), f"{tmp_path}/a"}
     make_folder(f"{tmp_path}/a/b")

@@ -37,13 +37,13 @@ ERASED = line(
 
 
 @given(st.sets(st.integers(0, 40)))
-def test_ranges_hold_just_their_ids(ids):
+def test_ranges_contain_exactly_their_ids(ids):
     ranges = id_ranges(ids)
     assert ids_of(ranges) == ids
     assert all(second[0] > first[1] + 1 for first, second in pairwise(ranges))
 
 
-def test_erasures_and_purges_are_told_apart():
+def test_log_distinguishes_erasures_from_purges():
     assert (erased_ids(ERASED), purged_ids(ERASED)) == ({1, 2}, {2})
     with pytest.raises(ConfigError, match="checkpoint 3 erased .request 17."):
         refuse_erased("job", ERASED, 1, brings_back=False)

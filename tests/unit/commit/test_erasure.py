@@ -53,7 +53,7 @@ def without(changes, key):
     return {table: [row for row in rows if row["key"] != key] for table, rows in changes.items()}
 
 
-def test_erases_rows_of_all_tables(job):
+def test_erasure_removes_rows_of_all_tables(job):
     before = changes_of(job.config)
     made = erase(job.config, "dpo", ANNA, why=WHY).checkpoint
     assert (made.kind, made.note, made.metrics) == (Kind.ERASURE, WHY, {"rows_erased": 8})
@@ -83,13 +83,13 @@ def test_erasing_twice_does_nothing_more(job):
     assert job.last.checkpoint_id == 4
 
 
-def test_erases_of_one_operator_alone(job):
+def test_erasure_can_select_one_operator(job):
     erase(job.config, "dpo", ErasedKey("anna", operator="lines"), why=WHY)
     found = find_key(job.config, ANNA)
     assert {each.operator for each in found.rows} == {"customers", "ask", "purchases"}
 
 
-def test_removes_key_that_only_old_versions_have(job):
+def test_erasure_removes_keys_only_in_old_versions(job):
     with job.open() as opened:
         rows = {name: [] for name in STATE_TABLES}
         versions = {name: opened.replace_table(name, its) for name, its in rows.items()}
@@ -101,7 +101,7 @@ def test_removes_key_that_only_old_versions_have(job):
 
 
 @pytest.mark.parametrize("key", ["null", " null ", "", " "])
-def test_nobodys_key_is_refused(key):
+def test_empty_key_is_refused(key):
     with pytest.raises(ConfigError, match="cannot be erased"):
         ErasedKey(key)
 
@@ -195,7 +195,7 @@ MENTIONING = {
 }
 
 
-def test_mentions_are_told_and_left(memory_job):
+def test_mentions_are_reported_but_not_erased(memory_job):
     with memory_job.open() as opened:
         commit_rows(opened, MENTIONING)
     found = find_key(memory_job.config, ANNA)
@@ -249,7 +249,7 @@ def test_mention_in_a_late_change_erases_the_entry(memory_job):
         ("line\nbreak", "line\nbreak"),
     ],
 )
-def test_finds_keys_as_people_write_them(memory_job, key, stored):
+def test_keys_are_found_in_written_forms(memory_job, key, stored):
     with memory_job.open() as opened:
         commit_rows(opened, rows_of_all_tables(stored, "x"))
         commit_rows(opened, {KEYED_STATE: [state("other", "1")], QUARANTINE: [quarantined('{"by":"axb*c"}')]})
@@ -258,7 +258,7 @@ def test_finds_keys_as_people_write_them(memory_job, key, stored):
 
 
 @pytest.mark.parametrize("key", ['""', "-", '" "', "[]"])
-def test_keys_that_are_everywhere_are_no_mentions(memory_job, key):
+def test_very_common_keys_are_not_reported_as_mentions(memory_job, key):
     with memory_job.open() as opened:
         commit_rows(opened, {QUARANTINE: [quarantined('{"a": "", "b": " - ", "c": true, "d": [" "]}')]})
     assert find_key(memory_job.config, with_mentions(key)).rows == []
@@ -266,7 +266,7 @@ def test_keys_that_are_everywhere_are_no_mentions(memory_job, key):
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("purge", [False, True])
-def test_erasure_can_die_anywhere(job, place, purge):
+def test_erasure_survives_a_crash_at_any_step(job, place, purge):
     kept = without(changes_of(job.config), '"anna"')
     with killed_at(job.disk, place):
         erase(job.config, "dies", ANNA, why=WHY, purge=purge)
@@ -283,7 +283,7 @@ def test_erasure_can_die_anywhere(job, place, purge):
     assert find_key(job.config, ANNA).rows == []
 
 
-def test_purged_checkpoint_says_why_it_is_gone(job):
+def test_purged_checkpoint_error_names_the_purge(job):
     erase(job.config, "dpo", ANNA, why=WHY, purge=True)
     with pytest.raises(StorageError, match="checkpoint 2 can no longer be read or restored.*request 17"):
         restore(job.config, 2, "oops", "run", brings_back_erased=True)
@@ -298,7 +298,7 @@ BATCHES = st.lists(
 
 @settings(max_examples=25, deadline=None)
 @given(BATCHES, st.booleans())
-def test_others_are_as_if_it_never_was(batches, purge):
+def test_other_keys_equal_job_without_erased_key(batches, purge):
     with_her, without_her = MemoryJob("with"), MemoryJob("without")
     try:
         take_in(with_her, batches)

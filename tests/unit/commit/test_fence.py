@@ -35,7 +35,7 @@ def table_of(job, name):
     return job.disk.tables[f"state/purchases/{name}"]
 
 
-def test_fence_undoes_what_no_checkpoint_names(half_prepared):
+def test_fence_undoes_uncommitted_table_versions(half_prepared):
     job, events = half_prepared, []
     before = job.entries()
     assert job.version(KEYED_STATE) == 2
@@ -67,7 +67,7 @@ def test_table_behind_its_checkpoint_is_refused(job):
     assert (job.version(KEYED_STATE), job.last.checkpoint_id) == (0, 1)
 
 
-def test_table_that_is_gone_is_refused(job):
+def test_missing_state_table_is_refused(job):
     del job.disk.tables[f"state/purchases/{TIMERS}"]
     with pytest.raises(StorageError, match=rf"{TIMERS} is gone, but checkpoints name its version 1"):
         job.run("bob")

@@ -53,7 +53,7 @@ def later(job):
     compacts=st.sampled_from(("neither", "job", "branch", "both")),
     pauses=st.tuples(st.integers(0, 4), st.integers(0, 4)),
 )
-def test_branch_comes_to_what_the_job_does(before, after, backend, limit, compacts, pauses):
+def test_branch_results_equal_the_job(before, after, backend, limit, compacts, pauses):
     job = BranchedJob(backend=backend, files_per_batch=1)
     for orders in before:
         job.feed(*orders)
@@ -120,7 +120,7 @@ def test_branch_reads_deleted_keys_as_deleted(job):
     assert rows == {"ann": 1, "bob": 4, "cyd": 7}
 
 
-def test_difference_names_what_the_branch_has_done(job):
+def test_difference_names_checkpoints_of_the_branch(job):
     fork(job.config, "other", None, "somebody")
     later(job)
     job.run("other")
@@ -155,7 +155,7 @@ def test_checkpoints_before_the_fork_are_refused(job):
 
 
 @pytest.mark.parametrize("line", ["job", "branch"])
-def test_vacuum_spares_what_the_fork_needs(job, line):
+def test_vacuum_spares_files_of_the_fork(job, line):
     fork(job.config, "other", 1, "somebody")
     forked = job.content("other")
     for _ in range(3):
@@ -201,7 +201,7 @@ def test_vacuum_spares_a_branch_made_meanwhile(job):
     assert job.content("other") == job.content()
 
 
-def test_fork_withdraws_from_files_that_go(job):
+def test_fork_is_refused_when_vacuum_deletes_files(job):
     later(job)
     job.run()
     job.compact()
@@ -227,7 +227,7 @@ def test_fork_refuses_lost_files(job):
 
 
 @pytest.mark.parametrize("place", ["fork.listed", "fork.tables"])
-def test_fork_that_broke_off_is_finished(job, place):
+def test_interrupted_fork_is_finished(job, place):
     class Killed(BaseException):
         pass
 
@@ -245,7 +245,7 @@ def test_fork_that_broke_off_is_finished(job, place):
     assert job.content("other") == job.content()
 
 
-def test_drop_that_broke_off_leaves_nothing_behind(job):
+def test_interrupted_drop_leaves_nothing_behind(job):
     class Killed(BaseException):
         pass
 
@@ -262,7 +262,7 @@ def test_drop_that_broke_off_leaves_nothing_behind(job):
     assert job.content("other") == job.content()
 
 
-def test_names_are_taken_once(job):
+def test_branch_names_are_unique(job):
     fork(job.config, "other", None, "somebody")
     with pytest.raises(ConfigError, match="has a branch 'other' already"):
         fork(job.config, "other", None, "somebody")
@@ -317,7 +317,7 @@ def test_storage_that_refuses_is_reported_by_fork(memory_job):
     assert fork(memory_job.config, "other", None, "somebody").fork_id == 1
 
 
-def test_base_that_cannot_be_opened_is_reported(memory_job):
+def test_unreadable_base_table_is_reported(memory_job):
     memory_job.run("ann")
     fork(memory_job.config, "other", None, "somebody")
     base = f"{memory_job.config.job_folder}/{KEYED_STATE}"

@@ -167,7 +167,7 @@ def test_opening_job_migrates_format_once(job):
     ]
 
 
-def test_what_older_checkpoints_hold_is_still_read(job):
+def test_older_checkpoints_are_still_readable(job):
     with open_job(job.config, "new") as opened:
         first = opened.checkpoint(1)
         assert "ttl_ms" not in columns(job, first.versions[KEYED_STATE])
@@ -276,7 +276,7 @@ def test_killed_process_leaves_old_or_new_format(job, tmp_path, place, format_th
     assert [kind for kind, _ in kinds(job.config)].count(Kind.MIGRATION) == len(MIGRATIONS)
 
 
-def test_crash_between_ordered_steps_repeats_none(job, monkeypatch):
+def test_crash_between_steps_repeats_no_step(job, monkeypatch):
     taken = []
 
     def step(number):
@@ -321,7 +321,7 @@ def test_a_new_job_begins_in_the_present_format(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [Kind.BATCH.value, "a kind of the future"])
-def test_newer_format_is_clear_error_for_everybody(job, kind):
+def test_every_command_refuses_a_newer_format(job, kind):
     with open_job(job.config, "new"):
         pass
     log = CheckpointLog(job.folder)

@@ -42,7 +42,7 @@ def begun_anew(memory_job):
     return job
 
 
-def test_sinks_remember_the_life_that_wrote_them(memory_job):
+def test_sinks_record_the_incarnation_that_wrote_them(memory_job):
     job = memory_job
     job.run("ann")
     own = job.last.incarnation
@@ -54,13 +54,13 @@ def test_sinks_remember_the_life_that_wrote_them(memory_job):
     assert incarnation(job) == own
 
 
-def test_lives_have_different_numbers(begun_anew):
+def test_incarnations_have_different_numbers(begun_anew):
     job = begun_anew
     assert job.published() == job.last.checkpoint_id == 2
     assert incarnation(job) != job.last.incarnation
 
 
-def test_sink_of_another_life_is_refused(begun_anew):
+def test_sink_of_another_incarnation_is_refused(begun_anew):
     job = begun_anew
     before = DiskCopy(job.disk)
     for act in (job.run, lambda: restore(job.config, 1, "", "somebody")):
@@ -74,7 +74,7 @@ def test_sink_of_another_life_is_refused(begun_anew):
     assert any("another life" in finding.detail for finding in verify(job.config) if not finding.ok)
 
 
-def test_folder_and_sinks_of_one_life_go_on(begun_anew):
+def test_matching_folder_and_sinks_continue(begun_anew):
     job = begun_anew
     move(job, "state", "new state")
     move(job, "old state", "state")
@@ -125,7 +125,7 @@ def test_restore_before_the_first_number_keeps_it(earlier_release):
     job.run("cyd")
 
 
-def test_merge_through_spark_records_the_life_later(memory_job):
+def test_merge_through_spark_records_incarnation_later(memory_job):
     """Spark's MERGE has room for one transaction: another commit follows with both, once a life."""
     job = memory_job
     job.config = replace(job.config, publish=replace(job.config.publish, spark_above_rows=0))

@@ -68,17 +68,17 @@ def test_file_written_again_has_changed(again):
     assert found(line(1, 2, 3), listed(file(1), again, file(3))) == [(ChangeOfInput.CHANGED, "2.parquet", 2)]
 
 
-def test_late_file_is_new_where_it_was_passed():
+def test_late_file_changes_its_passed_interval():
     assert found(line(1, 3), listed(file(1), file(2), file(3))) == [(ChangeOfInput.NEW, "2.parquet", 2)]
 
 
 @pytest.mark.parametrize("day", [0, 4], ids=["before the job began", "ahead"])
-def test_file_beyond_the_line_is_no_change(day):
+def test_file_after_the_last_checkpoint_is_unchanged(day):
     files = sorted([file(1), file(2), file(3), file(day)])
     assert not found(line(1, 2, 3), listed(*files))
 
 
-def test_hole_in_the_input_is_gone():
+def test_missing_file_within_input_is_a_change():
     changes = input_changes(line(1, 2, 3), listed(file(1), file(3)))
     assert [str(change) for change in changes] == ["a file of source 'orders' that checkpoint 2 took in is gone"]
 
@@ -89,7 +89,7 @@ def test_input_removed_from_beginning_is_no_change(left):
 
 
 @pytest.mark.parametrize(("written", "changes"), [(COMMITTED, 0), (COMMITTED + 1, 1)])
-def test_time_tells_where_names_alone_are_recorded(written, changes):
+def test_modification_time_decides_if_only_names_recorded(written, changes):
     assert len(found(line(1, 2, stamps=False), listed(file(1), file(2, written=written)))) == changes
 
 

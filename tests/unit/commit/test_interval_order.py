@@ -90,7 +90,7 @@ def test_compactions_and_savepoints_belong_to_former_interval(line):
 #    0 - 1: day 1 - 2: day 2 - 3: day 3 - 4: restored to 1 - 5: day 2 again
 
 
-def test_what_was_restored_away_does_not_count(line):
+def test_intervals_undone_by_restore_do_not_count(line):
     line.days(1, 2, 3).restore(1)
     assert line.place(2) == CONTINUE
     with pytest.raises(IntervalError, match="gap"):
@@ -130,7 +130,7 @@ def test_a_retry_does_not_repeat_its_own_interval(line):
     assert line.place(2, run=Run("cleared")) == IntervalPlace(1)
 
 
-def test_a_retry_is_done_behind_later_intervals(line):
+def test_retry_after_later_intervals_does_nothing(line):
     line.days(1).days(2, run="scheduled").days(3)
     assert line.place(2, run=Run("scheduled")) == DONE
     assert line.place(1, 3, run=Run("scheduled")) == IntervalPlace(0)  # of two days it has taken in one
@@ -148,7 +148,7 @@ def test_a_replay_skips_intervals_of_its_own_attempt(line):
     assert line.place(2, run=Run("asked", "second"), replay=True) == IntervalPlace(1)
 
 
-def test_a_refusal_says_what_to_do(line):
+def test_refusal_names_the_next_step(line):
     line.days(1, 2, 3)
     said = str(refusal(days(2), line.checkpoints, finished_replay=False))
     for part in ("1970-01-03 to 1970-01-04", "up to 1970-01-05", "Nothing was changed", "--replay", "mark a cleared"):

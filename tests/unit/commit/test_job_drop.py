@@ -86,7 +86,7 @@ def test_run_after_a_drop_finds_the_old_sinks(job):
         pass
 
 
-def test_drop_with_sinks_makes_room_for_another(job):
+def test_drop_with_sinks_allows_a_new_job(job):
     drop_job(job, "not needed", "somebody", sinks=True)
     assert stored(job, job.sinks[SINK].path) == set()
     with open_job(job, "run", create=True) as opened:
@@ -112,7 +112,7 @@ def test_held_job_is_left_alone(job):
         ("drop.deleted", 1, True),
     ],
 )
-def test_second_drop_finishes_what_a_crash_left(job, place, visit, sinks):
+def test_second_drop_finishes_a_crashed_drop(job, place, visit, sinks):
     with pytest.raises(Killed), die_at(place, visit):
         drop_job(job, "not needed", "somebody", sinks=sinks)
     for create in (True, False):
@@ -161,7 +161,7 @@ def test_table_within_a_sink_is_not_deleted(job):
         drop_job(job, "not needed", "somebody", sinks=True)
 
 
-def test_sink_of_another_life_is_not_deleted(job):
+def test_sink_of_another_incarnation_is_not_deleted(job):
     drop_job(job, "not needed", "somebody")
     moved = replace(job, sinks={name: replace(sink, path=f"{sink.path}_new") for name, sink in job.sinks.items()})
     with open_job(moved, "run", create=True) as opened:
@@ -176,7 +176,7 @@ def test_folder_without_checkpoints_can_be_dropped(job):
     assert stored(job) == set()
 
 
-def test_mark_is_the_last_file_to_go(job):
+def test_drop_marker_is_deleted_last(job):
     with pytest.raises(Killed), die_at("drop.deleted"):
         drop_job(job, "not needed", "somebody")
     assert stored(job) == {MARKER}

@@ -79,7 +79,7 @@ def test_lease_of_a_dead_process_is_taken(disk, clock):
         assert (holder_in_log(), clock.now()) == ("next", 1_000_000)
 
 
-def test_processes_are_told_apart():
+def test_lease_distinguishes_processes():
     host, pid, _ = this_process().rsplit(":", 2)
     assert is_alive(this_process()) is True
     assert is_alive(f"{host}:{pid}:0.00") is False
@@ -128,7 +128,7 @@ def test_no_wait_is_longer_than_run_lease(ahead, seconds, own):
     assert len(told) == (1 if left else 0)
 
 
-def test_waiting_is_told_once_with_the_holder(disk, clock):
+def test_waiting_is_reported_once_with_the_holder(disk, clock):
     left_behind("elsewhere:1:0.00", ahead=YEARS)
     told = []
     lease = JobLease(log_of(), "next", "attempt of next", SECONDS, lambda *event: told.append(event))
@@ -242,7 +242,7 @@ def test_lease_is_renewed_while_it_is_held(stepped, clock):
         lease.check()
 
 
-def test_renewal_finds_that_the_job_is_lost(stepped, clock):
+def test_renewal_detects_a_lost_lease(stepped, clock):
     with lease_of("run").claimed() as lease:
         left_behind("elsewhere:1:0.00")
         stepped.beat()

@@ -36,7 +36,7 @@ def test_job_without_branches_is_a_single_line(job):
     assert (graph.head, graph.has_forks) == (job_at(2), False)
 
 
-def test_branch_goes_on_from_its_fork(job):
+def test_line_of_branch_continues_from_fork(job):
     fork(job.config, "other", 1, "somebody")
     job.feed(("cyd", 1))
     job.run("other")
@@ -56,14 +56,14 @@ def test_graph_of_a_branch_leaves_others_out(job):
     assert graph.head == CheckpointName("other", 2)
 
 
-def test_restore_goes_on_from_what_it_restored(job):
+def test_line_continues_from_the_restored_checkpoint(job):
     restore(job.config, 1, "wrong input", "somebody")
     graph = line_graph(job.config)
     assert edges(graph)[job_at(3)] == job_at(1)
     assert {node.name.checkpoint_id: node.on_line for node in graph.nodes} == {3: True, 2: False, 1: True, 0: True}
 
 
-def test_checkpoints_come_before_their_origin_whatever_clocks_say(job):
+def test_graph_order_ignores_the_clocks_of_checkpoints(job):
     before = clock.use(clock.VirtualClock(0))
     try:
         fork(job.config, "other", 2, "somebody")

@@ -50,7 +50,7 @@ def ids(checkpoints):
 
 
 @given(log=logs())
-def test_line_is_as_a_walk_finds_it(log):
+def test_line_equals_a_walk_over_parents(log):
     lineage = Lineage(log)
     assert lineage.head is log[-1]
     assert ids(lineage.line) == ids(lineage.newest_first())[::-1] == walked(log, len(log) - 1)
@@ -73,13 +73,13 @@ def test_last_checkpoints_are_on_the_line(log, data):
 
 
 @given(log=logs())
-def test_last_micro_batch_is_of_the_line(log):
+def test_last_micro_batch_lies_on_the_line(log):
     batches = [i for i in walked(log, len(log) - 1) if log[i].kind is Kind.BATCH]
     assert Lineage(log).last_micro_batch() == (batches[-1] * 10 if batches else None)
 
 
 @given(log=logs(), data=st.data())
-def test_published_is_what_something_later_rests_on(log, data):
+def test_checkpoint_with_later_dependents_counts_as_published(log, data):
     published = data.draw(st.sets(st.integers(0, len(log) - 1)))
     wanted = data.draw(st.sampled_from(log))
     later = min((i for i in published if i >= wanted.checkpoint_id), default=None)
@@ -87,7 +87,7 @@ def test_published_is_what_something_later_rests_on(log, data):
     assert Lineage(log).was_published(wanted, published) is expected
 
 
-def test_restores_of_restores_leave_no_trace():
+def test_restored_restores_leave_the_line_unchanged():
     """0 - 1 - 2 - 3 (to 1) - 4 - 5 (to 3) - 6."""
     log = [checkpoint(number) for number in range(7)]
     log[3], log[5] = checkpoint(3, Kind.RESTORE, 1), checkpoint(5, Kind.RESTORE, 3)
@@ -100,7 +100,7 @@ def test_job_without_checkpoints_has_no_line():
     assert lineage.last_micro_batch() is None
 
 
-def test_lines_begin_where_the_log_does():
+def test_line_begins_at_first_logged_checkpoint():
     log = [checkpoint(number) for number in (5, 6)]
     assert ids(Lineage(log).line) == [5, 6]
     assert not Lineage(log).was_published(log[0], {9})

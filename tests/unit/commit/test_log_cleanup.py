@@ -46,7 +46,7 @@ def assert_goes_on(job):
     assert [finding for finding in verify(job.config) if not finding.ok] == []
 
 
-def test_vacuum_cuts_logs_off(memory_job, clock):
+def test_vacuum_truncates_logs(memory_job, clock):
     job = memory_job
     job.run("ann", "bob", "cyd")
     compact(job.config, "nightly")
@@ -89,7 +89,7 @@ def test_savepoints_keep_their_versions(memory_job, clock):
     assert_goes_on(job)
 
 
-def test_reader_of_a_compacted_log_goes_on(memory_job, clock):
+def test_reader_of_a_compacted_log_continues(memory_job, clock):
     job = memory_job
     job.run("ann")
     clock.advance(RETENTION)
@@ -104,7 +104,7 @@ def test_reader_of_a_compacted_log_goes_on(memory_job, clock):
     assert_goes_on(job)
 
 
-def test_restore_refuses_a_version_that_goes(memory_job, clock):
+def test_restore_refuses_version_that_vacuum_deletes(memory_job, clock):
     job = memory_job
     job.run("ann", "bob")
     clock.advance(RETENTION)
@@ -122,7 +122,7 @@ def test_restore_refuses_a_version_that_goes(memory_job, clock):
     assert_goes_on(job)
 
 
-def test_overtaken_vacuum_cuts_nothing_off(memory_job, clock):
+def test_overtaken_vacuum_truncates_no_log(memory_job, clock):
     job = memory_job
     job.run("ann", "bob")
     clock.advance(RETENTION)
@@ -151,7 +151,7 @@ def commit_purchases(config, *customers):
             commit_purchase(job, customer)
 
 
-def test_delta_logs_are_cut_off(config):
+def test_delta_logs_are_truncated(config):
     commit_purchases(config, "ann", "bob")
     savepoint(config, "for_ever", "", "somebody")
     commit_purchases(config, "cyd", "dee")
@@ -174,7 +174,7 @@ def test_delta_logs_are_cut_off(config):
     assert restore(config, "for_ever", "", "somebody").restored_from == 3
 
 
-def test_torn_log_checkpoint_is_passed_over(tmp_path):
+def test_damaged_delta_checkpoint_file_is_skipped(tmp_path):
     """The power failed before a log checkpoint was synced: its name is there, and the hint to it, and no content."""
     config = Home(tmp_path).config()
     commit_purchases(config, "ann", "bob")

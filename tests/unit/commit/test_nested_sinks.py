@@ -75,7 +75,7 @@ def test_sink_with_other_nested_fields_is_refused(home):
         commit(home, parcels=[PARCEL])
 
 
-def test_nested_rows_can_be_asked_for(home, capsys):
+def test_nested_rows_can_be_queried(home, capsys):
     commit(home, baskets=[TWO, NONE])
     rows = ask_sql(JobAtCheckpoint(home.config()), "select last, spent, times, lines from baskets order by customer")
     moments = [datetime.fromtimestamp(at / 1000, UTC) for at in (NOON, NOON + 1)]

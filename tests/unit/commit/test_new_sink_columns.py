@@ -81,7 +81,7 @@ def test_runs_without_rows_add_nothing(harness, mode):
     assert rows_of(harness) == [("a", "none"), ("b", "none")]
 
 
-def test_a_checkpoint_staged_before_is_published_behind(harness, mode):
+def test_earlier_staged_checkpoint_is_published_after_change(harness, mode):
     harness.feed("rows", [Old("c", 3)])
     harness.run(crash_at="commit.after")
     harness.change(pipeline=pipeline(New, mode))
@@ -90,7 +90,7 @@ def test_a_checkpoint_staged_before_is_published_behind(harness, mode):
     assert rows_of(harness) == [("a", None), ("b", None), ("c", None), ("d", 4)]
 
 
-def test_a_crash_behind_the_new_column_is_survived(harness, mode):
+def test_crash_after_adding_a_column_is_survived(harness, mode):
     harness.change(pipeline=pipeline(New, mode))
     harness.feed("rows", [New("c", 3, at=3)])
     harness.run(crash_at="commit.after")

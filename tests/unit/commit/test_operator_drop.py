@@ -74,7 +74,7 @@ def test_dry_run_counts_and_changes_nothing(job):
     assert job.last.checkpoint_id == 2
 
 
-def test_all_its_state_goes_and_nothing_else(job):
+def test_drop_removes_only_the_operators_state(job):
     made = drop_operator(job.config, "legs", "not needed", "somebody")
     assert (made.kind, made.note) == (Kind.MIGRATION, "the state of operator 'legs' was dropped: not needed")
     assert made.metrics == {"rows_dropped": 8}
@@ -90,7 +90,7 @@ def test_all_its_state_goes_and_nothing_else(job):
     assert [finding for finding in verify(job.config) if not finding.ok] == []
 
 
-def test_checkpoint_forgets_what_it_knew_of_it(job):
+def test_checkpoint_drops_the_operators_metadata(job):
     made = drop_operator(job.config, "legs", "not needed", "somebody")
     assert made.local_copies == {"other": {"0-127": "copy"}}
     assert made.timers_fired == {"other": {"processing_time": 8}}
@@ -101,7 +101,7 @@ def test_checkpoint_forgets_what_it_knew_of_it(job):
     assert (job.log.state_schemas(made), job.log.operator_keys(made)) == ({}, {})
 
 
-def test_order_binds_nobody_when_nothing_waits(job):
+def test_drop_without_waiting_elements_clears_operator_numbers(job):
     with open_job(job.config, "run") as opened:
         gone = (ASYNC_REQUESTS, '"z"', {"sequence": 2, "deleted": True})
         job.commit(opened, "other", (gone,), offsets={"orders": SourceOffset(held=True, pending=1, due=7)})
@@ -115,13 +115,13 @@ def test_new_operator_is_accepted_after_the_drop(job):
     assert [row["operator"] for row in job.live()] == ["hops", "other"]
 
 
-def test_name_that_comes_back_starts_empty(job):
+def test_reused_operator_name_starts_empty(job):
     drop_operator(job.config, "legs", "not needed", "somebody")
     job.run(plan_by("flight"), value("1", 1))
     assert [row["key"] for row in job.live() if row["operator"] == "legs"] == ["1"]
 
 
-def test_operator_that_the_code_has_is_refused(job):
+def test_declared_operator_cannot_be_dropped(job):
     name = plan_of(job.config.code).keyed[0].name
     for act in (lambda: droppable(job.config, name), lambda: drop_operator(job.config, name, "", "somebody")):
         with pytest.raises(ConfigError, match="the code still has operator .*: its state is in use"):

@@ -91,7 +91,7 @@ def test_rows_of_every_table_hold_the_key(job, row):
         job.run(plan_by("flight"))
 
 
-def test_functions_are_compared_by_what_they_return(job):
+def test_key_functions_are_compared_by_return_type(job):
     job.run(plan_by(by_text), value('"a"', 1))
     job.run(TAIL, value('"a"', 2))
     job.run(plan_by(lambda event: event.nickname), value('"a"', 3))
@@ -99,7 +99,7 @@ def test_functions_are_compared_by_what_they_return(job):
         job.run(plan_by(by_number))
 
 
-def test_field_with_another_name_passes_by_function(job):
+def test_function_can_replace_a_renamed_key_field(job):
     job.run(TAIL, value('"a"', 1))
     job.run(plan_by(lambda event: event.tail), value('"a"', 2))
     job.run(plan_by("nickname"), value('"a"', 3))
@@ -124,7 +124,7 @@ def test_restore_brings_the_old_key_back(job):
         job.run(plan_by("flight"))
 
 
-def test_check_says_what_a_run_would(job):
+def test_check_reports_the_errors_of_a_run(job):
     job.run(TAIL, value('"a"', 1))
     code = plan_by("flight")
     ((what, problem),) = [found for found in stored_problems(job.config, job.log, code) if found[0] == "state"]
@@ -153,7 +153,7 @@ class Other(Struct, frozen=True):
         (None, ("int",), False),
     ],
 )
-def test_types_fit_if_their_texts_do(stored, declared, differs):
+def test_key_types_with_equal_text_are_compatible(stored, declared, differs):
     assert OperatorKey(function="f", types=stored).differs(OperatorKey(("a",), types=declared)) is differs
 
 

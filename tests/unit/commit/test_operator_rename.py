@@ -68,7 +68,7 @@ def test_dry_run_counts_and_changes_nothing(job):
     assert job.last.checkpoint_id == 1
 
 
-def test_all_rows_move_and_stay_as_they_are(job):
+def test_rename_moves_all_rows_unchanged(job):
     before = contents(job)
     made = rename_operator(job.config, OLD, NEW, "somebody", why="a better name")
     assert (made.kind, made.note) == (Kind.MIGRATION, "operator 'wakers' is 'alarms' now: a better name")
@@ -78,7 +78,7 @@ def test_all_rows_move_and_stay_as_they_are(job):
     assert [finding for finding in verify(job.config) if not finding.ok] == []
 
 
-def test_checkpoint_knows_it_by_the_new_name(job):
+def test_checkpoint_stores_the_new_operator_name(job):
     made = rename_operator(job.config, OLD, NEW, "somebody")
     assert made.local_copies == {"other": {"0-127": "copy"}}
     assert made.timers_fired == {NEW: {"processing_time": 9}}
@@ -88,7 +88,7 @@ def test_checkpoint_knows_it_by_the_new_name(job):
     assert {*job.log.state_schemas(made)} == {*job.log.operator_keys(made)} == {NEW}
 
 
-def test_run_goes_on_with_the_moved_state(job):
+def test_run_continues_with_the_moved_state(job):
     code = plan_of(job.config.code)
     with pytest.raises(StateSchemaError, match="headrace state rename wake_ups --operator wakers --to NEW"):
         job.run(code)
@@ -106,7 +106,7 @@ def test_run_goes_on_with_the_moved_state(job):
         (OLD, "Big Bells", "not a valid operator name"),
     ],
 )
-def test_names_that_do_not_fit_are_refused(job, old, new, said):
+def test_invalid_operator_names_are_refused(job, old, new, said):
     for act in (lambda: renamable(job.config, old, new), lambda: rename_operator(job.config, old, new, "somebody")):
         with pytest.raises(ConfigError, match=said):
             act()
@@ -121,7 +121,7 @@ def test_new_name_with_state_is_refused(job):
 
 
 @pytest.mark.parametrize("offset", [SourceOffset(held=True), SourceOffset(pending=1)])
-def test_records_that_wait_keep_the_name(job, offset):
+def test_waiting_records_refuse_a_rename(job, offset):
     with open_job(job.config, "run") as opened:
         job.commit(opened, OLD, (), offsets={"orders": offset})
     with pytest.raises(ConfigError, match="headrace run wake_ups --finish"):
@@ -135,7 +135,7 @@ def test_records_that_wait_keep_the_name(job, offset):
         (("flight",), Snoozes(), r"stored by the key flight \(int\), and the code has the key guest \(str\)"),
     ],
 )
-def test_state_that_does_not_fit_is_refused(tmp_path, keys, function, said):
+def test_incompatible_state_is_refused(tmp_path, keys, function, said):
     job = KeyedJob(tmp_path)
     job.run(plan_by(*keys, operator=OLD, function=function), *ROWS, operator=OLD)
     for act in (lambda: renamable(job.config, OLD, NEW), lambda: rename_operator(job.config, OLD, NEW, "somebody")):

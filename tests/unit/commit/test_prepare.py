@@ -55,7 +55,7 @@ def test_tables_without_files_keep_their_versions(tables):
     assert tables.prepare({KEYED_STATE: []}, NOTHING) == versions() == NOTHING
 
 
-def test_versions_say_who_prepared_them(tables):
+def test_versions_name_the_preparing_run(tables):
     tables.prepare({TIMERS: [staged(TIMERS)]}, NOTHING)
     assert latest()[TIMERS].history(1)[0].info == CommitInfo(run_id="run", attempt_id="attempt")
 
@@ -68,7 +68,7 @@ def test_version_of_another_writer_is_never_built_on(tables):
     assert latest()[TIMERS].files() == {"1.parquet"}
 
 
-def test_writer_that_is_no_run_is_named_so(tables):
+def test_version_of_unknown_writer_is_described_so(tables):
     table_store(f"{JOB}/{TIMERS}").append(0, STATE_TABLES[TIMERS].schema, [])
     with pytest.raises(FencedError, match="not a run of Headrace"):
         tables.prepare({TIMERS: [staged(TIMERS)]}, NOTHING)

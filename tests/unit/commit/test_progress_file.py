@@ -22,7 +22,7 @@ TASKS = st.lists(
 
 
 @given(tasks=TASKS, of=COUNTS)
-def test_sum_is_of_one_operator_alone(tasks, of):
+def test_progress_sums_the_tasks_of_one_operator(tasks, of):
     progress = added_up(7, "reading", of, tasks)
     there = [task for task in tasks if task.operator == progress.operator]
     assert len(there) * 2 >= len(tasks)
@@ -34,13 +34,13 @@ def test_sum_is_of_one_operator_alone(tasks, of):
     assert progress.of >= progress.rows
 
 
-def test_stage_without_news_is_at_zero():
+def test_stage_without_reports_shows_zero():
     assert added_up(7, "reading", 50, []) == BatchProgress(
         checkpoint_id=7, operator="reading", rows=0, of=50, in_flight=0, waiting=0
     )
 
 
-def test_tasks_that_know_their_rows_count():
+def test_tasks_with_known_rows_count_in_total():
     tasks = [TaskProgress(operator="weather", rows=3, of=10), TaskProgress(operator="weather", rows=4, of=20)]
     assert added_up(7, "reading", 500, tasks).of == 30
 
@@ -77,7 +77,7 @@ def test_attempt_reads_only_its_own_files(files, tmp_path):
     assert other.read() == added_up(3, "x", 1, [])
 
 
-def test_next_run_removes_what_is_left(files, tmp_path):
+def test_next_run_removes_old_progress_files(files, tmp_path):
     files.write_task("stage0", "0", TaskProgress(operator="x", rows=1))
     files.write(added_up(3, "x", 1, []))
     ProgressFiles(str(tmp_path / "job"), "a2").remove_all()

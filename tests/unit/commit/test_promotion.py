@@ -86,7 +86,7 @@ def sound(job):
     backend=st.sampled_from(("hashmap", "rocksdb", "delta")),
     compacts=st.sampled_from(("neither", "job", "branch", "both")),
 )
-def test_promoted_job_goes_on_as_the_branch(before, live, corrected, more, backend, compacts):
+def test_promoted_job_continues_as_the_branch(before, live, corrected, more, backend, compacts):
     job = BranchedJob(backend=backend, files_per_batch=1)
     straight = BranchedJob(backend=backend, files_per_batch=1)
     for orders in before:
@@ -200,7 +200,7 @@ def test_branch_with_other_settings_is_refused(job):
         promote(job)
 
 
-def test_columns_of_the_branch_come_with_it():
+def test_promotion_keeps_new_columns_of_the_branch():
     """Its first run adds one while the promotion holds the job."""
     job = BranchedJob(with_column(False))
     job.feed(("ann", 1))
@@ -343,7 +343,7 @@ def test_promotion_notices_that_its_branch_is_another(job):
     assert [branch.name for branch in Branches(job.config).open] == ["other"]
 
 
-def test_late_end_of_promotion_spares_new_branch(job):
+def test_late_promotion_cleanup_spares_a_new_branch(job):
     def finish_and_fork():
         finish_promotion(job.config, job.last())
         fork(job.config, "other", None, "somebody")

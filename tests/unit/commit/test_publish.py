@@ -75,7 +75,7 @@ def test_published_checkpoint_is_not_published_again(job):
     assert (job.sink(BOARD).version, job.sink(REMINDERS).version) == (1, 1)
 
 
-def test_next_run_publishes_what_is_missing(unpublished):
+def test_next_run_publishes_missing_checkpoints(unpublished):
     assert customers(unpublished) == (["ann"], ["ann"])
     assert publisher(unpublished).publish(unpublished.last, unpublished.log.lineage) == 2
     assert customers(unpublished) == (["bob"], ["ann", "bob"])
@@ -91,7 +91,7 @@ def test_sink_published_before_a_crash_is_left(job):
     assert (job.sink(BOARD).version, customers(job)) == (2, (["bob"], ["ann", "bob"]))
 
 
-def test_standing_names_version_and_checkpoint(job):
+def test_sink_standing_names_version_and_checkpoint(job):
     with job.open() as opened:
         opened.commit(Kind.BATCH, outputs=reminder(opened, "bob"))
         opened.publish()
@@ -207,7 +207,7 @@ def refusing(path, *, times=1):
     return fail
 
 
-def test_refusing_sink_is_published_by_the_next_run(job):
+def test_next_run_publishes_after_sink_error(job):
     with (
         job.disk.failing(refusing(f"lake/{REMINDERS}")),
         pytest.raises(StorageError, match=f"checkpoint 2 in sink '{REMINDERS}' at .*: read-only") as refused,

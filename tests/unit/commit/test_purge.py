@@ -123,7 +123,7 @@ def test_clean_versions_in_the_gap_stay(config):
     assert_erased(config)
 
 
-def test_old_checkpoints_say_why_they_are_gone(config):
+def test_old_checkpoint_errors_name_the_purge(config):
     purge(config)
     for read in (lambda: JobAtCheckpoint(config, 2), lambda: restore(config, 3, "oops", "run")):
         with pytest.raises(StorageError, match="its files had rows of an erased key, and checkpoint 6 deleted them"):

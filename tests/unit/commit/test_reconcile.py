@@ -146,7 +146,7 @@ def test_comparison_allows_for_a_run_meanwhile(job, monkeypatch):
 # ----------------------------------------------------------------------------------------- the folder is older
 
 
-def test_sinks_go_back_to_an_older_folder(old_folder):
+def test_sinks_return_to_state_of_older_folder(old_folder):
     job = old_folder
     plan = compare(job.config).plan
     assert (plan.target_id, plan.checkpoint_id, plan.undone, plan.rows_in) == (1, 4, [], 0)
@@ -157,7 +157,7 @@ def test_sinks_go_back_to_an_older_folder(old_folder):
     assert_agrees(job)
 
 
-def test_job_goes_on_after_a_gap_of_ids(old_folder):
+def test_job_continues_after_a_gap_of_ids(old_folder):
     job = old_folder
     mend(job)
     job.run("bob", "dee")
@@ -224,7 +224,7 @@ def test_unpublished_uncommitted_state_is_undone(old_folder):
 # ------------------------------------------------------------------------------------------- the sink is older
 
 
-def test_job_goes_back_to_an_older_sink(old_sink):
+def test_job_returns_to_state_of_older_sink(old_sink):
     job = old_sink
     plan = compare(job.config).plan
     assert (plan.target_id, plan.checkpoint_id, plan.undone) == (1, 4, [2, 3])
@@ -235,7 +235,7 @@ def test_job_goes_back_to_an_older_sink(old_sink):
     assert_agrees(job)
 
 
-def test_gone_sink_is_filled_from_the_start(job):
+def test_missing_sink_is_filled_from_the_start(job):
     remove(job, f"lake/{REMINDERS}")
     comparison = compare(job.config)
     assert [sink.mismatch and sink.mismatch.kind for sink in comparison.sinks] == [None, MismatchKind.GONE]
@@ -346,7 +346,7 @@ def test_refusing_disk_is_a_storage_error(old_sink, step):
 # ------------------------------------------------------------------------------------------------ other lives
 
 
-def test_older_folder_after_a_reconciliation_is_mended(old_folder):
+def test_older_folder_after_a_reconciliation_is_repaired(old_folder):
     """Sinks of a later incarnation, whose history has what the folder's one has published."""
     job = old_folder
     backup = Backup(job)
@@ -542,7 +542,7 @@ def foreign_sinks(old_folder):
 
 @pytest.mark.parametrize("scene", SCENES)
 @pytest.mark.parametrize("power", ["power stays", "power fails"])
-def test_killed_reconciliation_ends_well(request, scene, power):
+def test_killed_reconciliation_can_be_completed(request, scene, power):
     job = request.getfixturevalue(scene)
     before, places, outcomes = DiskCopy(job.disk), [], set()
     with places_of(job.disk, places):
@@ -569,7 +569,7 @@ def test_killed_reconciliation_ends_well(request, scene, power):
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_half_published_reconciliation_is_no_mismatch(request, scene):
+def test_half_published_reconciliation_is_recognized(request, scene):
     job = request.getfixturevalue(scene)
     with killed_at(job.disk, "publish.half"):
         mend(job)

@@ -41,7 +41,7 @@ def assert_whole(config, customer, last_id):
     assert [finding for finding in verify(config) if not finding.ok] == []
 
 
-def test_gone_sink_is_filled_again(new_job):
+def test_missing_sink_is_filled_again(new_job):
     config = new_job
     run(config, "ann", "bob")
     remove(config, config.sinks[SINK].path)

@@ -41,7 +41,7 @@ def renamed(home, **state):
     return other.config()
 
 
-def test_renamed_job_goes_on_with_its_stored_name(tmp_path):
+def test_renamed_job_continues_with_its_stored_name(tmp_path):
     home = Home(tmp_path)
     before = home.config()
     last = commit(before, "ann", "bob")
@@ -56,7 +56,7 @@ def test_renamed_job_goes_on_with_its_stored_name(tmp_path):
     assert all_is_well(after)
 
 
-def test_name_alone_makes_another_job(tmp_path):
+def test_changed_name_without_stored_name_starts_anew(tmp_path):
     home = Home(tmp_path)
     before = home.config()
     commit(before, "ann")
@@ -69,7 +69,7 @@ def test_name_alone_makes_another_job(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["Sales", "../sales", "a/b"])
-def test_stored_name_is_a_name(tmp_path, name):
+def test_invalid_stored_name_is_refused(tmp_path, name):
     home = Home(tmp_path)
     home.configure({"state": {"name": name}})
     with pytest.raises(ConfigError, match=r"state\.name"):
@@ -82,7 +82,7 @@ def copied(folder, elsewhere):
     return load_job("purchases", elsewhere)
 
 
-def test_copy_and_original_go_on_independently(tmp_path):
+def test_copy_and_original_continue_independently(tmp_path):
     original = Home(tmp_path / "shop").config()
     commit(original, "ann")
     copy = copied(tmp_path / "shop", tmp_path / "trial")

@@ -103,7 +103,7 @@ def test_dry_run_counts_and_changes_nothing(job):
 @pytest.mark.parametrize(
     ("number", "said"), [(128, "has 128 key groups already"), (0, "at least one"), (3, "4 tasks cannot share 3")]
 )
-def test_numbers_that_cannot_be_are_refused(job, number, said):
+def test_invalid_numbers_are_refused(job, number, said):
     job.configure(parallelism=4)
     for act in (lambda: plan_rescaling(job.config, number), lambda: rescale(job.config, number, "", "somebody")):
         with pytest.raises(ConfigError, match=said):

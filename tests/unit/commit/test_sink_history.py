@@ -67,7 +67,7 @@ def test_each_checkpoint_has_its_version():
     assert history(Table([(1, (A,)), (2, (A,))]), log(1, 2)).versions(log(1, 2)) == {0: 0, 1: 1, 2: 2}
 
 
-def test_same_id_of_another_incarnation_is_none():
+def test_checkpoint_id_of_another_incarnation_has_no_version():
     table = Table([(1, (A,)), (2, (B, A))])
     assert history(table, log(1, 2)).versions(log(1, 2)) == {0: 0, 1: 1}
 
@@ -90,7 +90,7 @@ def test_earlier_releases_are_known_by_ids():
     assert history(Table([(1, ()), (2, (A,))]), lineage).versions(lineage) == {0: 0, 1: 1, 2: 2}
 
 
-def test_commits_by_hand_belong_to_nothing():
+def test_manual_commits_belong_to_no_checkpoint():
     assert history(Table([(None, ()), (1, (A,))]), log(1)).versions(log(1)) == {0: 0, 1: 2}
 
 

@@ -41,7 +41,7 @@ def test_another_primary_key_is_refused_with_ways_out(memory_job):
     assert memory_job.content() == before
 
 
-def test_check_says_what_a_run_would(memory_job):
+def test_check_reports_the_errors_of_a_run(memory_job):
     run(memory_job, plan_by(memory_job, "item"), "ann")
     problems = [*stored_problems(memory_job.config, memory_job.log, plan_by(memory_job, "customer"))]
     assert ["was merged by the primary key item" in problem for what, problem in problems if what == "sinks"] == [True]
@@ -54,7 +54,7 @@ def test_sink_that_was_never_written_takes_any_key(memory_job):
         run(memory_job, plan_by(memory_job, "item"))
 
 
-def test_way_out_fills_a_new_path(memory_job):
+def test_suggested_new_path_is_filled(memory_job):
     run(memory_job, plan_by(memory_job, "item"), "ann", "bob")
     sinks = memory_job.config.sinks
     sinks = {**sinks, BOARD: changed(sinks[BOARD], path=sinks[BOARD].path + "_by_customer")}

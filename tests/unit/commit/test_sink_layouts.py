@@ -133,7 +133,7 @@ def test_small_files_become_one_and_rows_stay(sink):
 
 
 @pytest.mark.parametrize("mode", ["append", "merge"])
-def test_the_job_goes_on_behind_a_compaction(mode):
+def test_job_continues_after_a_compaction(mode):
     harness = with_files(mode)
     first = CheckpointLog(harness.config.job_folder).checkpoints[1].checkpoint_id
     with_clock(harness, compact_sinks, harness.config, "by-hand", MIB)
@@ -156,7 +156,7 @@ class Reader(Struct, frozen=True):
 
 
 @pytest.mark.parametrize("change_feed", [False, True])
-def test_readers_of_appended_rows_see_nothing_of_it(change_feed):
+def test_append_readers_ignore_the_compaction(change_feed):
     harness = harness_of()
     harness.feed("rows", ROWS)
     harness.run()
@@ -202,7 +202,7 @@ def test_another_writer_stops_the_compaction(monkeypatch):
         small_files.rewrite_small_files(harness.config, "taken", MIB)
 
 
-def test_sinks_that_are_not_there_are_passed_over():
+def test_missing_sinks_are_skipped():
     harness = harness_of()
     assert find_small_files(harness.config, MIB) == []
     assert small_files.rewrite_small_files(harness.config, "taken", MIB) is None

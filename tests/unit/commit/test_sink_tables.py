@@ -49,7 +49,7 @@ def test_stored_tables_equal_those_of_the_plan(pipeline):
     assert to_schemas(to_stored(schemas)) == schemas
 
 
-def test_deeds_need_no_user_code(job):
+def test_maintenance_commands_need_no_user_code(job):
     job.run(put(APPLES), put(BREAD))
     job.is_gone = True
     savepoint(job.config, "kept", "why", "run")
@@ -89,7 +89,7 @@ def test_checkpoints_of_an_earlier_release_load_the_code(job, monkeypatch):
         savepoint(job.config, "again", "why", "run")
 
 
-def test_compaction_says_what_it_misses(job):
+def test_compaction_without_user_code_is_refused(job):
     job.run(put(APPLES))
     job.is_gone = True
     with pytest.raises(ConfigError, match="gone"):

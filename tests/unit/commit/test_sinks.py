@@ -174,7 +174,7 @@ def test_lost_files_of_an_append_sink_are_refused(job, monkeypatch):
     assert len(sink_rows(job.config, REMINDERS)) == 1
 
 
-def test_restore_mends_a_checkpoint_never_published(job, earlier_release):
+def test_restore_repairs_a_checkpoint_never_published(job, earlier_release):
     job.run(put(APPLES), delete(BREAD))
     earlier_release.undo()
     restore(job.config, 1, "outputs are gone", "restore")
@@ -246,7 +246,7 @@ def test_verify_allows_for_a_run_meanwhile(job, monkeypatch):
     assert (finding.ok, finding.detail) == (True, "published up to checkpoint 2")
 
 
-def test_newer_copy_of_the_folder_mends_it(old_log, tmp_path):
+def test_newer_copy_of_the_folder_repairs_job(old_log, tmp_path):
     with pytest.raises(SinkMismatchError):
         old_log.run()
     old_log.replace(old_log.folder, tmp_path / "new")
@@ -260,7 +260,7 @@ def test_restoring_the_sink_by_hand_does_not_help(old_log):
         old_log.run()
 
 
-def test_copies_from_the_same_moment_go_on(job, tmp_path):
+def test_copies_of_one_moment_continue(job, tmp_path):
     job.run(put(APPLES))
     shutil.copytree(job.home.folder, tmp_path / "copy", ignore=shutil.ignore_patterns("copy"))
     job.run(put(BREAD))
@@ -378,7 +378,7 @@ def test_another_restore_frees_a_stuck_job(stuck):
     assert all(finding.ok for finding in stuck.findings().values())
 
 
-def test_sink_that_is_gone_is_refused(job):
+def test_run_refuses_a_missing_sink(job):
     job.run(put(APPLES))
     job.sink().rename(job.sink().with_name("elsewhere"))
     with pytest.raises(SinkMismatchError, match=rf"{BOARD}.* is gone") as caught:

@@ -190,7 +190,7 @@ def test_incompatible_type_is_refused_with_way_out(job):
     assert job.kinds() == before
 
 
-def test_all_problems_are_told_at_once(job):
+def test_all_problems_are_reported_together(job):
     job.run(plan(one=int, two=Leg), ("one", '"a"', "1"))
     with pytest.raises(StateSchemaError) as told:
         job.run(plan(one=str, two=TextLeg))
@@ -387,7 +387,7 @@ class SumOfGated(Sum, AggregateFunction[int, LegWithGate, int]):
         ),
     ],
 )
-def test_every_kind_is_compared(job, one, other, said):
+def test_every_state_kind_is_checked_for_changes(job, one, other, said):
     job.run(plan(s=one), ("s", '"a"', "1", "", '"x"'))
     job.run(plan(s=one))
     with pytest.raises(StateSchemaError, match=said):

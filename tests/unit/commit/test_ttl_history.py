@@ -49,7 +49,7 @@ def test_gap_of_former_format_has_no_watermark():
 
 
 @pytest.mark.parametrize("ttl", [None, StateTtl(HOUR), StateTtl(HOUR, update=UpdateType.DISABLED)])
-def test_nothing_is_remembered_where_no_state_prolongs(ttl):
+def test_no_gap_is_stored_without_prolonging_state(ttl):
     assert advanced(TtlHistory(), {"op.a": ttl}, paused_since=0).gaps == ()
 
 
@@ -104,7 +104,7 @@ def test_ttl_from_the_beginning_is_not_enabling():
     assert advanced(TtlHistory(), {"op.a": None, **on}, watermark=20).since == {}
 
 
-def test_what_changed_is_told_by_operator():
+def test_changed_ttls_are_listed_by_operator():
     history = advanced(TtlHistory(), {"one.a": StateTtl(HOUR), "two.a": None, "three.a": PATIENT})
     same = {"one.a": StateTtl(HOUR, update=UpdateType.ON_CREATE), "two.a": None, "three.a": PATIENT}
     assert history.changed(same) == set()
@@ -129,7 +129,7 @@ def checkpoint(number, kind, *, at, restored_from=None):
     )
 
 
-def test_only_micro_batches_are_signs_of_life():
+def test_only_micro_batches_end_a_pause():
     checkpoints = [checkpoint(0, Kind.INITIAL, at=0)]
     assert Lineage(checkpoints).last_micro_batch() is None
     checkpoints += [

@@ -466,7 +466,7 @@ def ttls(draw, clocks=clocks, prolongs=st.booleans()):  # noqa: B008 - a strateg
 @pytest.mark.parametrize("style", [Awaiting, Plain])
 @given(ttls(), st.lists(batches, min_size=1, max_size=6), st.sampled_from([0, 12, 40]))
 @settings(max_examples=60)
-def test_it_is_as_the_model_says(backends, style, ttl, drawn, ahead):
+def test_ttl_behaves_like_the_model(backends, style, ttl, drawn, ahead):
     with backends.lent() as new_backend:
         check(ttl, drawn, ahead, new_backend, style)
 
@@ -565,7 +565,7 @@ def test_entry_renewed_in_its_sweep_stays(backends, exact):
         assert job.stored() == expected
 
 
-def test_a_sweep_comes_round_and_starts_over(backend, backends):
+def test_cleanup_sweep_starts_over_after_last_key(backend, backends):
     written = [(b'vs\x00"%d"' % number, bytes(16)) for number in range(5)] + [(b'es\x00"k"\x00\x00"u"', bytes(16))]
     backend.write_batch([*written, (b"t" + bytes(12), b"")])
     if backends.kind == "delta":

@@ -60,7 +60,7 @@ def test_old_files_without_checkpoint_are_removed(config, stray, much_later):
     assert savepoint(config, "after", "", "somebody").checkpoint_id > 0
 
 
-def test_within_the_retention_everything_stays(config, stray):
+def test_vacuum_keeps_all_files_within_retention(config, stray):
     assert vacuum(config, "remove", dry_run=False) == []
     assert all(exists(config, file) for file in stray)
 
@@ -91,7 +91,7 @@ def removed(job, folder):
     return files - job.files(folder)
 
 
-def test_vacuum_keeps_what_the_last_checkpoint_needs(job, clock):
+def test_vacuum_keeps_files_of_the_last_checkpoint(job, clock):
     clock.advance(RETENTION)
     before = job.content()
     assert removed(job, KEYED_STATE) == set()
@@ -127,7 +127,7 @@ def test_vacuum_keeps_files_of_savepoints(job, clock):
     assert job.content() == at_savepoint
 
 
-def test_vacuum_removes_what_a_restore_left_behind(job, clock):
+def test_vacuum_removes_files_undone_by_a_restore(job, clock):
     job.run("cyd")
     restore(job.config, 2, "", "somebody")
     clock.advance(RETENTION)

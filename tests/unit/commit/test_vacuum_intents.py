@@ -213,7 +213,7 @@ def test_dry_run_of_an_unknown_job_fails():
         vacuum(memory_config("nowhere"), "look")
 
 
-def test_vacuum_is_no_sign_of_life(config):
+def test_vacuum_does_not_end_a_pause(config):
     before = log_of(config).lineage.last_micro_batch()
     with after_retention(config):
         vacuum(config, "weekly", dry_run=False)

@@ -101,7 +101,7 @@ def test_unpublished_checkpoint_is_found(job):
     assert problems[f"sink {BOARD} is published"].endswith("; the next run publishes checkpoint 3")
 
 
-def test_sink_that_is_gone_is_found(job):
+def test_verify_finds_a_missing_sink(job):
     del job.disk.tables[f"lake/{BOARD}"]
     assert "is gone, but checkpoint 1 was published to it" in failed(job)[f"sink {BOARD} is published"]
 

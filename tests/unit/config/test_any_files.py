@@ -285,7 +285,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_odd_bytes_are_refused_with_the_line(project, name):
+def test_invalid_bytes_are_refused_with_their_line(project, name):
     added, said = REFUSED[name]
     put(project, "jobs/demo.yaml", JOB.encode() + added)
     with pytest.raises(ConfigError, match=said):

@@ -69,7 +69,7 @@ def test_every_option_can_be_configured():
     assert list(KEYS.values()) == [field.name for field in fields(AsyncStateOptions)]
 
 
-def test_a_job_that_says_nothing_gets_the_defaults(home):
+def test_job_without_async_state_gets_defaults(home):
     assert load_job("demo").async_state("legs") == AsyncStateOptions()
 
 
@@ -118,7 +118,7 @@ def test_run_option_overrides_enabled(home, job_file, enabled):
     assert config.async_state("legs").enabled != enabled
 
 
-def test_the_environment_fills_in_a_choice(home, job_file, monkeypatch):
+def test_environment_variable_can_set_a_choice(home, job_file, monkeypatch):
     monkeypatch.setenv("ORDER", "strictly-ordered")
     job_file("execution: {async-state: {event-order.watermark: '${ORDER}'}}\n")
     assert load_job("demo").async_state("legs").event_order_watermark is EventOrder.STRICTLY_ORDERED

@@ -40,7 +40,7 @@ def test_durations_may_be_texts_or_seconds(home, job_file):
     assert (run.budget, run.grace) == (timedelta(minutes=90), timedelta(seconds=90))
 
 
-def test_the_environment_fills_in_texts_and_numbers(home, job_file, monkeypatch):
+def test_environment_variables_set_texts_and_numbers(home, job_file, monkeypatch):
     monkeypatch.setenv("GROUPS", "64")
     monkeypatch.delenv("WEATHER_URL", raising=False)
     job_file('max_parallelism: ${GROUPS}\nservices: {weather: {url: "${WEATHER_URL:-http://localhost:1}"}}\n')
@@ -93,7 +93,7 @@ def test_unknown_job_error_names_known_ones(home):
         load_job("demon")
 
 
-def test_a_name_cannot_lead_out_of_the_folder(home):
+def test_job_name_cannot_leave_the_folder(home):
     with pytest.raises(ConfigError, match="not a valid job name"):
         load_job("../clusters/local")
 

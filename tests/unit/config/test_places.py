@@ -89,7 +89,7 @@ def test_a_sink_may_not_meet_the_state(job, pair, below):
 
 @same_home
 @given(path=st.sampled_from(PATHS))
-def test_other_places_are_let_through(job, path):
+def test_distinct_places_are_accepted(job, path):
     stem = path.rstrip("/")
     job(path, f"{stem}s", f"{stem}_2", "s3://lake/board", state=f"{stem}_state")
 

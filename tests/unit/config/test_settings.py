@@ -45,7 +45,7 @@ def test_names_with_dots_can_be_set(home, job_file):
     assert config.sources["events"].options == {"kafka.client.id": "branch"}
 
 
-def test_null_takes_a_value_away(home, job_file):
+def test_null_removes_a_value(home, job_file):
     job_file("parallelism: 2\n")
     assert with_settings(load_job("demo"), {"parallelism": "null"}).parallelism is None
     assert with_settings(load_job("demo"), {"parallelism": ""}).parallelism is None

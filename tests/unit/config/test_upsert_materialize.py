@@ -28,7 +28,7 @@ def test_defaults_are_pipelines_strategy_and_flip_thresholds(home, job_file):
     assert layouts("hashmap") == Layouts(Strategy.VALUE, 400, 300)
 
 
-def test_an_operator_says_more_than_the_job(home, job_file):
+def test_operator_settings_override_the_job(home, job_file):
     job_file(
         "execution: {upsert-materialize: {strategy: map, adaptive.threshold.high: 70}}\n"
         "operators: {board: {execution: {upsert-materialize: {strategy: adaptive, adaptive.threshold.low: 60}}}}\n"
@@ -45,7 +45,7 @@ def test_thresholds_that_contradict_each_other_name_the_file(home, job_file):
         layouts()
 
 
-def test_other_backend_brings_its_own_defaults(home, job_file):
+def test_changed_backend_uses_its_own_defaults(home, job_file):
     job_file("state: {backend: hashmap}\nexecution: {upsert-materialize: {adaptive.threshold.high: 350}}\n")
     assert load_job("demo").upsert_materialize("board").threshold_high == 350
     job_file("state: {backend: rocksdb}\nexecution: {upsert-materialize: {adaptive.threshold.high: 60}}\n")
@@ -57,7 +57,7 @@ def test_names_are_those_of_the_flip():
     assert KEYS == ["strategy", "adaptive.threshold.high", "adaptive.threshold.low"]
 
 
-def test_schema_and_docs_tell_the_defaults():
+def test_schema_and_docs_state_the_defaults():
     described = job_schema()["$defs"]["UpsertMaterializeConfig"]["properties"]
     page = (REPOSITORY / "docs/configuration.md").read_text()
     for key, position in (("adaptive.threshold.high", 0), ("adaptive.threshold.low", 1)):

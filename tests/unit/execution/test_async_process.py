@@ -177,7 +177,7 @@ def test_write_that_keeps_creation_time_reads_first(harness):
         assert later._process.stores[2]._cells[b'"a"'].stamp == 1
 
 
-def test_clearing_what_was_never_read_leaves_nothing(harness):
+def test_clearing_an_unread_value_stores_nothing(harness):
     async def clear(f, event, ctx):
         await f.seen.clear()
 

@@ -107,7 +107,7 @@ def test_task_that_owns_no_broadcast_stores_none():
     assert (told(process), rows_of(process)) == ([2], [])
 
 
-def test_broadcast_records_are_counted_by_nobody():
+def test_broadcast_records_count_in_no_operator():
     process = task()
     process.run([[order(3)]], [], broadcast=[rule(2)])
     assert process.metrics == {"records": 1}
@@ -161,7 +161,7 @@ def test_declarations_are_found_as_in_other_functions():
 
 
 @pytest.mark.parametrize("stop_after", range(6))
-def test_tasks_agree_wherever_one_has_to_stop(stop_after):
+def test_tasks_agree_when_one_task_stops(stop_after):
     # Task 0 stops at its `stop_after`-th question, task 1 never does.
     keys, rules = {0: "a", 1: "b"}, [rule(3), rule(6)]
     rows, requests, lines = [], {0: [], 1: []}, []

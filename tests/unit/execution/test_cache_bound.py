@@ -112,7 +112,7 @@ def test_iteration_renews_entries_that_were_evicted_meanwhile(backend):
         assert [(change.user_key, change.stamp) for change in store.changes()] == [(encode(name), 9) for name in "abc"]
 
 
-def test_merging_reads_again_what_was_evicted(backend):
+def test_merging_reads_evicted_entries_again(backend):
     backend.write_batch((value_entry("sums", b'"k"', name), stored_value(5, b"7")) for name in NAMESPACES)
 
     class Merges(KeyedProcessFunction[Go, Go]):

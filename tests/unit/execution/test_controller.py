@@ -212,7 +212,7 @@ def test_own_code_requests_and_callbacks_are_counted(machine):
     assert [*counts, record.references] == [1, 2, 3, 2, 1, 0]
 
 
-def test_a_request_that_nobody_awaits_is_counted(machine):
+def test_unawaited_request_is_counted(machine):
     record = machine.take("a1", lambda m: m.read() and None)
     machine.take("a2")
     assert (record.references, machine.counts) == (1, (2, 1, 1, 1))
@@ -262,7 +262,7 @@ def test_a_condition_chooses_the_next_request(machine, holds):
     assert machine.told() == [f"a1 {(holds, 'answer to yes' if holds else 'answer to no')}"]
 
 
-def test_awaiting_and_chaining_mix(machine):
+def test_awaiting_and_chaining_can_be_mixed(machine):
     async def code(m):
         left = m.read("x").then_accept(lambda _: m.tell("calls back"))
         m.tell(await m.read("y"))
@@ -331,7 +331,7 @@ def test_zero_timeout_starts_batch_at_next_record(new):
     assert machine.executor.batches == [["x"]]
 
 
-def test_draining_starts_what_waits(machine):
+def test_draining_starts_waiting_requests(machine):
     machine.take("a1")
     machine.take("a2")
     machine.controller.drain()
@@ -446,7 +446,7 @@ def test_records_may_overtake_an_earlier_watermark(machine):
     assert (machine.told(), len(machine.controller.epochs)) == (["a1 starts", "b1 starts", "b1 ends"], 2)
 
 
-def test_a_watermark_behind_nothing_goes_out_at_once(machine):
+def test_watermark_without_earlier_records_is_emitted_immediately(machine):
     machine.watermark("w1")
     assert machine.told() == ["w1"]
 
@@ -545,7 +545,7 @@ def test_state_ordered_code_before_the_first_access_overtakes(new):
     assert (machine.told(), machine.counts) == (["a2 reads"], (0, 0, 0, 0))
 
 
-def test_state_ordered_record_without_access_waits_for_nobody(new):
+def test_state_ordered_record_without_access_never_waits(new):
     machine = new(order_with_same_key=STATE_ORDERED)
     machine.take("a1")
     machine.take("a2", reads(0))
@@ -690,7 +690,7 @@ def test_failed_request_fails_task_with_its_error(machine):
         machine.controller.drain()
 
 
-def test_awaiting_something_foreign_is_the_records_failure(machine):
+def test_awaiting_a_foreign_object_fails_the_record(machine):
     async def sleeps(m):
         await asyncio.sleep(0)
 
@@ -764,7 +764,7 @@ def test_present_answer_may_be_awaited_repeatedly(machine):
     assert machine.told() == ["a1 answer to x"] * 2 + ["b1 answer to x"]
 
 
-def test_record_that_nothing_wakes_is_reported(machine):
+def test_record_waiting_forever_is_reported(machine):
     async def waits_for_ever(m):
         await StateFuture.pending(m.controller)
 
@@ -811,6 +811,6 @@ def test_record_waiting_for_foreign_work_is_reported(machine):
     assert raised.value.args[0] == "a1"
 
 
-def test_closing_lets_go_of_the_executor(machine):
+def test_closing_releases_the_executor(machine):
     machine.controller.close()
     assert machine.executor.closed

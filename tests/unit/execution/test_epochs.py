@@ -26,7 +26,7 @@ def epochs():
     return Epochs()
 
 
-def test_at_the_start_one_epoch_is_open(epochs):
+def test_first_epoch_is_open_at_start(epochs):
     assert (epochs.open.status, len(epochs), epochs.is_idle, epochs.can_advance) == (EpochStatus.OPEN, 1, True, False)
 
 

@@ -59,7 +59,7 @@ def test_passed_on_key_is_never_free(keys, records):
     assert not keys.occupy(records[2])
 
 
-def test_any_returns_a_running_record(keys, records):
+def test_any_running_record_can_be_returned(keys, records):
     assert keys.any() is None
     keys.occupy(records[3])
     assert keys.any() is records[3]

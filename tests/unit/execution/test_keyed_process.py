@@ -248,7 +248,7 @@ def test_timer_needs_a_storable_whole_number(harness, moment):
         harness(wrong=wrong).run((1, Event("a", "wrong")))
 
 
-def test_the_furthest_timers_are_stored_and_fire(harness):
+def test_timers_at_time_limits_are_stored_and_fire(harness):
     h = harness(remind=remind)
     h.run((1, Event("a", "remind", LATEST_TIMER)), (1, Event("b", "remind", -LATEST_TIMER)))
     assert h.run(LATEST_TIMER) == [("timer b", -LATEST_TIMER), ("timer a", LATEST_TIMER)]

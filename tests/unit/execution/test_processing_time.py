@@ -214,7 +214,7 @@ def test_event_time_does_not_advance(micro_batches):
     assert moments == [(0, no_watermark, 1001), (51, 50, 1002), (61, 60, 1003)]
 
 
-def test_each_sets_overdue_ones_of_the_other_domain(micro_batches):
+def test_timers_set_overdue_timers_of_other_domain(micro_batches):
     def again(timestamp, ctx):
         if ctx.time_domain is PROCESSING and timestamp == 1001:
             ctx.timers.register_event_time(3)
@@ -246,7 +246,7 @@ def test_outputs_sort_apart_after_earlier_micro_batches(micro_batches):
     assert job.orders == sorted(set(job.orders))
 
 
-def test_state_ordered_execution_fires_them_too(micro_batches):
+def test_state_ordered_execution_fires_processing_timers(micro_batches):
     job = micro_batches(order_with_same_key=KeyOrder.STATE_ORDERED)
     job.run(NOON, Ask("a", wake=(1002, 1001)), Ask("b", wake=(1001,)))
     assert [what for _, what in job.run(1010, Ask("a"), Ask("b"))][:3] == [
@@ -376,7 +376,7 @@ def test_held_records_precede_timers_of_this_run():
     assert held.requests == []
 
 
-def test_beyond_a_cut_no_timer_fires():
+def test_no_timer_fires_after_a_cut():
     backend = Slow()
     in_blocks(backend, 1, 1, NOON, [Ask("a", wake=(1001,))])
     told, _ = in_blocks(backend, 4, 2, 1001, [], cut=record_order(2))
@@ -393,7 +393,7 @@ def harness(request):
         yield h
 
 
-def test_moving_the_harness_clock_fires_them(harness):
+def test_moving_the_harness_clock_fires_timers(harness):
     harness.process(Ask("a", wake=(10, 20)))
     harness.clock.advance(9)
     assert harness.output() == [Told("a", "record at 0", 1)]

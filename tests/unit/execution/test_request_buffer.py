@@ -27,7 +27,7 @@ def test_active_requests_are_taken_together_in_order(buffer):
     assert (buffer.take_active(), buffer.active) == (requests, [])
 
 
-def test_no_more_are_taken_out_than_asked_for(buffer):
+def test_requests_are_taken_up_to_the_limit(buffer):
     requests = [AsyncRequest(record("r"), number, print) for number in range(3)]
     buffer.active += requests
     assert [buffer.take_active(2), buffer.take_active(2), buffer.take_active(2)] == [requests[:2], requests[2:], []]

@@ -83,7 +83,7 @@ def test_backend_with_missing_answers_raises_without_hanging(executor_of):
     assert {type(request.error) for request in executor.completed(wait=True)} == {ValueError}
 
 
-def test_waiting_for_nothing_returns_at_once(executor_of):
+def test_waiting_without_requests_returns_immediately(executor_of):
     assert executor_of(filled()).completed(wait=True) == []
 
 

@@ -149,7 +149,7 @@ def test_state_kinds_behave_like_plain_collections(backends, kind, data, ttl, st
     order=st.sampled_from(KeyOrder),
     cache_entries=cache_sizes,
 )
-def test_states_of_all_kinds_keep_apart(backends, steps, ttl, style, automatic, order, cache_entries):
+def test_states_of_all_kinds_are_independent(backends, steps, ttl, style, automatic, order, cache_entries):
     run(backends, steps, ttl, style, automatic=automatic, order=order, cache_entries=cache_entries)
 
 
@@ -187,7 +187,7 @@ def short_lived(state, name, *arguments):
         (short_lived("aggregating", "add", 5), [Call("aggregating", "get")]),
     ],
 )
-def test_a_read_ends_what_it_shows_dead(backends, written, reads, visibility, style):
+def test_read_of_expired_entry_removes_it(backends, written, reads, visibility, style):
     ttl = StateTtl(TEN, visibility=visibility, cleanup=Cleanup(entries_per_record=0))
     steps = [("record", "a", 0, [written]), ("watermark", 8), ("restore", 2, style), ("record", "a", 0, reads)]
     steps += [("record", "a", 0, reads), ("restore", 1, style)]

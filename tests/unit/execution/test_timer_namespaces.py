@@ -75,7 +75,7 @@ def test_overdue_timers_of_all_namespaces_follow_record(kind):
         assert fired(h) == [("k", 50, "z"), ("k", 60, "a"), ("k", 60, "b")]
 
 
-def test_they_survive_restore_on_any_other_backend(kind):
+def test_namespace_timers_survive_restore_on_any_backend(kind):
     with KeyedHarness(Windows(), key=lambda visit: visit.key, backend=kind) as h:
         h.process(Visit("k", event=((10, "é w"), (10, ""), (10, "x")), processing=((5, "p"),)), timestamp=1)
         h.process(Visit("k", forget=((10, "x"),)), timestamp=1)

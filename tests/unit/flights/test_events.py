@@ -40,7 +40,7 @@ def content(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_every_flight_has_a_valid_life(rows):
+def test_every_flight_has_valid_event_order(rows):
     valid = {
         "+I",
         "+I -D",
@@ -118,7 +118,7 @@ def test_another_seed_changes_the_disorder_only(raw, folder, tmp_path):
     assert one == other
 
 
-def test_delivering_in_parts_is_delivering_at_once(raw, folder, tmp_path):
+def test_partial_deliveries_equal_one_delivery(raw, folder, tmp_path):
     part = write_events(tmp_path, first=FIRST, last=LAST, seed=13, raw=raw, through=date(2013, 3, 8))
     assert {path.stem for path in tmp_path.iterdir()} == {"2013-03-06", "2013-03-07", "2013-03-08"}
     rest = write_events(tmp_path, first=FIRST, last=LAST, seed=13, raw=raw)
@@ -126,7 +126,7 @@ def test_delivering_in_parts_is_delivering_at_once(raw, folder, tmp_path):
     assert content(tmp_path) == content(folder)
 
 
-def test_a_file_that_is_there_is_left_alone(raw, tmp_path):
+def test_existing_file_is_not_rewritten(raw, tmp_path):
     (tmp_path / "2013-03-07.parquet").write_text("mine")
     write_events(tmp_path, first=FIRST, last=LAST, seed=13, raw=raw)
     assert (tmp_path / "2013-03-07.parquet").read_text() == "mine"
@@ -139,7 +139,7 @@ def test_seq_and_disorder_are_independent_of_dates(raw, rows, tmp_path):
     assert part == list(zip(rows[chosen]["file"], rows[chosen]["seq"], strict=True))
 
 
-def test_columns_have_the_types_that_were_promised(folder):
+def test_columns_have_the_documented_types(folder):
     schema = pq.read_schema(folder / "2013-03-08.parquet")
     assert schema.field("seq").type == pa.int64()
     assert schema.field("flight").type == schema.field("seats").type == pa.int32()
@@ -188,7 +188,7 @@ def test_departures_that_contradict_the_stated_hour_are_refused(tmp_path):
             load_flights(raw)
 
 
-def test_the_command_line_says_what_it_wrote(raw, tmp_path, monkeypatch, capsys):
+def test_command_line_prints_the_written_files(raw, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("pipelines.flights.events.data_folder", lambda: raw)
     main(["--out", str(tmp_path), "--year", "--through", "2013-03-07"])
     said = capsys.readouterr().out

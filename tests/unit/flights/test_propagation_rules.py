@@ -46,7 +46,7 @@ def test_unchanged_forecast_is_not_repeated(two_legs):
     assert two_legs.emitted() == [("-U", "A", "departed", None), ("+U", "A", "arrived", None)]
 
 
-def test_time_to_spare_makes_a_delay_of_nothing(two_legs):
+def test_spare_time_means_zero_expected_delay(two_legs):
     two_legs.departed("A", late=-20)
     assert two_legs.expected("B") == 0
 
@@ -73,14 +73,14 @@ def test_a_departed_leg_keeps_its_expectation(two_legs):
     assert two_legs.expected("B") == 10
 
 
-def test_leg_departing_out_of_turn_expects_nothing(two_legs):
+def test_leg_departing_out_of_order_expects_nothing(two_legs):
     two_legs.scheduled("C", departs=READY + 10, block=60)
     two_legs.departed("A", late=30)
     two_legs.departed("C")
     assert two_legs.expected("C") is None
 
 
-def test_cancelled_leg_passes_its_turn_on(two_legs):
+def test_cancelled_leg_lets_next_leg_take_over(two_legs):
     """It leaves the board."""
     two_legs.scheduled("C", departs=READY + 60, block=60)
     two_legs.departed("A", late=90)
@@ -178,7 +178,7 @@ def test_each_flight_gets_one_alert_at_most(two_legs):
     assert two_legs.alerts() == ["A"]
 
 
-def test_an_alert_outlives_the_forgetting_of_the_aircraft(scenario):
+def test_alert_fires_after_aircraft_state_expired(scenario):
     #  New York to Honolulu: the deadline is 12 h 40 min after the departure
     scenario.scheduled("A", departs=600, block=700)
     scenario.departed("A")

@@ -94,7 +94,7 @@ def test_a_missing_row_is_found(case):
     assert len(found.missing_examples) == 3
 
 
-def test_a_row_that_is_there_twice_is_found(case):
+def test_duplicated_row_is_found(case):
     found = case.verify(alerts=pa.concat_tables([case.alerts, case.alerts.slice(0, 2)])).alerts
     assert (found.missing, found.unexpected, found.different) == (0, 2, 0)
 

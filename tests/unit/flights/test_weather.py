@@ -193,7 +193,7 @@ def test_equal_questions_are_asked_once(reliable):
     assert reliable.statistics()["requests"] == 1
 
 
-def test_an_answer_forgotten_is_asked_for_again(reliable):
+def test_evicted_answer_is_requested_again(reliable):
     other = msgspec.structs.replace(EVENT, origin="JFK")
 
     async def run():
@@ -205,7 +205,7 @@ def test_an_answer_forgotten_is_asked_for_again(reliable):
     assert reliable.statistics()["requests"] == 3
 
 
-def test_a_failure_is_typed_and_not_remembered(service_data):
+def test_failure_has_its_type_and_is_uncached(service_data):
     service = WeatherService(service_data, failure_rate=1)
 
     async def run():
@@ -218,7 +218,7 @@ def test_a_failure_is_typed_and_not_remembered(service_data):
     assert asyncio.run(run())[0].temp == 39.02
 
 
-def test_a_service_that_is_not_there_is_unavailable():
+def test_unreachable_service_counts_as_unavailable():
     async def run():
         lookup = WeatherLookup()
         await lookup.open({"weather": "http://127.0.0.1:1"})
@@ -256,7 +256,7 @@ def test_wrong_address_is_not_missing_weather(reliable):
         asyncio.run(run())
 
 
-def test_request_that_gives_up_leaves_answer_to_others(reliable):
+def test_timed_out_request_leaves_answer_to_others(reliable):
     async def run():
         async with lookup_of(reliable) as lookup:
             first, second = (asyncio.create_task(lookup.invoke(EVENT)) for _ in range(2))

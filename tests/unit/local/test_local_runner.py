@@ -88,7 +88,7 @@ def test_unknown_runner_is_refused(home):
     )
 
 
-def test_run_says_what_happens_as_on_spark(home, run):
+def test_run_events_equal_those_on_spark(home, run):
     write_days(home.input, [0])
     run(home)
     assert [event.kind for event in run.events] == ["opened", "batch", "committed"]

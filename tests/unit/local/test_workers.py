@@ -73,7 +73,7 @@ def test_workers_change_no_result(home, workers, parallelism):
     assert_well_formed(home.config())
 
 
-def test_killed_worker_costs_a_task_only(home, run, monkeypatch, tmp_path):
+def test_killed_worker_repeats_only_its_task(home, run, monkeypatch, tmp_path):
     monkeypatch.setenv("HEADRACE_KILL_AT", "task.half")
     monkeypatch.setenv("HEADRACE_KILL_ONCE", str(tmp_path / "killed"))
     before = pids()
@@ -83,7 +83,7 @@ def test_killed_worker_costs_a_task_only(home, run, monkeypatch, tmp_path):
     assert_as_by_hand(home.config(), by_hand([purchases_of(0, rows=ROWS)]))
 
 
-def test_workers_that_always_die_end_a_run(home, run, workers, monkeypatch):
+def test_always_dying_workers_end_the_run(home, run, workers, monkeypatch):
     monkeypatch.setenv("HEADRACE_KILL_AT", "task.half")
     with pytest.raises(ClusterError, match="died 4 times in the tasks of 'customers', the last one with exit code -9"):
         run(home, parallelism=1)
@@ -100,7 +100,7 @@ def test_user_errors_come_from_workers(home, workers):
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
-def test_sigterm_lets_workers_hold_the_rest(home, workers, parallelism):
+def test_sigterm_makes_workers_hold_remaining_records(home, workers, parallelism):
     home.configure({"execution": {"async-state": {"in-flight-records-limit": 5}}})
 
     def end(place):
@@ -146,7 +146,7 @@ def keyed_work(home, transit):
     return KeyedWork("customers", 1, msgspec.Raw(encode_report(seen[0])), transit)
 
 
-def test_refusing_storage_is_in_the_report(home):
+def test_storage_error_is_in_the_report(home):
     report = answered(keyed_work(home, (str(home.folder / "gone.parquet"),)))
     assert (report.task, report.error_class) == (1, StorageError.__name__)
     assert "storage refused tasks of 'customers'" in report.error
@@ -171,7 +171,7 @@ def fed_home(program, folder):
 
 @settings(max_examples=4)
 @given(seed=st.integers(0, 1 << 32))
-def test_any_graph_comes_to_the_same_in_workers(seed, workers, tmp_path_factory):
+def test_graphs_in_workers_equal_graphs_in_process(seed, workers, tmp_path_factory):
     program, chance = Program(seed), random.Random(seed)
     folder = tmp_path_factory.mktemp("graph")
     here, there = fed_home(program, folder / "here"), fed_home(program, folder / "there")

@@ -58,7 +58,7 @@ def day_of(number, steps, in_force):
     [[("weather", 0, 30.0), ("entries", "f", "N1")], [("planes", "N1", "A320"), ("retract", 0, None)]], "value", 1, 2
 )
 @given(courses, st.sampled_from(["legacy", "value", "map", "adaptive"]), st.integers(1, 3), st.integers(1, 5))
-def test_any_course_of_changes_gives_valid_rows(days, strategy, parallelism, bucket):
+def test_any_sequence_of_changes_gives_valid_rows(days, strategy, parallelism, bucket):
     """The rows are those that are in force."""
     job = {
         "sources": {name: {"interval": "%Y-%m-%d", "complete_intervals": True} for name in SOURCES},

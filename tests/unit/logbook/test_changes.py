@@ -87,7 +87,7 @@ def test_corrections_cover_every_kind_of_error(raw):
     assert {"+I", "+I-U+U", "+I+U-U", "+I+U+U-U-U", "+I-D"} <= courses
 
 
-def test_command_says_what_it_wrote(tmp_path, raw, monkeypatch, capsys):
+def test_command_prints_the_written_files(tmp_path, raw, monkeypatch, capsys):
     monkeypatch.setattr("pipelines.logbook.changes.data_folder", lambda: raw)
     main(["--out", str(tmp_path), "--to", "2013-01-01", "--through", "2013-01-01"])
     rows = sum(pq.read_metadata(path).num_rows for path in (tmp_path / "entries").iterdir())

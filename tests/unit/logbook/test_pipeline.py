@@ -71,7 +71,7 @@ def test_logbook_is_right_after_every_run(raw, days, seed, ends, options):
     assert Histories.of(harness.table("materializer_history")).several_now == 0
 
 
-def test_histories_have_several_rows_on_the_way(days):
+def test_histories_hold_several_rows_between_runs(days):
     folder, files = days(1)
     harness = harness_of(pipeline)
     deliver(folder, harness.folder / "input", files[:3])
@@ -82,7 +82,7 @@ def test_histories_have_several_rows_on_the_way(days):
     assert Disorder.of(folder).late > 50
 
 
-def test_the_last_change_alone_loses_flights(raw, days):
+def test_keeping_only_the_last_change_loses_flights(raw, days):
     folder, files = days(1)
     harness = harness_of(last_change_wins)
     deliver(folder, harness.folder / "input", files)

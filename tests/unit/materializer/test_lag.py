@@ -154,7 +154,7 @@ layouts = st.just([Strategy.LEGACY]) | st.lists(
 
 @pytest.mark.parametrize("time", TtlTime)
 @given(steps=steps, offset=st.integers(1, 3), strategies=layouts)
-def test_dead_rows_are_not_looked_back_at(backends, time, steps, offset, strategies):
+def test_expired_rows_are_no_predecessors(backends, time, steps, offset, strategies):
     model = LagByHand(offset, TTL, legacy=strategies == [Strategy.LEGACY])
     by_event = time is TtlTime.EVENT
     with backends.lent() as new:
@@ -190,7 +190,7 @@ def assert_same(table, model):
     assert table.unmatched == model.unmatched
 
 
-def test_derived_values_outlive_the_dead_row(backend):
+def test_derived_values_outlive_the_expired_row(backend):
     """What was made with a row stays when the row dies."""
     table = Table(backend, lag(ttl=StateTtl(TTL * MILLISECOND)).operators[-1], [Strategy.MAP])
     table.run([(INSERT, Reading("s", 1, 10, at=0)), (INSERT, Reading("s", 2, 15, at=5)), 10])
@@ -249,7 +249,7 @@ def test_plan_keys_by_partition_merges_by_primary_key():
         ({"partition_by": ("rise",)}, "Reading has no field 'rise'"),
     ],
 )
-def test_a_lag_that_makes_no_sense_is_refused(arguments, message):
+def test_invalid_lag_is_refused(arguments, message):
     source = Pipeline("steps").source("readings", Reading, event_time="at")
     whole = {"record": Step, "partition_by": ("sensor",), "primary_key": ("number",), **arguments}
     with pytest.raises(ValueError, match=message):

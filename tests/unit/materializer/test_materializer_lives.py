@@ -59,7 +59,7 @@ def give(h, *texts, at):
         h.process(*change(text), at)
 
 
-def test_row_dies_silently_and_next_is_insert(harness):
+def test_row_expires_silently_and_next_is_insert(harness):
     h = harness(ttl=EVENT)
     give(h, "+1a", at=0)
     h.watermark(9)
@@ -70,7 +70,7 @@ def test_row_dies_silently_and_next_is_insert(harness):
     assert h.statistics().expired == 2
 
 
-def test_rows_live_separately_except_with_legacy(harness, strategy):
+def test_rows_expire_separately_except_with_legacy(harness, strategy):
     h = harness(ttl=EVENT)
     give(h, "+1a", at=0)
     give(h, "+2b", at=5)
@@ -104,7 +104,7 @@ def test_updated_middle_row_outlives_later_rows(harness, strategy):
         assert [row.part for row in h.history("k")] == left
 
 
-def test_late_row_never_dies_before_earlier_one(harness):
+def test_late_row_never_expires_before_earlier_one(harness):
     h = harness(ttl=EVENT)
     give(h, "+1a", at=8)
     give(h, "+2b", at=1)
@@ -145,7 +145,7 @@ def test_sink_drops_row_whose_history_died(harness):
     assert told(h.output()) == ["-D 2b"]
 
 
-def test_the_strategy_decides_what_is_a_map(backend, strategy):
+def test_strategy_decides_which_history_is_a_map(backend, strategy):
     maps = {Strategy.LEGACY: "000", Strategy.VALUE: "000", Strategy.MAP: "111", Strategy.ADAPTIVE: "010"}[strategy]
     with MaterializerHarness(Row, ("key",), strategy=strategy, backend=backend, **THRESHOLDS) as h:
         told = ""
@@ -175,12 +175,12 @@ def test_ttl_impossible_for_history_rows_is_refused(ttl):
         ({"primary_key": ("key",), "upsert_key": ("aprt",)}, "Row has no field 'aprt'"),
     ],
 )
-def test_a_harness_refuses_what_a_pipeline_would(fields, message):
+def test_harness_refuses_the_arguments_a_pipeline_refuses(fields, message):
     with pytest.raises(ValueError, match=message):
         MaterializerHarness(Row, **fields)
 
 
-def test_harness_has_the_keys_of_a_job():
+def test_harness_uses_the_keys_of_a_job():
     class Fare(Struct, frozen=True):
         price: float | None
 
@@ -266,7 +266,7 @@ def test_late_row_waits_for_the_next_watermark(harness):
     assert [row.part for row in h.history("k")] == [2]
 
 
-def test_dropped_duplicates_never_come_back(harness):
+def test_dropped_duplicates_never_reappear(harness):
     h = harness(on_conflict=OnConflict.DEDUPLICATE)
     give(h, "+1a", "+2b", at=1)
     h.watermark(1)

@@ -166,7 +166,7 @@ TOUCHED = [(RowKind.DELETE, key, 9, "", 0) for key in "jk"]
 
 
 @pytest.mark.parametrize("strategy", Strategy)
-def test_each_watermark_ends_what_it_reached(backend, strategy):
+def test_each_watermark_expires_the_rows_it_reached(backend, strategy):
     """This holds for several watermarks in one micro-batch."""
     # DO_NOTHING   +1a at 1   +2b at 4   watermark 5: 1a stays, and 2b goes   watermark 12: 1a dies, and nothing is left
     insert, watermark = RowKind.INSERT, "watermark"

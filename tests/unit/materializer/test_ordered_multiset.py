@@ -66,7 +66,7 @@ steps = st.lists(
 
 @pytest.mark.parametrize("strategy", [Strategy.VALUE, Strategy.MAP, Strategy.ADAPTIVE])
 @given(steps=steps)
-def test_a_layout_does_what_a_plain_list_does(backends, strategy, steps):
+def test_layout_behaves_like_a_plain_list(backends, strategy, steps):
     model, clock = Model(), 0
     with backends.lent() as new:
         backend = new()
@@ -176,7 +176,7 @@ def test_thresholds_that_contradict_each_other_are_refused(high, low):
         MaterializerOptions(threshold_high=high, threshold_low=low).layouts(Strategy.ADAPTIVE, "rocksdb")
 
 
-def test_two_layouts_say_the_same_of_equal_rows():
+def test_both_layouts_agree_on_equal_rows():
     for layout in (ListLayout(), MapLayout()):
         for text in "aba":
             layout.append(text, row(text), 0, 0)

@@ -139,7 +139,7 @@ def test_retracting_last_row_restores_the_one_before(harness):
     assert told(h.run(*rows("-2b"))) == ["+U 1a"]
 
 
-def test_taking_back_any_other_row_is_silent(harness):
+def test_retracting_any_other_row_emits_nothing(harness):
     assert told(harness().run(*rows("+1a", "+2b", "+3c", "-1a", "-2b")))[3:] == []
 
 
@@ -298,7 +298,7 @@ def test_net_changes_give_same_table_over_restarts(backends, upsert_key, changes
 
 
 @given(changes=changes, strategies=strategies)
-def test_net_changes_repeat_nothing_the_sink_knows(backends, changes, strategies):
+def test_net_changes_repeat_no_published_row(backends, changes, strategies):
     """This holds for net changes of whole rows."""
     with backends.lent() as new:
         h = Harness(new(), emit=Emit.NET_CHANGE, strategies=strategies)

@@ -43,7 +43,7 @@ def test_times_are_unique_and_lags_bounded(shape):
 
 @settings(max_examples=20)
 @given(shape=SHAPES)
-def test_events_refer_to_what_was_before(shape):
+def test_events_refer_to_earlier_events(shape):
     events = sorted(generate(shape), key=lambda event: event.date_time)
     persons, auctions = set(), set()
     for event in events:
@@ -100,6 +100,6 @@ def test_impossible_shapes_are_refused(wrong):
         generate(Shape(**{"events": 10} | wrong))
 
 
-def test_the_command_says_what_it_wrote(tmp_path, capsys):
+def test_command_prints_the_written_files(tmp_path, capsys):
     main(["--events", "100", "--seed", "7", "--files", "2", "--out", str(tmp_path / "nexmark")])
     assert "2 persons, 6 auctions, 92 bids" in capsys.readouterr().out

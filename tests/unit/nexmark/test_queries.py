@@ -35,7 +35,7 @@ def assert_as_sql(query, inputs, batches, parallelism, backend, *, crash_at=None
 
 
 @pytest.mark.parametrize("query", NAMES)
-def test_a_query_gives_what_sql_gives(query, inputs):
+def test_query_result_equals_sql(query, inputs):
     assert_as_sql(query, inputs, *random.Random(query).choice(SMALL_MATRIX))
 
 
@@ -61,7 +61,7 @@ def played(query):
 @pytest.mark.parametrize(
     ("query", "batches", "parallelism", "backend"), [case for query in NAMES for case in played(query)]
 )
-def test_the_matrix_gives_what_sql_gives(query, batches, parallelism, backend, inputs):
+def test_query_matrix_equals_sql(query, batches, parallelism, backend, inputs):
     assert_as_sql(query, inputs, batches, parallelism, backend)
 
 
@@ -70,6 +70,6 @@ def test_the_matrix_gives_what_sql_gives(query, batches, parallelism, backend, i
     ("query", "place"),
     [(query, place) for query in CRASHING for place in (PLACES if WHOLE else random.Random(query).sample(PLACES, 1))],
 )
-def test_no_crash_anywhere_changes_a_result(query, place, inputs):
+def test_crash_at_any_point_changes_no_result(query, place, inputs):
     visit = random.Random(f"{query} {place}").randint(1, 7)
     assert_as_sql(query, inputs, 7, 2, "hashmap", crash_at=f"{place}:{visit}")

@@ -15,7 +15,7 @@ from tests.jobs.home import PROJECT
 PAGE = (PROJECT / "docs" / "nexmark.md").read_text()
 
 
-def test_all_queries_are_there_and_short():
+def test_every_query_is_implemented_and_short():
     assert tuple(f"q{number}" for number in range(23)) == NAMES
     assert {name: lines for name in NAMES if (lines := lines_of(name)) > MOST_LINES} == {}
 
@@ -45,7 +45,7 @@ def test_a_project_is_never_written_over(project):
         make_project(project)
 
 
-def test_the_table_says_what_is_correct(capsys):
+def test_result_table_marks_correct_queries(capsys):
     assert main(["q2", "q22", "--events", "500"]) == 0
     head, _, *rows = capsys.readouterr().out.splitlines()
     assert head.startswith("| query | lines | correct | input rows")

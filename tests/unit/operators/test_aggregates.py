@@ -93,7 +93,7 @@ def item(at=0, number=1, size=1.5, name=None, key="a", colour=Colour.RED, tags=(
         (Annotated[Timestamp, Max("at")], 1),
     ],
 )
-def test_an_aggregate_gives(annotation, expected):
+def test_aggregate_gives_its_expected_value(annotation, expected):
     assert aggregated(item(0), item(1, 2, 1.25, "n"), value=annotation) == [(expected,)]
 
 
@@ -165,7 +165,7 @@ def test_an_unknown_field_is_refused():
         items().window(TEN).aggregate("results", result_of(total=Annotated[int, Sum("prise")]))
 
 
-def test_an_own_function_must_name_its_types():
+def test_custom_aggregate_function_must_name_its_types():
     class Untyped(AggregateFunction):
         create_accumulator = add = get_result = merge = None
 

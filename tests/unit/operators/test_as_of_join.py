@@ -73,7 +73,7 @@ class Model:
     how=st.sampled_from([JoinType.INNER, JoinType.LEFT]),
     events=st.lists(ORDERS | RATES | st.integers(-20, 40), max_size=30),
 )
-def test_orders_meet_the_valid_version(how, events):
+def test_orders_join_the_version_valid_then(how, events):
     model = Model(how)
     with harness_of(how, late=True) as harness:
         for event in [*events, FAR]:

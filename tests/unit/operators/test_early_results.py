@@ -73,7 +73,7 @@ class Model:
 
 @settings(max_examples=60)
 @given(windows=WINDOWS, step=st.integers(1, 11), events=st.lists(BIDS | st.integers(-20, 40), max_size=25))
-def test_each_step_shows_the_window_so_far(windows, step, events):
+def test_each_early_step_shows_the_current_result(windows, step, events):
     model = Model(windows, step)
     with harness_of(windows, early=step) as harness:
         for event in [*events, FAR]:
@@ -104,7 +104,7 @@ def test_an_early_result_is_corrected_after_a_restart(backend):
         assert {each.timestamp for each in restored._process.emitted} == {9}
 
 
-def test_an_early_result_that_still_holds_stays():
+def test_unchanged_early_result_is_not_repeated():
     with harness_of(Tumbling(ms(10))) as harness:
         harness.process(Bid("a", 1, 5), timestamp=1)
         for watermark in range(12):
@@ -122,7 +122,7 @@ def test_late_records_correct_after_early_ones():
 
 @settings(max_examples=4)
 @given(bids=st.lists(BIDS, min_size=1, max_size=15), seed=st.integers(0, 1 << 30))
-def test_early_results_end_as_results_do(bids, seed):
+def test_early_results_end_with_the_final_results(bids, seed):
     chance = random.Random(seed)
     harness = PipelineHarness(latest(chance.choice([1, 4])), bucket=chance.choice([1, 3]))
     harness.feed("bids", bids[:7])
@@ -164,6 +164,6 @@ def test_changed_early_step_applies_to_open_windows():
 
 
 @pytest.mark.parametrize(("early", "message"), [(0, "early must be from 1 ms"), (-5, "early must be from 1 ms")])
-def test_a_step_without_meaning_is_refused(early, message):
+def test_invalid_early_step_is_refused(early, message):
     with pytest.raises(ValueError, match=f"aggregate 'summary': {message}"):
         function_of(Tumbling(ms(10)), early=early)

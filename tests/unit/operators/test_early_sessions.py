@@ -146,7 +146,7 @@ def test_backends_follow_growing_and_merging_sessions(backend, step, events):
         play(harness, step, 0, events)
 
 
-def test_merging_sessions_take_both_results_back():
+def test_merging_sessions_retract_both_results():
     with harness_of(early=2) as harness:
         give(harness, Bid("a", 0, 1), Bid("a", 9, 1))
         harness.watermark(1)
@@ -156,7 +156,7 @@ def test_merging_sessions_take_both_results_back():
         assert harness.kinds() == [(INSERT, first), (DELETE, first), (INSERT, whole)]
 
 
-def test_a_session_that_has_grown_is_another_row():
+def test_grown_session_is_a_new_row():
     with harness_of(early=2) as harness:
         give(harness, Bid("a", 0, 1))
         harness.watermark(1)
@@ -211,7 +211,7 @@ def latest(**options):
 
 @settings(max_examples=4)
 @given(bids=st.lists(BIDS, min_size=1, max_size=15), seed=st.integers(0, 1 << 30))
-def test_tables_end_with_whole_sessions(bids, seed):
+def test_tables_end_with_complete_sessions(bids, seed):
     chance = random.Random(seed)
     harness = PipelineHarness(latest(early=ms(chance.choice([1, 4]))), bucket=chance.choice([1, 3]))
     harness.feed("bids", bids[:7])

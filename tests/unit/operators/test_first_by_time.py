@@ -43,7 +43,7 @@ def expected(method, given):
 
 @pytest.mark.parametrize("method", ["first_by_time", "last_by_time"])
 @given(given=st.lists(SCORES, max_size=20))
-def test_each_record_leaves_what_a_loop_leaves(method, given):
+def test_each_record_leaves_the_result_of_a_loop(method, given):
     with harness_of(method) as harness:
         for number, score in enumerate(given, 1):
             assert table_of(give(harness, score), Score) == expected(method, given[:number])
@@ -82,7 +82,7 @@ def test_the_first_survives_a_restart(backend, at_watermark):
     assert table_of([*before, *after], Score) == [Score("a", 3, 2)]
 
 
-def test_an_earlier_record_takes_the_first_back():
+def test_earlier_record_retracts_the_former_first():
     late, early = Score("a", 5, 1), Score("a", 3, 2)
     with harness_of("first_by_time") as harness:
         assert give(harness, late, early) == [(INSERT, late), (BEFORE, late), (AFTER, early)]
@@ -107,7 +107,7 @@ def test_retractions_are_refused(method):
         getattr(Pipeline("p").source("scores", Score, event_time="at"), method)("kept")
 
 
-def test_a_top_takes_the_last_of_corrected_records():
+def test_top_n_uses_the_corrected_first_records():
     """What `last_by_time` cannot: its input takes records back."""
     last = scores().last_by_time("last", **KEPT)
     stream = last.key_by("game").top("first", 1, by="points", result=Best, **KEPT)

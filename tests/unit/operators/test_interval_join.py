@@ -74,7 +74,7 @@ def check(harness, low, high, events, how=JoinType.INNER):
 
 @settings(max_examples=200)
 @given(bounds=BOUNDS, how=st.sampled_from(JoinType), events=EVENTS)
-def test_results_are_those_of_a_double_loop(bounds, how, events):
+def test_results_equal_a_double_loop(bounds, how, events):
     with harness_of(*bounds, how=how) as harness:
         check(harness, *bounds, events, how)
 
@@ -82,14 +82,14 @@ def test_results_are_those_of_a_double_loop(bounds, how, events):
 @pytest.mark.parametrize("backend", ["rocksdb", "delta"])
 @settings(max_examples=3)
 @given(bounds=BOUNDS, how=st.sampled_from(JoinType), events=EVENTS)
-def test_backends_give_what_a_double_loop_gives(backend, bounds, how, events):
+def test_every_backend_equals_a_double_loop(backend, bounds, how, events):
     with harness_of(*bounds, how=how, backend=backend) as harness:
         check(harness, *bounds, events, how)
 
 
 @settings(max_examples=60)
 @given(bounds=BOUNDS, how=st.sampled_from(JoinType), events=EVENTS)
-def test_a_lone_record_comes_when_nothing_can_match(bounds, how, events):
+def test_unmatched_record_is_emitted_when_certain(bounds, how, events):
     now, taken = -1000, []
     with harness_of(*bounds, how=how) as harness:
         for event in events:
@@ -111,7 +111,7 @@ def test_a_lone_record_comes_when_nothing_can_match(bounds, how, events):
         ((-9, -3), Offer("a", 10), 19),
     ],
 )
-def test_a_lone_record_has_the_time_of_certainty(bounds, record, expected):
+def test_unmatched_record_has_the_time_of_certainty(bounds, record, expected):
     with harness_of(*bounds, how=JoinType.FULL) as harness:
         give(harness, record)
         harness.watermark(50)
@@ -189,7 +189,7 @@ def test_state_is_freed_a_quarter_interval_later():
 
 
 @pytest.mark.parametrize("kind", [BEFORE, DELETE])
-def test_a_retraction_that_nobody_announced_fails(kind):
+def test_undeclared_retraction_fails(kind):
     with (
         harness_of(0, 5) as harness,
         pytest.raises(UserFunctionError, match="an interval join cannot take a record back"),

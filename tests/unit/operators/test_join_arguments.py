@@ -47,7 +47,7 @@ def join(emit=Row.of, row_kind=None, **options):
         ),
     ],
 )
-def test_options_without_meaning_are_refused(options, error, message):
+def test_invalid_join_options_are_refused(options, error, message):
     with pytest.raises(error, match=message):
         join(**options)
 
@@ -112,7 +112,7 @@ def any_pair(*both) -> Pair:
 
 
 @pytest.mark.parametrize("emit", [Pair, Pair.made, any_pair])
-def test_a_class_and_its_methods_make_results(emit):
+def test_emit_may_be_class_or_method(emit):
     stream = join(emit, how=JoinType.LEFT, **KEPT)
     assert stream.record_type() is Pair
     with KeyedHarness(function_of(stream), key=(lambda one: one.item, lambda one: one.item)) as harness:

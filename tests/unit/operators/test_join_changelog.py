@@ -94,7 +94,7 @@ def test_a_level_without_a_name_ends_the_row(with_history, expected):
 
 
 @pytest.mark.parametrize(("with_history", "expected"), [(True, [Named(1, 10, "a1")]), (False, [])])
-def test_a_retraction_brings_the_other_row_back(with_history, expected):
+def test_retraction_restores_the_other_row(with_history, expected):
     """One user has two levels, so the primary key does not tell the rows apart."""
     harness = harness_of(with_history=with_history)
     assert change_level(harness, [(NEW, INSERT), (NEW, DELETE)], at_once=False) == expected

@@ -83,7 +83,7 @@ def check_regular(how, orders, offers, seed, backend):
 
 @FEW
 @given(how=st.sampled_from(JoinType), orders=ORDERS, offers=OFFERS, seed=SEEDS)
-def test_regular_joins_give_what_sql_gives(how, orders, offers, seed):
+def test_regular_joins_equal_sql(how, orders, offers, seed):
     check_regular(how, orders, offers, seed, "hashmap")
 
 
@@ -91,7 +91,7 @@ def test_regular_joins_give_what_sql_gives(how, orders, offers, seed):
 @pytest.mark.parametrize("backend", ["rocksdb", "delta"])
 @examples(6)
 @given(how=st.sampled_from(JoinType), orders=ORDERS, offers=OFFERS, seed=SEEDS)
-def test_backends_join_as_sql_does(backend, how, orders, offers, seed):
+def test_every_backend_joins_like_sql(backend, how, orders, offers, seed):
     check_regular(how, orders, offers, seed, backend)
 
 
@@ -119,7 +119,7 @@ BOUNDS = st.sampled_from([(0, 7), (-5, 5), (-9, -3), (2, 2), (0, 0), (-20, 40)])
 
 @FEW
 @given(bounds=BOUNDS, how=st.sampled_from(JoinType), orders=ORDERS, offers=OFFERS, seed=SEEDS)
-def test_interval_joins_give_what_a_loop_gives(bounds, how, orders, offers, seed):
+def test_interval_joins_equal_a_loop(bounds, how, orders, offers, seed):
     check_interval(bounds, how, orders, offers, seed, "hashmap")
 
 
@@ -127,11 +127,11 @@ def test_interval_joins_give_what_a_loop_gives(bounds, how, orders, offers, seed
 @pytest.mark.parametrize("backend", ["rocksdb", "delta"])
 @examples(6)
 @given(bounds=BOUNDS, how=st.sampled_from(JoinType), orders=ORDERS, offers=OFFERS, seed=SEEDS)
-def test_backends_join_as_a_loop_does(backend, bounds, how, orders, offers, seed):
+def test_every_backend_joins_like_a_loop(backend, bounds, how, orders, offers, seed):
     check_interval(bounds, how, orders, offers, seed, backend)
 
 
-def test_another_kind_of_join_refuses_this_state():
+def test_changed_join_type_refuses_stored_state():
     harness = PipelineHarness(regular_pipeline(JoinType.INNER))
     harness.feed("orders", [Order("a", 1)])
     harness.feed("offers", [Offer("a", 1)])
@@ -142,7 +142,7 @@ def test_another_kind_of_join_refuses_this_state():
 
 
 @pytest.mark.parametrize("how", [JoinType.LEFT, JoinType.RIGHT, JoinType.FULL])
-def test_another_kind_of_interval_join_is_refused(how):
+def test_changed_interval_join_type_is_refused(how):
     harness = PipelineHarness(interval_pipeline(0, 50))
     harness.feed("orders", [Order("a", 1)])
     harness.feed("offers", [Offer("a", 1)])
@@ -152,7 +152,7 @@ def test_another_kind_of_interval_join_is_refused(how):
         harness.run()
 
 
-def test_another_interval_refuses_this_state():
+def test_changed_interval_refuses_stored_state():
     harness = PipelineHarness(interval_pipeline(0, 50))
     harness.feed("orders", [Order("a", 1)])
     harness.feed("offers", [Offer("a", 1)])

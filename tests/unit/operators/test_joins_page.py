@@ -59,7 +59,7 @@ def test_a_catalogue_follows_its_prices(page, count, cents):
     assert harness.sink("catalogue") == [page.Listed("t", "tea", cents)]
 
 
-def test_row_kinds_are_those_of_the_page(page):
+def test_row_kinds_equal_the_table_on_the_page(page):
     function = page.listed.operators[2].function
     with KeyedHarness(function, key=(lambda product: product.sku, lambda price: price.sku)) as harness:
         for source, record, kind in changes(page):
@@ -69,7 +69,7 @@ def test_row_kinds_are_those_of_the_page(page):
     assert [line.partition("   ")[0] for line in shown.splitlines()] == told
 
 
-def test_errors_of_the_page_are_the_codes(page):
+def test_errors_on_the_page_equal_the_codes_errors(page):
     said = " ".join(PAGE.split())
     with pytest.raises(ValueError, match="nothing bounds") as refused:
         page.products.join("listed", page.prices, emit=page.Listed.of)

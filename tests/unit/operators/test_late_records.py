@@ -89,7 +89,7 @@ def assert_nothing_left(harness):
 
 @pytest.mark.parametrize("lateness", [0, 1, 12])
 @given(windows=st.sampled_from([*SLICED, Session(ms(6))]), events=EVENTS)
-def test_late_records_correct_what_a_loop_corrects(lateness, windows, events):
+def test_late_record_corrections_equal_a_loop(lateness, windows, events):
     model = LateModel(windows, lateness)
     with harness_of(windows, lateness=lateness) as harness:
         table = play(harness, model, events)
@@ -100,7 +100,7 @@ def test_late_records_correct_what_a_loop_corrects(lateness, windows, events):
 
 @pytest.mark.parametrize("lateness", [0, 12])
 @given(windows=st.sampled_from(SLICED), events=EVENTS)
-def test_retractions_leave_what_a_loop_leaves(lateness, windows, events):
+def test_results_after_retractions_equal_a_loop(lateness, windows, events):
     model = LateModel(windows, lateness)
     doubled = [twice for event in events for twice in ([event] if isinstance(event, int) else [event, event])]
     with harness_of(windows, Totals, lateness=lateness, row_kind="kind") as harness:
@@ -123,7 +123,7 @@ def test_a_late_record_updates_the_result(tumbling):
     assert tumbling.kinds() == [(INSERT, first), (BEFORE, first), (AFTER, second)]
 
 
-def test_a_record_beyond_the_lateness_goes_aside(tumbling):
+def test_record_beyond_lateness_goes_to_side_output(tumbling):
     late = Bid("a", 2, 7, "x")
     tumbling.watermark(13)
     tumbling.process(late, timestamp=2)
@@ -158,7 +158,7 @@ def test_taking_all_records_back_deletes_the_result():
         assert harness.kinds() == [(INSERT, result), (DELETE, result)]
 
 
-def test_a_bridge_deletes_the_sessions_that_fired():
+def test_bridging_record_deletes_the_fired_sessions():
     with harness_of(Session(ms(10)), Totals, lateness=50) as harness:
         for at in (0, 15):
             harness.process(Bid("a", at, 1, "x"), timestamp=at)
@@ -181,7 +181,7 @@ def test_a_fired_session_that_grows_fires_again():
 
 
 @pytest.mark.parametrize(("windows", "result"), [(Tumbling(ms(10)), Summary), (Session(ms(10)), Totals)])
-def test_a_retraction_that_nobody_announced_fails(windows, result):
+def test_undeclared_retraction_fails(windows, result):
     with harness_of(windows, result) as harness, pytest.raises(UserFunctionError, match="cannot take a record back"):
         harness.process(Bid("a", 1, 5), timestamp=1, kind=BEFORE)
 

@@ -56,7 +56,7 @@ def change(held, row, *, is_retraction):
     early=st.none() | st.integers(1, 6),
 )
 @pytest.mark.parametrize("retracting", [False, True])
-def test_windows_rank_what_sorting_ranks(retracting, windows, events, n, lateness, early):
+def test_ranked_windows_equal_sorting(retracting, windows, events, n, lateness, early):
     rows, watermark = defaultdict(list), -FAR
     options = {"allowed_lateness": ms(lateness), "early": early and ms(early)}
     with harness_of(windows, n, row_kind="kind" if retracting else None, **options) as harness:

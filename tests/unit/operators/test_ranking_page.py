@@ -30,7 +30,7 @@ def test_the_example_ranks_the_best(page):
     assert sorted((row.rank, row.player, row.points) for row in rows) == [(1, "bob", 70), (2, "ann", 50)]
 
 
-def test_without_ranks_the_best_are_there(page):
+def test_without_ranks_page_emits_best_records(page):
     records = [page.Score("chess", at, "ann", points) for at, points in [(1, 50), (2, 70), (3, 60)]]
     rows = run(page.two_best._pipeline, "scores", records).sink("two_best")
     assert sorted(row.points for row in rows) == [60, 70]
@@ -43,7 +43,7 @@ def test_the_hottest_items_are_ranked_by_window(page):
     assert found == [(5, 1, "a", 1), (5, 2, "b", 1), (10, 1, "b", 2), (10, 2, "a", 1), (15, 1, "b", 1)]
 
 
-def test_each_score_comes_once(page):
+def test_each_score_is_emitted_once(page):
     records = [page.Score("chess", at, "ann", points) for at, points in [(5, 1), (3, 2), (4, 3)]]
     rows = run(page.once._pipeline, "scores", records).sink("scores_once")
     assert [(row.at, row.points) for row in rows] == [(3, 2)]

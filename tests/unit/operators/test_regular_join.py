@@ -101,7 +101,7 @@ def play_in_time(harness, steps):
 
 @settings(max_examples=150)
 @given(how=st.sampled_from(JoinType), steps=st.lists(STEPS, max_size=40), state_ttl=LIVES)
-def test_a_ttl_takes_back_only_what_was_emitted(how, steps, state_ttl):
+def test_ttl_retracts_only_emitted_rows(how, steps, state_ttl):
     with harness_of(how, state_ttl=state_ttl) as harness:
         play_in_time(harness, steps)
         emitted = [(RowKind(one.kind), (one.timestamp, one.record)) for one in harness._process.emitted]
@@ -119,7 +119,7 @@ def test_a_pair_outlives_an_expired_partner():
         assert harness.quarantined() == []
 
 
-def test_copies_around_an_expiry_are_distinguished():
+def test_equal_records_around_an_expiry_are_distinguished():
     with harness_of(LEFT, state_ttl=(Lifetime.FOREVER, ms(5))) as harness:
         give(harness, OFFER)
         give(harness, ORDER)
@@ -163,7 +163,7 @@ def test_the_first_match_takes_the_padded_row_back():
 
 
 @pytest.mark.parametrize(("how", "expected"), [(RIGHT, [(INSERT, Row(None, OFFER))]), (LEFT, []), (INNER, [])])
-def test_unmatched_records_are_shown_where_asked(how, expected):
+def test_outer_sides_emit_unmatched_records(how, expected):
     with harness_of(how) as harness:
         give(harness, OFFER)
         assert harness.kinds() == expected
@@ -209,7 +209,7 @@ def test_each_side_has_its_own_ttl():
         assert pairs == [(1, 2), (60, 2), (60, 70)]
 
 
-def test_a_match_renews_a_record_shown_without_one():
+def test_match_renews_an_unmatched_emitted_record():
     with harness_of(LEFT, state_ttl=StateTtl(ms(10))) as harness:
         give(harness, ORDER)
         give(harness, Offer("a", 8))
@@ -255,7 +255,7 @@ class Longer(Struct, frozen=True):
     note: str = ""
 
 
-def test_a_record_stored_before_a_field_is_found():
+def test_record_stored_before_field_addition_is_found():
     with harness_of() as before:
         give(before, ORDER)
         snapshot = before.snapshot()

@@ -27,7 +27,7 @@ def nulls_first(value):
 
 @pytest.mark.parametrize("held", TYPES)
 @pytest.mark.parametrize("descending", [False, True])
-def test_texts_sort_as_values(held, descending):
+def test_encoded_sort_texts_order_like_values(held, descending):
     text = sort_text("it", annotated_type(held | None), descending=descending)
 
     @given(one=st.none() | TYPES[held], other=st.none() | TYPES[held])

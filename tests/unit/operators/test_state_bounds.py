@@ -65,7 +65,7 @@ def function_of(stream):
         ),
     ],
 )
-def test_a_bound_without_meaning_is_refused(taker, given, error, message):
+def test_invalid_state_bound_is_refused(taker, given, error, message):
     with pytest.raises(error, match=f"{taker}: {message}"):
         OPERATORS[taker](**given)
 
@@ -80,7 +80,7 @@ def test_a_bound_without_meaning_is_refused(taker, given, error, message):
         (Lifetime.FOREVER, "never (Lifetime.FOREVER)"),
     ],
 )
-def test_explain_says_when_the_bound_frees(taker, state_ttl, freed):
+def test_explain_shows_when_the_bound_frees_state(taker, state_ttl, freed):
     assert function_of(OPERATORS[taker](state_ttl=state_ttl)).described()["state_freed"].endswith(freed)
 
 

@@ -72,7 +72,7 @@ class Model:
 
 
 @given(given=st.lists(SCORES, max_size=25), n=st.integers(1, 4), descending=st.booleans())
-def test_each_record_leaves_what_sorting_gives(given, n, descending):
+def test_each_record_leaves_the_sorted_top(given, n, descending):
     model = Model()
     with harness_of(n, descending=descending) as harness:
         for score in given:
@@ -81,7 +81,7 @@ def test_each_record_leaves_what_sorting_gives(given, n, descending):
 
 
 @given(given=st.lists(st.tuples(SCORES, st.booleans()), max_size=30), n=st.integers(1, 4))
-def test_each_retraction_leaves_what_sorting_gives(given, n):
+def test_each_retraction_leaves_the_sorted_top(given, n):
     model = Model()
     with harness_of(n, retracting=True, side=True) as harness:
         for score, is_addition in given:
@@ -92,7 +92,7 @@ def test_each_retraction_leaves_what_sorting_gives(given, n):
 
 
 @given(given=st.lists(st.tuples(SCORES, st.booleans()), max_size=20))
-def test_without_ranks_records_come_and_go(given):
+def test_without_ranks_records_are_inserted_and_deleted(given):
     model = Model()
     with harness_of(2, retracting=True, result=None) as harness:
         for score, is_addition in given:
@@ -146,7 +146,7 @@ def test_ranks_survive_a_restart(backend):
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 4), (4, 2)])
-def test_another_number_holds_at_the_next_record(before, after):
+def test_changed_n_applies_at_the_next_record(before, after):
     with harness_of(before, retracting=True) as harness:
         changes = give(harness, *(Score("a", at, at) for at in range(6)))
         snapshot = harness.snapshot()
@@ -168,7 +168,7 @@ def test_a_smaller_number_deletes_ranks():
 
 
 @pytest.mark.parametrize("points", [9, 1])
-def test_a_retraction_may_have_another_time(points):
+def test_retraction_may_have_another_event_time(points):
     """A process function emits it with the time of the record that it works on."""
     taken_back = Score("a", 3, points)
     with harness_of(1, retracting=True, side=True) as harness:
@@ -195,7 +195,7 @@ def test_expired_records_make_room():
     assert changes == [(INSERT, Best("a", "", 9, 1)), (INSERT, Best("a", "", 5, 1))]
 
 
-def test_a_retraction_that_nobody_announced_fails():
+def test_undeclared_retraction_fails():
     with (
         harness_of() as harness,
         pytest.raises(UserFunctionError, match=r"is -D: give top\(\) the argument retracting"),
@@ -226,7 +226,7 @@ def test_splits_tasks_and_crashes_change_nothing(given, seed, n):
     assert by_fields(harness.sink("best")) == model.best(n)
 
 
-def test_a_top_of_a_top_takes_back():
+def test_top_n_of_top_n_retracts():
     stream = scores().top("two", 2, by="points", state_ttl=Lifetime.FOREVER)
     last = stream.key_by(lambda score: score.game[:0]).top("one", 1, by="at", result=Best, state_ttl=Lifetime.FOREVER)
     job = last.upsert_materialize("every", primary_key=("rank",), emit=Emit.EVERY_CHANGE).sink("last")

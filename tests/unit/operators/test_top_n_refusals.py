@@ -57,23 +57,23 @@ def unannotated(score):
         ({"result": result_of(window_start=int)}, TypeError, "fields without an annotation are those of Score"),
     ],
 )
-def test_a_ranking_without_meaning_is_refused(options, error, message):
+def test_invalid_ranking_is_refused(options, error, message):
     options = {"n": 2, "by": "points", **KEPT} | options
     with pytest.raises(error, match=message):
         scores().top("best", options.pop("n"), **options)
 
 
-def test_lists_have_no_order():
+def test_ordering_by_a_list_is_refused():
     with pytest.raises(TypeError, match=r"'tags' is list\[str\], and only int, float, str, bool, bytes and tuples"):
         odd().top("best", 1, by="tags", **KEPT)
 
 
-def test_a_top_needs_a_key():
+def test_top_n_needs_a_key():
     with pytest.raises(ValueError, match=r"top 'best': 'odd' needs a key: call key_by\(\) before it"):
         Pipeline("p").source("odd", Odd, event_time="at").top("best", 1, by="weight")
 
 
-def test_a_top_has_one_side_output():
+def test_top_n_has_one_side_output():
     stream = scores(row_kind="kind").top("best", 2, by="points", **KEPT)
     with pytest.raises(ValueError, match="top 'best' has no side output 'late': it has one, 'unmatched'"):
         stream.side("late", Score)

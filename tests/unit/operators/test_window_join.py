@@ -100,7 +100,7 @@ class Model:
         max_size=25,
     ),
 )
-def test_windows_join_what_a_loop_joins(windows, how, events):
+def test_window_joins_equal_a_loop(windows, how, events):
     model = Model(windows, how)
     with harness_of(windows, how) as harness:
         for event in [*events, FAR]:

@@ -102,18 +102,18 @@ def assert_nothing_left(harness):
 
 @FEW
 @given(windows=WINDOWS, bids=st.lists(BIDS, min_size=1, max_size=30), seed=st.integers(0, 1 << 30))
-def test_windows_give_what_a_loop_gives(windows, bids, seed):
+def test_windows_equal_a_plain_loop(windows, bids, seed):
     check(windows, bids, seed, "hashmap")
 
 
 @pytest.mark.parametrize("backend", ["rocksdb", "delta"])
 @settings(max_examples=4)
 @given(windows=WINDOWS, bids=st.lists(BIDS, min_size=1, max_size=20), seed=st.integers(0, 1 << 30))
-def test_backends_give_what_a_loop_gives(backend, windows, bids, seed):
+def test_every_backend_equals_a_plain_loop(backend, windows, bids, seed):
     check(windows, bids, seed, backend)
 
 
-def test_other_windows_do_not_read_this_state():
+def test_changed_windows_refuse_stored_state():
     harness = PipelineHarness(window_pipeline(Tumbling(ms(10))))
     harness.feed("bids", [Bid("a", 1, 1)])
     harness.run()

@@ -71,7 +71,7 @@ def test_windows_are_made_of_their_slices(windows):
         (lambda: Session(ms(0)), "gap must be from 1 ms"),
     ],
 )
-def test_lengths_without_meaning_are_refused(make, message):
+def test_invalid_window_lengths_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -100,7 +100,7 @@ def test_windows_need_a_key():
 
 
 @pytest.mark.parametrize("windows", [Tumbling, Count(), ms(10)])
-def test_other_things_are_no_windows(windows):
+def test_values_that_are_no_windows_are_refused(windows):
     with pytest.raises(TypeError, match=r"window\(\) takes an instance of a class derived from Windows"):
         bids().key_by("item").window(windows)
 

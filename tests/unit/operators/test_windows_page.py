@@ -50,7 +50,7 @@ def test_the_function_of_the_page_is_an_aggregate(page):
     assert harness.sink("spreads") == [page.Spreads("a", HOUR, 3)]
 
 
-def test_early_sessions_come_as_the_page_says(page):
+def test_early_sessions_equal_the_page(page):
     minutes, count = page.timedelta(minutes=1), page.Annotated[int, Count()]
     visits = type("Visits", (Struct,), {"__annotations__": {"window_end": Timestamp, "orders": count}}, frozen=True)
     stream = page.Pipeline("p").source("orders", page.Order, event_time="placed_at").key_by("shop")
@@ -64,7 +64,7 @@ def test_early_sessions_come_as_the_page_says(page):
     assert told == [("+I", 30, 1), ("-D", 30, 1), ("+I", 35, 2)]
 
 
-def test_early_results_come_as_the_page_says(page):
+def test_early_results_equal_the_page(page):
     minute = HOUR // 60
     harness = PipelineHarness(page.soon, bucket=1)
     harness.feed("orders", [page.Order("7", "ann", at * minute, 5) for at in (3, 11)])

@@ -255,7 +255,7 @@ def test_value_of_other_type_fails_only_its_row(kind, values, error):
     assert errors.keys() <= {0, 1}
 
 
-def test_among_wrong_values_the_right_ones_are_read():
+def test_right_values_among_wrong_ones_are_read():
     found, errors = one(int, pa.chunked_array([pa.array([1.0, 1.5]), pa.array([None, 4.0])]))
     assert (found, errors) == ([1, None, None, 4], {1: "x is 1.5, which is not int64", 2: "x is null"})
 

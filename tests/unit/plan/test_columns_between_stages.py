@@ -99,7 +99,7 @@ def through_json(records):
 
 
 @given(data=st.data(), pair=RECORDS)
-def test_columns_bring_back_what_json_does(data, pair):
+def test_columns_decode_like_json(data, pair):
     record, values = pair
     records = data.draw(st.lists(values | st.none(), max_size=5))
     array = to_struct_array(records, record)

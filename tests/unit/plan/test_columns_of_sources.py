@@ -172,13 +172,13 @@ def test_text_not_in_utf8_is_bad_row():
     assert bad[0].error == r"x is '\\xffb', which is not UTF-8"
 
 
-def test_constrained_texts_tell_their_field():
+def test_constraint_error_names_its_field():
     record = msgspec.defstruct("One", [("x", Annotated[str, msgspec.Meta(pattern="^a")])])
     _, _, bad = RecordReader(record, None).read(pa.table({"x": ["b"]}))
     assert bad[0].error == "Expected `str` matching regex '^a' - at `$.x`"
 
 
-def test_raw_row_holds_whatever_a_cell_holds():
+def test_raw_row_holds_any_cell_value():
     late = pa.array([2**62], pa.timestamp("us", "UTC"))
     table = pa.table(
         {

@@ -39,7 +39,7 @@ def test_the_branches_are_planned(page):
     assert plan.groups == (("orders", "refunds"),)
 
 
-def test_the_picture_is_what_explain_prints(page):
+def test_page_diagram_equals_the_explain_output(page):
     (picture,) = blocks("mermaid")
     assert mermaid(page(1).pipeline) == picture.rstrip("\n")
 

@@ -145,7 +145,7 @@ def test_a_graph_that_cannot_run_is_refused(pipeline, says):
         plan_stages(pipeline())
 
 
-def test_all_problems_come_at_once():
+def test_all_problems_are_reported_at_once():
     events = source("later")
     events.map(odd_of)
     more = lookup(keyed(events))

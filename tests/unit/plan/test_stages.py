@@ -197,7 +197,7 @@ def test_a_diamond_gives_each_arm_an_edge(orders):
     assert plan.numbers()["edge:split#1->joined"] == 1
 
 
-def test_a_stream_united_with_itself_comes_twice(orders):
+def test_stream_united_with_itself_is_read_twice(orders):
     plan = plan_stages(keyed(orders.union(orders), "twice").sink("board"))
     arm = ("union", [(None, "twice/0 by key")])
     assert shape(plan.source_stages[0].flow) == [(0, *arm), (1, *arm)]

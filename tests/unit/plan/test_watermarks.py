@@ -66,7 +66,7 @@ def test_watermarks_grow_only_at_bucket_ends(times, size, lag):
 #    rows 0-7 close no bucket of ten; rows 8-25 close two, with watermarks before ordinals 10 and 20
 
 
-def test_the_example_in_the_documentation():
+def test_watermarks_equal_the_documented_example():
     bucket, none_yet = advance(Bucket(), {0: 70}, 8, size=10, lag=1, watermark=None)
     assert (bucket, none_yet) == (Bucket(8, open_max=70), [])
     bucket, found = advance(bucket, {0: 50, 1: 190, 2: 250}, 18, size=10, lag=1, watermark=None)

@@ -75,7 +75,7 @@ def test_resolver_reads_the_ivy_settings(tmp_path, pinned, resolver, monkeypatch
     assert resolver.environment["JAVA_HOME"] == "/java"
 
 
-def test_packaged_java_trusts_what_the_machine_trusts(tmp_path, pinned, resolver, monkeypatch):
+def test_packaged_java_uses_the_machines_certificates(tmp_path, pinned, resolver, monkeypatch):
     monkeypatch.setattr(provision, "java_options", lambda _: "-Dtrust")
     fetch(pinned, tmp_path, Path("/java"))
     assert "-Dtrust" not in resolver.environment["SPARK_SUBMIT_OPTS"]

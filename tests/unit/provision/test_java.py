@@ -47,7 +47,7 @@ def test_project_java_is_the_last_choice(java, no_java, tmp_path):
     assert find_java(None) is None
 
 
-def test_missing_java_names_what_was_tried(java, no_java, monkeypatch, tmp_path):
+def test_missing_java_error_lists_tried_paths(java, no_java, monkeypatch, tmp_path):
     with pytest.raises(ConfigError, match="JAVA_HOME is not set, and there is no java on the PATH.*headrace setup"):
         require_java(tmp_path)
     monkeypatch.setenv("JAVA_HOME", str(java("named", 11)))

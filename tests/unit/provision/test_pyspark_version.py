@@ -84,7 +84,7 @@ def test_pyspark_in_a_zip_file_is_read(installed, tmp_path, monkeypatch):
     assert check_pyspark() == "4.2.0"
 
 
-def test_missing_pyspark_is_told_with_the_extra(monkeypatch):
+def test_missing_pyspark_error_names_the_extra(monkeypatch):
     monkeypatch.setattr(pyspark_version.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"pyspark is not installed.*pip install 'headrace\[spark\]'"):
         check_pyspark()

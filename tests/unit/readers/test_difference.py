@@ -30,7 +30,7 @@ def test_added_gone_and_changed_entries_are_listed(state):
     assert changes(found["quarantine"]) == [(Change.ADDED, "null")]
 
 
-def test_the_other_way_round_is_the_opposite(state):
+def test_reversed_comparison_gives_the_opposite(state):
     found = compared(2, 1)
     assert changes(found["keyed_state"]) == [(Change.CHANGED, '"N1"'), (Change.ADDED, '"N2"')]
     assert changes(found["timers"]) == [(Change.ADDED, '"N2"')]

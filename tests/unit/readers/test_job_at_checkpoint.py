@@ -52,7 +52,7 @@ def test_uncommitted_rows_are_not_read(state):
     assert values(keyed_state.get(opened(), "N1", state="last_leg")) == ['"LAX-SFO"']
 
 
-def test_a_vacuumed_checkpoint_says_so(state):
+def test_vacuumed_checkpoint_error_names_the_vacuum(state):
     for file in (state.folder / "keyed_state").glob("*.parquet"):
         file.unlink()
     with pytest.raises(StorageError, match="vacuumed"):

@@ -14,5 +14,5 @@ def test_a_text_key_needs_no_quotes(state, key):
 
 
 @pytest.mark.parametrize("key", ["' OR 1=1 --", "N1' OR '1'='1", '"', "", "\x00", "ü"])
-def test_a_strange_key_is_just_not_found(state, key):
+def test_odd_key_text_is_not_found(state, key):
     assert keyed_state.get(opened(), key).rows == []

@@ -10,7 +10,7 @@ def test_last_change_of_entry_is_its_state(state):
     assert values(keyed_state.get(opened(), "N1", state="last_leg")) == ['"LAX-SFO"']
 
 
-def test_removed_entry_is_gone_but_was_there(state):
+def test_removed_entry_stays_in_the_history(state):
     assert values(keyed_state.get(opened(2), "N2")) == []
     assert values(keyed_state.get(opened(1), "N2")) == ['"JFK-BOS"']
 

@@ -11,7 +11,7 @@ from tests.unit.support.demo_job import entry
 from tests.unit.support.opened_jobs import opened
 
 
-def test_states_are_counted_as_they_live(state):
+def test_expired_entries_are_not_counted(state):
     found = {(row["operator"], row["state"]): row for row in list_states(opened(2)).dicts()}
     assert found["legs", "last_leg"] == {
         "operator": "legs", "state": "last_leg", "kind": None, "entries": 1, "keys": 1, "bytes": 9, "last_change": 2,
@@ -22,7 +22,7 @@ def test_states_are_counted_as_they_live(state):
 
 
 @pytest.mark.parametrize(("with_expired", "entries"), [(False, 1), (True, 2)])
-def test_states_are_counted_as_they_are_scanned(state, with_expired, entries):
+def test_state_counts_equal_a_scan(state, with_expired, entries):
     state.add("keyed_state", [entry("N3", '"X"', 5, expires=0)])
     state.commit(Kind.BATCH)
     found = {row["state"]: row["entries"] for row in list_states(opened(with_expired=with_expired)).dicts()}

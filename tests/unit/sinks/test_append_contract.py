@@ -47,7 +47,7 @@ def meanwhile(place, act):
     assert not left
 
 
-def test_each_checkpoint_comes_once(job):
+def test_each_checkpoint_is_appended_once(job):
     job.run("bob", "cyd")
     assert job.seen() == ["ann", "bob", "cyd"]
     assert publish(job) == 0
@@ -61,7 +61,7 @@ def from_commit(places):
 
 
 @pytest.mark.parametrize("power", ["stays", "fails"])
-def test_killed_publications_are_made_up_for(job, power):
+def test_next_run_completes_killed_publications(job, power):
     """The process dies at each place of a publication, with and without the power."""
     before, places = DiskCopy(job.disk), []
     with places_of(job.disk, places):
@@ -80,7 +80,7 @@ def test_killed_publications_are_made_up_for(job, power):
 
 
 @pytest.mark.parametrize("power", ["stays", "fails"])
-def test_killed_restores_are_made_up_for(job, power):
+def test_next_run_completes_killed_restores(job, power):
     job.run("bob")
     before, places = DiskCopy(job.disk), []
     with places_of(job.disk, places):
@@ -97,7 +97,7 @@ def test_killed_restores_are_made_up_for(job, power):
         assert not wrong(job), (place, visit)
 
 
-def test_restores_take_rows_back_and_bring_them_again(job):
+def test_restores_remove_rows_and_add_them_again(job):
     job.run("bob", "cyd")
     restore(job.config, 1, "test", "run")
     assert job.seen() == ["ann"]
@@ -118,7 +118,7 @@ def test_two_publishers_publish_once(job, place):
     assert not wrong(job)
 
 
-def test_overtaken_publisher_brings_no_rows_back(job):
+def test_overtaken_publisher_restores_no_rows(job):
     """It falls asleep while it publishes; meanwhile another one takes the job over and restores it."""
 
     def overtake():
@@ -135,7 +135,7 @@ def test_overtaken_publisher_brings_no_rows_back(job):
     assert job.seen() == ["ann", "dan"]
 
 
-def test_others_that_write_are_refused(job):
+def test_foreign_writers_are_refused(job):
     sink = job.sink(REMINDERS)
 
     def write(step, path):
@@ -153,7 +153,7 @@ def test_others_that_write_are_refused(job):
     assert job.seen() == ["ann", "bob"]
 
 
-def test_sink_of_another_life_is_refused(job):
+def test_sink_of_another_incarnation_is_refused(job):
     job.disk.files = {path: file for path, file in job.disk.files.items() if not path.startswith("state/")}
     job.disk.tables = {path: table for path, table in job.disk.tables.items() if not path.startswith("state/")}
     with pytest.raises(SinkMismatchError, match="has what checkpoint 1 of this job published, but"):
@@ -161,7 +161,7 @@ def test_sink_of_another_life_is_refused(job):
     assert job.seen() == ["ann"]
 
 
-def test_older_job_and_sinks_are_brought_together(job):
+def test_older_job_and_sinks_are_reconciled(job):
     copy = DiskCopy(job.disk)
     state = {path: list(table) for path, table in job.disk.tables.items() if path.startswith("state/")}
     job.run("bob")

@@ -112,7 +112,7 @@ def test_foreign_files_stay():
     assert not wrong(harness)
 
 
-def test_damaged_folder_is_found_and_mended():
+def test_damaged_folder_is_detected_and_repaired():
     harness = harness_of()
     feed(harness, "a", "b")
     feed(harness, "c")

@@ -224,14 +224,14 @@ def shop(tmp_path):
     return Job(tmp_path, orders, payments)
 
 
-def test_rows_ahead_stay_with_their_source(shop):
+def test_rows_ahead_of_others_stay_unreleased(shop):
     shop.drain()
     assert [row[0] for row in shop.arrived] == ["orders", "payments", "orders", "payments"]
     assert (shop.offsets["orders"].unread, shop.offsets["orders"].rows_taken) == (("000",), 2)
     assert shop.waiting == ((2, "orders", "payments"),)
 
 
-def test_a_source_without_rows_holds_all_back(tmp_path):
+def test_source_without_rows_delays_all_sources(tmp_path):
     orders = Files("orders")
     orders.put([1, 2])
     job = Job(tmp_path, orders, Files("payments"))
@@ -239,7 +239,7 @@ def test_a_source_without_rows_holds_all_back(tmp_path):
     assert job.waiting == ((2, "orders", "payments"),)
 
 
-def test_an_idle_source_holds_nobody_back(shop):
+def test_idle_source_delays_no_other_source(shop):
     shop.idle_after = 100
     shop.drain()
     shop.now = 99
@@ -262,7 +262,7 @@ def test_requeued_rows_come_last(shop):
     assert [row[0] for row in shop.arrived][6:] == ["orders", "payments"]
 
 
-def test_equal_keys_go_by_source_number(tmp_path):
+def test_equal_keys_are_ordered_by_source_number(tmp_path):
     first, second = Files("first"), Files("second")
     for source in (second, first):
         source.put([5, 5])
@@ -270,7 +270,7 @@ def test_equal_keys_go_by_source_number(tmp_path):
     assert [row[0] for row in job.arrived] == ["first", "first", "second", "second"]
 
 
-def test_a_source_added_later_goes_behind(tmp_path):
+def test_source_added_later_gets_highest_number(tmp_path):
     old = Files("old")
     old.put([5, 6])
     job = Job(tmp_path, old).drain(ends=True)
@@ -283,12 +283,12 @@ def test_a_source_added_later_goes_behind(tmp_path):
     assert (job.offsets["old"].number, job.offsets["new"].number) == (0, 1)
 
 
-def test_numbers_of_removed_sources_stay_taken():
+def test_numbers_of_removed_sources_are_not_reused():
     offsets = {"gone": SourceOffset(number=1), "kept": SourceOffset(number=0)}
     assert {name: one.number for name, one in numbered(["new", "kept"], offsets).items()} == {"new": 2, "kept": 0}
 
 
-def test_an_interval_leaves_what_is_ahead(tmp_path):
+def test_interval_releases_no_rows_beyond_its_end(tmp_path):
     hourly, daily = Files("hourly"), Files("daily", span=3 * HOUR)
     for hour in range(6):
         hourly.put([hour * HOUR + 1])

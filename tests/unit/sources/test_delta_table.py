@@ -114,7 +114,7 @@ def test_a_commit_that_removes_rows_stops(change, operation):
     assert job.configure(skip_versions=2).took() == ["r"]
 
 
-def test_restore_of_the_table_says_how_to_follow():
+def test_error_after_table_restore_says_how_to_continue():
     written = TableWriter()
     written.append("p")
     job = TableJob(written)
@@ -129,7 +129,7 @@ def test_restore_of_the_table_says_how_to_follow():
     )
 
 
-def test_skipped_versions_grow_in_the_advice():
+def test_advice_lists_all_versions_to_skip():
     written = TableWriter()
     written.append("p")
     for name in ("p", "q"):
@@ -334,7 +334,7 @@ def test_a_snapshot_in_parts_is_one_version():
     assert (sorted([*first, *rest[:2]]), rest[2:]) == (["p", "q", "r"], ["s"])
 
 
-def test_the_start_counts_once():
+def test_start_option_applies_only_to_first_run():
     written = TableWriter()
     written.append("p")
     job = TableJob(written)
@@ -394,7 +394,7 @@ def test_retractions_come_first_in_a_version():
 
 
 @pytest.mark.parametrize("limits", [{"max_files_per_batch": 1}, {"max_rows_per_batch": 1}])
-def test_any_split_of_changes_gives_the_same(limits):
+def test_any_split_of_changes_gives_same_rows(limits):
     written = TableWriter(feed=True, partition_by=["size"])
     written.append("p", "q", "r", sizes=[1, 2, 3])
     whole, split = (TableJob(written, change_feed=True, **each) for each in ({}, limits))
@@ -453,7 +453,7 @@ def left_by(job):
     return rows
 
 
-def test_a_restore_is_changes_like_others():
+def test_table_restore_is_read_as_changes():
     written = TableWriter(feed=True)
     written.append("p")
     written.append("q")
@@ -479,7 +479,7 @@ def test_a_table_without_the_feed_is_refused():
     assert job.took() == ["-Up", "+Up"]
 
 
-def test_row_kinds_and_feed_go_together():
+def test_row_kinds_need_the_change_feed():
     written = TableWriter(feed=True)
     with pytest.raises(ConfigError, match='row_kind="_change_type"'):
         TableJob(written, change_feed=True, options={"row_kind": None}).run()
@@ -490,7 +490,7 @@ def test_row_kinds_and_feed_go_together():
 
 
 @pytest.mark.parametrize("feed", [False, True])
-def test_columns_that_the_table_has_not_are_ignored(feed):
+def test_unknown_columns_of_the_record_are_ignored(feed):
     written = TableWriter(feed=feed)
     written.append("p")
     (file,) = written.delta.file_uris()

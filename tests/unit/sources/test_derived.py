@@ -147,7 +147,7 @@ def test_partitions_of_a_topic_merge_by_derived_rows(bursts):
     assert split.rows == [row for *_, row in sorted(keyed)]
 
 
-def test_a_second_try_reads_the_first_ones_version():
+def test_retry_reads_the_version_of_first_attempt():
     slices = Slices()
     for name in "ab":
         slices.write(f"{name}.json", [(name, 1, 1)])
@@ -199,7 +199,7 @@ def test_a_changed_step_makes_new_rows():
     assert slices.drain() == [("a.0", 1)]
 
 
-def test_rows_refused_before_the_step_come_last():
+def test_requeued_rows_refused_before_step_come_last():
     slices = Slices()
     (slices.folder / "a.json").write_text(
         '{"name": "a", "copies": "x", "at": 1}\n{"name": "b", "copies": 1, "at": 2}\n'
@@ -208,7 +208,7 @@ def test_rows_refused_before_the_step_come_last():
     assert slices.rows == [("b.0", 0), "a.json:0, before the step: copies is 'x', which is not int64"]
 
 
-def test_rows_that_wait_keep_the_former_step():
+def test_waiting_rows_keep_the_former_step():
     topic = MemoryTopic("rows", 2)
     slices = Slices(topic)
     topic.append([order("first", 1, 0), order("late", 2, 100)], partition=0)
@@ -253,12 +253,12 @@ def test_missing_version_is_named(tmp_path):
         tables.read("dims", 0)
 
 
-def test_a_table_that_is_not_there_is_named(tmp_path):
+def test_missing_table_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"there is no Delta table .*nowhere, its table 'dims'"):
         DimensionTables("orders", {"dims": str(tmp_path / "nowhere")}).fix()
 
 
-def test_columns_that_do_not_fit_are_named():
+def test_mismatched_columns_are_named():
     node = plan_of(Slices().config.code).sources[0]
     assert misfits(SCHEMA, node) == []
     schema = pa.schema([("name", pa.int64()), ("name", pa.int64()), ("at", pa.string())])
@@ -270,7 +270,7 @@ def test_columns_that_do_not_fit_are_named():
     assert input_schema(node.stored).field("at").type == pa.timestamp("us", "UTC")
 
 
-def test_vacuum_keeps_what_is_ahead_or_waits(tmp_path):
+def test_vacuum_keeps_landed_files_still_needed(tmp_path):
     slices = Slices()
     for name in "abc":
         slices.write(f"{name}.json", [(name, 1, 1)])

@@ -105,7 +105,7 @@ FLAT_AVRO = {
 # ------------------------------------------------------------------------------------------------------ JSON lines
 
 
-def test_json_fields_have_the_record_s_types():
+def test_json_fields_have_record_types():
     content = lines(
         {
             "id": "a", "at": "2024-01-05T06:07:08.9Z", "number": 1.0, "weight": 2, "good": False, "size": "large",
@@ -189,7 +189,7 @@ def test_compressed_files_are_decompressed():
         read(gzip.compress(lines({"id": "a", "at": 1}), mtime=0)[:-9], "json", suffix="json.gz")
 
 
-def test_row_kinds_come_with_the_rows():
+def test_row_kinds_are_read_with_the_rows():
     for content, kind in (
         (lines({"id": "a", "at": 1, "op": "-D"}, {"id": "b", "at": 1}), "json"),
         (b"id,at,op\na,1,-D\nb,1,\n", "csv"),
@@ -202,7 +202,7 @@ def test_row_kinds_come_with_the_rows():
 # ------------------------------------------------------------------------------------------------------------- CSV
 
 
-def test_csv_fields_have_the_record_s_types():
+def test_csv_fields_have_record_types():
     content = (
         "at,id,number,weight,good,size,color,raw,parts,texts,more\r\n"
         '2024-01-05 06:07+01:00,"a ""b"",\r\nc",-1,1e3,TRUE,large,,AAE=,"[{""n"":1}]","{""x"":1}",?\r\n'
@@ -439,9 +439,9 @@ def test_any_bytes_are_rows_or_refused(kind, content):
         (" 2024-01-05", None),
     ],
 )
-def test_a_time_is_iso_text(text, moment):
+def test_times_are_read_as_iso_text(text, moment):
     assert milliseconds_of(text) == moment
 
 
-def test_a_name_without_its_ending_is_its_stem():
+def test_name_without_its_extension_is_the_stem():
     assert [stem_of(name) for name in ("a.b.json.gz", "a.csv", "a.parquet", "a")] == ["a.b", "a", "a", "a"]

@@ -101,7 +101,7 @@ def test_a_crash_loses_and_doubles_nothing(place):
     assert job.arrived() == merged_by_hand(sent)
 
 
-def test_a_partition_without_messages_holds_all_back():
+def test_partition_without_messages_delays_all_partitions():
     job = TopicJob(2)
     job.put("p", "q")
     assert job.took() == []
@@ -110,7 +110,7 @@ def test_a_partition_without_messages_holds_all_back():
     assert job.took() == ["p", "q"]
 
 
-def test_an_idle_partition_holds_nobody_back():
+def test_idle_partition_delays_no_other_partition():
     job = TopicJob(2, idle_after="1h")
     job.put("p", "q")
     assert job.took() == []
@@ -132,7 +132,7 @@ def test_messages_ahead_are_landed_once():
     assert len(job.landed()) == job.topic.reads
 
 
-def test_a_topic_meets_another_source():
+def test_topic_and_folder_merge_by_event_time():
     job = TopicJob(2, "others")
     job.put("p", at=1)
     job.put("q", at=3, partition=1)
@@ -166,7 +166,7 @@ def test_a_new_partition_begins_at_its_first_message():
     assert [(one.partition, one.number, one.position) for one in job.offset.partitions] == [(0, 1, 1), (1, 2, 2)]
 
 
-def test_numbers_of_partitions_stay():
+def test_partition_source_numbers_never_change():
     job = TopicJob(1, "others")
     job.run(end_of_input=False)
     job.put("p", at=1)
@@ -256,7 +256,7 @@ def test_times_may_be_texts():
     assert job.offset.bucket.open_max == 7500
 
 
-def test_row_kinds_come_from_a_member():
+def test_row_kinds_are_read_from_a_field():
     job = TopicJob(declared={"row_kind": "op"})
     job.topic.append([message("p", op="+I"), message("p", op="-D"), message("q", op="?"), message("r")])
     assert job.took() == ["p", "-Dp"]
@@ -296,7 +296,7 @@ def test_expired_messages_stop_the_run():
     assert job.configure(skip_offsets="0:2-4").took() == ["d", "e"]
 
 
-def test_the_way_out_keeps_former_skips():
+def test_suggested_skip_keeps_former_skips():
     job = TopicJob(skip_offsets="0:1")
     job.put("p", "q", "r")
     assert job.took() == ["p", "r"]
@@ -329,7 +329,7 @@ def test_a_changed_topic_stops_the_run(change, match):
     stops(job, match)
 
 
-def test_compacted_messages_are_gaps():
+def test_gaps_of_compacted_messages_are_accepted():
     job = TopicJob(max_rows_per_batch=2)
     job.put(*"abcdefg")
     job.topic.compact(0, 2, 3, 6)
@@ -361,7 +361,7 @@ def test_a_restore_reads_landed_messages_again():
     assert job.took() == ["q"]
 
 
-def test_vacuum_keeps_what_waits():
+def test_vacuum_keeps_files_of_waiting_messages():
     job = TopicJob(2)
     job.put("p", at=9)
     job.put("q", at=1, partition=1)
@@ -393,7 +393,7 @@ def test_missing_landed_file_is_named():
     stops(job, rf"{waiting} in .*landed/rows is gone, and not all of its messages were taken in yet")
 
 
-def test_the_page_on_kafka_holds():
+def test_kafka_page_example_gives_documented_result():
     page = (PROJECT / "docs" / "kafka.md").read_text()
     (code,) = (code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "assert" in code)
     module = ModuleType("kafka_page")
@@ -445,7 +445,7 @@ def test_settings_of_clients_are_hidden(monkeypatch):
     assert "hunter2" not in f"{config.shown()}{config!r}{config.sources['rows']}"
 
 
-def test_an_order_of_ones_own_is_refused():
+def test_order_by_option_is_refused():
     job = TopicJob(declared={"order_by": ["name"]})
     with pytest.raises(ConfigError, match="order_by"):
         job.run()
@@ -457,7 +457,7 @@ def test_intervals_are_refused():
         job.run(mode="interval", interval_start=0, interval_end=1)
 
 
-def test_another_format_is_refused_later():
+def test_changed_source_format_is_refused():
     job = TopicJob()
     job.put("p")
     job.run()

@@ -166,7 +166,7 @@ def test_any_file_is_taken_in_or_set_aside(content, complete, limit):
 
 @examples(10)
 @given(content=damaged() | st.sampled_from(list(OTHERS.values())), complete=st.booleans(), limit=LIMITS)
-def test_bad_file_stops_run_by_default(content, complete, limit):
+def test_unreadable_file_stops_the_run_by_default(content, complete, limit):
     disk = next(disks)
     put(disk, content)
     complete = {"complete_intervals": complete, "interval": "%Y-%m-%d"}

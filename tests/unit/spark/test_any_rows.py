@@ -178,7 +178,7 @@ def test_any_type_of_numbers_orders_rows(kind, complete):
 
 
 @pytest.mark.parametrize("complete", [False, True])
-def test_rows_without_the_column_arrive_as_they_lie(complete):
+def test_rows_without_order_column_keep_file_order(complete):
     assert sizes_in_order(ordered([0, 0, 0]).drop(["number"]), complete) == ([0, 1, 2], [])
 
 
@@ -198,7 +198,7 @@ def test_invalid_column_name_sets_file_aside(complete):
 
 @settings(max_examples=30)
 @given(data=st.data())
-def test_any_damage_to_a_file_is_survived(data):
+def test_no_file_damage_crashes_the_run(data):
     disk = next(names)
     stage(f"memory://{disk}/input", FILE, pa.table({"id": ["a", "b"], "at": [1, 2], "more": [[1], []]}))
     file = memory_disk(disk).files[f"input/{FILE}"]

@@ -165,7 +165,7 @@ def test_field_with_default_may_join_waiting_elements(task, waits_for):
     assert task.waiting == 0
 
 
-def test_so_may_another_type_with_the_same_fields(task, waits_for):
+def test_type_with_equal_fields_may_replace_waiting_type(task, waits_for):
     service, _ = waits_for
     new = wait_of(service.asks(Order, Priced), **PARKING)
     assert task.run([new], finishes=True) == ([Priced(0), Priced(1)], 0)

@@ -115,7 +115,7 @@ def test_branch_cuts_where_the_job_did(job):
     assert list(map(interval_of, made)) == [days(1), days(2), days(3)]
 
 
-def test_plan_says_what_is_to_come(job):
+def test_plan_lists_the_upcoming_micro_batches(job):
     plan = job.plan(days(2))
     assert (plan.fork_id, plan.reason, len(plan.steps)) == (2, None, 2)
     assert (plan.estimate.files, plan.estimate.rows, plan.estimate.sinks) == (2, 4, ("small", "totals"))
@@ -136,7 +136,7 @@ def test_fork_moves_before_a_late_file():
     assert_fork_moves(job, ChangeOfInput.NEW)
 
 
-def test_fork_moves_before_a_file_that_is_gone(job):
+def test_fork_moves_before_a_deleted_file(job):
     job.path(1).unlink()
     assert_fork_moves(job, ChangeOfInput.GONE)
 
@@ -158,7 +158,7 @@ def test_cleaned_up_input_moves_no_fork(job):
     assert job.content("again") == before
 
 
-def test_resumed_backfill_goes_on(job):
+def test_resumed_backfill_continues(job):
     job.write(1, ("ann", 30))
     assert job.backfill(days(1), "again", max_batches=1).outcome is BackfillOutcome.UNFINISHED
     assert len(job.plan(days(1), "again").steps) == 2
@@ -189,7 +189,7 @@ def test_branch_of_another_purpose_is_refused(job):
         job.backfill(days(1), "mine")
 
 
-def test_interval_ahead_is_refused(job):
+def test_interval_after_the_jobs_position_is_refused(job):
     with pytest.raises(IntervalError, match="interval 2019-12-05 to 2019-12-06 was not taken in.*stands at 2019-12-05"):
         job.backfill(days(4))
     assert job.plan(days(3, 9)).asked == days(3)
@@ -313,7 +313,7 @@ def greeted(greeter, *, effects=False):
     return job
 
 
-def test_service_is_called_again():
+def test_backfill_calls_the_service_again():
     greeter = Greeter()
     job = greeted(greeter)
     assert job.plan(days(1)).estimate.calls == {"greet": 4}
@@ -321,7 +321,7 @@ def test_service_is_called_again():
     assert greeter.calls == 10
 
 
-def test_sick_service_makes_the_branch_wait():
+def test_unavailable_service_makes_branch_elements_wait():
     greeter = Greeter()
     job = greeted(greeter)
     live = job.content()
@@ -447,7 +447,7 @@ def _places(offsets):
     return {name: (offset.last_file, offset.unread, offset.rows_taken) for name, offset in offsets.items()}
 
 
-def test_topics_are_refused():
+def test_kafka_sources_are_refused():
     job = TopicJob()
     job.put("one")
     job.run()
@@ -456,7 +456,7 @@ def test_topics_are_refused():
         plan_backfill(config, checked_plan(config), days(1))
 
 
-def test_job_that_goes_back_meanwhile_is_noticed(job):
+def test_backfill_notices_a_concurrent_restore(job):
     def goes_back(place):
         if place == "backfill.forked":
             restore(job.config, 0, "as it was", "somebody")
@@ -468,7 +468,7 @@ def test_job_that_goes_back_meanwhile_is_noticed(job):
         job.backfill(days(2), "again")
 
 
-def test_mode_of_backfills_needs_a_branch(job):
+def test_backfill_mode_needs_a_branch(job):
     with pytest.raises(ConfigError, match="a run of mode backfill needs a branch of job 'shop'"):
         job.run(mode="backfill", interval_start=days(1).start, interval_end=days(1).end)
 

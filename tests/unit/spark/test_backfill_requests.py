@@ -125,7 +125,7 @@ def test_approval_without_a_branch_does_nothing(job):
 
 
 @pytest.mark.parametrize("place", ["promotion.removed", "publish.half", "commit.after"])
-def test_approval_that_broke_off_is_finished(job, place):
+def test_interrupted_approval_is_finished(job, place):
     job.write(1, ("ann", 30), ("bob", 0))
     ask(job, days(1))
     assert approve(job, days(1), crash_at=place) is None
@@ -134,7 +134,7 @@ def test_approval_that_broke_off_is_finished(job, place):
     assert job.content() == job.straight()
 
 
-def test_approval_takes_in_what_came_since(job):
+def test_approval_catches_up_with_newer_checkpoints(job):
     job.write(1, ("ann", 30))
     ask(job, days(1))
     job.write(4, ("eve", 8))

@@ -81,7 +81,7 @@ def test_bad_rows_are_landed_with_their_texts(task):
     assert rows.table.num_rows == 1
 
 
-def test_a_bad_file_is_told_or_landed(task):
+def test_bad_file_stops_the_run_or_is_landed(task):
     broken = task(b"no gzip")
     assert list(reading_partition(msgspec.json.encode(broken))(numbers())) == []
     assert landed(broken).is_bad_file
@@ -92,6 +92,6 @@ def test_a_bad_file_is_told_or_landed(task):
     assert rows.raw(0) == passed.files[0].path
 
 
-def test_a_folder_that_refuses_is_told(task, tmp_path):
+def test_folder_write_error_is_reported(task, tmp_path):
     (tmp_path / "landed").write_text("a file in its place")
     assert "could not write" in landed(task(packed(LINES))).error

@@ -60,7 +60,7 @@ def test_a_silent_second_source_changes_nothing(old):
     assert_as_by_hand(old.config(), by_hand(purchases_of(day) for day in range(4)))
 
 
-def test_orders_and_watermarks_go_on_as_one_line(old):
+def test_orders_and_watermarks_continue_as_one_line(old):
     before = checkpoints(old.config())[-1]
     bring_back(old, [1, 80, 90])
     run(old, end_of_input=True)

@@ -37,19 +37,19 @@ def test_sql_shows_the_watermark_of_the_end():
     assert (end.year, usual.year) == (9999, 1970)
 
 
-def test_the_end_is_declared_once(job):
+def test_input_end_is_declared_once(job):
     job.run(end_of_input=True)
     report = job.run(end_of_input=True)
     assert (report.stopped_because, report.checkpoints) == ("ended", [])
 
 
-def test_a_run_behind_the_end_is_drained(job):
+def test_run_after_the_input_end_is_drained(job):
     job.run(end_of_input=True)
     report = job.run()
     assert (report.stopped_because, report.checkpoints) == ("drained", [])
 
 
-def test_input_behind_the_end_is_refused(job):
+def test_input_after_the_declared_end_is_refused(job):
     job.run(end_of_input=True)
     job.write(4)
     with pytest.raises(SourceError, match=f"end of input was declared .* now there is {day_name(4)}"):

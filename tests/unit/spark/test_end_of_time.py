@@ -172,7 +172,7 @@ def test_timers_of_operator_reach_next_operator():
     assert hours(harness) == [("a", 2), ("a", 7)]
 
 
-def test_processing_time_goes_on_after_the_end():
+def test_processing_time_continues_after_the_end():
     harness = job(keyed("later", Later()))
     feed(harness, ("a", 1))
     harness.run(end_of_input=True)
@@ -184,7 +184,7 @@ def test_processing_time_goes_on_after_the_end():
 
 
 @pytest.mark.parametrize("on_conflict", [OnConflict.KEEP_HISTORY, OnConflict.DO_NOTHING, OnConflict.DEDUPLICATE])
-def test_rows_after_the_end_die_without_overflow(on_conflict):
+def test_rows_after_input_end_expire_without_overflow(on_conflict):
     harness = job(keyed("later", Later()), materialized(ttl=StateTtl(TTL), upsert_key=("at",), on_conflict=on_conflict))
     feed(harness, ("a", 1), ("b", 2))
     harness.run(end_of_input=True)
@@ -205,7 +205,7 @@ def test_conflicts_are_settled_at_the_end(on_conflict):
     assert_sound(harness)
 
 
-def test_what_waits_is_called_for_before_the_end(service):
+def test_waiting_elements_are_called_before_the_end(service):
     harness = job(asked, keyed("hours", Hours()))
     feed(harness, ("a", 0.5), ("a", 1.5))
     harness.run()
@@ -215,7 +215,7 @@ def test_what_waits_is_called_for_before_the_end(service):
     assert hours(harness) == [("a", 1), ("a", 2)]
 
 
-def test_what_the_end_asks_for_is_answered(service):
+def test_requests_made_at_the_end_are_answered(service):
     harness = job(keyed("hours", Hours()), asked, keyed("again", Hours()))
     feed(harness, ("a", 0.5), ("a", 1.5), ("b", 7.5))
     service.is_up = True
@@ -224,7 +224,7 @@ def test_what_the_end_asks_for_is_answered(service):
     assert_sound(harness)
 
 
-def test_a_crash_at_the_end_repeats_it():
+def test_crash_at_input_end_repeats_it():
     harness = job(keyed("ticks", Ticking()))
     feed(harness, ("a", 0.5), ("a", 3.5))
     before = harness.snapshot()

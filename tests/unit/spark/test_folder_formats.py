@@ -140,7 +140,7 @@ def raw_texts(job):
     return [row["raw"] for row in state_view(folder, QUARANTINE, job.last.versions[QUARANTINE]).live_rows()]
 
 
-def test_a_repaired_line_belongs_into_a_new_file():
+def test_repaired_line_is_read_from_new_file():
     job = RefusedJob(source={"format": "json"})
     job.harness.feed_bytes("rows", LINES.encode(), file="1.json")
     job.run()

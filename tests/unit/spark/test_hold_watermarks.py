@@ -40,7 +40,7 @@ def test_without_a_watermark_after_it_nothing_is_held():
     assert cut(None) is None
 
 
-def test_what_is_held_already_stays_held():
+def test_held_records_stay_held():
     earlier = before_watermark(Watermark(record_order(10), 1000))
     assert cut(record_order(25), earlier) == earlier
     assert cut(record_order(5), record_order(29)) == earlier

@@ -41,7 +41,7 @@ def broken_off(place, visit):
             yield
 
 
-def test_an_interval_that_goes_back_is_refused(job):
+def test_backward_interval_is_refused(job):
     job.straight()
     before = checkpoints(job.home.config())
     for first, end in ((1, None), (0, None), (1, 3), (2, None), (2, 4)):
@@ -71,7 +71,7 @@ def test_the_last_interval_is_replayed_alone(job):
     assert job.contents == each(0, 1, 2)
 
 
-def test_a_replay_of_something_new_goes_on(job):
+def test_replay_of_a_new_interval_continues_the_job(job):
     job.straight(2)
     job.days(2, replay=True)
     assert (job.contents, job.told()) == (each(0, 1, 2), "")
@@ -107,7 +107,7 @@ def test_slices_without_intervals_are_repeated_by_files(job):
         ("commit.after", 4, "caught_up"),
     ],
 )
-def test_any_run_goes_on_with_a_broken_replay(job, place, visit, mode):
+def test_any_run_continues_an_interrupted_replay(job, place, visit, mode):
     job.straight()
     with broken_off(place, visit):
         job.days(0, replay=True)
@@ -125,7 +125,7 @@ def test_a_restore_that_never_committed_changes_nothing(job):
 
 
 @pytest.mark.parametrize(("limit", "missing"), [("max_batches", "2024-03-02"), ("budget", "2024-03-01")])
-def test_a_replay_out_of_budget_says_so(job, monkeypatch, limit, missing):
+def test_replay_out_of_budget_is_reported(job, monkeypatch, limit, missing):
     job.straight()
     if limit == "budget":
         monkeypatch.setattr(BatchSequence, "seconds_left", lambda run: 1.0 - len(run.committed))
@@ -171,7 +171,7 @@ def test_an_interval_behind_an_unfinished_replay_fails(job):
     assert job.contents == each(0, 1, 2, 3)
 
 
-def test_a_retry_goes_on_with_its_replay(job):
+def test_retry_continues_its_replay(job):
     job.straight()
     job.days(0, replay=True, max_batches=2, run_id="asked")
     report = job.days(0, replay=True, run_id="asked")
@@ -186,7 +186,7 @@ def test_a_new_replay_may_replace_an_open_one(job):
     assert job.contents == each(0, 1, 2)
 
 
-def test_an_open_replay_of_it_is_enough(job):
+def test_open_replay_of_the_interval_is_reused(job):
     job.straight()
     job.days(1, replay=True, max_batches=1)
     report = job.days(2, replay=True)
@@ -274,7 +274,7 @@ def test_late_files_are_found_over_compactions_and_restores(job):
             run()
 
 
-def test_files_that_are_gone_are_told_of(job):
+def test_deleted_files_are_reported(job):
     job.straight()
     (job.home.input / day_name(1)).unlink()
     job.days(1, replay=True)

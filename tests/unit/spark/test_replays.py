@@ -30,7 +30,7 @@ def test_a_replay_takes_all_later_intervals_in(line):
     assert steps(line) == [days(2), days(3), days(4)]
 
 
-def test_the_last_interval_is_one_step(line):
+def test_replay_of_last_interval_has_one_step(line):
     line.days(1, 2).restore(1, replay_note(days(2)))
     assert steps(line) == [days(2)]
 
@@ -48,12 +48,12 @@ def test_a_longer_interval_takes_the_place_of_several(line):
     assert steps(line) == [days(2, 4), days(4)]
 
 
-def test_a_replay_may_end_behind_the_former_line(line):
+def test_replay_may_end_after_the_former_line(line):
     line.days(1, 2).restore(1, replay_note(days(2, 6)))
     assert steps(line) == [days(2, 6)]
 
 
-def test_a_replay_before_the_beginning_leaves_no_gap(line):
+def test_replay_before_the_first_interval_leaves_no_gap(line):
     line.days(5, 6).restore(0, replay_note(days(2)))
     assert steps(line) == [days(2), days(3, 5), days(5), days(6)]
 
@@ -92,7 +92,7 @@ def requeued(line, note=None):
     return line.add(Kind.REQUEUE, **interval, offsets={"source": SourceOffset("b", requeued=rows)}, note=note)
 
 
-def test_requeue_stays_a_step_until_repeated(line):
+def test_requeue_remains_a_replay_step_until_repeated(line):
     requeued(line.days(1, 2)).days(3).restore(1, replay_note(days(2)))
     steps = open_replay(line.checkpoints).steps
     assert [step.interval or step.requeue.checkpoint_id for step in steps] == [days(2), 3, days(3)]
@@ -119,7 +119,7 @@ def test_a_restore_by_hand_ends_a_replay(line):
 
 
 @pytest.mark.parametrize(("target", "left"), [(6, [3, 4]), (5, [2, 3, 4]), (1, [])])
-def test_reconciliation_within_a_replay_ends_none(line, target, left):
+def test_reconciliation_within_a_replay_continues_it(line, target, left):
     """0 - 1 2 3 4 - 5: replay, restored to 1 - 6: day 2."""
     line.days(1, 2, 3, 4).restore(1, replay_note(days(2))).days(2)
     line.restore(target, "the lake came from a backup", incarnation=7)
@@ -129,13 +129,13 @@ def test_reconciliation_within_a_replay_ends_none(line, target, left):
 #    0 - 1 2 3 4 - 5: restored to 2 - 6: day 3 - 7: restored to 1, before 3 and 4 came back
 
 
-def test_a_replay_finishes_one_that_it_breaks_off(line):
+def test_replay_finishes_an_interrupted_earlier_replay(line):
     line.days(1, 2, 3, 4).restore(2, replay_note(days(3))).days(3).restore(1, replay_note(days(2)))
     assert steps(line) == [days(2), days(3), days(4)]
     assert steps(line.days(2, 3)) == [days(4)]
 
 
-def test_a_replay_of_an_earlier_release_is_one(line):
+def test_replay_of_an_earlier_release_is_recognized(line):
     line.days(1, 2, 3).restore(1, "interval 1970-01-03 to 1970-01-04 is run again").days(2)
     assert steps(line) == [days(3)]
 
@@ -147,14 +147,14 @@ def test_a_note_keeps_the_interval(line, wanted):
     assert (replay.asked, replay.run_id, replay.steps) == (wanted, "who asked", (Step(wanted),))
 
 
-def test_what_is_missing_is_named(line):
+def test_missing_input_files_are_named(line):
     line.days(1, 2, 3).restore(1, replay_note(days(2)))
     assert open_replay(line.checkpoints).missing == "1970-01-03 to 1970-01-05"
     line.files("b", "c").restore(1, replay_note(days(2))).days(2, 3)
     assert open_replay(line.checkpoints).missing == "files up to b and what follows, up to files up to c"
 
 
-def test_an_outage_names_checkpoints_rows_and_sinks(line):
+def test_outage_warning_names_checkpoints_rows_and_sinks(line):
     board = {"board": [OutputFile("x", 1, 1)]}
     line.days(1, outputs=board, metrics={"rows_in": 5}).days(2, outputs=board, metrics={"rows_in": 1_200})
     line.days(3, outputs={"alerts": board["board"]}, metrics={"rows_in": 40})

@@ -39,7 +39,7 @@ def test_the_next_run_takes_requeued_rows_in(job):
     assert (job.quarantine(), job.waiting()) == ([], [])
 
 
-def test_they_come_before_new_rows_and_once(job):
+def test_requeued_rows_precede_new_rows_once(job):
     job.mend().requeue()
     job.feed("t", at=9000)
     job.run()
@@ -48,7 +48,7 @@ def test_they_come_before_new_rows_and_once(job):
     assert job.requeue() is None
 
 
-def test_a_row_that_is_still_bad_comes_back(job):
+def test_row_that_is_still_bad_returns_to_quarantine(job):
     for _ in range(2):
         assert job.requeue().metrics["requeued"] == 2
         job.run()
@@ -83,7 +83,7 @@ def test_two_requeues_before_a_run_add_up(job):
 
 
 @pytest.mark.parametrize("name", ["a:3.parquet", "a.parquet:1-2.parquet", "a\nb.parquet", "é %20.parquet"])
-def test_any_file_name_will_do(name):
+def test_requeue_accepts_any_file_name(name):
     job = RefusedJob()
     job.feed("p", "q?", file=name)
     job.run()
@@ -96,7 +96,7 @@ def file_of(job, name="000001.parquet"):
     return job.harness.folder / "input" / "rows" / name
 
 
-def test_a_file_that_is_gone_changes_nothing(job):
+def test_requeue_of_a_deleted_file_changes_nothing(job):
     content = file_of(job).read_bytes()
     file_of(job).unlink()
     before = job.last.checkpoint_id
@@ -121,7 +121,7 @@ def test_an_unreadable_file_changes_nothing(job):
         job.requeue()
 
 
-def test_a_run_never_passes_waiting_rows_over(job):
+def test_run_never_skips_requeued_rows(job):
     job.mend().requeue()
     content = file_of(job).read_bytes()
     file_of(job).unlink()
@@ -171,7 +171,7 @@ def test_refused_file_is_taken_in_whole(refused_file):
     assert (job.waiting(), job.quarantine()) == ([], [])
 
 
-def test_a_refused_file_may_be_repaired(refused_file):
+def test_refused_file_can_be_repaired(refused_file):
     job = refused_file
     pq.write_table(table("q", "r", "t", at=5000), file_of(job, "000002.parquet"))
     job.requeue()
@@ -179,7 +179,7 @@ def test_a_refused_file_may_be_repaired(refused_file):
     assert job.arrived() == ["p", "s", "q", "r", "t"]
 
 
-def test_a_file_that_is_still_bad_comes_back(refused_file):
+def test_file_that_is_still_bad_returns_to_quarantine(refused_file):
     job = refused_file
     job.requeue()
     job.run()
@@ -205,7 +205,7 @@ def test_waiting_rows_of_refused_file_return_alone(job):
 
 
 @pytest.mark.parametrize("limits", [{"max_files_per_batch": 1}, {"max_rows_per_batch": 2}, {"max_rows_per_batch": 1}])
-def test_limits_split_them_by_files(limits):
+def test_limits_split_requeued_rows_by_files(limits):
     job = RefusedJob(source=limits)
     for number in range(3):
         job.feed(f"a{number}?", f"b{number}?", at=1000 + 10_000 * number)
@@ -232,7 +232,7 @@ def test_order_by_sorts_rows_of_a_file():
     assert job.arrived() == ["d", "a?", "b?", "c?"]
 
 
-def test_a_job_at_its_end_takes_them_in(job):
+def test_ended_job_takes_in_requeued_rows(job):
     job.run(end_of_input=True)
     job.mend().requeue()
     job.run(end_of_input=True)
@@ -243,7 +243,7 @@ def test_a_job_at_its_end_takes_them_in(job):
         job.run()
 
 
-def test_restores_take_requeues_back_and_forth(job):
+def test_restores_undo_and_redo_requeues(job):
     before = job.last.checkpoint_id
     requeued = job.mend().requeue().checkpoint_id
     job.run()
@@ -258,7 +258,7 @@ def test_restores_take_requeues_back_and_forth(job):
     assert job.arrived() == ["p", "r"]
 
 
-def test_savepoints_and_compactions_keep_what_waits(job):
+def test_savepoints_and_compactions_keep_requeued_rows(job):
     job.mend().requeue()
     job._called(savepoint, "here", "why", "by-hand")
     job._called(compact, "by-hand")
@@ -278,7 +278,7 @@ def test_records_without_a_key_stay():
     assert len(job.quarantine()) == 1
 
 
-def test_bad_rows_that_are_to_fail_fail(job):
+def test_requeued_bad_rows_fail_run_if_configured(job):
     job.harness.change(job={"sources": {"rows": {"on_bad_row": "fail"}}})
     job.requeue()
     with pytest.raises(SourceError, match="row 1 of .*: size is null"):
@@ -302,13 +302,13 @@ def daily():
     return made
 
 
-def test_interval_runs_take_them_in_first(daily):
+def test_interval_runs_take_in_requeued_rows_first(daily):
     daily.mend().requeue()
     daily.run(**interval(2))
     assert daily.arrived() == ["p0", "p1", "q0?", "q1?", "p2", "q2?"]
 
 
-def test_a_retry_of_an_interval_takes_them_in(daily):
+def test_retry_of_interval_takes_in_requeued_rows(daily):
     daily.run(**interval(2))
     daily.mend().requeue()
     daily.harness._runs -= 1  # the scheduler runs the same run again
@@ -325,7 +325,7 @@ def test_a_replay_requeues_again(daily):
     assert (daily.quarantine(), daily.waiting()) == ([], [])
 
 
-def test_a_replay_that_broke_off_goes_on(daily):
+def test_interrupted_replay_continues(daily):
     daily.mend().requeue()
     daily.run(**interval(2))
     daily.run(**interval(1), replay=True, max_batches=1)
@@ -335,7 +335,7 @@ def test_a_replay_that_broke_off_goes_on(daily):
     assert daily.arrived() == ["p0", "p1", "q1?", "q0?", "p2", "q2?"]
 
 
-def test_a_replay_passes_files_over_that_are_gone(daily):
+def test_replay_skips_deleted_files(daily):
     daily.mend().requeue()
     daily.run(**interval(2))
     file_of(daily, "2020-01-01.parquet").unlink()

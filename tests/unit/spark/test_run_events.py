@@ -21,7 +21,7 @@ def run_events(events):
     return RunEvents("demo", events.append)
 
 
-def test_nobody_waits_and_nothing_is_said(run_events, events):
+def test_run_without_waiting_elements_logs_no_wait(run_events, events):
     run_events.waiting(0, None)
     run_events.long_histories(0)
     assert events == []
@@ -47,7 +47,7 @@ def test_waiting_elements_name_the_next_attempt(run_events, events, clock, secon
         (9 * HOUR, ", and by 0:00:00 where they expire by the watermark, which had run ahead of the clock"),
     ],
 )
-def test_a_new_pause_is_told_once(run_events, events, watermark, rest):
+def test_new_pause_is_logged_once(run_events, events, watermark, rest):
     earlier = Gap(0, 1)
     before = TtlHistory(gaps=(earlier,))
     run_events.ttl(before, TtlHistory(gaps=(earlier, Gap(HOUR, 3 * HOUR, watermark))))
@@ -56,7 +56,7 @@ def test_a_new_pause_is_told_once(run_events, events, watermark, rest):
     assert event.message == f"the job was paused for 2:00:00: states that say so live longer by that{rest}"
 
 
-def test_only_a_changed_ttl_is_told(run_events, events):
+def test_only_a_changed_ttl_is_logged(run_events, events):
     before = TtlHistory(declared={"legs.total": "1 d", "legs.first": "1 d", "gates.last": "1 d"})
     run_events.ttl(before, TtlHistory(declared={"legs.total": "2 d", "legs.first": "1 d", "board.new": "1 d"}))
     (event,) = events

@@ -144,7 +144,7 @@ def watermarks(harness):
     return {name: None if time is None else time - START for name, time in found.items()}
 
 
-def test_operators_go_by_the_watermark_of_their_line():
+def test_operators_use_the_watermark_of_their_line():
     harness = job()
     feed(harness, "one", ("a", 1_000), ("a", 1_001))
     feed(harness, "two", ("b", 10, 20), ("b", 11))
@@ -224,7 +224,7 @@ def ordered(harness, sink):
     return sorted(harness.sink(sink), key=lambda one: (one.at, one.is_timer))
 
 
-def test_one_line_goes_on_while_another_waits(service):
+def test_one_line_continues_while_another_waits(service):
     harness = job(calls=True)
     feed(harness, "one", ("a", 10, 15), ("B", 20), ("c", 30))
     feed(harness, "two", ("d", 10, 15), ("e", 20), ("f", 30))

@@ -119,7 +119,7 @@ def test_intervals_and_caught_up_runs_agree(job):
     assert (job.arrivals, job.places) == (by_interval, places)
 
 
-def test_a_replay_repeats_what_idleness_let_pass(job):
+def test_replay_repeats_rows_released_by_idleness(job):
     returns = {**INTERVALS["returns"], "idle_after": "1h"}
     job.harness.change(job={"sources": {**INTERVALS, "returns": returns}})
     job.bought(0, 1, 5, 13)
@@ -166,7 +166,7 @@ def test_interval_runs_need_all_patterns(job):
         job.day(0)
 
 
-def test_the_end_releases_what_waits(job):
+def test_input_end_releases_the_waiting_rows(job):
     job.bought(0, 1, 5, 13)
     job.returned(0, 0, 3)
     assert job.harness.run(end_of_input=True).stopped_because == "ended"

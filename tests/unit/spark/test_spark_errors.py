@@ -66,11 +66,11 @@ LOST = [
 
 
 @pytest.mark.parametrize("error", LOST)
-def test_lost_workers_are_the_clusters_fault(error):
+def test_lost_workers_become_a_cluster_error(error):
     assert isinstance(raised(error), ClusterError)
 
 
-def test_what_java_says_is_shown():
+def test_java_error_message_is_shown():
     call = "An error occurred while calling o166.collectToPython."
     meant = raised(
         java(f"{call}\n: org.apache.spark.SparkException: {ABORTED}: Python worker exited unexpectedly (crashed)")
@@ -93,7 +93,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("error", REFUSED)
-def test_a_refusing_storage_is_the_storages_fault(error):
+def test_storage_exception_becomes_a_storage_error(error):
     meant = raised(error)
     assert isinstance(meant, StoreError)
     with pytest.raises(StorageError, match="storage refused checkpoint 7") as caught, storage_errors("checkpoint 7"):
@@ -124,12 +124,12 @@ BUGS = [
 
 
 @pytest.mark.parametrize("error", BUGS)
-def test_anything_else_stays_a_bug(error):
+def test_unknown_exception_stays_a_bug(error):
     assert raised(error) is error
 
 
 @pytest.mark.parametrize("error", [ConfigError("no jars"), UserFunctionError("f", None, "r", "t")])
-def test_errors_of_headrace_pass(error):
+def test_headrace_errors_pass_unchanged(error):
     assert raised(error, alive=False) is error
 
 
@@ -160,7 +160,7 @@ class FailingMerge:
         (CONFLICTS[0], "somebody else wrote"),
     ],
 )
-def test_refusing_sink_gets_its_rows_later(memory_job, error, match):
+def test_sink_with_merge_error_gets_rows_later(memory_job, error, match):
     eager = replace(memory_job.config, publish=replace(memory_job.config.publish, spark_above_rows=0))
     with (
         pytest.raises(StorageError, match=match) as caught,

@@ -23,7 +23,7 @@ def sign(stop_at=None, stop_file=None):
     return StopSign(SimpleNamespace(stop_at=stop_at, stop_file=stop_file, batch=SimpleNamespace(storage=None)))
 
 
-def test_it_says_so_from_its_time_on(at_zero):
+def test_stop_sign_is_set_from_its_time(at_zero):
     stop = sign(stop_at=100)
     at_zero.advance(99)
     assert not stop()
@@ -31,7 +31,7 @@ def test_it_says_so_from_its_time_on(at_zero):
     assert stop()
 
 
-def test_it_looks_for_the_file_once_a_second(at_zero, tmp_path):
+def test_stop_sign_checks_file_once_per_second(at_zero, tmp_path):
     stop = sign(stop_file=str(tmp_path / "stop"))
     assert not stop()
     (tmp_path / "stop").touch()

@@ -210,7 +210,7 @@ def test_a_requeue_needs_the_tables_files():
     assert len(job.quarantine()) == 1
 
 
-def test_nothing_is_fed_beside_a_table():
+def test_rows_cannot_be_fed_to_table_sources():
     job = TableJob(TableWriter())
     with pytest.raises(ValueError, match=r"source 'rows' reads a Delta table: write rows to it"):
         job.harness.feed_table("rows", table("p"))
@@ -247,7 +247,7 @@ def test_latest_is_kept_where_sources_meet():
     assert job.arrived() == ["x", "q"]
 
 
-def test_a_partly_read_version_goes_on_after_compaction():
+def test_partly_read_version_continues_after_compaction():
     written = TableWriter()
     written.append("p", "q", "r", at=1000)
     job = TableJob(written, "more")

@@ -96,7 +96,7 @@ def test_scans_of_rocksdb_end_at_their_bound(tmp_path):
     backend.close()
 
 
-def test_rocksdb_steps_over_nothing_removed_behind_a_scan(tmp_path, monkeypatch):
+def test_rocksdb_scan_ignores_removed_entries_after_bound(tmp_path, monkeypatch):
     made = []
 
     def counting(*, raw_mode):
@@ -115,7 +115,7 @@ def test_rocksdb_steps_over_nothing_removed_behind_a_scan(tmp_path, monkeypatch)
     backend.close()
 
 
-def test_rocksdb_gives_up_behind_many_removed_entries(tmp_path):
+def test_rocksdb_scan_stops_after_many_removed_entries(tmp_path):
     backend = RocksDbBackend(tmp_path)
     backend.write_batch([(b"es\x00%04d\x00\x00" % number, b"") for number in range(1000)])
     backend.write_batch([(b"es\x00%04d\x00\x00" % number, None) for number in range(1000) if number % 300])
@@ -125,7 +125,7 @@ def test_rocksdb_gives_up_behind_many_removed_entries(tmp_path):
 
 
 @pytest.mark.parametrize("read", [RocksDbBackend.items, lambda backend: backend.scan(b"e", b"f")])
-def test_a_damaged_file_of_rocksdb_loses_nothing_silently(read, tmp_path):
+def test_damaged_rocksdb_file_raises_an_error(read, tmp_path):
     first = RocksDbBackend(tmp_path)
     first.write_batch([(b"e%05d" % number, b"%060d" % number) for number in range(5000)])
     first.close()

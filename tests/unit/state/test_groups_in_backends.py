@@ -92,7 +92,7 @@ def test_actions_are_answered_in_their_order(backend):
 
 
 @pytest.mark.parametrize("namespace", ["", "w", "wé"])
-def test_parts_of_an_entry_are_unambiguous(namespace):
+def test_encoded_entry_parts_are_unambiguous(namespace):
     assert named(entry_group("m", b'"k"', namespace) + b'"u"') == ("m", b'"k"', namespace, b'"u"')
     assert named(value_entry("m", b'"k"', namespace)) == ("m", b'"k"', namespace, None)
 

@@ -24,7 +24,7 @@ LONG = '"a long key of more than thirty-two bytes, for the other branch"'
         (LONG, 32, 1),
     ],
 )
-def test_a_key_group_is_what_spark_computes(key, of_128, of_7):
+def test_key_groups_equal_those_of_spark(key, of_128, of_7):
     assert key_group(key.encode(), 128) == of_128
     assert key_group(key.encode(), 7) == of_7
 

@@ -114,7 +114,7 @@ def test_discarding_base_keeps_attempts_with_shared_files(copies, base):
     assert read(attempt) == {b"vk": b"1"}
 
 
-def test_discarding_what_is_not_there_is_no_error(copies):
+def test_discarding_a_missing_copy_is_no_error(copies):
     copies.discard("9-never-made")
     copies.discard_before(5)
 

@@ -116,7 +116,7 @@ def test_put_in_large_map_reads_nothing_writes_one(many):
         assert many.counted() == (0, 0, 0)
 
 
-def test_putting_many_entries_reads_nothing_either(many):
+def test_putting_many_entries_reads_nothing(many):
     async def body(numbers):
         await numbers.put_all({"00001": 10, "new": 11})
         await numbers.put("00002", 12)
@@ -312,7 +312,7 @@ def test_iterating_with_callbacks_goes_through_all_pages(many):
         assert seen == [*range(MANY), "end"]
 
 
-def test_leaving_off_reads_no_further_page(many):
+def test_stopped_iteration_reads_no_further_page(many):
     async def body(numbers):
         async for name in numbers.keys():
             if name == "00005":
@@ -391,7 +391,7 @@ async def _zero_in_namespace(numbers):
         (_zero_in_namespace, "async", "ValueError.*zero character"),
     ],
 )
-def test_senseless_calls_fail_with_a_reason(body, kind, why):
+def test_invalid_calls_fail_with_a_reason(body, kind, why):
     with failing(body, kind) as harness, pytest.raises(UserFunctionError, match=f"(?s){why}"):
         harness.process(Go(), 1)
 
@@ -469,7 +469,7 @@ def test_an_aggregate_function_must_name_its_accumulator():
         ValueState("s", int),
     ],
 )
-def test_a_declaration_answers_nobody(declared):
+def test_unbound_declaration_raises_runtime_error(declared):
     calls = [name for name in vars(type(declared)) if not name.startswith("_")] + ["clear"]
     arguments = {"put": ("a", 1), "merge_namespaces": ("", [])}
     for name in calls:

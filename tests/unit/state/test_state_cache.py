@@ -25,7 +25,7 @@ def test_cache_knows_only_stored_values_and_absences(cache):
     assert cache.get([b"va", b"vb", b"vc", b"te"]) == {b"va": b"1", b"vb": None, b"te": b""}
 
 
-def test_the_later_word_on_an_entry_holds(cache):
+def test_later_write_of_an_entry_wins(cache):
     cache.put([(b"va", b"1"), (b"va", None), (b"vb", None)])
     cache.put([(b"vb", b"2")])
     assert cache.get([b"va", b"vb"]) == {b"va": None, b"vb": b"2"}

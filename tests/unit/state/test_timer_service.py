@@ -92,7 +92,7 @@ def test_deleted_and_reregistered_timer_fires_once(service_of):
     assert list(fire(service, 100)) == [Timer(10, A)]
 
 
-def test_a_timer_that_came_and_went_leaves_nothing(service_of, commit, backend):
+def test_registered_then_deleted_timer_leaves_no_change(service_of, commit, backend):
     service = service_of(100)
     service.register(Timer(10, A))
     service.register(Timer(500, B))
@@ -103,7 +103,7 @@ def test_a_timer_that_came_and_went_leaves_nothing(service_of, commit, backend):
     assert list(backend.items()) == []
 
 
-def test_only_timers_that_changed_are_changes(service_of, commit, backend):
+def test_only_changed_timers_are_reported_as_changes(service_of, commit, backend):
     service = service_of(None)
     for timer in (Timer(10, A), Timer(200, A), Timer(300, A)):
         service.register(timer)
@@ -152,7 +152,7 @@ def test_entries_sort_like_timers_in_each_domain(one, other):
 
 
 @given(timer=timers)
-def test_an_entry_says_which_timer_it_is_of(timer):
+def test_stored_entry_identifies_its_timer(timer):
     assert timer_of(timer_entry(timer)) == timer
 
 
@@ -236,7 +236,7 @@ def test_processing_time_may_move_on_within_a_task(backend, commit):
     assert later.processing_time == 20
 
 
-def test_default_processing_time_is_the_clocks(backend, clock):
+def test_default_processing_time_comes_from_the_clock(backend, clock):
     assert TimerService(backend, None).processing_time == clock.now()
 
 
@@ -252,7 +252,7 @@ class Counting:
             yield item
 
 
-def test_due_timers_cost_as_many_steps_as_due(backend):
+def test_due_timers_cost_one_step_each(backend):
     domains = TimeDomain
     backend.write_batch((timer_entry(Timer(time, A, domain)), b"") for time in range(1000) for domain in domains)
     counting = Counting(backend)

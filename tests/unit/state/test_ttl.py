@@ -74,14 +74,14 @@ def test_dead_entries_never_live_again(stamp, ttl, gaps, own):
 
 
 @given(st.integers(1, 20), known_gaps, st.integers(0, 100), st.none() | times)
-def test_the_youngest_stamp_that_is_dead(ttl, gaps, clock, since):
+def test_youngest_expired_stamp_is_computed(ttl, gaps, clock, since):
     live = LiveTtl.of(prolonging(ttl), gaps, since)
     dead = [stamp for stamp in range(-100, 101) if live.is_dead_at(clock, stamp)]
     youngest = live.dead_until(clock)
     assert dead == ([] if youngest is None else list(range(-100, youngest + 1)))
 
 
-def test_youngest_dead_stamp_at_the_end_of_gap():
+def test_youngest_expired_stamp_at_end_of_gap():
     #   stamp 20 | gap 20-30 | 30 --10--> 40: whoever began by the end of the gap has lived 10 at 40
     live = LiveTtl.of(prolonging(10), [Gap(20, 30)])
     assert [live.is_dead_at(40, stamp) for stamp in (20, 30, 31)] == [True, True, False]
@@ -89,7 +89,7 @@ def test_youngest_dead_stamp_at_the_end_of_gap():
 
 
 @given(times, st.integers(1, 20), gaps, times)
-def test_gaps_change_nothing_unless_they_prolong(stamp, ttl, gaps, clock):
+def test_gaps_change_nothing_without_prolonging_ttl(stamp, ttl, gaps, clock):
     live = LiveTtl.of(StateTtl(ms(ttl)), gaps)
     assert live.is_dead_at(clock, stamp) is (stamp + ttl <= clock)
     assert live.expires_at(stamp) == stamp + ttl
@@ -108,7 +108,7 @@ def test_threshold_applies_to_pause_not_watermark_gap():
 
 
 @given(times, times, st.integers(1, 20))
-def test_no_life_begins_before_ttl_was_switched_on(stamp, since, ttl):
+def test_no_lifetime_begins_before_ttl_is_enabled(stamp, since, ttl):
     live = LiveTtl.of(StateTtl(ms(ttl)), (), since)
     assert live.expires_at(stamp) == max(stamp, since) + ttl
     assert live.is_dead_at(max(stamp, since) + ttl, stamp)
@@ -142,7 +142,7 @@ def test_disabled_ttl_equals_no_ttl():
     assert EntryLifetimes((), {"a": 5}).of(None, "a") is None
 
 
-def test_lives_give_each_state_its_own_switch():
+def test_each_state_can_disable_its_ttl():
     lives = EntryLifetimes([Gap(20, 30)], {"a": 15})
     assert lives.of(prolonging(10), "a").expires_at(0) == 35
     assert lives.of(prolonging(10), "b").expires_at(0) == 10

@@ -156,12 +156,12 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("old", "new"), ACCEPTED, ids=str)
-def test_accepted(old, new):
+def test_compatible_type_change_is_accepted(old, new):
     assert told(old, new) == []
 
 
 @pytest.mark.parametrize(("old", "new", "why"), REFUSED, ids=str)
-def test_refused_with_the_field_and_both_types(old, new, why):
+def test_refusal_names_field_and_both_types(old, new, why):
     found = told(old, new)
     assert len(found) == 1
     assert why in found[0]
@@ -339,5 +339,5 @@ def test_refusal_names_a_field_of_either_type(pair):
 
 
 @given(kind=types | struct_types())
-def test_a_type_reads_what_it_has_stored(kind):
+def test_type_reads_its_own_stored_values(kind):
     assert told(kind, kind) == []

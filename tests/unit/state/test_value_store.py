@@ -105,7 +105,7 @@ def test_states_of_a_key_are_independent(store_of, commit):
     assert (read(store_of(name="a"), 0, 0), read(store_of(name="ab"), 0, 0)) == (1, 2)
 
 
-def test_only_what_changed_is_a_change(store_of, commit):
+def test_only_changed_values_are_reported_as_changes(store_of, commit):
     store = store_of()
     for key in (b"1", b"2", b"3"):
         write(store, 7, at=5, key=key)
@@ -177,7 +177,7 @@ def test_expired_entry_is_cleared_on_access_once(store_of, commit, backend):
 
 
 @pytest.mark.parametrize("update", [UpdateType.ON_CREATE, UpdateType.ON_CREATE_AND_WRITE, UpdateType.ON_READ_AND_WRITE])
-def test_a_dead_entry_is_shown_once(store_of, commit, backend, update):
+def test_expired_entry_is_reported_once(store_of, commit, backend, update):
     relaxed = StateTtl(TEN, visibility=Visibility.RETURN_IF_NOT_CLEANED_UP, update=update)
     store = store_of(relaxed)
     write(store, 1, at=5)
@@ -189,7 +189,7 @@ def test_a_dead_entry_is_shown_once(store_of, commit, backend, update):
     assert list(backend.items()) == []
 
 
-def test_looking_how_long_it_lives_removes_nothing(store_of):
+def test_reading_remaining_lifetime_removes_nothing(store_of):
     store = store_of(StateTtl(TEN, visibility=Visibility.RETURN_IF_NOT_CLEANED_UP))
     write(store, 1, at=5)
     enter(store, KEY, 100, 100)
@@ -205,7 +205,7 @@ def test_looking_how_long_it_lives_removes_nothing(store_of):
         (UpdateType.ON_READ_AND_WRITE, 8, 12),
     ],
 )
-def test_the_update_type_says_what_renews_a_life(store_of, update, after_write, after_read):
+def test_update_type_decides_which_access_renews_lifetime(store_of, update, after_write, after_read):
     store = store_of(StateTtl(TEN, update=update))
     write(store, 1, at=5)
     write(store, 2, at=8)
@@ -225,14 +225,14 @@ def test_renewing_read_is_a_change(store_of, commit):
     assert [(change.raw, change.stamp) for change in commit(later)] == [(b"1", 12)]
 
 
-def test_a_late_read_never_shortens_a_life(store_of):
+def test_late_read_never_shortens_a_lifetime(store_of):
     store = store_of(StateTtl(TEN, update=UpdateType.ON_READ_AND_WRITE))
     write(store, 1, at=20)
     read(store, 12, 0)
     assert read(store, 29, 29) == 1
 
 
-def test_write_after_death_begins_a_new_life(store_of):
+def test_write_after_expiry_begins_a_new_lifetime(store_of):
     store = store_of(StateTtl(TEN, update=UpdateType.ON_CREATE))
     write(store, 1, at=5)
     write(store, 2, at=30, watermark=15)
@@ -287,7 +287,7 @@ def test_a_ttl_shorter_than_a_millisecond_is_refused():
     assert StateTtl(timedelta(microseconds=1_999)).milliseconds == 1
 
 
-def test_a_declaration_answers_nobody():
+def test_unbound_declaration_raises_runtime_error():
     declared = ValueState("legs", int)
     for call in (declared.value, lambda: declared.update(1), declared.clear):
         with pytest.raises(RuntimeError, match="state 'legs' was used outside"):

@@ -90,7 +90,7 @@ def job(tmp_path):
 PRICES = BroadcastState("prices", str, Price)
 
 
-def test_rows_are_loaded_as_they_were_last(job):
+def test_rows_are_loaded_in_their_last_state(job):
     job.run(PRICES, egg=Price(30), ham=Price(90))
     job.run(PRICES, egg=Price(31), ham=None, tea=Price(5))
     assert job.rows() == [
@@ -121,7 +121,7 @@ def test_state_of_another_type_is_migrated(job):
     assert [row.value for row in job.rows()] == [b'{"cents":30,"currency":"EUR"}']
 
 
-def test_state_that_does_not_fit_is_refused(job):
+def test_incompatible_state_is_refused(job):
     job.run(PRICES, egg=Price(30))
     with pytest.raises(StateSchemaError, match=r"operator 'board', state 'prices': .*currency"):
         job.run(BroadcastState("prices", str, PriceIn))

@@ -33,7 +33,7 @@ def stored(tmp_path):
     return store
 
 
-def test_held_records_come_back_with_their_input(stored):
+def test_held_records_are_loaded_with_their_input(stored):
     held = [request(1, input=1), request(2), request(3, input=1, block_id="add", state="total", index=2)]
     assert stored(*held) == held
 

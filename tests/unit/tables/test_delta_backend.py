@@ -169,7 +169,7 @@ def test_second_state_of_key_comes_with_first(committed):
     assert backend.statistics().look_ups == 1
 
 
-def test_nothing_is_read_at_start_or_for_nothing(committed):
+def test_no_file_is_read_without_request(committed):
     committed.values("counts", "n", {encode("a"): b"1"})
     backend = committed.backend(cache())
     assert backend.get_many([]) == []

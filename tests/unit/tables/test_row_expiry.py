@@ -35,7 +35,7 @@ mixed_rows = st.lists(
 
 
 @given(stamps, gaps, st.none() | times, times, st.integers(1, 20))
-def test_sql_and_logic_agree_on_who_is_dead(entries, gaps, since, clock, ttl):
+def test_sql_and_python_agree_on_expired_rows(entries, gaps, since, clock, ttl):
     declared = StateTtl(timedelta(milliseconds=ttl), on_gap=OnGap.PROLONG, gap_threshold=timedelta(milliseconds=1))
     live = LiveTtl.of(declared, gaps, since)
     rows = [row(stamp, own=own, user_key=str(number)) for number, (stamp, own) in enumerate(entries)]
@@ -85,7 +85,7 @@ def test_rows_die_when_their_ttl_has_counted(connection, since):
     assert marked_by_sql(connection, expiry, changes) == marked
 
 
-def test_mask_takes_rows_without_operator_for_its_own():
+def test_mask_applies_to_rows_without_operator():
     expiry = RowExpiry("op", "s", LiveTtl.of(StateTtl(TEN)), 20)
     rows = table([row(5), row(5, operator="other"), row(15)])
     assert expiry.mask(rows).to_pylist() == [True, False, False]

@@ -127,7 +127,7 @@ def test_missing_table_has_its_own_error(missing):
             call()
 
 
-def test_versions_that_are_not_there_are_refused(table):
+def test_missing_versions_are_refused(table):
     with pytest.raises(StoreError):
         table.store.at(1)
 
@@ -178,7 +178,7 @@ def test_replace_leaves_only_the_new_files(table):
     assert [table.keys(version) for version in (1, 2, 3)] == [["a"], ["b"], []]
 
 
-def test_added_columns_are_null_so_far(table):
+def test_added_columns_are_null_in_old_rows(table):
     table.append(0, ("a",))
     assert table.store.add_columns(1, [NOTE]) == 2
     assert table.store.latest().schema == SCHEMA.append(NOTE)
@@ -453,7 +453,7 @@ def died_before_sync(disk):
         yield
 
 
-def test_power_failure_loses_what_was_not_synced(in_memory):
+def test_power_failure_loses_unsynced_commits(in_memory):
     in_memory.append(0, ("a",))
     with died_before_sync(in_memory.disk):
         in_memory.append(1, ("b",))
@@ -509,7 +509,7 @@ def test_commit_that_was_lost_stays_lost(in_memory):
 
 
 @pytest.mark.parametrize("step", ["open", "write", "commit"])
-def test_faults_stop_a_commit_at_each_step(in_memory, step):
+def test_fault_stops_a_commit_at_each_step(in_memory, step):
     def fail(reached, path):
         if reached == step and path.startswith("table"):
             raise OSError(reached)
@@ -519,7 +519,7 @@ def test_faults_stop_a_commit_at_each_step(in_memory, step):
     assert (in_memory.version, in_memory.keys()) == (0, [])
 
 
-def test_fault_may_commit_itself(in_memory):
+def test_fault_can_leave_commit_written(in_memory):
     def overtake(step, path):
         if (step, path) == ("commit", "table"):
             in_memory.disk.fault = lambda *_: None
@@ -531,7 +531,7 @@ def test_fault_may_commit_itself(in_memory):
     assert in_memory.keys() == ["b"]
 
 
-def test_faults_come_with_their_paths(in_memory):
+def test_fault_receives_its_path(in_memory):
     steps = []
     with in_memory.disk.failing(lambda *step: steps.append(step)):
         in_memory.append(0, ("a",))

@@ -56,7 +56,7 @@ def test_changes_have_all_rows(views):
     assert sorted(keys) == ["ann", "ann", "bob", "bob", "cyd"]
 
 
-def test_views_of_some_entries(views):
+def test_view_can_select_entries(views):
     view = views(2)
     assert values(view.of("op")) == {"ann": "2"}
     assert values(view.of(["op", "other"], KeyGroupRange(5, 9))) == {"cyd": "1"}

@@ -69,7 +69,7 @@ def test_unordered_results_overtake_results_not_watermarks():
         assert numbers(h.output()) == [1, Watermark(100), 4, 3]
 
 
-def test_unordered_in_processing_time_watermarks_hold_nobody_up():
+def test_unordered_processing_time_watermarks_delay_no_record():
     with harness(Promised({1: after(10), 2: after(5)}), OutputMode.UNORDERED_PROCESSING_TIME) as h:
         h.process(Question(1))
         h.watermark(100)
@@ -151,7 +151,7 @@ def test_refused_answer_is_retried_then_emitted():
         assert h.output() == [Answer(1, 3)]
 
 
-def test_back_off_belongs_to_the_record():
+def test_backoff_applies_to_each_record():
     retry = ExponentialBackoff(max_retries=5, initial_delay=100 * MS, max_delay=1000 * MS)
     with harness(Promised({1: after(0, 0, 0, fails=(0, 1)), 2: after(0, 0, fails=(0,))}), retry=retry) as h:
         h.process(Question(1))
@@ -163,7 +163,7 @@ def test_back_off_belongs_to_the_record():
         assert h.output() == [Answer(1, 3)]
 
 
-def test_end_of_input_makes_waiting_retries_last():
+def test_retries_waiting_at_input_end_are_final():
     """They are made at once, and for the last time."""
     retry = FixedDelay(max_retries=9, delay=timedelta(milliseconds=500))
     with harness(Promised({1: after(1, 1, fails=(0,)), 2: after(1, 1, fails=(0, 1))}), retry=retry) as h:
@@ -188,7 +188,7 @@ def test_given_up_element_is_quarantined_with_last_error():
         assert h.output() == [QuarantinedRecord(Question(1), "Unavailable: call 1 for 1"), Answer(2, 1)]
 
 
-def test_or_its_default_is_emitted():
+def test_given_up_element_emits_its_default():
     class WithDefault(Promised):
         def default(self, question, error, /):
             return [Answer(question.number, 0)]

@@ -223,7 +223,7 @@ def test_time_that_tables_cannot_hold_is_refused(sent, time):
         run(lambda rows: build(rows, Row("a", time)))
 
 
-def test_materializer_refuses_such_a_time():
+def test_materializer_refuses_time_tables_cannot_hold():
     def merged(rows):
         late = rows.map(lambda row: Row(row.key, 1 << 62), record=Row)
         late.last_value("last", key=("key",)).sink("sink")
@@ -232,7 +232,7 @@ def test_materializer_refuses_such_a_time():
         run(merged)
 
 
-def test_errors_show_records_that_json_cannot():
+def test_errors_show_records_json_cannot_encode():
     def build(rows):
         copied(rows.map(lambda _: Row("\ud800", 1), record=Row).filter(raises))
 

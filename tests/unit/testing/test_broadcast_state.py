@@ -114,7 +114,7 @@ def test_cleared_state_stays_empty(harness):
     assert (harness.state("prices", None), snapshot.entries) == ({}, ())
 
 
-def test_values_are_as_declared_at_once(harness):
+def test_broadcast_values_have_declared_types_at_once(harness):
     harness.process_broadcast(Price("egg", 30), 1)
     harness.process(Order(1, "egg"), 2)
     assert isinstance(harness.output()[0].cents, float)
@@ -134,7 +134,7 @@ def test_all_entries_come_in_order_of_their_keys(harness):
 
 
 @pytest.mark.parametrize("call", ["put", "remove", "clear"])
-def test_process_must_not_change_broadcast_state(call):
+def test_process_cannot_change_broadcast_state(call):
     arguments = {"put": ("egg", 1), "remove": ("egg",), "clear": ()}[call]
 
     class Changes(Prices):

@@ -146,7 +146,7 @@ JOBS = functools.partial(
 
 @settings(max_examples=4)
 @JOBS(keys=st.sampled_from(KEYS))
-def test_columns_and_records_leave_the_same(given_inputs, keys, order_by, parallelism):
+def test_columns_and_records_give_equal_results(given_inputs, keys, order_by, parallelism):
     compare(given_inputs, keys, order_by, parallelism)
 
 
@@ -154,7 +154,7 @@ def test_columns_and_records_leave_the_same(given_inputs, keys, order_by, parall
 @pytest.mark.parametrize("keys", KEYS, ids="+".join)
 @examples(3)
 @JOBS()
-def test_many_jobs_leave_the_same(given_inputs, keys, order_by, parallelism):
+def test_many_random_jobs_give_equal_results(given_inputs, keys, order_by, parallelism):
     compare(given_inputs, keys, order_by, parallelism)
 
 

@@ -53,7 +53,7 @@ def rows(h, table, *columns):
     return sorted(h.table(table).select(columns).to_pylist(), key=repr)
 
 
-def test_a_snapshot_commits_what_has_changed():
+def test_snapshot_commits_changed_entries():
     with harness("delta") as h:
         h.process(Visit("a", 4), timestamp=1)
         assert rows(h, "keyed_state", "key") == []

@@ -39,7 +39,7 @@ class Failing(AsyncFunction[Question, Answer]):
 
 
 @pytest.mark.parametrize("recovery", RecoveryOption)
-def test_a_new_run_waits_out_the_back_off(recovery):
+def test_new_run_waits_for_remaining_backoff(recovery):
     retry = FixedDelay(max_retries=5, delay=timedelta(hours=1))
     options = {"timeout": timedelta(days=1), "retry": retry, "recovery": recovery, "park_after": timedelta(0)}
 

@@ -41,7 +41,7 @@ def source():
 
 
 @pytest.mark.parametrize(("keep", "shown"), [(Keep.FIRST, [1, 2, 2]), (Keep.LAST, [1, 2, 3, 2, 2])])
-def test_retracted_row_gives_way_to_neighbour(backend, keep, shown):
+def test_neighbour_replaces_the_retracted_row(backend, keep, shown):
     with MaterializerHarness(Reading, ("sensor",), keep=keep, backend=backend) as h:
         for level in (1, 2, 3):
             h.process(INSERT, reading(level))
@@ -68,7 +68,7 @@ def apply(table, changes):
     emit=st.sampled_from(Emit),
     cut=st.integers(0, 40),
 )
-def test_sink_holds_the_end_of_unretracted_rows(backends, changes, keep, strategy, emit, cut):
+def test_sink_holds_the_last_unretracted_row(backends, changes, keep, strategy, emit, cut):
     rows, table = [], {}
     with backends.lent() as new:
         h = MaterializerHarness(
@@ -93,7 +93,7 @@ def test_sink_holds_the_end_of_unretracted_rows(backends, changes, keep, strateg
         h.close()
 
 
-def test_key_is_new_after_its_row_died(backend):
+def test_key_is_new_after_its_row_expired(backend):
     ttl = StateTtl(timedelta(milliseconds=10))
     with MaterializerHarness(Reading, ("sensor",), keep=Keep.FIRST, ttl=ttl, backend=backend) as h:
         for at in (0, 5, 9):
@@ -103,7 +103,7 @@ def test_key_is_new_after_its_row_died(backend):
         assert [(kind, row.level) for kind, row in h.output()] == [(INSERT, 0), (INSERT, 20)]
 
 
-def test_a_pipeline_names_them(source):
+def test_pipeline_sets_the_kept_values(source):
     last = source.last_value("newest", key=("sensor",)).operators[-1]
     first = source.first_value("oldest", key=("sensor",), upsert_key=("sensor", "level")).operators[-1]
     once = source.deduplicate("once", key=("sensor", "level"), keep=Keep.LAST).operators[-1]
@@ -116,7 +116,7 @@ def test_a_pipeline_names_them(source):
 
 
 @pytest.mark.parametrize("policy", [OnConflict.DEDUPLICATE, OnConflict.ERROR])
-def test_a_policy_that_wants_another_row_is_refused(policy):
+def test_policy_needing_another_row_is_refused(policy):
     with pytest.raises(ValueError, match=r"'m' cannot keep the first row and \w+ on conflict"):
         UpsertMaterialize("m", ("k",), None, Strategy.MAP, Emit.NET_CHANGE, on_conflict=policy, keep=Keep.FIRST)
 

@@ -92,7 +92,7 @@ def test_output_returns_each_item_once_in_order(harness):
     assert (harness.output(), harness.output()) == (told, [])
 
 
-def test_state_can_be_looked_at(harness):
+def test_harness_shows_the_state(harness):
     harness.process(Visit("a", 5), 1)
     assert [harness.state("total", key) for key in ("a", "b")] == [5, None]
 
@@ -144,7 +144,7 @@ def steps(request):
         yield h
 
 
-def test_a_step_answers_one_batch_of_requests(steps):
+def test_each_step_answers_one_request_batch(steps):
     steps.process(Visit("a"), 1)
     steps.process(Visit("b"), 1)
     assert (steps.statistics().active, steps.output()) == (2, [])

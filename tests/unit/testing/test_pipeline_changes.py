@@ -160,7 +160,7 @@ def test_restore_brings_the_numbers_back(holding):
     assert numbers[1] == numbers[3] == '{"operator:sums":0}'
 
 
-def test_source_whose_rows_are_ahead_cannot_go():
+def test_source_with_rows_ahead_cannot_be_removed():
     harness = PipelineHarness(joined())
     harness.feed("left", LEFT[:2])
     harness.feed("right", RIGHT)
@@ -187,7 +187,7 @@ def dry():
     return harness
 
 
-def test_source_without_rows_ahead_may_go(dry):
+def test_source_without_rows_ahead_may_be_removed(dry):
     dry.change(pipeline=single(), job={})
     dry.feed("left", [Row("b", 4)])
     dry.run()
@@ -227,7 +227,7 @@ def test_two_operators_of_one_name_are_refused():
         twice_named()
 
 
-def test_stream_that_nobody_reads_is_refused():
+def test_unused_stream_is_refused():
     pipeline = single()
     pipeline.source("right", Row, event_time="at").filter(lambda row: row.at > 1)
     with pytest.raises(ConfigError, match=r"nobody reads the stream of 'filter <lambda>': give it a sink\(\)"):

@@ -107,7 +107,7 @@ def test_harness_is_empty_before_first_run():
     assert harness.sink_table("totals").num_rows == harness.table("keyed_state").num_rows == 0
 
 
-def test_row_kinds_come_in_by_their_column():
+def test_row_kinds_are_read_from_their_column():
     pipeline = Pipeline("kinds")
     rows = pipeline.source("orders", Order, event_time="at", row_kind="op")
     rows.upsert_materialize("latest", primary_key=("id",), upsert_key=("id",)).sink("latest")
@@ -128,7 +128,7 @@ def test_raw_rows_may_be_bad():
     assert report.quarantined == 2
 
 
-def test_sinks_give_back_what_was_emitted():
+def test_harness_sinks_return_the_emitted_records():
     class Row(Struct, frozen=True):
         at: Timestamp
         number: float
@@ -167,12 +167,12 @@ def test_sinks_give_back_what_was_emitted():
         (lambda h: h.restore(PipelineHarness(totals("other")).snapshot()), "is of job 'other', and this harness runs"),
     ],
 )
-def test_misuse_is_a_sentence(misuse, match):
+def test_misuse_raises_a_clear_message(misuse, match):
     with pytest.raises((ValueError, TypeError), match=match):
         misuse(PipelineHarness(totals()))
 
 
-def test_all_places_are_known():
+def test_every_crash_point_is_known():
     text = "".join(file.read_text() for file in (ROOT / "engine/headrace").rglob("*.py"))
     assert {*re.findall(r'faults\.reached\("([a-z_.]+)"\)', text)} == faults.PLACES
 
@@ -192,7 +192,7 @@ def test_clock_moves_only_on_demand_and_fires_timers():
     assert [event.kind for event in harness.events if event.kind == "timers"] == ["timers"]
 
 
-def test_events_tell_what_waits():
+def test_run_events_report_waiting_elements():
     pipeline = Pipeline("two")
     left, right = (pipeline.source(name, Order, event_time="at") for name in ("left", "right"))
     left.union(right).key_by("id").process("totals", Totals()).sink("totals")
@@ -240,7 +240,7 @@ def test_crash_loses_and_doubles_nothing(place):
     assert crashed_at(place, place)[0]
 
 
-def test_crash_of_the_way_back_loses_nothing():
+def test_crash_during_return_of_answers_loses_nothing():
     assert crashed_at("prepare.after", "fence.table", "fence.after") == [True] * 3
 
 
@@ -340,7 +340,7 @@ def test_calls_wait_for_their_service():
     assert amounts(harness) == [("a", 0.5), ("a", 1.0), ("b", 5.0)]
 
 
-def test_finish_calls_for_the_last_time():
+def test_finish_makes_one_last_call():
     harness = PipelineHarness(calling(Down()))
     harness.feed("orders", ORDERS)
     harness.run()
@@ -387,7 +387,7 @@ import headrace.testing
 """
 
 
-def test_import_is_free_of_spark_and_delta():
+def test_import_loads_neither_spark_nor_delta():
     done = subprocess.run([sys.executable, "-c", WITHOUT], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -68,7 +68,7 @@ FEW = settings(max_examples=8)
 
 @FEW
 @given(seed=SEEDS)
-def test_any_split_gives_what_a_loop_gives(seed):
+def test_any_split_equals_a_plain_loop(seed):
     check(seed)
 
 
@@ -88,18 +88,18 @@ def test_crashes_and_holds_change_no_graph(seed):
 
 @FEW
 @given(seed=SEEDS)
-def test_the_end_of_input_fires_all(seed):
+def test_end_of_input_fires_every_timer(seed):
     check(seed, end=True)
 
 
 @pytest.mark.slow
 @examples(24)
 @given(seed=SEEDS, crashes=st.booleans(), holds=st.booleans(), end=st.booleans())
-def test_many_graphs_give_what_loops_give(seed, crashes, holds, end):
+def test_many_random_graphs_equal_loops(seed, crashes, holds, end):
     check(seed, crashes=crashes, holds=holds, end=end)
 
 
-def test_programs_have_what_is_hard():
+def test_sampled_programs_cover_the_hard_cases():
     # By construction, not by luck: else the properties above prove little.
     found = Counter()
     for seed in range(300):

@@ -92,7 +92,7 @@ def same_refusal(piped, harness):
         {"park_after": -SECOND},
     ],
 )
-def test_limits_that_async_wait_refuses(arguments):
+def test_async_wait_refuses_invalid_limits(arguments):
     given = {"timeout": SECOND, **arguments}
     wanted, got = same_refusal(
         lambda: rows().async_wait("function", Ask(), **given), lambda: AsyncWaitHarness(Ask(), **given)
@@ -101,7 +101,7 @@ def test_limits_that_async_wait_refuses(arguments):
 
 
 @pytest.mark.parametrize("key", [coroutine, 7])
-def test_keys_that_key_by_refuses(key):
+def test_key_by_refuses_invalid_keys(key):
     for harness in (
         lambda: KeyedHarness(Plain(), key=key),
         lambda: AsyncWaitHarness(Ask(), key=key, mode=OutputMode.KEYED_ORDERED),
@@ -111,12 +111,12 @@ def test_keys_that_key_by_refuses(key):
 
 
 @pytest.mark.parametrize("function", [Plain, Mixed(), Generating(), Ask(), "text", None])
-def test_functions_that_process_refuses(function):
+def test_process_refuses_invalid_functions(function):
     same_refusal(lambda: rows().key_by("k").process("function", function), lambda: KeyedHarness(function, key=text_key))
 
 
 @pytest.mark.parametrize("function", [Ask, Plain(), "text"])
-def test_functions_that_async_wait_refuses(function):
+def test_async_wait_refuses_invalid_functions(function):
     same_refusal(lambda: rows().async_wait("function", function, timeout=SECOND), lambda: AsyncWaitHarness(function))
 
 
@@ -132,7 +132,7 @@ def test_keys_of_two_types_are_refused():
 
 
 @pytest.mark.parametrize("sides", [{"Not A Name": Row}, {"side": int}])
-def test_side_outputs_that_side_refuses(sides):
+def test_side_refuses_invalid_side_outputs(sides):
     ((name, record),) = sides.items()
     wanted, got = same_refusal(
         lambda: rows().key_by("k").process("function", Plain()).side(name, record),
@@ -151,7 +151,7 @@ def test_side_outputs_that_side_refuses(sides):
         {"ttl": StateTtl(SECOND, time=TtlTime.EVENT, update=UpdateType.DISABLED)},
     ],
 )
-def test_materializers_that_a_pipeline_refuses(arguments):
+def test_pipeline_refuses_invalid_materializers(arguments):
     given = {"primary_key": ("k",), **arguments}
     wanted, got = same_refusal(
         lambda: rows().upsert_materialize("materializer", **given), lambda: MaterializerHarness(Row, **given)
@@ -167,12 +167,12 @@ def test_materializers_that_a_pipeline_refuses(arguments):
         (lambda: MaterializerHarness(Row, ("k",), backend="heap"), "there is no backend 'heap'"),
     ],
 )
-def test_settings_that_a_job_file_refuses(make, said):
+def test_job_file_refuses_invalid_settings(make, said):
     with pytest.raises(ValueError, match=said):
         make()
 
 
-def test_key_impossible_in_jobs_is_refused():
+def test_harness_refuses_keys_impossible_in_jobs():
     with KeyedHarness(Plain(), key=lambda row: None if row.n else row.tags or [row.k]) as h:
         with pytest.raises(ValueError, match="the key is null .* goes to quarantine"):
             h.process(Row("a", n=1))

@@ -91,7 +91,7 @@ def test_records_of_a_key_wait_for_their_turn():
         assert h.output() == [Count("a", 1), Count("a", 2)]
 
 
-def test_starts_batches_needs_single_steps():
+def test_starts_batches_option_needs_single_steps():
     with pytest.raises(ValueError, match="give automatic=False beside it"):
         KeyedHarness(Counts(), key=lambda word: word.k, starts_batches=True)
 
@@ -132,7 +132,7 @@ def test_steps_change_no_results(steps, size, room, order):
 
 
 @pytest.mark.parametrize("cleanup", [Cleanup(), Cleanup(entries_per_record=0, exact=True)])
-def test_expired_entries_that_nobody_reads_are_counted(cleanup):
+def test_unread_expired_entries_are_counted(cleanup):
     class Short(Counts):
         number = ValueState("number", int, ttl=StateTtl(timedelta(milliseconds=10), cleanup=cleanup))
 

@@ -70,7 +70,7 @@ times = st.integers(0, 10_000)
 
 
 @given(born=times, others=st.lists(times), watermark=st.none() | times)
-def test_by_the_watermark_a_whole_life_is_left(born, others, watermark):
+def test_enabled_watermark_ttl_starts_full_lifetime(born, others, watermark):
     with harness_of(None) as h:
         h.process(Visit("a", 5), timestamp=born)
         for at in others:
@@ -91,7 +91,7 @@ def test_by_the_watermark_a_whole_life_is_left(born, others, watermark):
 
 
 @pytest.mark.parametrize("ttl", [BY_PROCESSING_TIME, IN_PROCESSING_TIME])
-def test_by_processing_time_a_whole_life_is_left(ttl):
+def test_enabled_processing_ttl_starts_full_lifetime(ttl):
     with harness_of(None) as h:
         h.process(Visit("a", 5), timestamp=1)
         h.watermark(2)
@@ -129,7 +129,7 @@ def test_ttl_from_beginning_counts_from_the_stamp():
 
 
 @pytest.mark.parametrize("watermark", [None, 1_000])
-def test_histories_of_a_materializer_live_on(watermark):
+def test_materializer_histories_survive_enabling_ttl(watermark):
     arguments = {"primary_key": ("k",)}
     with MaterializerHarness(Visit, **arguments) as h:
         for key in "ab":
@@ -149,7 +149,7 @@ def test_histories_of_a_materializer_live_on(watermark):
 
 @pytest.mark.parametrize("bucket", [1, 4, 1_000])
 @pytest.mark.parametrize("ttl", [BY_WATERMARK, BY_PROCESSING_TIME, IN_PROCESSING_TIME])
-def test_a_job_loses_nothing_at_once(ttl, bucket):
+def test_enabling_ttl_in_job_expires_nothing(ttl, bucket):
     def pipeline(ttl):
         p = Pipeline("visits")
         p.source("visits", Visit, event_time="at").key_by("k").process("numbers", remembering(ttl)).sink("seen")

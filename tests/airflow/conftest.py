@@ -1,4 +1,4 @@
-"""An Airflow of its own for the tests of the DAGs: SQLite in a temporary folder, made once a session."""
+"""An Airflow instance for the tests of the DAGs: SQLite in a temporary folder, created once per session."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ os.environ.update(
 
 @pytest.fixture(scope="session", autouse=True)
 def airflow_database() -> Iterator[None]:
-    """Airflow's tables, empty."""
+    """Create Airflow's tables, empty."""
     from airflow.utils.db import initdb
 
     initdb()
@@ -42,9 +42,9 @@ def airflow_database() -> Iterator[None]:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a project folder of its own: a copy of conf/, and every path of the jobs below `tmp_path`.
+    """Return a temporary project folder: a copy of conf/, with every path of the jobs below `tmp_path`.
 
-    The pipelines and jars are the project's; HEADRACE_HOME points here for the length of the test.
+    The pipelines and jars are the project's; HEADRACE_HOME points here during the test.
     """
     folder = tmp_path / "home"
     shutil.copytree(PROJECT / "conf", folder / "conf")

@@ -31,7 +31,7 @@ STATUS = {"checkpoint": 7, "watermark": "2013-01-31T05:00:00Z", "interval_end": 
 
 @pytest.fixture
 def in_dag(home):
-    """Return a function that makes a task of the job `demo`, to be executed in the test's process."""
+    """Return a function that creates a task of the job `demo`, to be executed in the test's process."""
 
     def make(operator, **options):
         with DAG("mine", schedule=None):

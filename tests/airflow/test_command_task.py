@@ -1,4 +1,4 @@
-"""Tasks that run a command: what they show, and which ends Airflow must not retry."""
+"""Tasks that run a command: their log lines, and the exit codes that Airflow must not retry."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def command(tmp_path, monkeypatch):
 
 @pytest.fixture
 def lines(monkeypatch):
-    """The lines that tasks log."""
+    """Return the lines that tasks log."""
     logged = []
     monkeypatch.setattr(CommandTask, "log", SimpleNamespace(info=logged.append, warning=lambda _: None))
     return logged

@@ -1,4 +1,4 @@
-"""The DAG files: what they make of conf/jobs/, and what a slip in one of those does."""
+"""The DAG files: the DAGs made from conf/jobs/, and the effect of a mistake in a job file."""
 
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ def test_parse_time_of_dag_files_is_shown(record_property):
 
 
 def _parse_apart(then: str) -> str:
-    """Return what `then` prints in a new process that has parsed the DAG file of the jobs."""
+    """Return the output of `then` in a new process that has parsed the DAG file of the jobs."""
     code = (
         "import runpy, sys, time, airflow.sdk\n"
         "import airflow.providers.standard.operators.bash, airflow.providers.apache.spark.operators.spark_submit\n"

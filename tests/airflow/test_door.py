@@ -1,4 +1,4 @@
-"""The door `headrace.airflow`: what Airflow learns of the provider, and what the job file sets in its DAG."""
+"""The public names of `headrace.airflow`: provider metadata, and the DAG settings of a job file."""
 
 from __future__ import annotations
 

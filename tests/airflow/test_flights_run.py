@@ -1,4 +1,4 @@
-"""The DAG of the flights job, run: Airflow, spark-submit, Spark, tables. One small slice of the input."""
+"""The DAG of the flights job, run: Airflow, spark-submit, Spark, tables. One small slice of the input is used."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def two_days(home: Path) -> Path:
 
 @pytest.fixture
 def pipes_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The provider leaves the pipe from spark-submit to the garbage collector, which warns: close it at once."""
+    """Close the pipe from spark-submit at once: the provider leaves it to the garbage collector, which warns."""
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
     submit = SparkSubmitHook.submit
@@ -85,7 +85,7 @@ def test_a_run_of_the_dag_fills_the_board(dag_bag, home, weather, two_days):
 
 
 def result_of(run):
-    """Return what the task `run` of a DAG run returned."""
+    """Return the result of the task `run` of a DAG run."""
     from airflow.models.xcom import XComModel
     from airflow.utils.session import create_session
 

@@ -1,4 +1,4 @@
-"""Where DAG files find their jobs."""
+"""How DAG files find their jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def dags(home, tmp_path, monkeypatch):
-    """Return a folder of DAG files in the test's home, which no variable names; the current folder is elsewhere."""
+    """Return a folder of DAG files in the test's home.
+
+    No variable names the home, and the current folder is elsewhere.
+    """
     monkeypatch.delenv("HEADRACE_HOME")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

@@ -1,4 +1,4 @@
-"""What OpenLineage is told of a run: what its job reads and writes."""
+"""The datasets that a run reports to OpenLineage: what its job reads and writes."""
 
 from __future__ import annotations
 

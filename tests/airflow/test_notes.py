@@ -1,4 +1,4 @@
-"""Notes on task instances: what Airflow's REST API is asked, and what becomes of a run when it refuses."""
+"""Notes on task instances: the requests to Airflow's REST API, and runs whose note is refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Log:
 
 
 class Api(BaseHTTPRequestHandler):
-    """Stands in for Airflow's API: gives a token for one password, and keeps what is asked."""
+    """Stands in for Airflow's API: gives a token for one password, and records the requests."""
 
     def do_POST(self):
         right = self._body()["password"] == "right"  # noqa: S105  what the test sends

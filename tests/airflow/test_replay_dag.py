@@ -1,4 +1,4 @@
-"""The replay DAG of a job: what asks for it, what its tasks run, and how they go on."""
+"""The replay DAG of a job: its triggers, the commands of its tasks, and retries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The task `run`: what it hands to spark-submit, what it returns, and which ends Airflow must not retry."""
+"""The task `run`: the words of spark-submit, the result, and the exit codes that Airflow must not retry."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class FakeInstance(SimpleNamespace):
 
 @pytest.fixture
 def run(dag_bag):
-    """Return the task `run`, in a test's process instead of Airflow's task runner."""
+    """Return the task `run`, executed in the test's process instead of Airflow's task runner."""
     task = dag_bag().dags["flights"].get_task("run")
     task.allow_nested_operators = True
     return task
@@ -98,7 +98,7 @@ def run(dag_bag):
 
 @pytest.fixture(autouse=True)
 def told(monkeypatch):
-    """What the last events of assets said of the sinks, by sink."""
+    """Return the sink reports in the last asset events, by sink."""
     events = {}
     monkeypatch.setattr(results, "_last_told", lambda _, sink: events.get(sink))
     return events

@@ -1,4 +1,4 @@
-"""A job that runs in another Python environment, or on another machine: what spark-submit and the commands are told."""
+"""A job in another Python environment or on another machine: the arguments of spark-submit and of the commands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def profile(home):
 
 
 def submitted(run, monkeypatch):
-    """Return the words of spark-submit, and the environment that it gets."""
+    """Return the words of spark-submit and its environment."""
     seen = {}
 
     def submit(hook, application):

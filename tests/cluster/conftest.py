@@ -1,4 +1,4 @@
-"""A real Spark standalone cluster on this machine: a master and three workers, each a process with a folder of its own."""
+"""A real Spark standalone cluster on this machine: a master and three workers, each a process with its own folder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROWS = 60
 
 @contextmanager
 def daemon(log: Path, cls: str, *arguments: str, host: str = "127.0.0.1") -> Iterator[None]:
-    """A master or a worker, for the length of the block."""
+    """Run a master or a worker during the block."""
     environment = {**os.environ, "SPARK_LOCAL_IP": host, "SPARK_HOME": str(SPARK)}
     with log.open("w") as output:
         line = [str(SPARK / "bin" / "spark-class"), cls, "--host", host, *arguments]
@@ -52,7 +52,7 @@ def wait_for(log: Path, text: str) -> None:
 
 @pytest.fixture(scope="session")
 def master(tmp_path_factory) -> Iterator[str]:
-    """The URL of a master that three workers of one core each have registered with."""
+    """Return the URL of a master with three registered workers of one core each."""
     folder = tmp_path_factory.mktemp("cluster")
     port, web = free_port(), free_port()
     url = f"spark://127.0.0.1:{port}"
@@ -106,13 +106,13 @@ def run(home: Home, *path: Path, cwd: Path = PROJECT) -> subprocess.CompletedPro
 
 
 def ended(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
-    """Wait for the end of a run."""
+    """Wait until a run has ended."""
     out, err = process.communicate(timeout=300)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def sleeping_at(place: str, once: Path) -> dict[str, object]:
-    """Settings that put the first Python worker to sleep that gets to a place."""
+    """Return settings that put the first Python worker to sleep that reaches a place."""
     return {
         "spark.executorEnv.HEADRACE_KILL_AT": place,
         "spark.executorEnv.HEADRACE_KILL_ONCE": str(once),
@@ -121,9 +121,9 @@ def sleeping_at(place: str, once: Path) -> dict[str, object]:
 
 
 def asleep(once: Path, during: subprocess.Popen[str]) -> psutil.Process:
-    """Wait for the Python worker that falls asleep at its place (`HEADRACE_KILL_WITH=SIGSTOP`), and return it.
+    """Wait for the Python worker that sleeps at its place (`HEADRACE_KILL_WITH=SIGSTOP`), and return it.
 
-    Only the first worker to get there sleeps, the one that makes the file `once`.
+    Only the first worker to reach the place sleeps: the worker that creates the file `once`.
     """
     deadline = clock.monotonic() + STARTS_WITHIN
     while not (found := [process for process in psutil.process_iter() if _sleeps(process, once)]):

@@ -1,4 +1,4 @@
-"""An executor dies in the middle of a run: what it comes to is the same."""
+"""An executor dies in the middle of a run: the results are the same."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """State and sinks on an S3 server, with three workers: an executor is lost, and the result is the same.
 
-Spark reads what lies between two stages through Hadoop's S3 client, whose jars `headrace setup --s3` fetches (690 MB).
+Spark reads the data between two stages through Hadoop's S3 client, whose jars `headrace setup --s3` fetches (690 MB).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The job on a cluster comes to what a loop by hand comes to, also with code of another repository."""
+"""A job on a cluster equals a plain loop, also with code of another repository."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_workers_find_code_of_another_repository(tmp_path, master, packed):
 
 @pytest.mark.slow
 def test_executors_run_in_a_packed_environment(tmp_path, master):
-    """The environment is a program that leaves a mark and runs the Python of the tests, beside the job's code."""
+    """The environment is a program that writes a marker file and runs the tests' Python, beside the job's code."""
     project, used = tmp_path / "project", tmp_path / "used"
     packed = {
         "bin/python": f'#!/bin/sh\necho "$0" >> {used}\n'

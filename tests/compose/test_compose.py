@@ -1,6 +1,6 @@
-"""docker-compose.yml against the Compose Specification, and against the files that it must agree with.
+"""docker-compose.yml against the Compose Specification, and against the files that must agree with it.
 
-No container is started here: there is an engine for that on few machines that run these tests.
+No container is started here: few machines that run these tests have a container engine.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def test_cluster_profile_names_spark_master_and_driver():
 
 
 def test_cluster_profiles_jars_are_those_fetched():
-    """Set-up fetches these jars."""
+    """Set-up fetches the jars that the profile names."""
     pinned = {f"var/jars/{file}" for jars in (DELTA, S3) for file in jars.digests()}
 
     assert set(PROFILE["jars"]) == pinned

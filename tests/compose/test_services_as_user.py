@@ -1,8 +1,8 @@
 """The commands of docker-compose.yml, run as the image's user in a root folder made like the image's, without Docker.
 
-Namespaces stand in for containers: file system, network, processes and host name are the test's own. Two things differ from
-the image. Packages are this machine's: they are bound to the image's path, and the user may read (not write) them although
-they belong to root. And PostgreSQL is this machine's, run as its own user.
+Namespaces stand in for containers: file system, network, processes and host name are the test's own. Two things
+differ from the image. Packages are those of this machine: they are bound to the image's path, and the user may only
+read them. And PostgreSQL runs as its own user of this machine.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ pytestmark = [
 
 
 class Containers:
-    """A root folder like the image's, in namespaces of its own, and the processes in it."""
+    """A root folder like the image's, in separate namespaces, and the processes in it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -79,7 +79,7 @@ class Containers:
         assert done.returncode == 0, f"{service}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
 
     def run_until_done(self, service: str) -> None:
-        """Run the service's command again until it succeeds, as `restart: on-failure` does."""
+        """Run the service's command again until it succeeds, like `restart: on-failure`."""
         line = self._line(service, SERVICES[service]["command"])
         deadline = clock.monotonic() + STARTS_WITHIN
         while (done := subprocess.run(line, capture_output=True, text=True, check=False)).returncode:
@@ -93,7 +93,7 @@ class Containers:
             self._services.append(subprocess.Popen(command, stdout=log, stderr=log))
 
     def start_postgres(self) -> None:
-        """Make a cluster with the service's user, password and database, as the image's entry point does, and start it."""
+        """Create a database cluster with the service's user, password and database, as the image's entry point does, and start it."""
         settings = environment("postgres")
         (self._root / "tmp" / "password").write_text(settings["POSTGRES_PASSWORD"])
         data = "/tmp/postgres"  # noqa: S108  a folder of the new root
@@ -108,7 +108,7 @@ class Containers:
         subprocess.run(line, check=True, stdout=subprocess.DEVNULL)
 
     def start_object_store(self) -> None:
-        """Start a stand-in for the store on its port: the store's own program is in an image of its own."""
+        """Start a stand-in for the object store on its port: the real program exists only in another image."""
         log = self._log("store").open("w")
         line = self._in_namespace(USER, image_environment(), ["moto_server", "--host", "127.0.0.1", "--port", "7070"])
         with log:

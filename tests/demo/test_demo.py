@@ -1,4 +1,7 @@
-"""The demo with two days, then the documented backfill of what follows, in the Airflow of `make airflow`; then Ctrl-C."""
+"""The demo with two days, then the documented backfill of the days after, in the Airflow of `make airflow`.
+
+Then Ctrl-C.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """Return a project folder with all that the demo needs, and nothing in its var/."""
+    """Return a project folder with all files of the demo, and an empty var/."""
     folder = tmp_path / "home"
     shutil.copytree(PROJECT / "conf", folder / "conf")
     shutil.copytree(PROJECT / "dags", folder / "dags")
@@ -50,7 +53,7 @@ def environment(home: Path) -> dict[str, str]:
 
 @pytest.fixture
 def airflow(home: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """What `make airflow` starts, in a process group of its own, as a terminal has it."""
+    """Start the processes of `make airflow` in a process group, as a terminal does."""
     command = [sys.executable, str(PROJECT / "setup" / "airflow.py")]
     process = subprocess.Popen(command, cwd=home, env=environment, start_new_session=True)
     try:
@@ -107,13 +110,13 @@ def documented_commands() -> tuple[list[str], list[str]]:
 
 
 def for_days(backfill: list[str], first: str, last: str) -> list[str]:
-    """Return the command for other days: the documented ones follow ten days."""
+    """Return the command for other days: the documented commands follow ten days."""
     days = {"--from-date": first, "--to-date": last}
     return [days.get(before, word) for before, word in zip(["", *backfill], backfill, strict=False)]
 
 
 def until_succeeds(command: list[str], environment: dict[str, str]) -> None:
-    """Run a command again and again until it succeeds; exit code 3 is a failure at once."""
+    """Repeat a command until it succeeds; exit code 3 is a failure at once."""
     deadline = clock.monotonic() + STARTS_WITHIN
     while (done := subprocess.run(command, env=environment, capture_output=True, text=True, check=False)).returncode:
         assert done.returncode != 3, done.stderr

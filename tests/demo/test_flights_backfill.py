@@ -1,4 +1,7 @@
-"""A day of flights that was delivered half: computed again on a branch, compared, promoted, and right. The commands are those of docs/backfill.md."""
+"""A half-delivered day of flights is recomputed on a branch, compared and promoted.
+
+The commands are those of docs/backfill.md.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ PAGE = (PROJECT / "docs" / "backfill.md").read_text()
 
 @pytest.fixture(scope="module")
 def flights(tmp_path_factory):
-    """Return what runs a command in a project of its own, whose job has taken in three days; one of them was delivered half."""
+    """Return a function that runs a command in a project whose job has taken in three days.
+
+    One day was delivered half.
+    """
     home = tmp_path_factory.mktemp("flights")
     shutil.copytree(PROJECT / "conf", home / "conf")
     events = home / "var" / "data" / "flights" / "events"
@@ -60,7 +66,7 @@ def flights(tmp_path_factory):
 
 
 def differences(flights):
-    """Return what a plain computation of the same flights finds wrong in the live sinks, as numbers of rows by sink."""
+    """Return the differences between the live sinks and a plain computation of the same flights, as numbers of rows by sink."""
     done = json.loads(flights(HEADRACE, "checkpoints", "flights", "--json"))["checkpoints"][0]
     watermark = round(datetime.fromisoformat(done["watermark"]).timestamp() * 1000)
     lake = flights.home / "var" / "lake"
@@ -74,7 +80,7 @@ def differences(flights):
 
 
 def commands():
-    """Return the commands that the page shows of this job, in order."""
+    """Return the commands for this job on the page, in order."""
     return [
         words.split()
         for words in re.findall(r"^\$ headrace ((?:backfill|branch promote) flights .*)$", PAGE, re.MULTILINE)

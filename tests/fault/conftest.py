@@ -1,4 +1,4 @@
-"""Drivers in processes of their own that can be killed, and the shared session to go on with afterwards."""
+"""Drivers in separate processes that can be killed, and the shared session for the runs afterwards."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DAYS = 3
 
 @pytest.fixture(scope="session")
 def undisturbed(run, tmp_path_factory) -> Home:  # noqa: F811 - the fixture
-    """What the job comes to when nobody kills anything."""
+    """Return the outcome of the job when no process is killed."""
     made = ready(tmp_path_factory.mktemp("undisturbed"))
     run(made)
     return made
@@ -33,7 +33,7 @@ def undisturbed(run, tmp_path_factory) -> Home:  # noqa: F811 - the fixture
 
 @pytest.fixture(scope="session")
 def drivers(spark) -> Drivers:  # noqa: F811 - the fixture
-    """Start drivers in processes of their own that share the session's JVM."""
+    """Start drivers in separate processes that share the session's JVM."""
     return Drivers.on_spark(spark)
 
 
@@ -54,7 +54,7 @@ def runner(request) -> Runner:
 
 
 def ready(folder: Path) -> Home:
-    """A job with three days of input, one micro-batch a day."""
+    """Create a job with three days of input, one micro-batch per day."""
     made = Home(folder)
     made.configure({"sources": {"purchases": {"max_files_per_batch": 1}}})
     write_days(made.input, range(DAYS), rows=60)
@@ -63,7 +63,7 @@ def ready(folder: Path) -> Home:
 
 @pytest.fixture
 def command() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run the `headrace` command in a process of its own, in the folder of a home."""
+    """Run the `headrace` command in a separate process, in the folder of a home."""
 
     def call(at: Home, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "HEADRACE_HOME": str(at.folder), "PYTHONPATH": PYTHONPATH, **variables}

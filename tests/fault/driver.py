@@ -1,9 +1,9 @@
-"""A driver that can be killed without taking a JVM along: it joins the one of the tests' own session.
+"""A driver that can be killed without its JVM: it joins the JVM of the tests' session.
 
     python -m tests.fault.driver HOME OPTIONS
 
-OPTIONS are those of `RunOptions`, as JSON. A start costs a second instead of ten, and dying is worse for the
-job than with a JVM of its own: what Spark was doing for the dead driver goes on for a while, beside its successor.
+OPTIONS are those of `RunOptions`, as JSON. A start takes one second instead of ten, and a kill is harder on the job
+than with a separate JVM: Spark's work for the dead driver continues for a while beside the next driver.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.spark.runner import run_in
 
 
 def joined_session() -> SparkSession:
-    """The session of the JVM that PYSPARK_GATEWAY_PORT and PYSPARK_GATEWAY_SECRET lead to."""
+    """Join the session of the JVM that PYSPARK_GATEWAY_PORT and PYSPARK_GATEWAY_SECRET name."""
     gateway = launch_gateway()
     jvm = gateway.jvm
     running = jvm.org.apache.spark.SparkContext.getOrCreate()

@@ -1,4 +1,4 @@
-"""Kill -9 at every step of the commit, then run again: the same tables, nothing lost, nothing twice."""
+"""Kill -9 at every step of the commit, then run again: the same tables, no row lost or doubled."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WITHOUT_SPARK = [
     indirect=["runner"],
 )
 def test_driver_killed_during_commit_leaves_one_checkpoint(tmp_path, undisturbed, runner, place, counts):
-    """It leaves either the old or the new checkpoint."""
+    """The job has either the old or the new checkpoint."""
     home = ready(tmp_path)
     code, said = runner.drivers.run(home, {"HEADRACE_KILL_AT": place})
     assert code == KILLED, said
@@ -51,7 +51,7 @@ def test_driver_killed_during_commit_leaves_one_checkpoint(tmp_path, undisturbed
     ("place", "counts"), [("prepare.half:2", 1), pytest.param("publish.half:3", 2, marks=pytest.mark.slow)]
 )
 def test_driver_killed_with_jvm_leaves_one_checkpoint(tmp_path, undisturbed, run, command, place, counts):
-    """It leaves either the old or the new checkpoint."""
+    """The job has either the old or the new checkpoint."""
     home = ready(tmp_path)
     killed = command(home, "run", "purchases", HEADRACE_KILL_AT=place)
     assert killed.returncode == KILLED, killed.stderr

@@ -1,4 +1,4 @@
-"""Spark killed under a driver that lives on: exit code 13 with the way on, and the next run comes to the same."""
+"""Spark is killed under a running driver: exit code 13 with advice, and the next run gives the same results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kill -9 while elements wait for a service: nothing lost, nothing twice, no answer asked for again once it is committed."""
+"""Kill -9 while elements wait for a service: no element is lost or doubled, and no committed answer is requested again."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def sinks_and_state(home):
 
 
 def committed_answers(home):
-    """Elements whose answer the last checkpoint holds, since an earlier one waits."""
+    """Return the elements whose answer is stored in the last checkpoint because an earlier element waits."""
     last = checkpoints(home.config())[-1]
     return [row for row in live_rows(home.config(), last, "async_requests") if "completed" in row]
 
@@ -74,7 +74,7 @@ def test_killed_driver_leaves_waiting_elements_in_one_place(
 
 @pytest.fixture(scope="module")
 def undisturbed_day(run, tmp_path_factory):
-    """What the same purchases come to without any service, and without anybody being killed."""
+    """Return the outcome for the same purchases without any service and without a kill."""
     home = Home(tmp_path_factory.mktemp("undisturbed"))
     write_days(home.input, range(2), rows=ROWS)
     run(home)
@@ -82,7 +82,7 @@ def undisturbed_day(run, tmp_path_factory):
 
 
 def test_driver_terminated_during_calls_keeps_waiting_elements(undisturbed_day, run, drivers, asking):
-    """The next run takes up the rest."""
+    """The next run processes the waiting elements."""
     home, service = asking
     service.comes_back()
     home.configure(

@@ -1,6 +1,6 @@
-"""Drivers that die again and again, wherever a seed says: at the end nobody can tell.
+"""Drivers are killed repeatedly at places drawn from a seed: the final tables equal an undisturbed run.
 
-`HEADRACE_KILL_SEEDS=100-149` plays others than the few of each run, for a night.
+`HEADRACE_KILL_SEEDS=100-149` runs other seeds than the few of each run, for example over a night.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FIRST, _, LAST = os.environ.get("HEADRACE_KILL_SEEDS", "100-103").partition("-")
 
 
 def story(seed: int) -> list[tuple[str, dict[str, object]]]:
-    """Where each driver of a seed dies, and how it is set up."""
+    """Return the place of death and the settings of each driver of a seed."""
     chance = random.Random(seed)
     told = []
     for _ in range(chance.randint(2, 5)):

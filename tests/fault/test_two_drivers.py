@@ -1,4 +1,4 @@
-"""Two drivers of one job: one wins, the other stops and says who holds it."""
+"""Two drivers of one job: one wins, the other stops and names the holder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drivers that fall asleep, lose their job, and wake up: they fail, and do no harm.
+"""Drivers are suspended, lose their job, and resume: they fail and change nothing.
 
 zombie     claim --- micro-batch 1 --- asleep ................ awake --- FencedError
 winner                                        claim --- all --- end
@@ -34,7 +34,7 @@ def test_a_zombie_fails_and_names_the_winner(tmp_path, drivers, undisturbed, run
 
 
 def test_awakened_zombie_writes_nothing(tmp_path, drivers, undisturbed, run):
-    """It wakes in the middle of the winner's run."""
+    """The zombie resumes in the middle of the winner's run."""
     home = ready(tmp_path)
     with drivers.started(home, {**ASLEEP, "HEADRACE_KILL_AT": "publish.half:2"}, {"run_id": "zombie"}) as zombie:
         wait_until_asleep(zombie)

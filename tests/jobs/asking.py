@@ -1,7 +1,7 @@
-"""The purchases, each of which asks a service first: the same results, if nothing is lost, doubled or out of order.
+"""The purchases, each answered by a service first: results are equal if no element is lost, doubled or out of order.
 
-The service is a folder, which the job's file names in place of a URL. Every call leaves a line there, written at once, so it
-is known after any crash what was asked. A file `down` there makes calls fail from a purchase's number on.
+The service is a folder, which the job's file names in place of a URL. Every call appends a line there at once, so the
+requests are known after any crash. A file `down` in the folder makes calls fail from a purchase's number on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Unavailable(Exception):  # noqa: N818 - a test's own
 
 
 class Ask(AsyncFunction[Purchase, Purchase]):
-    """Answers with the purchase itself."""
+    """Answers with the purchase."""
 
     def __init__(self, service: str = "oracle") -> None:
         self._name = service
@@ -44,7 +44,7 @@ class Ask(AsyncFunction[Purchase, Purchase]):
 
 
 class AskSlowly(Ask):
-    """Takes its time."""
+    """Answers slowly."""
 
     async def invoke(self, purchase: Purchase, /) -> list[Purchase]:
         await asyncio.sleep(0.2)
@@ -60,7 +60,7 @@ class Service:
 
     @property
     def url(self) -> str:
-        """What the job's file calls it."""
+        """Return the service's URL in the job's file."""
         return f"http://localhost{self.folder}"
 
     def goes_down(self, number: int) -> None:
@@ -72,26 +72,26 @@ class Service:
         (self.folder / "down").unlink()
 
     def down_from(self) -> float:
-        """The first number that fails."""
+        """Return the first number that fails."""
         try:
             return float((self.folder / "down").read_text())
         except FileNotFoundError:
             return float("inf")
 
     def note(self, what: str, number: int) -> None:
-        """Write a line that is there whatever happens next."""
+        """Append a line and sync it, so that it survives a crash."""
         line = os.open(self.folder / what, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(line, f"{number}\n".encode())
         os.close(line)
 
     def noted(self, what: str) -> Counter[int]:
-        """How often each number was."""
+        """Count the lines of each number."""
         path = self.folder / what
         return Counter(map(int, path.read_text().split())) if path.exists() else Counter()
 
 
 def asking(mode: OutputMode, function: Ask | None = None, *, then: Ask | None = None, **options: Any) -> Pipeline:
-    """The pipeline of `purchases`, with a wait in this mode; with `then`, a second one."""
+    """Return the pipeline of `purchases` with a wait in this mode; with `then`, with a second wait."""
     given = {
         "mode": mode,
         "capacity": 8,

@@ -1,4 +1,4 @@
-"""A small job with state of every kind, in namespaces, with timers that tell and clear windows and merge them."""
+"""A small job with state of every kind, in namespaces, with timers that emit, clear and merge windows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WINDOW: Final = 6 * 3_600_000
 
 
 class Click(Struct, frozen=True):
-    """Who looked at what, for how long."""
+    """A view of a page by a user, and its length."""
 
     at: Timestamp
     user: str
@@ -47,7 +47,7 @@ class Click(Struct, frozen=True):
 
 
 class Told(Struct, frozen=True):
-    """What is known at the end of a window."""
+    """The result of a window."""
 
     user: str
     window: Timestamp
@@ -55,14 +55,14 @@ class Told(Struct, frozen=True):
 
 
 class Span(Struct):
-    """The shortest and the longest look."""
+    """The shortest and the longest view."""
 
     shortest: int = 1 << 30
     longest: int = 0
 
 
 class SpanOf(AggregateFunction[int, Span, str]):
-    """Shortest to longest."""
+    """Computes the shortest and the longest view."""
 
     def create_accumulator(self) -> Span:
         """Of nothing."""
@@ -77,12 +77,12 @@ class SpanOf(AggregateFunction[int, Span, str]):
         return f"{accumulator.shortest}-{accumulator.longest}"
 
     def merge(self, one: Span, other: Span, /) -> Span:
-        """The wider of both."""
+        """Return the wider of both spans."""
         return Span(min(one.shortest, other.shortest), max(one.longest, other.longest))
 
 
 class Windows(KeyedProcessFunction[Click, Told]):
-    """Keeps each window apart, and folds it into the user's whole when it is over."""
+    """Keeps each window separately, and merges a finished window into the user's total."""
 
     pages = MapState("pages", str, int, ttl=StateTtl(timedelta(hours=40)))
     looks = ListState("looks", int)
@@ -91,7 +91,7 @@ class Windows(KeyedProcessFunction[Click, Told]):
     last = ValueState("last", str)
 
     async def process(self, click: Click, ctx: Context, /) -> None:
-        """Put it into its window."""
+        """Add the click to its window."""
         end = (click.at // WINDOW + 1) * WINDOW
         window = str(end)
         await self.pages.put(click.page, (await self.pages.get(click.page) or 0) + 1)
@@ -104,7 +104,7 @@ class Windows(KeyedProcessFunction[Click, Told]):
         ctx.timers.register_event_time(end, window)
 
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
-        """Tell of the window, and of the whole."""
+        """Emit the window and the total."""
         window = ctx.namespace
         looks = await self.looks.namespace(window).get()
         total, span = await self.total.namespace(window).get(), await self.span.namespace(window).get()

@@ -1,4 +1,4 @@
-"""The flights of the first days of 2013, and the independent check of what the job makes of them."""
+"""The flights of the first days of 2013, and the independent check of the job's results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FIRST_DAY = date(2013, 1, 1)
 
 
 def write_flights(folder: Path, days: int) -> None:
-    """Write the files of the first `days` days of January (flights of the days after are in them as well)."""
+    """Write the files of the first `days` days of January; they also contain flights of later days."""
     last = FIRST_DAY + timedelta(days=days - 1)
     write_events(folder, first=FIRST_DAY, last=last + timedelta(days=1), through=last, seed=13)
 

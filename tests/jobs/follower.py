@@ -1,4 +1,4 @@
-"""A job that reads the board of the job `purchases`: what is appended to it, or its changes."""
+"""A job that reads the board of the job `purchases`: appended rows, or its changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.jobs.purchases import Line
 
 
 class Seen(Struct, frozen=True):
-    """What came of a line, and by which kind of change."""
+    """A change of a line, with its row kind."""
 
     item: str
     cents: int
@@ -17,10 +17,10 @@ class Seen(Struct, frozen=True):
 
 
 class Follow(KeyedProcessFunction[Line, Seen]):
-    """Tells of each line."""
+    """Emits each change of a line."""
 
     async def process(self, line: Line, ctx: Context, /) -> None:
-        """Tell of it."""
+        """Emit the change."""
         ctx.collect(Seen(line.item, line.cents, ctx.row_kind.symbol))
 
 

@@ -1,8 +1,9 @@
-"""Random small graphs, and what a plain loop over their records gives.
+"""Random small graphs, and the results of a plain loop over their records.
 
-`graph_17` of this module is the pipeline of `Program(17)`: tasks of Spark load it by that name. A program draws sources
-with disorder, stateless steps, keyed functions of one input and two, side outputs, unions of anything (of a stream with
-itself, too) and timers. What a function emits depends on all that its key has seen, so a wrong order shows in the values.
+`graph_17` of this module is the pipeline of `Program(17)`: tasks of Spark load it by that name. A program draws
+sources with disorder, stateless steps, keyed functions of one input and of two, side outputs, unions (also of a
+stream with itself) and timers. The output of a function depends on all earlier records of its key, so a wrong order
+shows in the values.
 """
 
 from __future__ import annotations
@@ -62,24 +63,24 @@ def copied(constant):
 
 
 def mixed(before, event, factor):
-    """What a function makes of its key's state and a record."""
+    """Return the new state of a key after a record."""
     return Seen(((before.value if before else 1) * factor + event.value) & MASK, event.key)
 
 
 def reaction(seen, event, delay):
-    """What follows from it: what is emitted, whether aside as well, and the timer."""
+    """Return the reaction to a record: the emitted value, its side output, and the timer."""
     out = Event(event.id, event.key, event.at, seen.value)
     return out, seen.value % 3 == 0, event.at + delay if seen.value % 2 == 0 else None
 
 
 def fired(seen, time):
-    """What a timer makes of the state."""
+    """Return the new state after a timer."""
     after = Seen((seen.value * 17 + time) & MASK, seen.key)
     return after, Event("timer", seen.key, time, after.value)
 
 
 class _Mixes:
-    """What the keyed functions share: a state, and what records and timers make of it."""
+    """The common part of the keyed functions: a state, changed by records and timers."""
 
     seen = ValueState("seen", Seen)
 
@@ -121,7 +122,7 @@ class RuledMixer(_Mixes, KeyedBroadcastFunction[Event, Event, Event]):
 
 
 def ruled(before, event):
-    """What a broadcast record makes of a rule."""
+    """Return the new rule after a broadcast record."""
     return ((before or 1) * 3 + event.value) & 0xFFFF
 
 
@@ -155,7 +156,10 @@ class Op:
 
 @dataclass
 class Input:
-    """A source: its rows in arrival order, cut into files. A silent one has none, and nobody waits for it."""
+    """A source: its rows in arrival order, cut into files.
+
+    A silent source has no rows, and other sources do not wait for it.
+    """
 
     name: str
     lag: int
@@ -167,7 +171,7 @@ class Input:
 
     @property
     def settings(self):
-        """What the job's file says of it."""
+        """Return the settings of the job's file."""
         return {"idle_after": "0s"} if self.is_silent else {}
 
     @property
@@ -177,7 +181,7 @@ class Input:
 
 @dataclass
 class Program:
-    """A random graph with its input. The same seed always gives the same one."""
+    """A random graph with its input. The same seed always gives the same program."""
 
     seed: int
     inputs: list[Input] = field(default_factory=list)
@@ -264,7 +268,7 @@ class Program:
 
     @property
     def sinks(self):
-        """By stream that goes to a sink: all that nothing else reads, and the last one."""
+        """Return the sinks by stream: every stream that no operator reads, and the last stream."""
         read = {name for op in self.ops for name in op.inputs}
         streams = [one.name for one in self.inputs]
         for op in self.ops:
@@ -275,7 +279,7 @@ class Program:
 
     @property
     def groups(self):
-        """Sources that meet in a keyed operator."""
+        """Return the groups of sources that meet in a keyed operator."""
         reach = {one.name: {one.name} for one in self.inputs}
         groups = [{one.name} for one in self.inputs]
         for op in self.ops:
@@ -286,7 +290,7 @@ class Program:
         return groups
 
     def expected(self, *, end=False):
-        """The rows of each sink when all input was taken in; with `end`, after the end of the input as well."""
+        """Return the rows of each sink after all input; with `end`, after the end of the input as well."""
         loop = _Loop(self)
         for group in self.groups:
             inputs = [one for one in self.inputs if one.name in group]
@@ -305,7 +309,7 @@ class Program:
 
 
 def _merged(inputs, *, end):
-    """Merge key, source and row of all that may be released, in arrival order."""
+    """Merge key, source and row of all releasable rows, in arrival order."""
     rows, frontiers = [], []
     for number, one in enumerate(inputs):
         key = NEVER
@@ -385,7 +389,7 @@ class _Loop:
         return out
 
     def advance(self, group, watermark):
-        """Timers that are due fire operator by operator: one that feeds another comes first."""
+        """Fire due timers operator by operator: an upstream operator comes first."""
         for op in self.keyed:
             if not self.sources[op.name] & group:
                 continue
@@ -397,7 +401,7 @@ class _Loop:
 
 
 def __getattr__(name):
-    """`graph_17`: the pipeline of `Program(17)`."""
+    """Return the pipeline of `Program(17)` for the name `graph_17`."""
     prefix, _, seed = name.rpartition("_")
     if prefix != "graph" or not seed.isdigit():
         raise AttributeError(name)

@@ -1,4 +1,4 @@
-"""A project folder of a test's own: configuration, input, tables and local copies below one temporary folder."""
+"""The project folder of a test: configuration, input, tables and local copies below one temporary folder."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Home:
         self.configure()
 
     def configure(self, changes: dict[str, Any] | None = None) -> None:
-        """Write the job's file: what it always says, with `changes` merged in."""
+        """Write the job's file: its fixed part with `changes` merged in."""
         self._write("jobs", self.name, merged(self._job, changes or {}))
 
     def write_cluster(self, name: str, profile: dict[str, Any]) -> None:
@@ -92,7 +92,7 @@ class Home:
 
 
 def merged(content: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """`content` with `changes` laid over it, mapping by mapping."""
+    """Return `content` with `changes` merged in, mapping by mapping."""
     result = copy.deepcopy(content)
     for key, value in changes.items():
         both = isinstance(value, dict) and isinstance(result.get(key), dict)

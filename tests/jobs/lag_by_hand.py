@@ -1,4 +1,4 @@
-"""A lag's partitions as plain lists, and the table that comes of them: its rules the slowest way, sharing nothing with the engine."""
+"""A lag's partitions as plain lists, and the resulting table: a slow model that shares no code with the engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Partition = list[tuple[Hashable, Any, int]]
 
 @dataclass
 class LagByHand:
-    """Rows have a name by which they are found, and live for `ttl` (ms) by a clock that never goes back.
+    """Rows are found by name, and live for `ttl` ms by a clock that never goes back.
 
     With `legacy` a partition has one stamp, which additions and matched retractions renew.
     """
@@ -25,7 +25,7 @@ class LagByHand:
     unmatched: int = 0
 
     def take(self, partition: str, name: Hashable, row: Any, *, retracts: bool, at: int, clock: int | None) -> None:
-        """A row comes at `at`, or is taken back."""
+        """Add or retract a row at time `at`."""
         self.end(clock)
         rows = self.partitions.setdefault(partition, [])
         at = max([at, *(stamp for *_, stamp in rows)])

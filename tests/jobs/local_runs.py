@@ -25,7 +25,7 @@ HERE = sys.maxsize
 
 
 class LocalRuns:
-    """Runs jobs without Spark and remembers what they told."""
+    """Runs jobs without Spark and remembers their events."""
 
     def __init__(self, rows_worth_workers: int = HERE) -> None:
         self.events: list[Event] = []

@@ -1,4 +1,4 @@
-"""A small job that remembers its guests for a minute of processing time: one state through pauses of the job, one not."""
+"""A small job that remembers its guests for a minute of processing time: one state counts pauses of the job, one does not."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STRICT: Final = StateTtl(MINUTE, time=TtlTime.PROCESSING, cleanup=Cleanup(entrie
 
 
 class Greeting(Struct, frozen=True):
-    """Whether a guest was remembered by either state."""
+    """The greeting of a guest, and whether either state remembered the guest."""
 
     at: Timestamp
     guest: str
@@ -48,13 +48,13 @@ class Greeting(Struct, frozen=True):
 
 
 class Desk(KeyedProcessFunction[Order, Greeting]):
-    """Greets a guest, and remembers."""
+    """Greets a guest, and remembers the guest."""
 
     lasting = ValueState("lasting", int, ttl=LASTING)
     strict = ValueState("strict", int, ttl=STRICT)
 
     async def process(self, order: Order, ctx: Context, /) -> None:
-        """Say who is remembered."""
+        """Emit whether the guest is remembered."""
         found = await self.lasting.value(), await self.strict.value()
         await self.lasting.update(1)
         await self.strict.update(1)

@@ -40,7 +40,7 @@ class Order(Struct, frozen=True):
 
 
 class Basket(Struct, frozen=True):
-    """All that a customer has ordered."""
+    """All lines that a customer has ordered."""
 
     customer: str
     lines: tuple[Line, ...]
@@ -50,7 +50,7 @@ class Basket(Struct, frozen=True):
 
 
 class Parcel(Struct, frozen=True):
-    """What is sent for one order."""
+    """The lines sent for one order."""
 
     number: int
     lines: list[Line]

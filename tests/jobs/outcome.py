@@ -1,4 +1,4 @@
-"""What a job has come to: the rows of its sinks and its live state, read without the engine's own reader."""
+"""The outcome of a job: the rows of its sinks and its live state, read without the engine's reader."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _IDENTITY = ("operator", "key_group", "key")
 
 @dataclass(frozen=True)
 class Outcome:
-    """All of it, sorted: two runs came to the same if these are equal."""
+    """The outcome, sorted: equal outcomes mean equal results."""
 
     sinks: dict[str, list[Row]]
     state: dict[str, list[Row]]
@@ -36,9 +36,9 @@ def checkpoints(config: JobConfig) -> list[Checkpoint]:
 
 
 def outcome(config: JobConfig, *, with_expired: bool = False) -> Outcome:
-    """What a job has come to by its last checkpoint.
+    """Return the outcome of a job at its last checkpoint.
 
-    Which expired entries are still stored depends on what cleanup came by, so on how the job was run: they are left out.
+    Expired entries are left out: which of them are still stored depends on cleanup, and so on the way of running.
     """
     last = checkpoints(config)[-1]
     state = {table: live_rows(config, last, table, with_expired=with_expired) for table in LIVE}
@@ -53,7 +53,7 @@ def sink_rows(config: JobConfig, sink: str) -> list[Row]:
 
 
 def live_rows(config: JobConfig, at: Checkpoint, table: str, *, with_expired: bool = True) -> list[Row]:
-    """The last row of each entry, without the removed ones, as of a checkpoint."""
+    """Return the last row of each entry that is not removed, at a checkpoint."""
     identity = STATE_TABLES[table].entry
     entries: dict[Row, dict[str, Any]] = {}
     rows = _plain(_read(config, f"{config.job_folder}/{table}", at.versions[table])).to_pylist()
@@ -74,7 +74,9 @@ def values_of(config: JobConfig, state: str) -> dict[str, Any]:
 
 
 def assert_well_formed(config: JobConfig) -> None:
-    """Assert what holds of any job at rest: ids that grow, by more than one only for a restore; versions that exist and never go back.
+    """Assert what holds for any job at rest: ids grow, by more than one only for a restore.
+
+    Versions exist and never go back.
 
     The line of a promotion goes back to its fork, through checkpoints that have no versions.
     """
@@ -109,7 +111,7 @@ def _table(config: JobConfig, uri: str, version: int | None = None) -> DeltaTabl
 
 
 def _plain(table: pa.Table) -> pa.Table:
-    """Times as milliseconds, strings as strings."""
+    """Return times as milliseconds, and strings as strings."""
     for position, column in enumerate(table.schema):
         if pa.types.is_timestamp(column.type):
             milliseconds = table[column.name].cast(pa.timestamp("ms", tz=column.type.tz)).cast(pa.int64())
@@ -118,6 +120,6 @@ def _plain(table: pa.Table) -> pa.Table:
 
 
 def when_due(config: JobConfig, source: str) -> None:
-    """Wait until the first element that waits for a service is due: workers know no time but the real one."""
+    """Wait until the first waiting element is due: workers use the real clock."""
     due = checkpoints(config)[-1].offsets[source].due
     clock.sleep(max(0, (due or 0) - clock.now()) / 1000)

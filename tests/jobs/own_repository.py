@@ -1,4 +1,4 @@
-"""A job whose code lies in its own project folder, which nobody has put on `sys.path`."""
+"""A job whose code lies in its own project folder, which is not on `sys.path`."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def purchases_of(day: int, *, rows: int = 90, seed: int = 7) -> list[Row]:
 
 
 def write_rows(folder: Path, name: str, rows: Sequence[Row], schema: pa.Schema = SCHEMA) -> Path:
-    """Write one file of rows, as a whole or not at all."""
+    """Write one file of rows, completely or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), path)

@@ -1,8 +1,8 @@
-"""A small job for tests, with all that a job can have but calls to the outside.
+"""A small job for tests, with every feature except calls to services.
 
-Purchases of customers, keyed by customer: state without and with TTL, timers that are moved, timers for a time
-that is past already, a side output, retractions, and a materializer whose key is another one than the customer.
-`purchases_by_hand.py` computes the same in a plain loop.
+Purchases of customers, keyed by customer: state without and with TTL, timers that are moved, timers for past times, a
+side output, retractions, and a materializer with another key. `purchases_by_hand.py` computes the same in a plain
+loop.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Purchase(Struct, frozen=True):
 
 
 class Line(Struct, frozen=True):
-    """The board's line of an item: what its last customer has bought of it."""
+    """The board's line of an item: the purchases of its last customer."""
 
     item: str
     customer: str
@@ -54,7 +54,7 @@ class Line(Struct, frozen=True):
 
 
 class Reminder(Struct, frozen=True):
-    """A customer was idle, or asked to be looked at."""
+    """A reminder for an idle customer, or for a customer who asked for it."""
 
     customer: str
     due: Timestamp
@@ -63,7 +63,7 @@ class Reminder(Struct, frozen=True):
 
 
 class Spent(Struct, frozen=True):
-    """All that a customer ever bought."""
+    """The total that a customer has spent."""
 
     purchases: int = 0
     cents: int = 0
@@ -72,19 +72,19 @@ class Spent(Struct, frozen=True):
 
 
 class Basket(Struct, frozen=True):
-    """What a customer bought lately."""
+    """The recent purchases of a customer."""
 
     items: tuple[str, ...] = ()
 
 
 class Customers(KeyedProcessFunction[Purchase, Line]):
-    """Keeps a customer's lines, and reminds of idle ones."""
+    """Keeps the lines of a customer, and reminds idle customers."""
 
     spent = ValueState("spent", Spent)
     basket = ValueState("basket", Basket, ttl=StateTtl(BASKET_LIVES))
 
     async def process(self, purchase: Purchase, ctx: Context, /) -> None:
-        """A row of kind -D takes the customer's line of the item back; one of kind -U says nothing new."""
+        """Process a purchase: kind -D retracts the customer's line of the item; kind -U is ignored."""
         if ctx.row_kind is RowKind.UPDATE_BEFORE:
             return
         if purchase.note == "explode":

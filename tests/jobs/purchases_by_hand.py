@@ -1,4 +1,4 @@
-"""What the job `purchases` must come to, computed in one plain loop that shares nothing with the engine."""
+"""The expected outcome of the job `purchases`, computed in one plain loop that shares no code with the engine."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class ByHand:
     watermark: int = NEVER
 
     def take(self, rows: Sequence[Row | None]) -> None:
-        """Go through rows in the order of arrival, with a watermark after every full bucket.
+        """Process rows in the order of arrival, with a watermark after every full bucket.
 
-        None stands for a row that is no purchase at all: it has a place in the order, and nothing else. One
-        without a customer moves the clock too.
+        None stands for a row that is not a purchase: it only has a place in the order. A row without a customer moves
+        the clock too.
         """
         latest = NEVER
         for ordinal, row in enumerate(rows):
@@ -163,7 +163,7 @@ def by_hand(days: Iterable[Sequence[Row]], bucket: int = BUCKET) -> ByHand:
 
 
 def assert_as_by_hand(config: JobConfig, expected: ByHand) -> None:
-    """Assert that a job has come to what the loop has: sinks, state, timers and watermark."""
+    """Assert that the outcome of a job equals the loop: sinks, state, timers and watermark."""
     assert_well_formed(config)
     found = outcome(config)
     assert found.sinks == expected.sinks()

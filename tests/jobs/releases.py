@@ -1,4 +1,4 @@
-"""A small job in several releases, whose states change their types from one to the next."""
+"""A small job in several releases, whose states change their types between releases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LATER: Final = 86_400_000
 
 
 class Sale(Struct, frozen=True):
-    """So many of an item were sold."""
+    """A sale of some items."""
 
     at: Timestamp
     shop: str
@@ -27,7 +27,7 @@ class Sale(Struct, frozen=True):
 
 
 class Told(Struct, frozen=True):
-    """What a shop has sold so far, or which of its timers has fired."""
+    """The total of a shop, or a fired timer of it."""
 
     shop: str
     total: float
@@ -36,7 +36,7 @@ class Told(Struct, frozen=True):
 
 
 class Total(Struct, frozen=True):
-    """A total as the second release keeps it: in pence."""
+    """A total in the second release: in pence."""
 
     pence: int
 
@@ -61,13 +61,13 @@ class Sales(KeyedProcessFunction[Sale, Told]):
         return total
 
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
-        """Tell which one."""
+        """Emit the item of the timer."""
         del timestamp
         ctx.collect(Told(str(ctx.key), 0, 0, ctx.namespace))
 
 
 class PreciseSales(Sales):
-    """The total is of another type, and items are counted in fractions."""
+    """A release with another type for the total; items are counted in fractions."""
 
     total = ValueState("total", Total, migrate=Migration(int, lambda pounds: Total(pounds * 100)))
     by_item = MapState("by_item", str, float)
@@ -80,7 +80,7 @@ class PreciseSales(Sales):
 
 
 class ForgetfulSales(Sales):
-    """Somebody has changed a type and thought nothing of it."""
+    """A release with a type changed by mistake."""
 
     by_item = MapState("by_item", str, str)
 

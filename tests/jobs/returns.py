@@ -16,7 +16,7 @@ class Return(Struct, frozen=True):
 
 
 class Visit(Struct, frozen=True):
-    """A customer came, and the watermark stood there."""
+    """A visit of a customer, and the watermark at that moment."""
 
     customer: str
     at: Timestamp
@@ -25,14 +25,14 @@ class Visit(Struct, frozen=True):
 
 
 class Visits(KeyedCoProcessFunction[Purchase, Return, Visit]):
-    """Tells of each visit."""
+    """Emits each visit."""
 
     async def process1(self, purchase: Purchase, ctx: Context, /) -> None:
-        """Tell of a purchase."""
+        """Emit the visit of a purchase."""
         ctx.collect(Visit(str(ctx.key), purchase.at, ctx.watermark, False))
 
     async def process2(self, brought: Return, ctx: Context, /) -> None:
-        """Tell of a return."""
+        """Emit the visit of a return."""
         ctx.collect(Visit(str(ctx.key), brought.at, ctx.watermark, True))
 
 

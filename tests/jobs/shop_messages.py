@@ -1,4 +1,4 @@
-"""A job that sends lines to a topic, and one that reads them there."""
+"""A job that sends lines to a topic, and a job that reads them from the topic."""
 
 from __future__ import annotations
 

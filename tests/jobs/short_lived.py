@@ -1,4 +1,4 @@
-"""Readings of sensors, with corrections out of order, in a table whose rows die after an hour without a new one."""
+"""Readings of sensors, with corrections out of order, in a table whose rows expire after an hour without a new reading."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pipeline: Final = (
 
 
 class Change(Struct, frozen=True):
-    """A reading, and the number of the one before it."""
+    """A reading, and the number of the reading before."""
 
     sensor: str
     level: int

@@ -1,4 +1,4 @@
-"""A small job whose results come when nothing arrives: calls that were asked for, by timers of processing time."""
+"""A small job that emits results without new input: calls requested by timers of processing time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SNOOZE: Final = 5_000
 
 
 class Order(Struct, frozen=True):
-    """Who wants to be called, in how many milliseconds, and how many times more after that."""
+    """A request for calls: who, in how many milliseconds, and how many repeats."""
 
     at: Timestamp
     guest: str
@@ -27,14 +27,14 @@ class Order(Struct, frozen=True):
 
 
 class Ring(Struct, frozen=True):
-    """It is time for a call."""
+    """A call that is due."""
 
     guest: str
     due: Timestamp
 
 
 class Call(Struct, frozen=True):
-    """A guest's calls are numbered."""
+    """A numbered call of a guest."""
 
     guest: str
     due: Timestamp
@@ -42,7 +42,7 @@ class Call(Struct, frozen=True):
 
 
 class Alarms(KeyedProcessFunction[Order, Ring]):
-    """Rings when it is time, and again for those who snooze."""
+    """Emits due calls, and repeats them for guests who snooze."""
 
     snoozes = ValueState("snoozes", int)
 

@@ -1,4 +1,4 @@
-"""The weather service of the flights, in a process of its own."""
+"""The weather service of the flights, in a separate process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SAID_FIRST: Final = "weather at "
 
 @contextmanager
 def weather_service(*, port: int = 0) -> Iterator[str]:
-    """Start the service and give its URL; it ends with the block. A port of 0 takes a free one."""
+    """Start the service and return its URL; the service ends with the block. A port of 0 takes a free one."""
     command = [sys.executable, "-m", "pipelines.flights.weather_service", "--port", str(port)]
     with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""A job that puts whole numbers into fields of type float, keeps them, and takes back what it kept."""
+"""A job that puts whole numbers into fields of type float, stores them, and retracts the stored values."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Reading(Struct, frozen=True):
 
 
 class Level(Struct, frozen=True):
-    """What the sensor has shown last. To a type checker an int is a float, to JSON it isn't."""
+    """The last level of the sensor. A type checker accepts an int as a float, but JSON distinguishes them."""
 
     sensor: str
     value: float
 
 
 class Levels(KeyedProcessFunction[Reading, Level]):
-    """Takes back the old level, and tells the new one."""
+    """Retracts the old level, and emits the new level."""
 
     level = ValueState("level", Level)
 

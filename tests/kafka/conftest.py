@@ -1,7 +1,7 @@
 """A real broker on this machine (KRaft, one node), and a Spark session with the client's jars.
 
-The broker's jars, and those of Spark's client, are fetched once into var/kafka, as `headrace setup --kafka` fetches the latter into
-var/jars. Where they cannot be had, all tests of this folder are skipped.
+The broker's jars, and those of Spark's client, are fetched once into var/kafka, as `headrace setup --kafka` fetches
+the latter into var/jars. If they cannot be fetched, all tests of this folder are skipped.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ BROKER = BrokerJars(
 
 
 def provided(jars: Jars, folder: Path) -> Path:
-    """Return the folder with these jars, fetched if need be; skip the test where they cannot be had."""
+    """Return the folder with these jars, and fetch missing jars; skip the test if they cannot be fetched."""
     if jars.missing(folder):
         try:
             fetch(jars, PROJECT, require_java(PROJECT), folder)
@@ -68,7 +68,7 @@ def provided(jars: Jars, folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def class_path() -> str:
-    """The class path of a broker and its tools."""
+    """Return the class path of a broker and its tools."""
     folder = provided(BROKER, FOLDER / "broker")
     (scala,) = SPARK_JARS.glob("scala-library-*.jar")
     (py4j,) = SPARK_JARS.glob("py4j-*.jar")
@@ -126,7 +126,7 @@ def _listens(port: int) -> bool:
 
 @dataclass
 class Broker:
-    """Does what people and programs do to topics, through Kafka's own clients in a JVM."""
+    """Changes topics through Kafka's own clients in a JVM, as people and programs do."""
 
     servers: str
     gateway: JavaGateway
@@ -181,7 +181,7 @@ class Broker:
         timestamp: int | None = None,
         aborts: bool | None = None,
     ) -> None:
-        """Send messages; `aborts` tells how the transaction ends that they are in, None: in no transaction."""
+        """Send messages; `aborts` says how their transaction ends, None that there is no transaction."""
         settings = self._settings()
         for name in ("key.serializer", "value.serializer"):
             settings.put(name, "org.apache.kafka.common.serialization.ByteArraySerializer")
@@ -236,7 +236,7 @@ def broker(servers: str, class_path: str) -> Iterator[Broker]:
 
 @dataclass
 class KafkaJob:
-    """The job in a home of its own, in the shared session."""
+    """The job in its own home, in the shared session."""
 
     spark: Any
     home: Home
@@ -247,7 +247,7 @@ class KafkaJob:
         self.home.configure({"sources": {"rows": self.source}})
 
     def run(self, **options: Any) -> list[str]:
-        """Run the job; return the names that are in the sink then, in arrival order."""
+        """Run the job; return the names in the sink in arrival order."""
         from headrace.spark.runner import run_in
 
         run_in(self.spark, self.home.config(), RunOptions(run_id="test", **options), lambda _: None)
@@ -264,7 +264,7 @@ class KafkaJob:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The session that a run makes for a profile with the client's jars."""
+    """Return the session that a run creates for a profile with the client's jars."""
     from headrace.spark.session import session
 
     folder = jars_folder(PROJECT) if not KAFKA.missing(jars_folder(PROJECT)) else provided(KAFKA, FOLDER / "client")
@@ -278,5 +278,5 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def job(spark: Any, servers: str, tmp_path: Path) -> KafkaJob:
-    """The job, with a source that has no topic yet."""
+    """Return the job; its source has no topic yet."""
     return KafkaJob(spark, Home(tmp_path, JOB), {"servers": servers})

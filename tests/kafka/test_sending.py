@@ -27,7 +27,7 @@ class Killed(BaseException):
 
 
 class Sending:
-    """A job whose files become messages, and one whose messages become Parquet files."""
+    """A job that turns rows of files into messages, and a job that turns messages into Parquet files."""
 
     def __init__(self, spark, folder, servers, topic):
         self.spark = spark
@@ -65,7 +65,7 @@ class Sending:
         return run_in(self.spark, home.config(), RunOptions(run_id="test", **options), lambda _: None)
 
     def landed(self):
-        """Return the messages that the receiver has read, partition by partition."""
+        """Return the messages read by the receiver, partition by partition."""
         files = sorted((self.receiver.folder / "state/receiver/landed/received").glob("*.parquet"))
         return [message for file in files for message in read_parquet(str(file)).to_pylist()]
 
@@ -90,7 +90,7 @@ def jobs(broker, spark, servers, tmp_path):
 
 
 def test_second_job_reads_messages_of_the_first(jobs, spark):
-    """The sender dies between sending and recording it: the receiver gets those rows again, and can tell."""
+    """The sender dies between sending and recording: the receiver gets the rows again, and detects the repeat."""
     shops = ["a", "b", None, "c"]
     lines = [line(number, shops[number % 4]) for number in range(40)]
     jobs.feed(*lines[:13])

@@ -1,4 +1,4 @@
-"""The wheel as its user has it: in an environment of its own, outside of this repository, on a machine without Java."""
+"""The wheel as a user installs it: in a new environment, outside this repository, on a machine without Java."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OURS = ("HEADRACE_", "AIRFLOW", "SPARK_", "PYSPARK_", "PYTHON", "VIRTUAL_ENV", "
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment, and the PATH that goes with it."""
+    """A virtual environment, and its PATH."""
 
     folder: Path
     path: str
@@ -41,7 +41,7 @@ class Environment:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    """The wheel of this working tree."""
+    """Build the wheel of this working tree."""
     folder = tmp_path_factory.mktemp("dist")
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], cwd=PROJECT, check=True)
     return next(folder.glob("headrace-*.whl"))
@@ -49,7 +49,7 @@ def wheel(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def path_without_java(tmp_path_factory) -> str:
-    """A PATH with all that this machine has, except its Java and this repository's programs."""
+    """Return a PATH with all programs of this machine except Java and this repository's programs."""
     folder = tmp_path_factory.mktemp("bin")
     places = [Path(place) for place in os.environ["PATH"].split(os.pathsep)]
     for place in places:
@@ -85,7 +85,7 @@ def full(tmp_path_factory, wheel, path_without_java) -> Environment:
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory, wheel, path_without_java) -> Environment:
-    """An environment with nothing but what the wheel asks for."""
+    """Return an environment with only the wheel's required packages."""
     folder = tmp_path_factory.mktemp("bare") / "venv"
     return Environment(installed(folder, f"headrace @ {wheel.as_uri()}"), path_without_java)
 
@@ -108,7 +108,7 @@ def shop(tmp_path_factory, full) -> Path:
 
 @pytest.fixture(scope="module")
 def ran(full, shop) -> Path:
-    """The project after a run."""
+    """Return the project after a run."""
     report = json.loads(full.run("headrace", "run", "shop", "--json", cwd=shop))
     assert (report["rows_in"], report["quarantined"]) == (600, 0)
     return shop

@@ -1,8 +1,8 @@
-"""The simulated job with branches: its input is corrected, and others fork, run, compare, promote and drop beside drivers.
+"""The simulated job with branches: the input is corrected, and branches are forked, run, compared, promoted and dropped beside drivers.
 
-All branches have one of two names, so that those who work on them meet. What a line has taken in is known from its log
-(`taken_in`). At the end the live sinks are looked at version by version: each belongs to a checkpoint, and has what a loop over the
-records that this checkpoint's line had taken in comes to. The last thing is a backfill of all that was corrected.
+All branches share two names, so that concurrent users collide. The log tells which records a line has taken in
+(`taken_in`). At the end each version of the live sinks is checked: it belongs to a checkpoint, and equals a loop over
+the records that this checkpoint's line had taken in. Finally all corrected records are backfilled.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MOST_TROUBLED_STEPS = 15_000
 
 
 class BranchSimulation(Simulation):
-    """One seed's run."""
+    """The run of one seed."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -56,14 +56,14 @@ class BranchSimulation(Simulation):
         self._rivals += [self._branch_out] * 2
 
     def _make_trouble(self) -> None:
-        """Make none after so many steps: promotions and restores can undo what drivers do for as long as there is trouble."""
+        """Stop making trouble after so many steps: promotions and restores can undo the work of drivers as long as there is trouble."""
         self.is_calm = self.is_calm or self.world.steps > _MOST_TROUBLED_STEPS
         super()._make_trouble()
 
     # Processes
 
     def _branch_out(self, name: str) -> None:
-        """Correct input, and do what one does with branches; try again where another run holds the job."""
+        """Correct input and use branches; try again while another run holds the job."""
         chance = self.world.chance
         self._correct()
         for number in range(6):
@@ -79,7 +79,7 @@ class BranchSimulation(Simulation):
                 self._correct()
 
     def _drawn(self) -> tuple[Callable[[str, str], None], str]:
-        """Draw what to do, and with which branch: mostly with one that is there."""
+        """Draw an action and a branch: mostly an existing branch."""
         chance = self.world.chance
         with self.users.at_once():
             there = [branch.name for branch in Branches(self.job.config).open]
@@ -131,7 +131,7 @@ class BranchSimulation(Simulation):
             raise FoundError(f"a promotion was refused, and has committed checkpoint {made[0]}")
 
     def _backfill(self, run_id: str, branch: str) -> None:
-        """Backfill what was corrected, or go on with a backfill that broke off."""
+        """Backfill the corrected records, or continue an interrupted backfill."""
         begun = next((one for one in Branches(self.job.config).open if one.name == branch), None)
         fork_id = self._fork_of_backfill() if begun is None else begun.fork_id
         if fork_id is not None:
@@ -171,7 +171,7 @@ class BranchSimulation(Simulation):
             raise SourceError(msg)
 
     def _fork_of_backfill(self) -> int | None:
-        """Return the last checkpoint of the line before the first record that was corrected since; None if none was."""
+        """Return the last checkpoint of the line before the first record corrected since; None if there is none."""
         log = CheckpointLog(self.job.config.job_folder)
         if log.last is None:
             return None
@@ -188,7 +188,7 @@ class BranchSimulation(Simulation):
         return place + CORRECTION * self.corrections[place]
 
     def _catch_up(self, config: JobConfig, run_id: str, *, until_done: bool) -> bool:
-        """Run a branch up to where the job stands; return whether it got there."""
+        """Run a branch up to the job's position; return whether it arrived there."""
         chance = self.world.chance
         check_forked(config)
         with open_job(config, run_id) as job:
@@ -229,7 +229,7 @@ class BranchSimulation(Simulation):
             raise OutOfReachError from error
 
     def _check_versions(self) -> None:
-        """Look at each version of the live sinks: it changes no row, or has what belongs to the checkpoint that it names."""
+        """Check each version of the live sinks: it changes no row, or equals the checkpoint that it names."""
         log = CheckpointLog(self.job.config.job_folder)
         by_id = {checkpoint.checkpoint_id: checkpoint for checkpoint in log.checkpoints}
         for name in (BOARD, REMINDERS):
@@ -267,12 +267,12 @@ class BranchSimulation(Simulation):
 
 
 class OutOfReachError(Exception):
-    """The files of a checkpoint that a backfill would begin at are gone."""
+    """The files at which a backfill would begin are gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class _SimulatedBackfill(Backfill):
-    """A backfill of input that is no files."""
+    """A backfill whose input does not consist of files."""
 
     input_check: Callable[[], None] = lambda: None
 

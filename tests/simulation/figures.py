@@ -1,4 +1,4 @@
-"""What a range of seeds has done to its jobs, summed up: `python -m tests.simulation.figures 0-299`."""
+"""A summary of the jobs of a range of seeds: `python -m tests.simulation.figures 0-299`."""
 
 from __future__ import annotations
 

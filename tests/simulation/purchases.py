@@ -1,9 +1,10 @@
-"""What a run of the simulated job does with its records, and the oracle: a loop over the records.
+"""The simulated job's work on its records, and the oracle: a loop over the records.
 
-A record is a number, its place in the input. When the input is corrected, the record at a place is `CORRECTION` more. A bad one goes into quarantine. One in four is asked of a service, which may fail: then it waits in
-`async_requests` for a later micro-batch. Each other one is counted for its customer, in keyed state and on the board (a sink that is
-merged), and becomes a row of the reminders (a sink that is appended to). A customer with a multiple of three records is not on
-the board, so that merges delete rows, also such as are not there.
+A record is a number, its place in the input. When the input is corrected, the record at a place is `CORRECTION` more.
+A bad record goes into quarantine. One in four asks a service, which may fail: then the record waits in
+`async_requests` for a later micro-batch. Every other record is counted for its customer, in keyed state and on the
+board (a merged sink), and becomes a row of the reminders (an append sink). A customer with a multiple of three
+records is not on the board, so merges delete rows, also rows that do not exist.
 """
 
 from __future__ import annotations
@@ -67,11 +68,14 @@ class MicroBatch:
     """A micro-batch on top of an open job."""
 
     def __init__(self, job: OpenJob, answers: Callable[[], bool], corrections: Mapping[int, int] | None = None) -> None:
-        """`answers` tells whether the service answers the next call; `corrections` has how often each place was corrected."""
+        """`answers` says whether the service answers the next call.
+
+        `corrections` counts the corrections of each place.
+        """
         self._job, self._answers, self._corrections = job, answers, corrections or {}
 
     def commit(self, size: int, records: int) -> Checkpoint:
-        """Take in up to `size` of the job's `records`, and what waits."""
+        """Process up to `size` of the job's `records`, and the waiting records."""
         begin = position_of(self._job.last)
         end = min(begin + size, records)
         waited = sorted(int(row["key"]) for row in self._rows(ASYNC_REQUESTS))
@@ -157,11 +161,11 @@ class Content:
 
     @property
     def counted(self) -> list[int]:
-        """The records that have been counted, if the state is right."""
+        """Return the counted records, if the state is right."""
         return sorted(set(self.taken) - set(self.waiting) - set(self.quarantined))
 
     def problem(self) -> str | None:
-        """Compare with a loop over the records; return what is wrong."""
+        """Compare with a loop over the records; return the first difference."""
         taken = self.taken
         if [record % CORRECTION for record in taken] != [*range(self.position)]:
             return f"at record {self.position} the line has taken in {taken}"
@@ -177,5 +181,5 @@ class Content:
         return None
 
     def board(self) -> dict[str, int]:
-        """Return what the board has, if the state is right and published."""
+        """Return the board's rows, if the state is right and published."""
         return {name: count for name, count in self.counts.items() if count % GONE_AT}

@@ -1,6 +1,7 @@
-"""Safeguards taken out one by one: which is the first seed that misses each? `python -m tests.simulation.safeguards 0-199`.
+"""Remove the safeguards one by one: which seed first detects each removal? `python -m tests.simulation.safeguards 0-199`.
 
-A simulation is worth what it finds. A safeguard that no seed misses is either not needed or not tried.
+The table shows which faults the simulation can detect. A safeguard that no seed needs is either unnecessary or
+untested.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def nothing(*_: Any, **__: Any) -> None:
 
 @contextmanager
 def without_parent_syncs() -> Iterator[None]:
-    """Skip the first sync of each commit, that of its parent."""
+    """Skip the first sync of each commit: the sync of its parent."""
     this = local()
     add, sync = MemoryStore._add_version, MemoryStore._sync_commit
 
@@ -66,7 +67,7 @@ def without_parent_syncs() -> Iterator[None]:
 
 @contextmanager
 def without_intents() -> Iterator[None]:
-    """Let a vacuum delete the files that it has listed, though no checkpoint says so."""
+    """Let a vacuum delete its listed files although no checkpoint names them."""
     this = local()
     opened = vacuum.open_intents
 

@@ -1,7 +1,9 @@
-"""A job in a simulated world: drivers, maintenance and readers at once, on a disk that fails; users; and an end in which all is well.
+"""A job in a simulated world: concurrent drivers, maintenance and readers, on a disk that fails; users.
 
-The end stops all faults and processes. Then one run takes in the rest, and the oracle compares: sinks, state and quarantine are
-those of a loop over the records, and every checkpoint that a driver was told of is in the log.
+And an end without faults.
+
+The end stops all faults and processes. Then one run takes in the rest, and the oracle compares: sinks, state and
+quarantine equal a loop over the records, and every checkpoint that a driver committed is in the log.
 """
 
 from __future__ import annotations
@@ -50,11 +52,11 @@ _RARE = {
 
 
 class FoundError(AssertionError):
-    """The simulation has found something wrong."""
+    """The simulation has found a fault."""
 
 
 class Simulation:
-    """One seed's run."""
+    """The run of one seed."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -86,7 +88,10 @@ class Simulation:
         self.users = Users(self.job, self.world, self.told, self._kill_all)
 
     def run(self) -> None:
-        """Play it, and check. Raises `FoundError`, or what the job has raised that it should not, with the seed."""
+        """Run the simulation, and check the job.
+
+        Raises `FoundError`, or an unexpected error of the job, with the seed.
+        """
         try:
             with self._in_place():
                 self._play()
@@ -165,7 +170,7 @@ class Simulation:
         return not self.is_calm and self.world.chance.randrange(1000) < in_thousand
 
     def _before_step(self, step: str, path: str) -> None:
-        """Be the disk: let others go on, then refuse, or not."""
+        """Act as the disk: let other processes run, then refuse the step or not."""
         self.world.step()
         if self.world.process is None:
             return
@@ -186,7 +191,7 @@ class Simulation:
         self.world.step()
 
     def _at_place(self, place: str) -> None:
-        """Be at a named place of the protocol: die there, sleep for days while somebody else acts, or go on."""
+        """Act at a named place of the protocol: die there, sleep for days while other processes run, or continue."""
         process = self.world.process
         if process is not None and place == "vacuum.listed" and self.weather.has_regrets and self._happens(700):
             self._fall_asleep(process, place)
@@ -210,7 +215,7 @@ class Simulation:
     # Processes
 
     def _drive(self, name: str) -> None:
-        """Run the job, some micro-batches at a time, until all is taken in, or this driver has had enough."""
+        """Run the job, some micro-batches at a time, until all input is taken in or this driver stops."""
         chance = self.world.chance
         for attempt in range(6):
             with self._documented_errors():
@@ -248,7 +253,7 @@ class Simulation:
                     verify(config)
 
     def _go_back(self, name: str, target: int | str | None = None) -> None:
-        """Restore a checkpoint; try again where another run holds the job."""
+        """Restore a checkpoint; try again while another run holds the job."""
         chance = self.world.chance
         for _ in range(4):
             clock.sleep(chance.randrange(120))
@@ -261,7 +266,7 @@ class Simulation:
                     return
 
     def _regret(self, name: str) -> None:
-        """Go back to a checkpoint from before the last compaction."""
+        """Restore a checkpoint from before the last compaction."""
         with self._documented_errors():
             log = CheckpointLog(self.job.config.job_folder)
             compacted = max((c.checkpoint_id for c in log.checkpoints if c.kind is Kind.COMPACTION), default=0)
@@ -271,7 +276,7 @@ class Simulation:
                 self._go_back(name, self.world.chance.choice(before))
 
     def _target(self) -> int | str | None:
-        """Draw what to go back to: a savepoint, an old checkpoint, or any."""
+        """Draw the target of a restore: a savepoint, an old checkpoint, or any."""
         chance = self.world.chance
         if self._names and chance.random() < 0.3:
             return chance.choice(self._names)
@@ -280,7 +285,7 @@ class Simulation:
         return chance.choice(oldest if chance.random() < 0.5 else ids) if ids else None
 
     def _read(self, name: str) -> None:
-        """Read the last checkpoint: what a reader gets is whole."""
+        """Read the last checkpoint; readers always see complete rows."""
         del name
         for _ in range(4):
             clock.sleep(self.world.chance.randrange(30))
@@ -291,7 +296,7 @@ class Simulation:
 
     @contextmanager
     def _documented_errors(self) -> Iterator[None]:
-        """Count errors that say what to do. All others are findings."""
+        """Count errors that are documented. All others are findings."""
         try:
             yield
         except EngineBug:
@@ -302,7 +307,7 @@ class Simulation:
                 raise
 
     def _is_mismatch_expected(self, error: SinkMismatchError) -> bool:
-        """Tell whether users have made job and sinks disagree, or a restore asks for what a sink never had."""
+        """Return whether users have made job and sinks disagree, or a restore asks for a version that a sink never had."""
         return "never reached sink" in str(error) or self.users.have_meddled
 
     # The end
@@ -327,7 +332,10 @@ class Simulation:
             raise FoundError(f"verify finds {wrong}")
 
     def _finish(self) -> None:
-        """Take in the rest. Where users have made job and sinks disagree, reconcile them first, as the error says."""
+        """Process the rest of the input.
+
+        If users have made job and sinks disagree, reconcile them first, as the error says.
+        """
         try:
             self._run_batches("the last", until_done=True)
         except SinkMismatchError as error:
@@ -337,7 +345,10 @@ class Simulation:
             self._run_batches("the very last", until_done=True)
 
     def _reconcile(self) -> None:
-        """Bring job and sinks together; the first try may be killed. Sinks of another life have to be brought back instead."""
+        """Reconcile job and sinks; the first try may be killed.
+
+        Sinks of another incarnation have to be restored from a copy instead.
+        """
         self.world.counts["reconciliations"] += 1
         try:
             with self._killed_after(self.world.chance.randrange(80, 260)):
@@ -398,7 +409,7 @@ class Simulation:
 
     @contextmanager
     def _in_place(self) -> Iterator[None]:
-        """Put the world in the place of clock, threads, hosts and places."""
+        """Replace clock, threads, hosts and places by those of the world."""
         clock_before, threads_before = clock.use(self.world), threads.use(self.world)
         holder_before, alive_before = lease.this_process, lease.is_alive
         lease.this_process, lease.is_alive = self._holder, self._is_alive

@@ -1,4 +1,7 @@
-"""Worlds in which a job has branches, a seed each. A seed that fails is in the note of the error; `HEADRACE_SEEDS=17-17` plays it again."""
+"""Simulated worlds in which a job has branches, one seed each.
+
+The error's note names a failing seed; `HEADRACE_SEEDS=17-17` runs that seed again.
+"""
 
 from __future__ import annotations
 

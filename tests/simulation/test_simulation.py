@@ -1,6 +1,8 @@
-"""Thousands of worlds, a seed each. A seed that fails is in the note of the error; `HEADRACE_SEEDS=17-17` plays it again.
+"""Thousands of simulated worlds, one seed each.
 
-`HEADRACE_SEEDS=1000-2999` plays others than the 200 of each run.
+The error's note names a failing seed; `HEADRACE_SEEDS=17-17` runs that seed again.
+
+`HEADRACE_SEEDS=1000-2999` runs other seeds than the 200 of each run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A job as the first release has left it: each run of today's first brings it to today's format, a checkpoint a step."""
+"""A job of the first release: the first run of the present release migrates it, one checkpoint per format step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Users who do to a job's folder and its sinks what no run would do: between two steps, all at once."""
+"""Users who change a job's folder and its sinks as no run does: between two steps, all at once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Users:
     """The users of one simulated job."""
 
     def __init__(self, job: MemoryJob, world: World, told: dict[int, Checkpoint], stop_all: Callable[[], None]) -> None:
-        """`told` has the checkpoints that must be in the log; a user who brings back an older log takes some out."""
+        """`told` has the checkpoints that must be in the log; restoring an older log removes some of them."""
         self._job, self._world, self._told, self._stop_all = job, world, told, stop_all
         self._copy: Copy | None = None
         self._life = 0
@@ -47,17 +47,17 @@ class Users:
 
     @property
     def have_meddled(self) -> bool:
-        """Whether somebody has deleted or replaced what a sink or the job needs."""
+        """Whether a user has deleted or replaced files that a sink or the job needs."""
         return self._world.counts["old files deleted"] + self._world.counts["copies brought back"] > 0
 
     def act(self) -> None:
-        """Do one thing, drawn by chance."""
+        """Do one randomly drawn action."""
         self._world.chance.choice(
             [self.vacuum_sinks, self.commit_by_hand, self.copy_all, self.bring_back, self.begin_anew]
         )()
 
     def vacuum_sinks(self) -> None:
-        """Delete what no sink needs and is older than a week, as VACUUM does."""
+        """Delete files that no sink needs and that are older than a week, as VACUUM does."""
         files, youngest = self._job.disk.files, self._world.time - 7 * DAY
         for path in [path for path, file in files.items() if path.startswith(SINKS) and file.written_at < youngest]:
             folder, _, name = path.rpartition("/")
@@ -67,7 +67,7 @@ class Users:
                 self._world.counts["old files deleted"] += 1
 
     def commit_by_hand(self) -> None:
-        """Commit to the sinks what changes no row, as a change of their settings does."""
+        """Commit to the sinks without changing rows, as a change of their settings does."""
         for sink in self._job.config.sinks.values():
             with self.at_once(), unsynced(self._job.disk), suppress(TableMissingError):
                 store = table_store(sink.path)
@@ -108,7 +108,7 @@ class Users:
         self._world.counts["copies brought back"] += 1
 
     def begin_anew(self) -> None:
-        """Stop all, and move the job's folder and its sinks away: the next run begins another life of the job."""
+        """Stop all, and move the job's folder and its sinks away: the next run begins another incarnation of the job."""
         if self._copy is None or self._copy.life < self._life:
             return
         self._stop_all()
@@ -122,7 +122,7 @@ class Users:
         self._world.counts["lives begun"] += 1
 
     def confuse_lives(self) -> None:
-        """Take the next step to this: the sinks of a former life are there, at a moment at which the checkpoints' ids fit."""
+        """Add another difficulty: the sinks of a former incarnation are there, when the checkpoints' ids fit."""
         copy, chance = self._copy, self._world.chance
         newest = max(self._told, default=-1)
         if self._is_life_confused:
@@ -138,7 +138,7 @@ class Users:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Do something between two steps: all of it, and nothing fails."""
+        """Act between two steps, completely and without failure."""
         disk = self._job.disk
         before, disk.fault, disk.acknowledge = (disk.fault, disk.acknowledge), _nothing, _nothing
         try:

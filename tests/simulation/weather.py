@@ -8,7 +8,7 @@ from random import Random
 
 @dataclass(frozen=True)
 class Weather:
-    """How often what happens, of a thousand steps. A seed draws one."""
+    """The frequency of each event, in a thousand steps. Each seed draws its weather."""
 
     failing: int = 0
     """A step of the disk is refused."""
@@ -48,7 +48,7 @@ class Weather:
 
     @classmethod
     def drawn(cls, chance: Random) -> Weather:
-        """Draw one: each kind of trouble is there in half of the seeds, the rarer ones in a quarter."""
+        """Draw the weather: each kind of trouble occurs in half of the seeds, the rarer kinds in a quarter."""
 
         def often(most: int) -> int:
             return chance.randrange(1, most + 1) if chance.random() < 0.5 else 0

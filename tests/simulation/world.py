@@ -1,7 +1,8 @@
 """A world that runs processes one step at a time, in an order drawn from a seed.
 
-A process has threads. A thread goes on until its next step: one on the disk, a named place of the protocol (`faults`), a lock, or a
-sleep. There the world draws who goes on. Time is virtual, and passes with each step. So the same seed gives the same run.
+A process has threads. A thread runs until its next step: a step on the disk, a named place of the protocol
+(`faults`), a lock, or a sleep. There the world draws the next thread. Time is virtual, and passes with each step. So
+the same seed gives the same run.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ LONGEST_STEP = 200
 
 
 class Killed(BaseException):
-    """The process is gone. It gets to nothing any more, not even in a `finally`."""
+    """The process is gone. It runs no more code, not even in a `finally`."""
 
 
 class _Stopped(BaseException):
-    """The block for whose length some work was repeated has ended."""
+    """The block that repeats some work has ended."""
 
 
 @dataclass(eq=False)
@@ -46,7 +47,7 @@ class Process:
 
     @property
     def is_alive(self) -> bool:
-        """Whether a thread of it still runs."""
+        """Whether a thread of the process still runs."""
         return not self.is_dead and any(not thread.is_done for thread in self.threads)
 
 
@@ -64,12 +65,15 @@ class SimulatedThread:
         self.thread.start()
 
     def go_on(self) -> None:
-        """Let it run until its next step. Called by the world."""
+        """Let the thread run until its next step. Called by the world."""
         self._go.release()
         self._back.acquire()
 
     def pause(self) -> None:
-        """Wait to be told to go on. Called by the thread itself. Raises `Killed` when the process is dead by then."""
+        """Wait until the world continues this thread. Called by the thread itself.
+
+        Raises `Killed` if the process is dead by then.
+        """
         self._back.release()
         self._go.acquire()
         self.raise_if_ended()
@@ -94,7 +98,7 @@ class SimulatedThread:
 
 
 class SimulatedLock:
-    """A lock that lets others go on while it waits."""
+    """A lock that lets other threads run while it waits."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -110,7 +114,7 @@ class SimulatedLock:
 
 
 class World:
-    """Time, chance, and processes. It is a `clock.Clock` and a `threads.Threads` for those who run in it."""
+    """Time, chance, and processes. It is the `clock.Clock` and the `threads.Threads` of its processes."""
 
     def __init__(self, seed: int) -> None:
         self.chance = Random(seed)
@@ -131,7 +135,7 @@ class World:
         return process
 
     def kill(self, process: Process) -> None:
-        """Kill a process (`kill -9`): its threads end at the step that they are at."""
+        """Kill a process (`kill -9`): its threads end at their current step."""
         self.counts["kills"] += 1
         process.is_dead = True
         for thread in process.threads:
@@ -146,7 +150,7 @@ class World:
     def run(self, between_steps: Callable[[], None] | None = None) -> None:
         """Let all processes run to their ends. `between_steps` may kill, suspend, or start some.
 
-        Raises what a thread raised, unless it is in the world to be killed.
+        Raises the error of a thread, unless the thread was killed.
         """
         while waiting := [t for process in self.processes for t in process.threads if not t.is_done]:
             ready = [thread for thread in waiting if self._ready_at(thread) <= self.time]
@@ -159,7 +163,7 @@ class World:
                 between_steps()
 
     def step(self) -> None:
-        """Let others go on, in the middle of a thread's work. The world itself, and threads that Arrow starts, pass."""
+        """Let other threads run in the middle of a thread's work. The world itself and Arrow's threads skip the step."""
         if self._is_inside() and self._running is not None:
             self._running.raise_if_ended()
             self._running.wakes_at = self.time

@@ -34,7 +34,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @dataclass
 class Runner:
-    """Runs jobs in the shared session and remembers what they told."""
+    """Runs jobs in the shared session and remembers their events."""
 
     spark: SparkSession
     events: list[Event] = field(default_factory=list)
@@ -75,7 +75,7 @@ def weather() -> str:
 
 @pytest.fixture(scope="session")
 def flight_files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
-    """A folder with the events of so many days, made once."""
+    """Create a folder with the events of some days, once per session."""
     made: dict[int, Path] = {}
 
     def files(days: int) -> Path:

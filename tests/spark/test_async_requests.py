@@ -42,7 +42,7 @@ def asking(tmp_path, service):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory, run):
-    """What the purchases come to without any service."""
+    """Return the outcome for the purchases without any service."""
     home = Home(tmp_path_factory.mktemp("plain"))
     write_days(home.input, range(2), rows=ROWS)
     run(home)
@@ -50,14 +50,14 @@ def plain(tmp_path_factory, run):
 
 
 def comparable(home):
-    """The outcome, less the places of what is in quarantine: an output of the wait has a longer one."""
+    """Return the outcome without the positions in quarantine: outputs of the wait have longer positions."""
     found = outcome(home.config())
     quarantined = found.state.pop("quarantine")
     return found.sinks, found.state, len(quarantined), found.watermark
 
 
 def of_customers(found):
-    """What depends on the order of each customer's purchases alone: a line of the board is of several customers."""
+    """Return the part of the outcome that depends only on the order of each customer's purchases: several customers share a line of the board."""
     sinks, state, quarantined, watermark = found
     return sinks["reminders"], state["keyed_state"], state["timers"], quarantined, watermark
 
@@ -119,7 +119,7 @@ def test_processing_time_mode_holds_no_records_up(asking, service, run, plain):
 
 
 def test_micro_batches_continue_behind_a_parked_element(asking, service, run, plain):
-    """Nothing overtakes it."""
+    """No element overtakes the parked element."""
     home = asking("ordered", days=2, sources={"purchases": {"max_files_per_batch": 1}})
     service.goes_down(10)
     run(home)
@@ -233,7 +233,7 @@ def test_elements_of_removed_operator_are_not_lost_silently(asking, service, run
 
 @pytest.mark.slow
 def test_finish_leaves_no_waiting_or_held_records(asking, service, run, tmp_path):
-    """What the first wait lets go of at the end is new to the second one, whose service is still down."""
+    """The elements that the first wait releases at the end are new to the second wait, whose service is still down."""
     second = Service(tmp_path / "second")
     urls = {"oracle": {"url": service.url, "health": None}, "second": {"url": second.url, "health": None}}
     home = asking("twice", days=1, services=urls)
@@ -259,7 +259,7 @@ def test_finish_leaves_no_waiting_or_held_records(asking, service, run, tmp_path
 
 
 def test_board_after_outage_equals_undisturbed_board(flights, run, monkeypatch, tmp_path):
-    """The demo's outage: the weather is gone for the second half of a run."""
+    """The demo's outage: the weather service is down for the second half of a run."""
     home = flights(3)
     run(home)
     expected = outcome(home.config())

@@ -1,4 +1,4 @@
-"""Input that is not as it should be: refused or put aside, and never in the way of the rest."""
+"""Bad input is refused or quarantined, and never delays other rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def expected(*days: Any):
 
 
 def quarantined(home: Home) -> list[dict[str, Any]]:
-    """What was put aside, as (source, position, raw, error)."""
+    """Return the quarantined rows, as (source, position, raw, error)."""
     last = checkpoints(home.config())[-1]
     names = ("error", "key", "key_group", "operator", "position", "raw", "source")
     rows = live_rows(home.config(), last, "quarantine")
@@ -159,7 +159,7 @@ def test_still_bad_requeued_rows_return_to_quarantine(home, run):
 
 
 def put_aside(row: dict[str, Any], column: str) -> dict[str, Any] | None:
-    """What a row comes to that does not fit in a column: it moves the clock, unless it is its time that does not."""
+    """Return the effect of a row that does not fit its column: it moves the clock, unless its time does not fit."""
     return None if column == "at" else {**row, "customer": None}
 
 
@@ -237,7 +237,7 @@ def test_bad_row_fails_run_if_configured(home, run):
 
 
 def test_row_without_key_is_set_aside(home, run):
-    """It still moves the clock."""
+    """The row still moves the clock."""
     rows = [{**row, "customer": None if number == 5 else row["customer"]} for number, row in enumerate(rows_of(0))]
     write_rows(home.input, day_name(0), rows)
     run(home, **QUICK)

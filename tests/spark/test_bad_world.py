@@ -1,4 +1,4 @@
-"""Services, disks, configuration and user code that fail: a clear error, and the next run makes it good."""
+"""Services, disks, configuration and user code fail: the error is clear, and the next run recovers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def half_way(home, run) -> Home:
 
 
 def assert_finished(home: Home, run) -> None:
-    """Run to the end, and find two days as if nothing had ever happened."""
+    """Run to the end, and compare with two undisturbed days."""
     run(home, **QUICK)
     assert_as_by_hand(home.config(), by_hand(map(purchases_of, range(2))))
 
@@ -67,7 +67,7 @@ def test_raising_user_function_names_key_and_record(half_way, run):
 
 @pytest.fixture
 def impatient_flights(flights) -> Home:
-    """The first day of the flights, with a second for all attempts of a call."""
+    """Return the first day of the flights, with one second for all attempts of a call."""
     home = flights(1)
     config = home.config().sources["flight_events"]
     home.configure({"sources": {"flight_events": {"path": config.path}}, "async_io": {"weather": {"timeout": "1s"}}})
@@ -173,7 +173,7 @@ def test_missing_state_file_is_named_when_needed(half_way, run):
 
 @contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    """A file system of its own, which root can fill or make read-only."""
+    """Mount a small file system, which root can fill or make read-only."""
     folder.mkdir(parents=True, exist_ok=True)
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=False, capture_output=True

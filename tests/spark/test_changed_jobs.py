@@ -1,4 +1,4 @@
-"""Jobs that change between runs: another number of key groups, an operator with another name, one that is gone."""
+"""Jobs that change between runs: another number of key groups, a renamed operator, a removed operator."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A job folder that release 0.1 made: read, run and restored by this one.
 
 `tests/fixtures/purchases-0.1.tar.gz` has the job `purchases` after three of its four days: three micro-batches, the
-savepoint `two_days` and a compaction. `outcome.json` in it is what release 0.1 had come to.
+savepoint `two_days` and a compaction. `outcome.json` in the archive is the outcome of release 0.1.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def old(tmp_path) -> Home:
 
 
 def as_json(value):
-    """Return what JSON makes of an outcome: lists for tuples."""
+    """Return an outcome as JSON decodes it: lists for tuples."""
     return json.loads(json.dumps(value, default=str))
 
 

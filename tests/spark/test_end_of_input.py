@@ -1,4 +1,4 @@
-"""The end of the input, and complete intervals: all timers fire, and the split into micro-batches leaves no trace."""
+"""The end of the input, and complete intervals: all timers fire, and the split into micro-batches does not change the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A key is erased between two runs: local copies of its operators are made anew, and other keys go on as if nothing was."""
+"""A key is erased between two runs: local copies of its operators are rebuilt, and other keys are unchanged."""
 
 from __future__ import annotations
 

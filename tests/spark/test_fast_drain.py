@@ -1,4 +1,4 @@
-"""A run whose time is up holds what has not begun; the next one goes on with it."""
+"""A run stops at its time limit and holds the unstarted records; the next run processes them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def held(home):
 
 @pytest.fixture
 def hurried(monkeypatch):
-    """The time of every micro-batch is up when its first records are done."""
+    """Set the time limit of every micro-batch to end after its first records."""
     monkeypatch.setattr(BatchSequence, "stop_at", lambda _: 0)
 
 

@@ -1,4 +1,4 @@
-"""A job that reads JSON lines or CSV comes to what it comes to with the same rows in Parquet."""
+"""A job gives the same results with the same rows as JSON lines, CSV and Parquet."""
 
 from __future__ import annotations
 

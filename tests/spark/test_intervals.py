@@ -1,4 +1,4 @@
-"""Interval runs: a day at a time, in order, again as a replay, and refused where they would leave a gap or go back."""
+"""Interval runs: day by day, in order, again as a replay, and refused where they would leave a gap or go back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run_days(home, run) -> Any:
 
 @pytest.fixture
 def straight(new_home, run_days) -> Any:
-    """What the first days come to when they are taken in one after the other."""
+    """Return the outcome of the first days, taken in one after the other."""
 
     def outcome_of(end: int):
         other = new_home("straight")
@@ -137,7 +137,7 @@ def test_impossible_interval_is_a_configuration_error(home, run, interval):
 
 
 def gives_out(place: str) -> Any:
-    """Break a run off when it gets to a place."""
+    """Interrupt a run when it reaches a place."""
 
     def reached(name: str) -> None:
         if name == place:

@@ -1,4 +1,4 @@
-"""Joins on Spark: what a plain loop gives, over several runs, tasks and backends."""
+"""Joins on Spark equal a plain loop, over several runs, tasks and backends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Local copies of state may be lost, damaged, or left by somebody else at any time."""
+"""Local copies of state may be lost, damaged or left by another process at any time."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_old_copies_are_removed(half_way, run):
 
 @pytest.fixture
 def looked_up(half_way, run) -> Home:
-    """The same job, whose last micro-batch left caches of backend delta."""
+    """Return the same job; its last micro-batch left caches of the delta backend."""
     home = half_way
     run(home, parallelism=2, backend="delta", max_batches=1)
     write_days(home.input, [2])

@@ -1,4 +1,4 @@
-"""The local runner and Spark: the same tables, and one may go on where the other has stopped."""
+"""The local runner and Spark write the same tables, and one can continue a job of the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The logbook on Spark: right midway, in the end, and after a restore to where histories have several rows."""
+"""The logbook on Spark: right between runs, at the end, and after a restore to histories of several rows."""
 
 from __future__ import annotations
 

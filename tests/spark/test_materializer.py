@@ -1,4 +1,4 @@
-"""The materializer in real jobs: strategies, backends and parallelism change between runs, and rows die."""
+"""The materializer in real jobs: strategies, backends and parallelism change between runs, and rows expire."""
 
 from __future__ import annotations
 
@@ -139,5 +139,5 @@ def lagged_by_hand(rows: list[dict[str, Any]]) -> LagByHand:
 
 
 def names(table: str) -> list[str]:
-    """The columns of what `outcome` tells of a table."""
+    """Return the columns of a table in `outcome`."""
     return sorted(set(STATE_TABLES[table].schema.names) - {"checkpoint_id", "deleted"})

@@ -1,4 +1,4 @@
-"""Twelve queries of Nexmark on Spark: what SQL gives, after a crash at a drawn place and a restore of a drawn checkpoint."""
+"""Twelve queries of Nexmark on Spark equal SQL, after a crash at a drawn place and a restore of a drawn checkpoint."""
 
 from __future__ import annotations
 

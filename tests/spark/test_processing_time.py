@@ -1,4 +1,4 @@
-"""Timers of processing time fire in runs without input: once, whatever happens to the run."""
+"""Timers of processing time fire once in runs without input, also after crashes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MINUTE = 60_000
 
 
 class ShiftedClock(engine_clock.SystemClock):
-    """The driver's clock, which a test moves on."""
+    """The driver's clock, moved by a test."""
 
     ahead = 0
 
@@ -53,7 +53,7 @@ def write(home: Home, day: int, *orders: tuple[str, int, int]) -> None:
 
 
 def calls(home: Home) -> list[tuple[str, int]]:
-    """Who was called, and the number of the call."""
+    """Return the calls: guest and number."""
     return sorted((guest, number) for _, guest, number in sink_rows(home.config(), "calls"))
 
 
@@ -117,7 +117,7 @@ def test_interrupted_run_fires_timers_when_repeated(hotel, run, clock, monkeypat
 
 
 def test_timers_fire_before_records_and_after_intervals(hotel, run, clock):
-    """They fire before the records of a micro-batch, and after an interval."""
+    """Timers fire before the records of a micro-batch, and after an interval."""
     write(hotel, 0, ("ann", MINUTE, 0))
     write(hotel, 1, ("bob", MINUTE, 0))
     run(hotel, mode="interval", interval_start=day_start(0), interval_end=day_start(1), **QUICK)

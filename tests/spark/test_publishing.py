@@ -1,4 +1,4 @@
-"""Sinks: through Spark and through deltalake, once and again, and when a table is not what it was."""
+"""Sinks written through Spark and through deltalake, repeated publications, and replaced tables."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_sink_from_old_backup_is_refused(home, run):
 
 
 def test_restarted_job_republishes_earlier_incarnations_rows(home, run):
-    """A job begun anew does not skip what its earlier incarnation has published."""
+    """A new job does not skip checkpoints that an earlier incarnation has published."""
     # Delta passes over a transaction that is not above the last one without a word: the new job's ids start
     # at 1 again, and its changes would never reach the old tables.
     write_days(home.input, range(2))

@@ -1,4 +1,4 @@
-"""A sample of the random graphs on Spark: the same as a plain loop gives, and as tasks in one process do."""
+"""A sample of the random graphs on Spark: results equal a plain loop and tasks in one process."""
 
 from __future__ import annotations
 

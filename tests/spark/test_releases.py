@@ -1,4 +1,4 @@
-"""A job whose states change their types: refused before any task runs, or migrated, on every backend."""
+"""A job whose state types change: refused before any task runs, or migrated, on every backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Promise 1: the split into micro-batches, the parallelism and the backend leave no trace in the results."""
+"""Promise 1: the split into micro-batches, the parallelism and the backend do not change the results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CUTS = [cut if cut in QUICK_CUTS else pytest.param(*cut, marks=pytest.mark.slow)
 
 @pytest.fixture(scope="session")
 def first_outcome() -> dict[str, Outcome]:
-    """What the first run of a job came to, for all others to be compared with."""
+    """Return the outcome of the first run of a job; all others are compared with it."""
     return {}
 
 

@@ -1,4 +1,4 @@
-"""Sinks in partitions, and sinks that get a column, come to the rows of a plain one; Spark merges and reads them."""
+"""Partitioned sinks and sinks with an added column have the rows of a plain sink; Spark merges and reads them."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ SECOND = 1_000
 
 
 class Crash(BaseException):
-    """The end of the process, as far as the run can tell."""
+    """The end of the process, as seen by the run."""
 
 
 def order(number, **changes):
@@ -46,7 +46,7 @@ def write_dims(path, word, *, ids=range(9)):
 
 
 def expected(numbers, word):
-    """The rows that are to be taken in: of items of orders whose label is known, in arrival order."""
+    """Return the expected rows: items of orders with a known label, in arrival order."""
     return [
         (number, f"N{number}", f"{word(number)}{number % 10}", item)
         for number in numbers

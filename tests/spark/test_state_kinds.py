@@ -1,4 +1,4 @@
-"""State of every kind through Spark and Delta: the backend, and how the input is cut, make no difference."""
+"""State of every kind through Spark and Delta: results do not depend on the backend or on the split of the input."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.jobs.outcome import Outcome, assert_well_formed, checkpoints, outcome
 
 
 def come_to(run, folder: Path, *backends: str) -> Outcome:
-    """A micro-batch on each of the backends, with compaction between them, in tasks of another number each time."""
+    """Run one micro-batch on each backend, with compactions between them and changing numbers of tasks."""
     home = Home(folder, JOB)
     for day, backend in enumerate(backends):
         write_clicks(home.input, day)

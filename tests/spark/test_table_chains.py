@@ -1,4 +1,4 @@
-"""A job reads the table that another one merges into, written by Spark as well."""
+"""A job reads a table that another job merges into, also through Spark."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def board(home):
 
 
 def seen(home):
-    """What the changes add up to."""
+    """Return the table that the changes add up to."""
     rows = Counter()
     for cents, item, kind in sink_rows(home.config(), "seen"):
         rows[item, cents] += -1 if kind in {"-U", "-D"} else 1

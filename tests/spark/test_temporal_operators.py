@@ -1,4 +1,4 @@
-"""Rankings and joins by time on Spark: what the harness gives without it, over several runs, tasks and backends."""
+"""Rankings and joins by time on Spark equal the harness, over several runs, tasks and backends."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def drawn(record, count, chance):
 
 
 def rows_of(table):
-    """The rows without times, which tables have in another type."""
+    """Return the rows without their times, which tables store in another type."""
     query = QueryBuilder().register("rows", table)
     names = [field.name for field in table.schema().fields if field.name in {"currency", "rank", "cents", "rate"}]
     found = query.execute(f"select {', '.join(names)} from rows").read_all()

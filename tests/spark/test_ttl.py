@@ -26,7 +26,7 @@ def inn(tmp_path: Path) -> Home:
 
 
 def greetings(home: Home) -> list[tuple[str, bool, bool]]:
-    """Of the last day: who was remembered, by the lasting and by the strict state."""
+    """Return the greetings of the last day: who was remembered, by the lasting and by the strict state."""
     rows = [(at, guest, lasting, strict) for at, guest, lasting, strict in sink_rows(home.config(), "greetings")]
     return sorted(row[1:] for row in rows if row[0] == max(each[0] for each in rows))
 

@@ -1,4 +1,4 @@
-"""Windows on Spark: what a plain loop gives, over several runs and tasks, and nothing is left in the state."""
+"""Windows on Spark equal a plain loop, over several runs and tasks, and leave no state."""
 
 from __future__ import annotations
 

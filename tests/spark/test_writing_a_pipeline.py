@@ -1,4 +1,4 @@
-"""The job of docs/writing-a-pipeline.md: its code, file, input and results as they stand there."""
+"""The job of docs/writing-a-pipeline.md: its code, file, input and results as the page shows them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def block(heading: str, language: str) -> str:
 
 @pytest.fixture
 def documented(tmp_path: Path, spark, monkeypatch: pytest.MonkeyPatch) -> Home:
-    """The job, under a module name of its own."""
+    """Return the job, under a separate module name."""
     module = tmp_path / "documented_sensors.py"
     module.write_text(block("1", "python"), encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -1,4 +1,4 @@
-"""One Airflow on PostgreSQL for all ways to run a job, which go on at the same time."""
+"""One Airflow on PostgreSQL for all ways to run a job; the scenarios run at the same time."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ DAGS = {"days", "again", "corrected", "corrected_replay", "hand", "held", "all",
 
 @pytest.fixture(scope="session")
 def airflow_database() -> None:
-    """Take the place of the SQLite database that the other tests of Airflow have in their own process."""
+    """Replace the SQLite database that the other tests of Airflow use in their own process."""
 
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DailyJob]:
-    """The jobs, by name, with the input that they begin with."""
+    """Return the jobs by name, with their first input files."""
     folder = tmp_path_factory.mktemp("live") / "home"
     interval, caught_up = {"mode": "interval"}, {"mode": "caught_up"}
     jobs = {
@@ -62,7 +62,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DailyJob]:
 
 @pytest.fixture(scope="module")
 def airflow(jobs: dict[str, DailyJob], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
-    """A running Airflow that knows the DAGs of all jobs."""
+    """Start an Airflow that knows the DAGs of all jobs."""
     with postgres() as database:
         airflow = Airflow(tmp_path_factory.mktemp("airflow"), jobs["days"].folder, database)
         for file in ("dags/headrace_jobs.py", "dags/headrace_errors.py", "tests/airflow/live/own_dags.py"):
@@ -78,7 +78,7 @@ def airflow(jobs: dict[str, DailyJob], tmp_path_factory: pytest.TempPathFactory)
 def scenarios(
     airflow: Airflow, jobs: dict[str, DailyJob], request: pytest.FixtureRequest
 ) -> Iterator[dict[str, Future[None]]]:
-    """The scenarios that are to be tested, by name, all started."""
+    """Start all scenarios under test; return them by name."""
     chosen = {
         item.callspec.params.get("name")
         for item in request.session.items

@@ -1,4 +1,4 @@
-"""The jobs of the live test: small ones, whose driver runs without Spark, with an interval of a day that ended half a day ago."""
+"""The jobs of the live test: small ones, without Spark, with an interval of a day that ended half a day ago."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LAST_TICK: Final = _NOW.replace(hour=_HOUR, minute=0, second=0, microsecond=0) 
 
 
 def start_of(ago: int) -> datetime:
-    """Return the start of an interval: that of 1 is the last one that is over, that of 2 the one before."""
+    """Return the start of an interval: 1 is the last complete interval, 2 the interval before."""
     return _LAST_TICK - ago * DAY
 
 
@@ -33,7 +33,7 @@ def intervals(oldest: int, newest: int) -> Sequence[int]:
 
 
 class DailyJob(Home):
-    """A job in the folder of all jobs, with files of its own: one for each interval."""
+    """A job in the folder of all jobs, with its own files: one for each interval."""
 
     def __init__(self, folder: Path, name: str, **changes: Any) -> None:
         own = {
@@ -56,7 +56,7 @@ class DailyJob(Home):
             write_rows(self.files, day_name(day), purchases_of(day))
 
     def deliver_garbage(self, ago: int) -> None:
-        """Write a file of an interval that nobody can read."""
+        """Write an unreadable file for an interval."""
         self.files.mkdir(parents=True, exist_ok=True)
         (self.files / day_name(_day_of(ago))).write_bytes(b"no Parquet")
 
@@ -66,14 +66,14 @@ class DailyJob(Home):
         write_rows(self.files, day_name(_day_of(ago)), self._corrected[ago])
 
     def assert_has(self, agos: Sequence[int], *, corrected: bool = False) -> None:
-        """Assert that state and sinks are what these intervals come to, one after the other, as delivered or as corrected."""
+        """Assert that state and sinks equal those of a straight run over these intervals, as delivered or as corrected."""
         changes = self._corrected if corrected else {}
         rows = [changes.get(ago, purchases_of(_day_of(ago))) for ago in agos]
         assert_as_by_hand(self.config(), by_hand(rows))
 
 
 def _day_of(ago: int) -> int:
-    """Return the day whose midnight, after which its file is named, lies in an interval."""
+    """Return the day whose midnight lies in an interval; the file is named after that day."""
     start = start_of(ago)
     midnight: date = start.date() if _HOUR == 0 else start.date() + DAY
     return (midnight - FIRST_DAY.date()).days

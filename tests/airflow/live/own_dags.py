@@ -1,4 +1,7 @@
-"""DAGs that a person writes: a sensor alone, and a job that the sink of another one starts. Copied to the folder of DAG files."""
+"""DAGs that a user writes: a single sensor, and a job that starts when the sink of another job changes.
+
+Copied to the folder of DAG files.
+"""
 
 from airflow.sdk import DAG
 

@@ -54,7 +54,7 @@ def _programs() -> Path:
 
 
 def _as_unprivileged_user(folder: Path) -> list[str]:
-    """Return the words that run a command as somebody but root, who owns `folder` then: PostgreSQL refuses root."""
+    """Return the words that run a command as an unprivileged user, who then owns `folder`: PostgreSQL refuses root."""
     if os.geteuid() != 0:
         return []
     if shutil.which("setpriv") is None:

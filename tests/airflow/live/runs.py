@@ -1,4 +1,4 @@
-"""The runs of a DAG, as a person starts them and looks at them: by Airflow's REST API."""
+"""The runs of a DAG, started and inspected through Airflow's REST API as a user does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PATIENCE = 900
 
 
 class Runs:
-    """The runs of a DAG. Intervals are counted back from the last one that is over, which is 1."""
+    """The runs of a DAG. Intervals are counted back from the last complete interval, which is 1."""
 
     def __init__(self, airflow: Airflow, dag: str) -> None:
         self._airflow, self._api, self._dag = airflow, airflow.api, dag
@@ -30,7 +30,7 @@ class Runs:
         return str(self._api.post(f"/dags/{self._dag}/dagRuns", content)["dag_run_id"])
 
     def backfill(self, oldest: int, newest: int, conf: Mapping[str, Any] | None = None, **options: Any) -> None:
-        """Start a backfill of some intervals, when the one before is over: Airflow looks for that twice a minute."""
+        """Start a backfill of some intervals when the previous backfill is over: Airflow looks for that twice a minute."""
         self._airflow.wait_for(f"the end of a backfill of {self._dag}", self._backfills_are_over, _PATIENCE)
         content = {
             "dag_id": self._dag,
@@ -62,7 +62,7 @@ class Runs:
         self._api.delete(f"/dags/{self._dag}/dagRuns/{quote(run)}")
 
     def of(self, logical_date: datetime) -> str:
-        """Return the run of a logical date, once it is there."""
+        """Return the run of a logical date as soon as it exists."""
 
         def look() -> str | None:
             date = quote(logical_date.isoformat())
@@ -74,7 +74,7 @@ class Runs:
         return str(self._airflow.wait_for(f"a run of {self._dag} for {logical_date}", look, _PATIENCE))
 
     def latest(self, run_type: str, *, after: str | None = None) -> str:
-        """Return the latest run of a type, once there is one that is another than `after`."""
+        """Return the latest run of a type as soon as a run other than `after` exists."""
 
         def look() -> str | None:
             runs = self._api.get(f"/dags/{self._dag}/dagRuns?run_type={run_type}&order_by=-run_after")["dag_runs"]
@@ -101,12 +101,15 @@ class Runs:
         self._airflow.wait_for(what, lambda: self.task_state(run, task) == state, _PATIENCE)
 
     def assert_succeeds(self, *runs: str) -> None:
-        """Wait until runs have ended, and assert that they ended well."""
+        """Wait until runs have ended, and assert that they succeeded."""
         for run in runs:
             assert self._ended(run) == "success", f"{run}: {self.log(run)}"
 
     def assert_refused(self, run: str, *words: str) -> None:
-        """Wait until a run has ended; assert that its task `run` failed at its first try, and that its exception says `words`."""
+        """Wait until a run has ended.
+
+        Assert that its task `run` failed at the first try, and that its exception says `words`.
+        """
         assert self._ended(run) == "failed"
         said = self.log(run)
         for word in words:
@@ -123,7 +126,7 @@ class Runs:
         return str(self._api.get(f"/dags/{self._dag}/dagRuns/{quote(run)}/taskInstances/{task}")["note"])
 
     def question(self, run: str, task: str) -> Any:
-        """Wait until a task waits for a person; return what it asks."""
+        """Wait until a task waits for a person; return the question of the task."""
         self.wait_for_task(run, task, "awaiting_input")
         return self._api.get(self._question(run, task))
 
@@ -153,7 +156,7 @@ class Runs:
 
 
 def _text(line: Any) -> str:
-    """Return a line of a log, with the exceptions that it has."""
+    """Return a line of a log, with its exceptions."""
     if not isinstance(line, dict):
         return str(line)
     details = [f"{error.get('exc_type')}: {error.get('exc_value')}" for error in line.get("error_detail") or []]

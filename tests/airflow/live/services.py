@@ -1,4 +1,4 @@
-"""A whole Airflow: scheduler, API server, DAG processor and triggerer, each a process, on one database."""
+"""A complete Airflow: scheduler, API server, DAG processor and triggerer, each in its process, on one database."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ENDS_WITHIN = 30
 
 
 class ApiError(Exception):
-    """Airflow's API refuses a request. `status` is HTTP's, `detail` is what it says."""
+    """Airflow's API refuses a request. `status` is the HTTP status, `detail` the error text."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(f"{status}: {detail}")
@@ -39,7 +39,7 @@ class Api:
         self._url, self._token = url, ""
 
     def log_in(self, password: str) -> None:
-        """Get a token. Raises `OSError` while nobody listens."""
+        """Get a token. Raises `OSError` while the server does not listen."""
         answer = self._send("POST", "/auth/token", {"username": "admin", "password": password})
         self._token = answer["access_token"]
 
@@ -94,7 +94,7 @@ class Airflow:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Start everything; end everything, also when something does not start."""
+        """Start all services; end all of them, also when a service does not start."""
         (self.folder / "config").mkdir(parents=True, exist_ok=True)
         # Tasks are forked from the scheduler: what it has imported, no task imports again.
         settings = "import airflow.providers.apache.spark.operators.spark_submit, headrace.airflow._dags\n"
@@ -122,7 +122,10 @@ class Airflow:
         return done.stdout
 
     def wait_for(self, what: str, condition: Any, seconds: float) -> Any:
-        """Ask until `condition` returns something true, and return it. Fails after `seconds`, or when a service has ended."""
+        """Poll until `condition` returns a true value, and return that value.
+
+        Fails after `seconds`, or when a service has ended.
+        """
         until = clock.monotonic() + seconds
         while not (found := condition()):
             for service, process in self._processes.items():
@@ -142,7 +145,7 @@ class Airflow:
         return (self.folder / f"{service}.log").read_text(errors="replace")[-3000:]
 
     def _end(self) -> None:
-        """End all services: each leads a group of processes, whoever is left in it is killed."""
+        """End all services: each leads a process group, and processes left in the group are killed."""
         for process in self._processes.values():
             if process.poll() is None:
                 process.terminate()

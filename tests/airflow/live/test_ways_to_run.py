@@ -1,4 +1,4 @@
-"""Each way to run a job in Airflow gives the right result, or is refused with what to do. Services and database are real ones."""
+"""Each way to run a job in Airflow gives the right result, or is refused with advice. Services and database are real."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ways to run a job in Airflow, each as a scenario with jobs of its own: they go on at the same time."""
+"""The ways to run a job in Airflow, each as a scenario with its own jobs; all scenarios run at the same time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ Scenario = Callable[[Airflow, dict[str, DailyJob]], None]
 
 
 def gap_after_a_pause(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
-    """A paused DAG is backfilled and unpaused: the scheduled run waits, then is refused; the rest is backfilled, and it is cleared."""
+    """A paused DAG is backfilled and unpaused: the scheduled run waits and is refused.
+
+    The rest is backfilled, and the refused run is cleared.
+    """
     job, runs, sensor = jobs["days"], Runs(airflow, "days"), Runs(airflow, "sensor")
     waiting = sensor.trigger(conf={"until": start_of(0).isoformat()})
     sensor.wait_for_task(waiting, "wait", "deferred")
@@ -38,7 +41,10 @@ def gap_after_a_pause(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
 
 
 def interval_again(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
-    """An interval that was taken in is refused: cleared, by hand, backfilled. With `replay` it is taken in again."""
+    """An interval that was taken in before is refused: when cleared, run by hand, or backfilled.
+
+    With `replay` the interval is taken in again.
+    """
     job, runs = jobs["again"], Runs(airflow, "again")
     runs.backfill(3, 2)
     runs.unpause()
@@ -61,7 +67,10 @@ def interval_again(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
 
 
 def interval_again_on_a_branch(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
-    """A cleared run of a corrected day starts a replay: rejected, it leaves nothing behind; approved, the tables are those of a straight run."""
+    """A cleared run of a corrected day starts a replay: a rejected replay leaves nothing behind.
+
+    After an approved replay the tables equal a straight run.
+    """
     job, runs, replay = jobs["corrected"], Runs(airflow, "corrected"), Runs(airflow, "corrected_replay")
     runs.backfill(4, 2)
     runs.unpause()
@@ -92,7 +101,10 @@ def interval_again_on_a_branch(airflow: Airflow, jobs: dict[str, DailyJob]) -> N
 
 
 def started_by_hand(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
-    """For a logical date, a run by hand has the interval before it; a backfill of that date is refused until the run is deleted."""
+    """A run by hand for a logical date gets the interval before that date.
+
+    A backfill of the date is refused until the run is deleted.
+    """
     job, runs = jobs["hand"], Runs(airflow, "hand")
     airflow.command("dags", "test", "hand", start_of(3).isoformat())
     job.assert_has([4])
@@ -120,7 +132,7 @@ def started_by_hand(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
 
 
 def held_up_in_order(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
-    """A run fails, those after it wait; once it is mended and cleared, they go on in their order."""
+    """A run fails and later runs wait; once the failed run is repaired and cleared, they continue in order."""
     job, runs = jobs["held"], Runs(airflow, "held")
     job.deliver_garbage(4)
     first, second = runs.trigger(start_of(3)), runs.trigger(start_of(2))
@@ -140,7 +152,10 @@ def held_up_in_order(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
 
 
 def held_up_without_dates(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
-    """Runs without a logical date overlap, and take turns. They wait behind one that failed, and go on when it is cleared."""
+    """Runs without a logical date overlap, and take turns.
+
+    They wait behind a failed run, and continue when that run is cleared.
+    """
     job, runs = jobs["all"], Runs(airflow, "all")
     runs.unpause()
     overlapping = [runs.trigger(), runs.trigger(), runs.of(start_of(1))]
@@ -162,7 +177,10 @@ def held_up_without_dates(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
 
 
 def started_by_an_asset(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
-    """A run on a real Spark returns what it did, and starts the job that reads its sink. Without news it starts nothing."""
+    """A run on a real Spark returns what it did, and starts the job that reads its sink.
+
+    A run that changes no sink starts no job.
+    """
     job, runs, chain = jobs["board"], Runs(airflow, "board"), Runs(airflow, "chain")
     runs.unpause()
     first = runs.trigger()

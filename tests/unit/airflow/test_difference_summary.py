@@ -1,4 +1,7 @@
-"""The summary of a backfill: numbers of rows, sinks first, never longer than a note of Airflow. Nothing here needs Airflow."""
+"""The summary of a backfill: numbers of rows, sinks first, within the length limit of an Airflow note.
+
+Nothing here needs Airflow.
+"""
 
 from __future__ import annotations
 

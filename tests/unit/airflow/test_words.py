@@ -1,4 +1,4 @@
-"""The words of a command from rendered options, and the log lines that a task leaves out. Nothing here needs Airflow."""
+"""The words of a command from rendered options, and the log lines that a task omits. Nothing here needs Airflow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine reads off a user's class: record types, input methods, `async def` or plain `def`."""
+"""What the engine learns from a user's class: record types, input methods, `async def` or plain `def`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark's step over a source, as a pipeline declares it: where it may stand, what its record needs, and how harnesses take it."""
+"""A Spark step over a source in a pipeline: where it is allowed, its record type, and its use in harnesses."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_callback_of_user_made_future_runs_at_once(form, of_4, of_5):
 @pytest.mark.parametrize("number", [4, 5])
 @pytest.mark.parametrize("at_hand", [True, False])
 def test_callback_waits_even_if_answer_is_present(task, form, of_4, of_5, number, at_hand):
-    """The callback waits for its turn, whether the answer is there or not."""
+    """The callback waits for its turn, even if the answer is present."""
     future = StateFuture(number, task) if at_hand else StateFuture.pending(task)
     result = form(future)
     if not at_hand:
@@ -106,7 +106,7 @@ def test_later_answered_callback_waits_for_earlier_one(task, pending):
 
 @pytest.mark.parametrize("at_hand", [True, False])
 def test_waiting_callback_lets_later_callback_run(task, at_hand):
-    """A callback that waits for a later one lets that one run first."""
+    """A callback that waits for a later callback lets it run first."""
     log = []
 
     def fetch():
@@ -126,7 +126,7 @@ def test_waiting_callback_lets_later_callback_run(task, at_hand):
 
 
 def test_callbacks_chained_in_callbacks_run_last(task):
-    """A callback's own chain comes after everything that is chained already."""
+    """A callback's own chain runs after all callbacks chained earlier."""
     log = []
     StateFuture(0, task).then_compose(lambda _: StateFuture(1, task).then_accept(log.append)).then_accept(log.append)
     StateFuture(2, task).then_accept(log.append)
@@ -145,7 +145,7 @@ def test_callback_may_return_unfinished_future(task, pending):
 
 
 def test_future_composed_with_state_delays_its_callbacks(task, pending):
-    """Composed with state, a future of user code lets its callbacks wait, too."""
+    """A user future composed with state delays its callbacks, too."""
     log = []
     StateFuture(1).then_compose(lambda _: StateFuture(2, task)).then_accept(log.append)
     StateFuture(1).then_compose(lambda _: pending).then_accept(log.append)
@@ -220,6 +220,6 @@ def test_awaiting_suspends_while_callbacks_wait_for_their_turn(task):
 
 
 def answer(future):
-    """What the future answers; it has to be done."""
+    """Return the answer of a future, which must be done."""
     assert future.done
     return future.answer

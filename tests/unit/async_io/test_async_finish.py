@@ -1,4 +1,4 @@
-"""`headrace run --finish`: what waits is called for once more, due or not, and after that nothing waits."""
+"""`headrace run --finish`: each waiting element gets one more call, due or not, and afterwards no element waits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def job_of(mode, function, *, delay=3_600_000, on_failure=OnFailure.QUARANTINE, 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_parked_elements_get_one_last_call(mode):
-    """At the end of input, a parked element is called for once more, also long before it is due."""
+    """At the end of input, a parked element gets one more call, even long before it is due."""
     job = job_of(mode, Promised({0: [FAILS], 1: [FAILS], 3: [FAILS, FAILS]}))
     job.micro_batch("abcd")
     job.micro_batch("", finishes=True)
@@ -68,7 +68,7 @@ def test_open_breaker_does_not_stop_finish_calls(mode):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("last", [FAILS, NEVER])
 def test_last_failure_follows_the_operators_setting(mode, last):
-    """An element that fails the last time is given up on as the operator says."""
+    """An element that fails its last call is given up on as the operator says."""
     outcomes = {}
     for on_failure in OnFailure:
         job = job_of(mode, WithDefault({0: [FAILS, last]}), on_failure=on_failure)
@@ -83,7 +83,7 @@ def test_last_failure_follows_the_operators_setting(mode, last):
 
 
 def test_refused_last_answer_is_emitted_unchanged():
-    """An answer that the strategy refuses the last time is emitted as it is."""
+    """If the strategy refuses the last answer, the answer is emitted unchanged."""
     job = job_of(OutputMode.ORDERED, Promised())
     job.wait = replace(job.wait, retry=FixedDelay(max_retries=9, delay=9000 * MS, results=lambda _: True))
     job.micro_batch("a")
@@ -121,7 +121,7 @@ def test_stopping_run_leaves_unfinished_elements(mode):
     recovery=st.sampled_from(RecoveryOption),
 )
 def test_single_calls_finish_in_one_micro_batch(mode, batches, scripts, breaker, recovery):
-    """One micro-batch and one call for each element, and nothing waits."""
+    """Each element gets one call in one micro-batch, and none waits."""
     job = job_of(mode, Promised(scripts), delay=50, breaker=breaker, recovery=recovery)
     for keys, pause in batches:
         job.micro_batch(keys)

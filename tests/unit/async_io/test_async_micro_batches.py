@@ -1,4 +1,4 @@
-"""The async wait operator over micro-batches: what one leaves, the next takes up, through the stored form and back."""
+"""The async wait operator over micro-batches: waiting elements pass through the stored form to the next micro-batch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODES = (OutputMode.ORDERED, OutputMode.UNORDERED, OutputMode.KEYED_ORDERED)
 
 
 class Table:
-    """What `async_requests` holds."""
+    """The contents of `async_requests`."""
 
     def __init__(self):
         self.rows = {}
@@ -43,7 +43,7 @@ class Table:
 
 
 class Job:
-    """Micro-batches one after the other, each in a loop of its own, as tasks have it."""
+    """Micro-batches one after the other, each in its own event loop, as in tasks."""
 
     def __init__(self, mode, function, **options):
         retry = FixedDelay(max_retries=4, delay=50 * MS)
@@ -114,7 +114,7 @@ def test_elements_keep_place_and_order_over_micro_batches(
 
 
 def test_given_up_elements_leave_before_earlier_waiters():
-    """An element that is given up on goes at once, though an earlier element waits."""
+    """An element that is given up on leaves at once, even while an earlier element waits."""
     #  0 fails at 40, and waits until 90; 1 fails at 0 and at 50, and is given up on
     job = Job(OutputMode.ORDERED, Promised({0: [(0.04, False)], 1: [(0, False)] * 2}), park_after=0 * MS)
     job.wait = replace(job.wait, retry=FixedDelay(max_retries=1, delay=50 * MS))

@@ -1,4 +1,4 @@
-"""What user code of async I/O does wrong: it is blamed for it, whatever it raises, and nothing hangs or is lost in silence."""
+"""Errors of user code in async I/O: the function is blamed for any exception, and no element hangs or is lost silently."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TWICE = FixedDelay(max_retries=2, delay=0 * MS)
 
 
 class Fatal(BaseException):
-    """One that no `except Exception` sees."""
+    """An error that `except Exception` does not catch."""
 
 
 ENDINGS = (KeyboardInterrupt, SystemExit, GeneratorExit, Fatal, asyncio.CancelledError, StopIteration)
@@ -55,7 +55,7 @@ def run(function, mode=OutputMode.UNORDERED, **options):
 
 
 def function_of(**methods):
-    """A function that answers, less what is given."""
+    """Return a function that answers, with the given methods replaced."""
     return type("Function", (Promised,), methods)()
 
 
@@ -179,7 +179,7 @@ def test_wrong_answer_type_names_its_method():
 
 
 class Strategy:
-    """All is well, less what is given."""
+    """A strategy without faults, except for the given methods."""
 
     def __init__(self, **methods):
         self.__dict__ |= methods
@@ -204,7 +204,7 @@ def failing():
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("method", ["can_retry", "backoff", "retries_exception", "retries_result"])
 def test_raising_strategy_is_blamed_with_its_failure(mode, method):
-    """A strategy that raises is blamed, with the failure that it was asked about."""
+    """A strategy that raises is blamed, and the error names the failed call."""
     with pytest.raises(UserFunctionError, match="ZeroDivisionError") as raised:
         run(failing(), mode, retry=Strategy(**{method: raising(ZeroDivisionError)}))
     assert method == "retries_result" or "Unavailable: call 1 for 1" in raised.value.traceback
@@ -246,7 +246,7 @@ def test_a_multiplier_that_is_no_number_is_refused():
 
 
 class Hanging(BlockingFunction[Question, Answer]):
-    """A client without a timeout of its own."""
+    """A client without a timeout."""
 
     threads = 2
     patience = 20 * MS
@@ -272,7 +272,7 @@ def test_hanging_thread_does_not_delay_the_end():
 
 
 class Counting(AsyncFunction[Question, Answer]):
-    """Its first so many calls never end."""
+    """Its first calls never end."""
 
     def __init__(self, hang):
         self.hang, self.calls, self.running, self.most = hang, 0, 0, 0
@@ -303,7 +303,7 @@ class Counting(AsyncFunction[Question, Answer]):
 
 @pytest.mark.parametrize("options", [{"cache": LookupCache()}, {"batch": Batching(size=1)}, {}])
 def test_unneeded_calls_are_ended_to_keep_capacity(options):
-    """A call that nobody waits for any more is ended, so capacity holds."""
+    """A call without waiting records is ended, so capacity holds."""
     function = Counting(hang=2)
     with AsyncWaitHarness(function, capacity=2, timeout=10 * MS, **options) as h:
         for number in range(4):

@@ -18,7 +18,7 @@ BREAKER = CircuitBreaker(failures=2, probe_after=1000 * MS)
 
 
 class Connecting(Promised):
-    """`open` raises what `refusals` says, one after the other, or takes as long (s); then it opens at once."""
+    """`open` raises the errors in `refusals` one after the other, or takes as long (s); then it succeeds at once."""
 
     def __init__(self, *refusals):
         super().__init__()
@@ -56,7 +56,7 @@ def test_calls_retry_a_refused_opening(mode, refused):
 
 
 def test_simultaneous_calls_share_an_opening_attempt(mode):
-    """Calls that begin together share an attempt to open, and its failure."""
+    """Calls that begin together share one attempt to open, and its failure."""
     slowly = [(0.05, OSError("no route")), (0.05, OSError("no route"))]
     with harness(Connecting(OSError("no route"), *slowly), mode, breaker=BREAKER, park_after=500 * MS) as h:
         for number in range(10):
@@ -71,7 +71,7 @@ def test_simultaneous_calls_share_an_opening_attempt(mode):
 
 
 def test_later_run_opens_for_waiting_elements(mode):
-    """Elements that wait are left to a later run that opens the function."""
+    """Waiting elements are left to a later run that opens the function."""
     with harness(Connecting(*[OSError("no route")] * 2), mode, park_after=0 * MS) as h:
         h.process(Question(1, key="a"))
         left = h.snapshot()
@@ -96,7 +96,7 @@ def test_element_never_opened_is_given_up(mode, on_failure):
 
 
 def test_permanent_opening_failure_fails_run_without_quarantine(mode):
-    """A failure that no retry would repair fails the run and quarantines no record."""
+    """A permanent failure fails the run and quarantines no record."""
     function = Connecting(OSError("no route"), KeyError("weather_url"))
     with harness(function, mode, on_failure=OnFailure.QUARANTINE) as h:
         with pytest.raises(UserFunctionError, match=r"open\(\) failed[^$]*KeyError: 'weather_url'"):
@@ -114,7 +114,7 @@ def test_a_strategy_that_fails_is_blamed(mode):
 
 
 def test_timed_out_element_leaves_opening_to_others(mode):
-    """An element that runs into its timeout does not take the opening from others."""
+    """The timeout of one element does not cancel the opening for others."""
     with harness(Connecting(OSError("no route"), (4, None)), mode, on_failure=OnFailure.QUARANTINE) as h:
         h.process(Question(1, key="a"))
         h.clock.advance(2000)

@@ -1,4 +1,4 @@
-"""A virtual clock, and every state backend: one body, every backend."""
+"""A virtual clock, and every state backend: one test body runs on every backend."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ hypothesis.settings.load_profile("engine")
 
 @pytest.fixture(autouse=True)
 def real_time():
-    """No test may leave its clock to the next one."""
+    """Check that no test leaves its clock installed."""
     yield
     left = engine_clock.use(engine_clock.SystemClock())
     assert isinstance(left, engine_clock.SystemClock), "the test has left a clock of its own in place"
@@ -45,7 +45,7 @@ def clock():
 
 
 class Backends:
-    """Gives out empty backends of one kind and takes them back: opening a RocksDB costs 20 ms, emptying one 0.1."""
+    """Lends empty backends of one kind and takes them back: opening a RocksDB costs 20 ms, emptying it 0.1 ms."""
 
     def __init__(self, kind, folder):
         self.kind = kind
@@ -92,7 +92,7 @@ class Backends:
 
 @pytest.fixture(params=["hashmap", "rocksdb", "rocksdb that waits", "delta"], scope="session")
 def backends(request, tmp_path_factory):
-    """Lends backends, as many as an example of a property wants."""
+    """Lends as many backends as an example of a property needs."""
     found = Backends(request.param, tmp_path_factory.mktemp("backends"))
     yield found
     found.close()

@@ -1,4 +1,4 @@
-"""Runs that crash, stop, change their mode and bring things back: every element is in one place, asked for no more than needed."""
+"""Runs that crash, stop, change their mode and restore elements: every element is in one place, and requested no more often than needed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FREE_MODES = (OutputMode.ORDERED, OutputMode.UNORDERED, OutputMode.UNORDERED_PRO
 
 
 class Wild(AsyncFunction[Question, Answer]):
-    """Calls take, and end, as the script of their record says; one that never ends takes a day."""
+    """Calls take as long, and end, as the script of their record says; a call that never ends takes a day."""
 
     def __init__(self, scripts, *, keyed=False):
         self.scripts, self.keyed = scripts, keyed
@@ -76,7 +76,7 @@ class Wild(AsyncFunction[Question, Answer]):
 
 @dataclass
 class Runs:
-    """Micro-batches over one table. A crash is one that is not committed."""
+    """Micro-batches over one table. A crash is a micro-batch that is not committed."""
 
     wait: AsyncWait
     limit: int | None = None
@@ -89,7 +89,7 @@ class Runs:
     open_until: int | None = None
 
     def micro_batch(self, keys, *, mode=None, crashes=False, looks=None):
-        """`looks`: stop when the operator has asked so often whether to."""
+        """`looks`: stop when the operator has polled the stop sign so often."""
         arriving = [Question(len(self.taken) + place, key) for place, key in enumerate(keys)]
         wait = replace(self.wait, mode=mode or self.wait.mode)
         limit = None if self.limit is None else ServiceLimit(concurrency=self.limit)
@@ -110,7 +110,7 @@ class Runs:
         self.check()
 
     def requeue(self):
-        """As `headrace quarantine --requeue` does."""
+        """Requeue elements as `headrace quarantine --requeue` does."""
         back = []
         for key, text in self.quarantine:
             element = AsyncElement(came(text, Question))
@@ -129,7 +129,7 @@ class Runs:
         assert self.wait.function.most <= min(self.wait.capacity, self.limit or CAPACITY)
 
     def check_order(self):
-        """What was never given up on is in order: of arrival, or of arrival within its key."""
+        """Check that elements that were never given up on are in order: of arrival, or of arrival within a key."""
         sent = [number for number in self.emitted if number not in self.requeued]
         if self.wait.mode is OutputMode.ORDERED:
             assert sent == sorted(sent)
@@ -220,7 +220,7 @@ stories = given(
 @settings(max_examples=60, deadline=None)
 @stories
 def test_each_element_is_in_one_place_over_runs(mode, changes, drawn, scripts, options, retries, timeout, limit):
-    """Whatever happens between runs, every element is in one place."""
+    """After any run, every element is in one place."""
     story(mode, changes, drawn, scripts, options, retries, timeout, limit)
 
 

@@ -1,4 +1,4 @@
-"""Probes of a breaker that get no answer: they tell nothing new, so they cost their element nothing."""
+"""Probes of a breaker without an answer: they give no new information, so they cost their element no attempt and no time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BREAKER = CircuitBreaker(failures=1, probe_after=1000 * MS, longest=100_000 * MS
 
 
 class Asked(Promised):
-    """Gives a default, which has to tell itself from an answer; `timeout()` is never asked on behalf of a probe."""
+    """Gives a default that differs from an answer; `timeout()` is never called for a probe."""
 
     def default(self, question, error, /):
         return [Answer(question.number, 0)]
@@ -76,7 +76,7 @@ def test_unparked_element_keeps_waiting_in_the_task(on_failure):
 
 
 def test_element_timeout_continues_after_the_probe():
-    """An element's own time goes on where it stood when the probe began."""
+    """An element's own time continues after the probe from its value before the probe."""
     # 2,000 ms, of which 1,000 are spent waiting for the probe; the next one would be 2,000 ms after it.
     with harness(Asked({1: [FAILS, NEVER]}), on_failure=OnFailure.QUARANTINE, park_after=None, timeout=2000 * MS) as h:
         h.function.is_finishing = True
@@ -89,7 +89,7 @@ def test_element_timeout_continues_after_the_probe():
 
 
 def test_probe_has_whole_timeout():
-    """A probe has the whole timeout, however little of it is left."""
+    """A probe has the whole timeout, however little time the element has left."""
     # 400 of 500 ms are spent before the breaker opens, and half of 500 is the least: the probe takes 450.
     with harness(Asked({1: [(0.4, False), (0.45, True)]})) as h:
         h.process(Question(1))
@@ -136,7 +136,7 @@ def test_snapshot_during_probe_counts_no_time(park_after):
 
 @pytest.mark.parametrize("on_failure", OnFailure)
 def test_unanswered_probe_at_end_is_given_up(on_failure):
-    """When the input has ended, a probe without an answer is given up on."""
+    """When the input has ended, an unanswered probe is given up on."""
     outcome = {
         OnFailure.QUARANTINE: [
             QuarantinedRecord(Question(1), "no answer within 0.5 s (last error: Unavailable: call 1 for 1)")
@@ -157,7 +157,7 @@ def test_unanswered_probe_at_end_is_given_up(on_failure):
 
 
 def test_external_cancellation_stops_a_late_probe():
-    """Whoever else cancels a probe whose time is up is heard."""
+    """If another caller cancels a probe whose time is up, the cancellation takes effect."""
     retry = FixedDelay(max_retries=1, delay=0 * MS)
     wait = AsyncWait("ask", Lingering({1: [NEVER]}), OutputMode.ORDERED, 1, 1000 * MS, retry, breaker=BREAKER)
 

@@ -1,4 +1,4 @@
-"""What lies between an operator and its service: breaker, cache, groups, limits, threads."""
+"""The parts between an operator and its service: breaker, cache, groups, limits, threads."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_late_failure_of_earlier_call_is_no_probe():
 
 
 def test_clock_set_back_does_not_extend_breaker():
-    """A clock that was put back keeps the breaker open for no longer than the longest wait."""
+    """If the clock is set back, the breaker stays open for no longer than the longest wait."""
     policy = CircuitBreaker(probe_after=10 * MS, longest=500 * MS)
     virtual = clock.VirtualClock(1000)
     before = clock.use(virtual)
@@ -149,7 +149,7 @@ def test_unanswered_calls_open_the_breaker_too():
 
 
 class Prices(LookupFunction[Question, Answer]):
-    """Looks up by key; a key that is empty is unknown."""
+    """Looks up prices by key; the empty key is unknown."""
 
     def __init__(self):
         self.asked = []

@@ -1,4 +1,4 @@
-"""Look-ups in order of keys, through the controller that state access goes through."""
+"""Look-ups in order of keys, through the controller for state access."""
 
 from __future__ import annotations
 

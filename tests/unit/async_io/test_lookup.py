@@ -1,4 +1,4 @@
-"""`lookup` is `async_wait` with a cache, and inner or left."""
+"""`lookup` is `async_wait` with a cache, as an inner or a left join."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands with any words behind them: an answer, or exit code 2 with a sentence; never a traceback."""
+"""Commands with arbitrary arguments: each gives a result, or exits with code 2 and a sentence; never a traceback."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ COMMANDS = dict(commands(typer.main.get_command(app)))
 
 @st.composite
 def command_lines(draw):
-    """A command, mostly with the job's name, and odd words as arguments and values of its options."""
+    """Draw a command, mostly with the job's name, and odd words as arguments and option values."""
     path = draw(st.sampled_from(list(COMMANDS)))
     words = [*path, *(["shop"] if draw(st.booleans()) else []), *draw(st.lists(WORDS, max_size=2))]
     options = [

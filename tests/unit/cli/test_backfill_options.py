@@ -1,4 +1,4 @@
-"""`headrace backfill`, as a scheduler calls it: with a branch of its own, a policy of its own, and a report."""
+"""`headrace backfill` with the options of a scheduler: a branch name, a policy and a report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OWN = f"{ASKED} --name replay --json"
 
 @pytest.fixture
 def answer_of(headrace, job, tmp_path):
-    """Return a function that runs the command, and returns what it reports and prints, which are the same."""
+    """Return a function that runs the command and returns its report, which equals the printed JSON."""
 
     def run(words, exit_code=0):
         file = tmp_path / "report.json"

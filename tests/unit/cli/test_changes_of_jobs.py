@@ -1,4 +1,4 @@
-"""Commands that outgrow what a job was: `state drop`, `state rename`, `rescale`, `drop`. Each is a dry run first."""
+"""Commands that change what a job has stored: `state drop`, `state rename`, `rescale`, `drop`. Each is a dry run first."""
 
 from __future__ import annotations
 

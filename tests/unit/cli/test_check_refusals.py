@@ -19,7 +19,7 @@ def findings(result) -> list[tuple[str, str, str]]:
 
 
 def problems(result) -> list[str]:
-    """The lines of the one error, without the heading."""
+    """Return the lines of the error, without the heading."""
     return [line.strip() for line in result.stderr.splitlines()[1:]]
 
 

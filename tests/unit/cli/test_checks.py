@@ -1,4 +1,4 @@
-"""`check` and `doctor`: each finding with the way out."""
+"""`check` and `doctor`: each finding comes with advice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that run or change a job: what they pass on, and what they answer. The engine is a fake here."""
+"""Commands that run or change a job: the arguments that they pass on, and their output. The engine is a fake here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ START = 1_359_590_400_000
 
 
 class FakeEngine:
-    """Takes every call down and answers with a checkpoint."""
+    """Records every call and answers with a checkpoint."""
 
     waiting = 0
 

@@ -1,4 +1,4 @@
-"""Commands that read: what people see, what machines get."""
+"""Commands that read: their output for people and for machines."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_timers_show_their_domain(headrace, state):
 
 @pytest.fixture
 def cleaned_up(state):
-    """A timer of the user's is left, and three of the engine's own, one of them removed."""
+    """One timer of the user is left, and three of the engine's own, one of them removed."""
     own = [
         timer(key, HOUR, 5, domain=f"{time}_cleanup")
         for key, time in zip("ABC", ["event_time"] * 2 + ["processing_time"], strict=True)

@@ -1,4 +1,4 @@
-"""`headrace compact --sinks`, and new columns of sinks in `headrace check`, as somebody types them."""
+"""`headrace compact --sinks`, and new columns of sinks in `headrace check`, run as commands."""
 
 from __future__ import annotations
 

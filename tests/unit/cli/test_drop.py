@@ -1,4 +1,4 @@
-"""`headrace drop`: what there is of a job, before it is deleted and after."""
+"""`headrace drop`: the files of a job, before and after the deletion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every exception ends with one message and the exit code of who has to act."""
+"""Every exception ends with one message and the exit code for the person who must act."""
 
 from __future__ import annotations
 

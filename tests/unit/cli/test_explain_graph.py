@@ -1,4 +1,4 @@
-"""What `explain` draws of a graph: branches, side outputs, sources that meet; as JSON, tree and Mermaid."""
+"""The graph that `explain` draws: branches, side outputs, sources that meet; as JSON, tree and Mermaid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `explain` says of joins: which ones, how many rows they keep, and when they free them."""
+"""The joins in the output of `explain`: their kinds, the rows that they keep, and when they free them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `explain` says of a materializer: which layout its histories have, or that none is needed."""
+"""Materializers in the output of `explain`: the layout of their histories, or that no history is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `explain` says of rankings, first and last records, and joins by time: what they keep, and when it is freed."""
+"""Rankings, first and last records and joins by time in the output of `explain`: their state, and when it is freed."""
 
 from __future__ import annotations
 

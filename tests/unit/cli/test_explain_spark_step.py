@@ -1,4 +1,4 @@
-"""What commands say of Spark's step over a source, without a JVM."""
+"""Commands on a job with a Spark step over its source, without a JVM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `explain` says of windows: which ones, and when their state is freed."""
+"""Windows in the output of `explain`: their kinds, and when their state is freed."""
 
 from __future__ import annotations
 

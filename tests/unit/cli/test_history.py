@@ -1,4 +1,4 @@
-"""`headrace history`: what stands behind a row of an upserted table."""
+"""`headrace history`: the history behind a row of an upserted table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The graph of `headrace checkpoints`: each checkpoint leads down to the one that it goes on from."""
+"""The graph of `headrace checkpoints`: each checkpoint leads down to its predecessor on the line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.commit.line_graph import CheckpointName, LineNode
 
 @st.composite
 def trees(draw):
-    """Checkpoints, newest first: each but the first goes on from one before it, on whatever line."""
+    """Draw checkpoints, newest first: each but the first continues from an earlier checkpoint on any line."""
     count = draw(st.integers(1, 12))
     before = [None, *(draw(st.integers(0, number - 1)) for number in range(1, count))]
     names = [CheckpointName(draw(st.sampled_from((None, "one"))), number) for number in range(count)]

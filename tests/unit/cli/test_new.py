@@ -27,7 +27,7 @@ def new(name: str):
 
 
 def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run this Python in a project as its user would: this repository is not importable, the package is."""
+    """Run this Python in a project as its user does: the package can be imported, this repository cannot."""
     environment = {**os.environ, "PYTHONPATH": str(PROJECT / "engine")}
     environment.pop("HEADRACE_HOME", None)
     command = [sys.executable, *arguments]

@@ -1,4 +1,4 @@
-"""`headrace reconcile`: what it shows and does (a job in memory, 80 columns)."""
+"""`headrace reconcile`: its output and its effect (a job in memory, 80 columns)."""
 
 from __future__ import annotations
 

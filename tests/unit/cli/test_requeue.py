@@ -1,4 +1,4 @@
-"""`headrace quarantine --requeue`, and what other commands say of rows that have left the quarantine."""
+"""`headrace quarantine --requeue`, and the output of other commands about requeued rows."""
 
 from __future__ import annotations
 

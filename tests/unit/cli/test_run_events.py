@@ -1,4 +1,4 @@
-"""What `headrace run` shows on stderr while it works."""
+"""The output of `headrace run` on stderr during a run."""
 
 from __future__ import annotations
 

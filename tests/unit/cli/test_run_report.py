@@ -1,4 +1,4 @@
-"""The file of `headrace run --report`: what a scheduler learns of a run."""
+"""The file of `headrace run --report`: the facts of a run for a scheduler."""
 
 from __future__ import annotations
 

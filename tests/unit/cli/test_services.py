@@ -1,4 +1,4 @@
-"""What `status` and `explain` say of services."""
+"""Services in the output of `status` and `explain`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headrace setup` in a project that has some of what it needs, or all."""
+"""`headrace setup` in a project with some or all of its requirements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `state list` and `check` say of the types of stored state."""
+"""The types of stored state in the output of `state list` and `check`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Board(msgspec.Struct):
 
 @pytest.fixture
 def recorded(state):
-    """Checkpoint 5, which records types: those that the pipeline declares, unless given."""
+    """Checkpoint 5, which records types: by default the types that the pipeline declares."""
 
     def record(last_leg=str, **more):
         legs = {"last_leg": StateSchema(kind="value", types=(type_schema_of(last_leg),)), **more}

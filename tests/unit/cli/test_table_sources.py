@@ -15,7 +15,7 @@ from tests.unit.support.demo_job import JOB, PIPELINE
 
 @pytest.fixture
 def table_job(headrace, home):
-    """Bind the source to a table with these columns; `keys` are more of the source's keys."""
+    """Bind the source to a table with these columns; `keys` are additional keys of the source."""
 
     def bind(columns, keys="", pipeline=PIPELINE):
         (home / "conf/jobs/demo.yaml").write_text(

@@ -1,4 +1,4 @@
-"""Tables at any width: no word and no number is broken, and nothing is lost."""
+"""Tables at any width: no word and no number is broken, and no cell is lost."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def tables(draw):
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text. A moment is two: it may be wrapped between date and time."""
+    """Return the words of a text. A time counts as two words: it may be wrapped between date and time."""
     return re.sub(r"(\d{4}-\d\d-\d\d)T(?=\d\d:)", r"\1 ", re.sub("[─│├└\xa0]", " ", text)).split()
 
 

@@ -1,4 +1,4 @@
-"""TTL for people: what is hidden, what has expired, why a key is gone, what another TTL would do."""
+"""TTL in the output for people: hidden entries, expired entries, the reason why a key is gone, and the effect of another TTL."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def waiting(key, status, *, attempts=0, next_attempt=None, error=None, deleted=F
 
 @pytest.fixture
 def delayed(state):
-    """Three elements wait; in the checkpoint after the one whose id this is, one of them is gone."""
+    """Three elements wait; in the checkpoint after the given id, one of them is gone."""
     late = waiting("7", "waiting for retry", attempts=2, next_attempt=5 * HOUR, error="Unavailable: 503")
     soon = waiting("8", "waiting for retry", attempts=1, next_attempt=2 * HOUR, error="Unavailable: 503")
     state.add("async_requests", [late, soon, waiting("9", "completed", attempts=1)])

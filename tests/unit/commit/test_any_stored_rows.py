@@ -1,4 +1,4 @@
-"""State tables that hands have been at: whoever reads them answers, or says which table is damaged; the tables stay (no JVM)."""
+"""Damaged state tables: readers give an answer or name the damaged table, and the tables are unchanged (no JVM)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ COMMANDS = [
 
 @st.composite
 def damages(draw):
-    """A table, and what is done to some of its files."""
+    """Draw a table, and the damage to some of its files."""
     table = draw(st.sampled_from(list(SCHEMAS)))
     column = draw(st.sampled_from(SCHEMAS[table].names))
     return table, column, draw(CHANGES), draw(VALUES), draw(TYPES), draw(st.integers(0, 99)), draw(st.booleans())

@@ -30,7 +30,7 @@ def forked(job, **settings):
 
 
 def change(job, /, **changes):
-    """Change the job's file."""
+    """Change the job's file or its pipeline."""
     job.harness.change(**changes)
     job.config = job.harness.config
 

@@ -1,4 +1,4 @@
-"""What branches cost: their own files, and those that vacuum spares for them."""
+"""The cost of branches: their own files, and the files that vacuum keeps for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def job():
 
 
 def go_on(job):
-    """Make the checkpoints so far unneeded, once the retention is over."""
+    """Make the earlier checkpoints unneeded once the retention is over."""
     job.feed(("ann", 5), ("bob", 7))
     job.run()
     compact(job.config, "compaction")

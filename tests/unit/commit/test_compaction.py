@@ -1,4 +1,4 @@
-"""Compaction: one row per live entry, as a checkpoint of its own (in memory). `test_expiry` has what TTLs drop."""
+"""Compaction: one row per live entry, committed as a separate checkpoint (in memory). `test_expiry` tests which entries TTLs drop."""
 
 from __future__ import annotations
 

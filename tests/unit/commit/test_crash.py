@@ -1,10 +1,10 @@
-"""A crash is an input: whatever a process was about to do when it died, a checkpoint is there, whole, or it is not (in memory).
+"""A crash is an input: at whatever step a process dies, a checkpoint is complete or absent (in memory).
 
     script    ann --- bob --- compaction --- cyd --- restore to bob --- dee --- ann erased --- purged --- vacuum
     id         1       2          3           4            5             6          7            8          9
 
-Each step of the script is killed at each place that it gets to: `faults.PLACES`, and each commit, sync and deletion on the disk.
-With some, the power fails.
+Each step of the script is killed at each place that it reaches: `faults.PLACES`, and each commit, sync and deletion
+on the disk. At some places the power fails too.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ STEPS = {name: number for number, (name, _) in enumerate(SCRIPT, 1)}
 
 
 def play(job, clock, steps):
-    """Run the script up to a step; return what is on the disk then."""
+    """Run the script up to a step; return the content of the disk."""
     for step in range(1, steps + 1):
         play_step(job, clock, step)
     return DiskCopy(job.disk)
 
 
 def assert_whole(job, content):
-    """State and sinks agree with each other and with what a run without crashes had."""
+    """Assert that state and sinks agree with each other and with a run without crashes."""
     assert job.content() == content
     assert [finding for finding in verify(job.config) if not finding.ok] == []
     ids = [checkpoint.checkpoint_id for checkpoint in job.log.checkpoints]
@@ -56,7 +56,7 @@ def assert_whole(job, content):
 
 @pytest.fixture(scope="module")
 def contents():
-    """What the job has after each step of the script, if nobody dies."""
+    """Return the content of the job after each step of the script, without a crash."""
     own = engine_clock.VirtualClock(1_000_000)
     before = engine_clock.use(own)
     job = MemoryJob("whole")
@@ -113,7 +113,7 @@ def test_killed_step_is_complete_or_undone(memory_job, clock, contents, name, po
 
 
 def test_power_failure_never_takes_a_commit_back(memory_job, clock, contents):
-    """Whoever has seen a micro-batch return finds it after the power is back, in the state and in the sinks."""
+    """A micro-batch that has returned survives a power failure, in the state and in the sinks."""
     for step in range(1, len(SCRIPT) + 1):
         play_step(memory_job, clock, step)
         memory_job.disk.lose_power()
@@ -142,7 +142,7 @@ def test_second_crash_during_recovery_does_no_harm(memory_job, clock, contents):
 
 
 def test_next_run_repeats_refused_commits(memory_job, clock, contents):
-    """The disk refuses one commit, and takes those after it: as a network does."""
+    """The disk refuses one commit and accepts later ones, like a network."""
     job, step, places = memory_job, STEPS["batch"], []
     before = play(job, clock, step - 1)
     with places_of(job.disk, places):
@@ -163,7 +163,7 @@ def test_next_run_repeats_refused_commits(memory_job, clock, contents):
 
 @contextmanager
 def refused_at(disk, place, visit):
-    """Refuse one step of the disk. The process may see it, or go on: nobody needs a lease to be given up."""
+    """Refuse one step of the disk. The process may notice, or continue: the lease need not be released."""
     visits = 0
 
     def step(name, path):
@@ -178,7 +178,7 @@ def refused_at(disk, place, visit):
 
 
 def test_crash_points_cover_every_commit(memory_job, clock):
-    """Other tests reach the others: of runs, of requeues (`tests/unit/spark/test_requeue_crashes.py`), and of what their names say."""
+    """Other tests cover the other places: of runs, of requeues (`tests/unit/spark/test_requeue_crashes.py`), and those named in the tests."""
     job, places = memory_job, []
     with places_of(job.disk, places):
         play(job, clock, len(SCRIPT))
@@ -216,7 +216,7 @@ def test_killed_migration_continues_in_next_run(memory_job, monkeypatch, place):
 
 
 def test_overtaken_process_never_writes_twice(memory_job):
-    """One falls asleep at each place of a micro-batch; meanwhile another one takes the job and commits its own."""
+    """A process is suspended at each place of a micro-batch; meanwhile another process takes the job and commits its own."""
     job, places = memory_job, []
     job.run("ann")
     before = DiskCopy(job.disk)

@@ -1,4 +1,4 @@
-"""A damaged `_delta_log`, of whatever table: exit code 8 with the table's name, and the job goes on once it is mended (no JVM)."""
+"""A damaged `_delta_log` of any table: exit code 8 with the table's name, and the job continues after the repair (no JVM)."""
 
 from __future__ import annotations
 

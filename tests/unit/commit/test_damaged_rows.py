@@ -1,4 +1,4 @@
-"""Rows of state tables that a hand has changed: exit code 8 with table, row and column, and nothing is changed (no JVM)."""
+"""Rows of state tables changed by hand: exit code 8 with table, row and column, and no table is changed (no JVM)."""
 
 from __future__ import annotations
 

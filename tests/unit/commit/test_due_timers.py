@@ -1,4 +1,4 @@
-"""Whether the driver sees that timers of processing time are due (deltalake, no JVM). Times are milliseconds."""
+"""How the driver detects due timers of processing time (deltalake, no JVM). Times are milliseconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is committed survives a power failure, and nothing is committed whose files did not."""
+"""Committed data survives a power failure, and a commit never names lost files."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_commit_of_another_program_hides_no_merge(spark_job):
 
 @contextmanager
 def unheard(disk, table):
-    """Let the first commit of a table land, and tell its writer that another one was first."""
+    """Let the first commit of a table succeed, but tell its writer that another writer was first."""
     is_told = False
 
     def acknowledge(step, path):
@@ -259,7 +259,7 @@ def test_file_system_may_refuse_to_sync_folders(tmp_path, monkeypatch, number):
 
 
 def test_failing_disk_stops_the_commit(disk_config, monkeypatch):
-    """What a disk could not sync is not there: nothing that builds on it is committed."""
+    """A file that the disk could not sync counts as lost: no commit builds on it."""
     with open_job(disk_config, "run", create=True) as job:
         commit_batch(job, "ann")
 

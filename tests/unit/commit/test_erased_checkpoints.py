@@ -1,4 +1,4 @@
-"""Which checkpoints have rows of an erased key, by what later ones say."""
+"""Which checkpoints have rows of an erased key, according to later checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Erasing one key from the state of a job, in memory: its rows go, and no others."""
+"""Erasure of one key from the state of a job, in memory: only rows of the key are removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""By which clocks stored states expire on top of a checkpoint: compaction drops what is dead for certain, and no more."""
+"""The clocks by which stored states expire at a checkpoint: compaction drops only entries that are certainly dead."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def last_of(**fields):
 
 
 def found(ttl, last, now):
-    """What a compaction at `now` goes by."""
+    """The clocks that a compaction at `now` uses."""
     return certain_expiries({"op.s": ttl}, last, processing_time=now, paused_since=Lineage([last]).last_micro_batch())
 
 

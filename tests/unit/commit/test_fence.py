@@ -1,4 +1,4 @@
-"""The fence: tables go back to what the last checkpoint names (in memory)."""
+"""The fence: tables return to the versions that the last checkpoint names (in memory)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def job(memory_job):
 
 @pytest.fixture
 def half_prepared(job):
-    """Its next checkpoint died between two tables."""
+    """A job whose next checkpoint died between two tables."""
     with killed_at(job.disk, "prepare.half"), job.open() as opened:
         commit_batch(opened, "bob")
     return job

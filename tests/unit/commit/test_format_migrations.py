@@ -1,4 +1,4 @@
-"""A job that an older version has left goes on: its tables are brought to the present format, step by step (deltalake, no JVM)."""
+"""A job of an earlier version continues: its tables are migrated to the present format step by step (deltalake, no JVM)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def entry(state, key, value, checkpoint):
 
 
 class OldJob:
-    """A job as format 1 has left it: two micro-batches, a restore to the first."""
+    """A job in format 1: two micro-batches, and a restore to the first."""
 
     def __init__(self, home):
         self.config = home.config()
@@ -130,7 +130,7 @@ def entries(job, versions):
 
 
 def looked_up(job, versions):
-    """As `entries`, by the backend that reads the tables' own files."""
+    """Return the entries like `entries`, through the backend that reads the tables' files."""
     groups = KeyGroupRange(0, 127)
     cache = StateCache(Memory(), 1 << 20)
     backend = DeltaBackend(job.folder, versions, "totals", groups, cache, max_parallelism=128)

@@ -1,4 +1,4 @@
-"""A materializer's rows after their record type has changed: rows from before match retractions of the new type."""
+"""A materializer's rows after a change of their record type: earlier rows match retractions of the new type."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Row(Struct, frozen=True):
 
 
 class Changed(Struct, frozen=True):
-    """A field is added, one is widened, and all have moved."""
+    """A record type with an added field, a widened field, and another order of fields."""
 
     level: float
     key: str
@@ -71,7 +71,7 @@ class Job:
         self.ordinals, self.names = itertools.count(1), itertools.count()
 
     def run(self, record, *changes):
-        """What is sent on, after what a run does to start."""
+        """Start as a run does, and return the changes that are sent on."""
         with open_job(self.config, "run", create=True) as job:
             settle_schemas(job, plan(record))
             backend = HashMapBackend()

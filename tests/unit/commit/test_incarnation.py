@@ -1,4 +1,4 @@
-"""A job and its sinks know which life of the job they belong to: ids of checkpoints begin anew with each (in memory)."""
+"""A job and its sinks know their incarnation of the job: each incarnation restarts the ids of checkpoints (in memory)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def move(job, folder, to):
 
 @pytest.fixture
 def begun_anew(memory_job):
-    """A job whose folder and sinks were moved away and begun anew; then the sinks of its first life came back."""
+    """A job whose folder and sinks were moved away and started anew; then the sinks of the first incarnation came back."""
     job = memory_job
     job.run("ann", "bob")
     move(job, "state", "old state")
@@ -99,7 +99,7 @@ def test_unpublished_checkpoint_does_not_enter_a_foreign_sink(memory_job):
 
 @pytest.fixture
 def earlier_release(memory_job, monkeypatch):
-    """A job that an earlier release has run: nothing says which life it is."""
+    """A job run by an earlier release: its incarnation is not recorded."""
     with monkeypatch.context() as patched:
         patched.setattr("headrace.commit.protocol._new_incarnation", lambda: None)
         memory_job.run("ann")
@@ -126,7 +126,7 @@ def test_restore_before_the_first_number_keeps_it(earlier_release):
 
 
 def test_merge_through_spark_records_incarnation_later(memory_job):
-    """Spark's MERGE has room for one transaction: another commit follows with both, once a life."""
+    """Spark's MERGE has room for one transaction: a second commit records both, once per incarnation."""
     job = memory_job
     job.config = replace(job.config, publish=replace(job.config.publish, spark_above_rows=0))
     spark = SparkMerges(job)

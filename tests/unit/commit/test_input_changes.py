@@ -1,4 +1,4 @@
-"""Which files are not what a line of checkpoints took in."""
+"""Which files differ from the files that a line of checkpoints took in."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def listed(*files):
 
 
 def line(*days, stamps=True):
-    """Return a line that took in a file of each of these days, one a checkpoint."""
+    """Return a line that took in a file of each of these days, one per checkpoint."""
     files = [file(day) for day in days]
     return [checkpoint(0, Kind.INITIAL)] + [
         checkpoint(

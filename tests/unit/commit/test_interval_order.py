@@ -1,4 +1,4 @@
-"""Which interval follows which: go on, replay, or refuse. Days are numbered from 1970-01-01."""
+"""The order of intervals: continue, replay, or refuse. Days are numbered from 1970-01-01."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ wishes = st.tuples(
 
 @given(wishes=st.lists(wishes, max_size=15))
 def test_any_order_of_runs_leaves_no_gap(wishes):
-    """Runs break off after some steps; the next one goes on. What was ever taken in is there again at the end."""
+    """Runs are interrupted after some steps; the next run continues. At the end, all records that were ever taken in are there again."""
     log, farthest = Line(), 0
     for start, length, wish, steps in wishes:
         if wish != "run":

@@ -1,4 +1,4 @@
-"""A job is deleted whole, by one call or by several; no run begins over what is half deleted."""
+"""A job is deleted completely, by one call or by several; no run starts on a half-deleted job."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_second_drop_finishes_a_crashed_drop(job, place, visit, sinks):
 
 
 def test_run_that_opened_before_the_mark_is_refused(job, monkeypatch):
-    """It has read the checkpoints, and claims the job when the drop has marked it and given it up."""
+    """The run has read the checkpoints, and claims the job after the drop has marked and released it."""
     claimed = JobLease.claimed
 
     def after_the_drop(self, **options):

@@ -40,7 +40,7 @@ def lease_of(name, seconds=SECONDS):
 
 
 def left_behind(holder, seconds=SECONDS, ahead=0):
-    """A lease that nobody gives up, of a host whose clock runs so many ms ahead."""
+    """Create a lease that is never released, of a host whose clock is so many ms ahead."""
     now = engine_clock.now() + ahead
     lease = Lease("old", "attempt of old", holder, now + seconds * 1000, now)
     log_of().claim(lease)
@@ -155,7 +155,7 @@ def using(virtual):
 
 
 class OtherHost(engine_clock.VirtualClock):
-    """Something happens on another host while this one sleeps for the third time."""
+    """Another host acts while this one sleeps for the third time."""
 
     def __init__(self, act):
         super().__init__(1_000_000)
@@ -254,7 +254,7 @@ def test_renewal_detects_a_lost_lease(stepped, clock):
 
 
 def test_lost_lease_appends_no_checkpoint(stepped, clock):
-    """The renewal has read the thief's row, so a commit on top of it would succeed."""
+    """The renewal has read the row of the new holder, so a commit on top of it would succeed."""
     with lease_of("former").claimed() as former:
         left_behind("elsewhere:1:0.00")
         stepped.beat()

@@ -1,4 +1,4 @@
-"""The lines of a job: what each checkpoint goes on from, over restores and forks."""
+"""The lines of a job: the predecessor of each checkpoint, over restores and forks."""
 
 from __future__ import annotations
 

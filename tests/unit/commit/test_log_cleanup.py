@@ -1,4 +1,4 @@
-"""Logs and `checkpoints` stay as small as what is kept: entries and files that no kept checkpoint needs go with a vacuum."""
+"""Logs and `checkpoints` stay small: a vacuum removes entries and files that no kept checkpoint needs."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_delta_logs_are_truncated(config):
 
 
 def test_damaged_delta_checkpoint_file_is_skipped(tmp_path):
-    """The power failed before a log checkpoint was synced: its name is there, and the hint to it, and no content."""
+    """The power failed before a log checkpoint was synced: its name and the hint to it exist, but no content."""
     config = Home(tmp_path).config()
     commit_purchases(config, "ann", "bob")
     folder = f"{config.job_folder}/{KEYED_STATE}/{LOG}"

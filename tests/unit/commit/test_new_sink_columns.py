@@ -1,4 +1,4 @@
-"""A record gets another field: the table of its sink gets the column, and keeps its rows (deltalake, no JVM)."""
+"""A record gets another field: the table of its sink gets the column and keeps its rows (deltalake, no JVM)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State of an operator that the code has no more is deleted as one checkpoint (in memory)."""
+"""State of an operator that the code no longer has is deleted in one checkpoint (in memory)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Killed(BaseException):
 
 @pytest.fixture
 def job(tmp_path):
-    """A job whose code has no operator 'legs', of which rows are in all tables; so are some of 'other'."""
+    """A job whose code has no operator 'legs'; all tables have rows of 'legs' and of 'other'."""
     job = KeyedJob(tmp_path)
     job.run(plan_by("tail"), *ROWS)
     others = (value('"a"', 7), (ASYNC_REQUESTS, '"z"', {"sequence": 2}))

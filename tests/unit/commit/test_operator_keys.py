@@ -1,4 +1,4 @@
-"""The key of an operator is remembered; another one is refused while state is stored by it (in memory)."""
+"""The key of an operator is stored; another key is refused while state is stored by the first (in memory)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State moves to the name that the code gives its operator now, as one checkpoint (in memory)."""
+"""State moves to the new name of its operator, in one checkpoint (in memory)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Killed(BaseException):
 
 @pytest.fixture
 def job(tmp_path):
-    """A job whose code calls 'alarms' what was stored as 'wakers'."""
+    """A job whose code names the operator 'alarms', stored as 'wakers'."""
     job = KeyedJob(tmp_path)
     assert plan_of(job.config.code).keyed[0].name == NEW
     job.run(plan_by(lambda event: event.tail, operator=OLD, function=Snoozes()), *ROWS, operator=OLD, **FIELDS)
@@ -54,7 +54,7 @@ def job(tmp_path):
 
 
 def contents(job):
-    """The live rows of all tables, without what says when they were written."""
+    """Return the live rows of all tables, without the time of writing."""
     return {
         table: [
             {name: row[name] for name in row if name not in {"operator", "checkpoint_id"}} for row in job.live(table)

@@ -1,4 +1,4 @@
-"""Files that say how far a run has come within its micro-batch."""
+"""Files that record the progress of a run within its micro-batch."""
 
 from __future__ import annotations
 

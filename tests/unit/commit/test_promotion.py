@@ -46,7 +46,7 @@ class SmallAndWhy(Struct, frozen=True):
 
 
 def with_column(has_reason):
-    """Return a pipeline whose only sink has a column more, or has not."""
+    """Return a pipeline whose only sink has an additional column, or not."""
     pipeline = Pipeline("shop")
     orders = pipeline.source("orders", Order, event_time="at")
     if has_reason:
@@ -201,7 +201,7 @@ def test_branch_with_other_settings_is_refused(job):
 
 
 def test_promotion_keeps_new_columns_of_the_branch():
-    """Its first run adds one while the promotion holds the job."""
+    """The branch's first run adds a column while the promotion holds the job."""
     job = BranchedJob(with_column(False))
     job.feed(("ann", 1))
     job.run()
@@ -309,13 +309,13 @@ def test_next_run_finishes_a_promotion(job, place):
 
 
 def at(place, act):
-    """Do something the first time that a place is reached."""
+    """Call a function the first time that a place is reached."""
     pending = [act]
     return faults.observed(lambda reached: pending.pop()() if reached == place and pending else None)
 
 
 def take_over(job):
-    """Take the branch from the process that holds it, as when that has slept for longer than its lease."""
+    """Take the branch from the process that holds it, as if that process had slept for longer than its lease."""
     with open_job(job.config.on_branch("other"), "another run", force=True):
         pass
 

@@ -1,4 +1,4 @@
-"""What a checkpoint takes over from its parent, and from the target of a restore (in memory)."""
+"""The parts that a checkpoint inherits from its parent, and from the target of a restore (in memory)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EVENING = {**MORNING, "watermark": 17, "interval_start": 10, "interval_end": 20,
 
 @pytest.fixture
 def job(memory_job):
-    """Two micro-batches with all that describes the state."""
+    """Two micro-batches with every field that describes the state."""
     with memory_job.open() as opened:
         opened.commit(Kind.BATCH, **MORNING)
         opened.commit(Kind.BATCH, **EVENING)

@@ -1,4 +1,4 @@
-"""Publishing a checkpoint to its sinks: once, whatever happens (in memory)."""
+"""Publishing a checkpoint to its sinks: exactly once, also after crashes (in memory)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def job(memory_job):
 
 @pytest.fixture
 def unpublished(job):
-    """Its second checkpoint is committed, and not published."""
+    """A job whose second checkpoint is committed but not published."""
     with killed_at(job.disk, "commit.after"), job.open() as opened:
         commit_batch(opened, "bob")
     return job
@@ -115,7 +115,7 @@ def test_merge_without_effect_is_recorded(job):
 
 
 def test_overtaken_run_never_lowers_the_record(job):
-    """A run sleeps between its write to a sink and the look at what that recorded; meanwhile another one publishes more."""
+    """A run sleeps between its write to a sink and reading the recorded checkpoint; meanwhile another run publishes more."""
     path, acts = f"lake/{BOARD}", []
 
     def overtake_after_the_write(step, of):
@@ -176,7 +176,7 @@ def test_checkpoint_that_never_reached_a_sink_is_refused(unpublished):
 
 
 class LargeMerge:
-    """Merges through Spark: as much of it as publishing sees."""
+    """Merges through Spark: the part that publishing sees."""
 
     def __init__(self):
         self.calls = []
@@ -220,7 +220,7 @@ def test_next_run_publishes_after_sink_error(job):
 
 
 def overtaken(job, act):
-    """Something happens between the look at a sink and its commit."""
+    """Let another process act between the look at a sink and its commit."""
 
     def overtake(step, path):
         if (step, path) == ("commit", f"lake/{REMINDERS}"):

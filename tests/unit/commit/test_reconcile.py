@@ -1,4 +1,4 @@
-"""Reconciliation: a job and its sinks are brought together after one of them was lost or brought back (in memory).
+"""Reconciliation: a job and its sinks are made consistent after one of them was lost or restored from a copy (in memory).
 
 log of the job    0 -- 1 ann -- 2 bob -- 3 cyd
 """
@@ -41,7 +41,7 @@ class Backup:
         self.tables = {path: list(versions) for path, versions in job.disk.tables.items()}
 
     def bring_back(self, *folders):
-        """Replace what is below the folders."""
+        """Replace the content of the folders by the copy."""
         tables = {path: list(versions) for path, versions in self.tables.items()}
         for now, before in ((self.disk.files, self.files), (self.disk.tables, tables)):
             for path in [path for path in now if path.startswith(folders)]:
@@ -87,7 +87,7 @@ def job(memory_job):
 
 @pytest.fixture
 def old_folder(job):
-    """The job's folder is as it was at checkpoint 1, and the sinks are at 3."""
+    """A job whose folder is as it was at checkpoint 1, with sinks at 3."""
     backup = Backup(job)
     job.run("bob", "cyd")
     backup.bring_back(STATE)
@@ -96,7 +96,7 @@ def old_folder(job):
 
 @pytest.fixture
 def old_sink(job):
-    """One sink is as it was at checkpoint 1, and the job with the other one at 3."""
+    """A job with one sink as it was at checkpoint 1; the job and the other sink are at 3."""
     backup = Backup(job)
     job.run("bob", "cyd")
     backup.bring_back(f"lake/{BOARD}")
@@ -129,7 +129,7 @@ def test_job_that_never_ran_is_named(memory_job):
 
 
 def test_comparison_allows_for_a_run_meanwhile(job, monkeypatch):
-    """The log was read before a run committed and published; it is read again."""
+    """The log was read before a run committed and published, so it is read again."""
     looks = []
 
     def run_meanwhile(*arguments):
@@ -248,7 +248,7 @@ def test_missing_sink_is_filled_from_the_start(job):
 
 
 def test_target_is_on_the_job_line(job):
-    """0 - 1 ann - 2 bob - 3 (to 1) - 4 cyd: a sink that is as it was at 2 goes back to 1, not to 2."""
+    """0 - 1 ann - 2 bob - 3 (to 1) - 4 cyd: a sink restored to 2 returns to 1, not to 2."""
     job.run("bob")
     backup = Backup(job)
     restore(job.config, 1, "bob is wrong", "somebody")
@@ -261,7 +261,7 @@ def test_target_is_on_the_job_line(job):
 
 
 def test_checkpoints_without_output_are_kept(job):
-    """The board got nothing after 3, a restore to 1: only its own content goes back, and 4 stays."""
+    """The board got no rows after 3, a restore to 1: only its content is restored, and 4 stays."""
     job.run("bob")
     backup = Backup(job)
     restore(job.config, 1, "", "somebody")
@@ -304,7 +304,7 @@ def test_reconcile_goes_further_back_for_stuck_sink(job):
 
 
 def test_checkpoint_with_erased_rows_is_no_target(job):
-    """0 - 1 ann - 2 bob - 3 (erasure of what 1 and 2 have): a sink that is as it was at 1 brings no erased rows back."""
+    """0 - 1 ann - 2 bob - 3 (erasure of rows of 1 and 2): a sink restored to 1 brings no erased rows back."""
     backup = Backup(job)
     job.run("bob")
     with job.open() as opened:
@@ -319,7 +319,7 @@ def test_checkpoint_with_erased_rows_is_no_target(job):
 
 
 def test_older_state_files_limit_the_target(old_sink):
-    """Version 1 of a state table is gone: the job cannot go back to checkpoint 1, and goes further."""
+    """Version 1 of a state table is gone: the job cannot return to checkpoint 1, and returns to an earlier one."""
     job = old_sink
     version = table_store(f"{job.config.job_folder}/{TIMERS}").at(1)
     for file in version.files():
@@ -347,7 +347,7 @@ def test_refusing_disk_is_a_storage_error(old_sink, step):
 
 
 def test_older_folder_after_a_reconciliation_is_repaired(old_folder):
-    """Sinks of a later incarnation, whose history has what the folder's one has published."""
+    """Sinks of a later incarnation, whose history contains the publications of the folder's incarnation."""
     job = old_folder
     backup = Backup(job)
     mend(job)
@@ -363,7 +363,7 @@ def test_older_folder_after_a_reconciliation_is_repaired(old_folder):
 
 
 def test_newer_folder_after_a_reconciliation_is_found(job):
-    """Both folders have a checkpoint 4; incarnations tell them apart."""
+    """Both folders have a checkpoint 4; incarnations distinguish them."""
     old = Backup(job)
     job.run("bob", "cyd")
     new = Backup(job)
@@ -380,7 +380,7 @@ def test_newer_folder_after_a_reconciliation_is_found(job):
 
 @pytest.mark.parametrize("more", [1, 5])
 def test_sink_of_the_line_left_behind_is_found(job, more):
-    """A copy of a sink from the line that was given up, with an id below or above the job's."""
+    """A copy of a sink from the abandoned line, with an id below or above the job's."""
     old = Backup(job)
     job.run(*["bob"] * more)
     new = Backup(job)
@@ -467,7 +467,7 @@ def test_running_job_is_not_reconciled(old_folder):
 @pytest.mark.parametrize("savepoints", [0, 3])
 @pytest.mark.parametrize("place", ["commit.after", f"commit lake/{BOARD}"])
 def test_run_of_the_lost_line_cannot_publish(job, place, savepoints):
-    """A run has committed, and sleeps before it publishes. Its id is that of the reconciliation, or above it."""
+    """A run has committed, and is suspended before it publishes. Its id equals the id of the reconciliation, or is larger."""
     backup, reconciled = Backup(job), []
 
     def arrive(reached):

@@ -105,7 +105,7 @@ def test_commits_of_sinks_name_the_incarnation(config):
 
 
 def test_sink_without_its_first_versions_limits_the_target(config):
-    """The sink's log begins behind what checkpoint 1 published: there is no way back to it."""
+    """The sink's log begins after the publication of checkpoint 1, so the sink cannot return to it."""
     run(config, "bob", "cyd")
     sink = DeltaTable(config.sinks[SINK].path)
     sink.create_checkpoint()

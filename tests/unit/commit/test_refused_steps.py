@@ -1,4 +1,4 @@
-"""A disk that refuses any step of any command: the error is one that storage answers for, and nothing is lost (in memory)."""
+"""A disk refuses any step of any command: the error is a storage error, and no data is lost (in memory)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["contents"]
 
 @contextmanager
 def refusing(disk, step, path, visit, *, until_repaired):
-    """Refuse a step on a path at its n-th visit; and all that follows, with `until_repaired`."""
+    """Refuse a step on a path at its n-th visit; with `until_repaired`, refuse all later steps too."""
     visits = Counter()
 
     def fault(name, where):
@@ -32,7 +32,7 @@ def refusing(disk, step, path, visit, *, until_repaired):
 
 
 def steps_of(disk, act):
-    """Return each step that an action takes, and at which visit."""
+    """Return each step of an action, with the number of its visit."""
     visits = Counter()
 
     def note(name, where):

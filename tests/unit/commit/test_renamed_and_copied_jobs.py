@@ -1,4 +1,4 @@
-"""What docs/changing-jobs.md says of renaming and copying a job, done step by step on local disks."""
+"""The instructions of docs/changing-jobs.md for renaming and copying a job, followed step by step on local disks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another number of key groups: the state is that of a job which had it from its first run (in memory)."""
+"""Another number of key groups: the state equals that of a job with this number from its first run (in memory)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A restore looks for the files of its target before it commits (in memory, and with a Delta log)."""
+"""A restore checks the files of its target before it commits (in memory, and with a Delta log)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def table_versions(config):
 
 
 def refusal(config, target):
-    """What a restore that is refused says; it must leave tables and sinks alone, and the next run goes on."""
+    """Return the message of a refused restore, which must not change tables and sinks; the next run continues."""
     before = (len(checkpoints(config)), in_sink(config), table_versions(config))
     with pytest.raises(StorageError) as refused:
         restore(config, target, "why not", "somebody")

@@ -78,7 +78,7 @@ def test_later_incarnations_are_known(by, known):
 
 
 def test_merges_through_spark_take_the_incarnation_before():
-    """Spark's commits say none: the first one is followed by one that does."""
+    """Spark's commits record no incarnation: the first commit is followed by one that does."""
     table = Table([(1, ()), (1, (B,)), (2, ())])
     assert history(table, log(1, 2)).versions(log(1, 2)) == {0: 0}
     lineage = log(1, 2, incarnation=B)

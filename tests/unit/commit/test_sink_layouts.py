@@ -1,4 +1,4 @@
-"""Tables of sinks in partitions, and small files of them rewritten (deltalake, no JVM)."""
+"""Partitioned tables of sinks, and small files rewritten (deltalake, no JVM)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that load no user code: what they need to know of the sinks is stored with the checkpoint."""
+"""Commands that load no user code: the necessary facts about the sinks are stored with the checkpoint."""
 
 from __future__ import annotations
 

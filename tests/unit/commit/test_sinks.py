@@ -1,6 +1,6 @@
-"""Sinks that are published, and sinks and job folders that do not belong together (deltalake, no JVM).
+"""Publishing to sinks, and mismatched sinks and job folders (deltalake, no JVM).
 
-A job commits micro-batches of its own making: rows for the sinks, and no state.
+A job commits its own micro-batches: rows for the sinks, and no state.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Job:
         return Path(self.config.sinks[name].path)
 
     def run(self, *batches):
-        """Commit micro-batches in one opening; one is (sink, row kind, row) or nothing."""
+        """Commit micro-batches in one opening; a micro-batch is (sink, row kind, row) or empty."""
         with open_job(self.config, "run", create=True) as job:
             for batch in batches:
                 checkpoint = job.commit(Kind.BATCH, outputs=self.stage(*batch) if batch else {})
@@ -98,7 +98,7 @@ def job(tmp_path):
 
 @pytest.fixture
 def earlier_release(monkeypatch):
-    """A release that does not record what a MERGE without effect has published."""
+    """A release that does not record publications of a MERGE without effect."""
     with monkeypatch.context() as patched:
         patched.setattr(DeltaTableSink, "record", lambda *_: None)
         yield patched
@@ -347,7 +347,7 @@ def test_killed_restore_to_old_sink_publishes_later(old_sink, monkeypatch):
 
 @pytest.fixture
 def stuck(job, monkeypatch):
-    """The job after a restore that was killed before the sinks followed; then somebody has vacuumed a sink."""
+    """The job after a restore that was killed before the sinks followed; then a user vacuumed a sink."""
     job.run(put(APPLES))
     job.run(delete(APPLES))
 

@@ -1,4 +1,4 @@
-"""States whose types change: what the driver accepts, refuses and migrates before any task runs (deltalake, no JVM)."""
+"""State type changes: which ones the driver accepts, refuses and migrates before any task runs (deltalake, no JVM)."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Job:
         self.names = itertools.count()
 
     def run(self, code, *rows, forced=False):
-        """What a run does to start, and one micro-batch that stores `rows`: (state, key, JSON)."""
+        """Start as a run does, and commit one micro-batch that stores `rows`: (state, key, JSON)."""
         with open_job(self.config, "run", create=True, force=forced) as job:
             settle_schemas(job, code)
             if rows:
@@ -111,7 +111,7 @@ class Job:
             return job.last
 
     def commit(self, job, rows):
-        """Rows are (state, key, JSON), and, of lists and maps, namespace and user key."""
+        """Commit rows of (state, key, JSON), with namespace and user key for lists and maps."""
         schema = STATE_TABLES[KEYED_STATE].schema
         filled = [
             {
@@ -137,7 +137,7 @@ class Job:
         )
 
     def stored(self, state):
-        """Its values as tables have them."""
+        """Return the state's values as tables store them."""
         last = CheckpointLog(self.config.job_folder).last
         live = state_views(self.config.job_folder, last.versions)(KEYED_STATE).live().to_pylist()
         return {row["key"]: msgspec.json.decode(row["value"]) for row in live if row["state"] == state}
@@ -365,7 +365,7 @@ class Sum(AggregateFunction[int, Leg, int]):
 
 
 class SumOfGated(Sum, AggregateFunction[int, LegWithGate, int]):
-    """The same with another accumulator."""
+    """The same function with another accumulator."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What checkpoints remember for TTL."""
+"""The TTL information in checkpoints."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""TTL against a model in plain Python: kinds of state, update types, visibilities, clocks, cleanup, lives of their own, gaps.
+"""TTL against a model in plain Python: kinds of state, update types, visibilities, clocks, cleanup, individual TTLs, gaps.
 
-The job is cut into micro-batches, runs on as many tasks as is drawn, is restored from rows, compacted and paused in between.
+The job is split into micro-batches, runs on a drawn number of tasks, and is restored from rows, compacted and paused in between.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Plain(KeyedProcessFunction[Op, Seen]):
 
 
 class Answer:
-    """What a plain function is given, to be awaited by the code that both share."""
+    """The answer of a call in a plain function, wrapped so that shared code can await it."""
 
     def __init__(self, value):
         self.value = value
@@ -173,7 +173,7 @@ class Entry:
 
 
 class Model:
-    """What user code must see. An entry is named by state, key, namespace and user key."""
+    """The expected view of user code. An entry is named by state, key, namespace and user key."""
 
     def __init__(self, ttl):
         self.ttl = ttl
@@ -189,14 +189,14 @@ class Model:
         return watermark if self.ttl.expires_by_watermark else now
 
     def is_dead(self, entry, clock):
-        """By counting milliseconds, one by one."""
+        """Decide by counting milliseconds, one by one."""
         if self.ttl.update is UpdateType.DISABLED:
             return False
         lived = sum(not any(at in gap for gap in self.gaps) for at in range(entry.stamp, max(clock, entry.stamp)))
         return clock >= entry.stamp and lived >= (entry.own or self.ttl.milliseconds)
 
     def pause(self, start, end, watermark):
-        """The job was paused. No time counts then, but what the clock of the entries had run through before has counted."""
+        """The job was paused. Time does not count during a pause, except what the entries' clock had already passed before it."""
         before = set(self.alive(self.clock(watermark, start)))
         if self.ttl.on_gap is OnGap.PROLONG:
             has_run = watermark if self.ttl.expires_by_watermark else start
@@ -292,7 +292,7 @@ class Job:
         self.declared = {f"op.{name}": ttl for name in states(ttl)}
 
     def take(self, steps, now, parallelism=1, *, forget=False):
-        """One micro-batch of (op, timestamp) and watermarks; what its records saw, in order."""
+        """Run one micro-batch of (op, timestamp) and watermarks; return the values that its records saw, in order."""
         self.checkpoint += 1
         self.history = self.history.advanced(
             self.declared, paused_since=self.committed, watermark_of=lambda _: self.watermark, processing_time=now
@@ -362,7 +362,7 @@ class Job:
         self.backends = {}
 
     def stored(self):
-        """All entries of keyed state that the backends have, with stamp and own life."""
+        """Return all entries of keyed state in the backends, with stamp and own TTL."""
         found = {}
         for backend in self.backends.values():
             for entry, value in backend.items():
@@ -526,7 +526,7 @@ def check(ttl, drawn, ahead, new_backend, style):
 
 
 def look(ttl, model, job, now):
-    """Nothing alive was removed; and what cleanup promises to have removed is gone."""
+    """Check that no live entry was removed, and that the promised cleanup happened."""
     clock = model.clock(NEVER if job.watermark is None else job.watermark, now)
     alive = {name: (entry.stamp, entry.own) for name, entry in model.alive(clock).items()}
     live = LiveTtl.of(ttl, job.history.gaps)
@@ -547,7 +547,7 @@ def look(ttl, model, job, now):
 
 
 def shape(entries):
-    """Entries without the names of list elements, which only the engine knows."""
+    """Return the entries without the names of list elements, which only the engine knows."""
     for (state, key, namespace, user_key), ages in entries.items():
         yield state, key.strip('"'), namespace, "" if state == "elements" else user_key.strip('"'), ages
 

@@ -28,7 +28,7 @@ def config(new_job):
 
 @pytest.fixture
 def stray(config):
-    """Files that no checkpoint names: state of an attempt that never committed, and what it left between its stages."""
+    """Files that no checkpoint names: state of an attempt that never committed, and its files between stages."""
     places = [(f"{config.job_folder}/{folder}", "0.parquet") for folder in (KEYED_STATE, "transit/a1", "outputs/lines")]
     for folder, name in places:
         stage(folder, name, ROWS, config.storage_options)
@@ -47,7 +47,7 @@ def exists(config, uri):
 
 
 def data_files(uris):
-    """Those that are no entries of logs."""
+    """Return the files that are not log entries."""
     return {uri for uri in uris if LOG not in uri}
 
 
@@ -84,7 +84,7 @@ def compacted(job):
 
 
 def removed(job, folder):
-    """The files in a folder of the job that a vacuum deletes; a dry run must say the same."""
+    """Return the files of the job's folder that a vacuum deletes; a dry run must list the same files."""
     planned, files = vacuum(job.config, "look"), job.files(folder)
     deleted = vacuum(job.config, "remove", dry_run=False)
     assert {*deleted} >= {*planned}

@@ -1,4 +1,4 @@
-"""A vacuum that is suspended, killed or overtaken deletes only what a committed intent names (in memory).
+"""A vacuum that is suspended, killed or overtaken deletes only files that a committed intent names (in memory).
 
 vacuum    claim --- list --- commit of the intent ---------------- delete
 asleep                    ^ "vacuum.listed"        ^ "vacuum.committed"
@@ -80,7 +80,7 @@ def files(config, folder=""):
 
 
 def state_files(config, uris):
-    """The paths below the job's folder of those that are data files of keyed state."""
+    """Return the paths of data files of keyed state below the job's folder."""
     paths = {uri.removeprefix(f"{config.job_folder}/") for uri in uris}
     return {path for path in paths if path.startswith(f"{KEYED_STATE}/") and LOG not in path}
 

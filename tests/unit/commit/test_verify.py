@@ -1,4 +1,4 @@
-"""Checks of what a job has committed (in memory). `test_sinks` has those of sinks that were copied."""
+"""Checks of a job's committed data (in memory). `test_sinks` has the checks of copied sinks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A home folder with one job and one cluster, which tests bend out of shape."""
+"""A home folder with one job and one cluster, which tests make invalid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of any content in the place of job and profile: each loads, or is refused with its name, the line and the way out."""
+"""Job files and profiles with any content: each loads, or is refused with its name, the line and advice."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def dumped(tree):
 
 @st.composite
 def changed_texts(draw, texts):
-    """A valid file with lines doubled, dropped and moved, and pieces of YAML, or bytes, put in anywhere."""
+    """Draw a valid file with lines doubled, dropped and moved, and pieces of YAML or bytes inserted anywhere."""
     lines = draw(st.sampled_from(texts)).splitlines(keepends=True)
     for _ in range(draw(st.integers(0, 2))):
         line = lines.pop(draw(st.integers(0, len(lines) - 1)))
@@ -195,7 +195,7 @@ def put(project, place, content):
 
 
 def loaded(load, file):
-    """What a file is loaded as; None where it is refused, with its name and a line."""
+    """Return the loaded config; None if the file is refused with its name and a line."""
     try:
         return load()
     except ConfigError as error:
@@ -236,7 +236,7 @@ def test_check_ends_with_a_documented_code(project, content):
 
 
 def plain(value):
-    """A loaded value as a file has it."""
+    """Return a loaded value in the form of a file."""
     if isinstance(value, msgspec.Struct):
         fields = msgspec.structs.fields(value)
         return {field.encode_name: plain(getattr(value, field.name)) for field in fields}

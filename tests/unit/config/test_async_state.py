@@ -54,7 +54,7 @@ KEYS = {field.encode_name: field.name for field in msgspec.structs.fields(AsyncS
 
 
 def as_text(value) -> str:
-    """A default as files have it."""
+    """Return a default in the form of a file."""
     if isinstance(value, timedelta):
         return format_duration(value)
     return str(value.value if isinstance(value, Enum) else value).lower()

@@ -1,4 +1,4 @@
-"""What is refused, and that the message names file, line, key and the way out."""
+"""Refused files: the message names file, line, key and advice."""
 
 from __future__ import annotations
 

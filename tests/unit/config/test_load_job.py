@@ -1,4 +1,4 @@
-"""What a job file becomes: defaults, paths, durations, references to the environment."""
+"""The configuration loaded from a job file: defaults, paths, durations, references to the environment."""
 
 from __future__ import annotations
 

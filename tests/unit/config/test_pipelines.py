@@ -1,4 +1,4 @@
-"""Finding a job's pipeline, and whether the job binds what it needs."""
+"""Finding a job's pipeline, and checking that the job binds its sources, sinks and services."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Places of sinks, sources and state: however they are spelt, no two of them may be one."""
+"""Places of sinks, sources and state: no two may be the same place, however they are spelt."""
 
 from __future__ import annotations
 

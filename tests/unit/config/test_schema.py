@@ -14,7 +14,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 class _Text(yaml.SafeLoader):
-    """YAML as JSON has it: dates stay text."""
+    """YAML with the types of JSON: dates stay text."""
 
 
 _Text.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: loader.construct_scalar(node))

@@ -1,4 +1,4 @@
-"""Limits of services, and what an async operator may be told."""
+"""Limits of services, and the options of an async operator."""
 
 from __future__ import annotations
 

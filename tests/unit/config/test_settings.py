@@ -1,4 +1,4 @@
-"""Values that a branch has instead of those of its job's file."""
+"""Values of a branch that replace values of its job's file."""
 
 from __future__ import annotations
 

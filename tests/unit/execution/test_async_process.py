@@ -1,6 +1,6 @@
-"""Asynchronous state of a keyed process, a step at a time: what is read, when, and what timers and errors see of it.
+"""Asynchronous state of a keyed process, one step at a time: the reads, their order, and the view of timers and errors.
 
-Records read through a harness that answers nothing by itself, so `step` shows what would otherwise depend on chance.
+Records read through a harness that answers only on `step`, so the order does not depend on chance.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Line(Struct, frozen=True):
 
 
 class Scripted(KeyedProcessFunction[Event, Line]):
-    """Does what the events say: each names a function of the test, which gets the state calls and the context."""
+    """Runs the scripted events: each event names a function of the test, which gets the state calls and the context."""
 
     seen = ValueState("seen", int)
     other = ValueState("other", int)
@@ -69,7 +69,7 @@ async def remind(f, event, ctx):
 
 @pytest.fixture
 def harness():
-    """One that moves by hand."""
+    """Return a harness that is stepped by hand."""
     made = []
 
     def make(options=None, *, function=None, automatic=False, **codes):
@@ -191,7 +191,7 @@ def test_clearing_an_unread_value_stores_nothing(harness):
 
 
 def test_unawaited_chain_finishes_before_keys_next_record(harness):
-    """What is chained and not awaited is done before the next record of the key."""
+    """A chained callback that is not awaited finishes before the next record of the key."""
 
     async def forget(f, event, ctx):
         f.seen.value().then_compose(lambda seen: f.seen.update((seen or 0) + 10)).then_accept(
@@ -332,7 +332,7 @@ async def fail_in_a_chain(f, event, ctx):
 @pytest.mark.parametrize("code", [fail, fail_in_a_callback, fail_in_a_chain])
 @pytest.mark.parametrize("automatic", [True, False])
 def test_error_names_its_record_among_others(harness, code, automatic):
-    """An error names the record, whatever else is in flight."""
+    """An error names its record while other records are in flight."""
     h = harness(automatic=automatic, code=code)
     h.process(Event("b"), 1)
     with pytest.raises(UserFunctionError) as raised:
@@ -370,7 +370,7 @@ def test_foreign_records_future_may_not_be_awaited(harness):
 
 
 class Lost(HashMapBackend):
-    """Its values cannot be read."""
+    """A backend whose values cannot be read."""
 
     answers_at_once = False
 

@@ -1,4 +1,4 @@
-"""Promise 1, asynchronously: whatever the order in which state is answered, each key sees what a plain loop shows it."""
+"""Promise 1, asynchronously: in whatever order state is answered, each key sees the values of a plain loop."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ GROUPS = 16
 
 
 class Deferred(HashMapBackend):
-    """One whose answers have to be waited for."""
+    """A backend whose answers have to be awaited."""
 
     answers_at_once = False
 
 
 class Slow(Deferred):
-    """One that lets threads read only while the task waits for them, one batch at a time."""
+    """A backend that lets threads read only while the task waits for them, one batch at a time."""
 
     def __init__(self):
         super().__init__()
@@ -75,7 +75,7 @@ class Patient(ThreadedStateExecutor):
 
 @dataclass
 class Outcome:
-    """All that must not depend on how the programs were run."""
+    """Everything that must not depend on the way of running the programs."""
 
     sent: list = field(default_factory=list)
     sides: list = field(default_factory=list)
@@ -84,7 +84,7 @@ class Outcome:
 
 
 def by_hand(events, function=Programs):
-    """What a plain loop makes of the events."""
+    """Return the results of a plain loop over the events."""
     end = End()
     stage = Stage(function(), end)
     for event in events:
@@ -144,7 +144,7 @@ class Job:
         self.sides = []
 
     def run(self, events):
-        """All events, with a checkpoint at each cut."""
+        """Run all events, with a checkpoint at each cut."""
         places = [0, *sorted(min(cut, len(events)) for cut in self.setting.cuts), len(events)]
         for (start, end), tasks in zip(
             itertools.pairwise(places), itertools.cycle(self.setting.parallelism), strict=False
@@ -156,7 +156,7 @@ class Job:
         return Outcome(sent, sides, values, timers)
 
     def take(self, events, tasks):
-        """The events between two checkpoints."""
+        """Run the events between two checkpoints."""
         before = self.watermark
         elements, watermarks = [], []
         for event in events:
@@ -172,7 +172,7 @@ class Job:
             self.run_task(key_group_range(task, GROUPS, tasks), elements, watermarks, before, rules)
 
     def run_task(self, groups, elements, watermarks, before, rules):
-        """What one task does: its keys, over its part of the state."""
+        """Run one task: its keys, over its part of the state."""
         backend = self.new_backend()
         backend.write_batch((entry, value) for entry, value in self.entries.items() if group_of(entry) in groups)
         process = KeyedProcess(
@@ -255,7 +255,7 @@ def test_any_answer_order_equals_plain_loop(events, setting, function):
 
 @given(events=event_lists(ways=PATIENT_WAYS, least_calls=1), setting=state_ordered, function=functions)
 def test_state_ordered_programs_equal_plain_loop(events, setting, function):
-    """Programs in state order that begin with a state access give what a plain loop gives."""
+    """Programs in state order that begin with a state access equal a plain loop."""
     assert Job(setting, function=function).run(events) == by_hand(events, function)
 
 

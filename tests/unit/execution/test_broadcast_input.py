@@ -1,4 +1,4 @@
-"""Broadcast records among several tasks: all take in the same ones, and one task stores what comes of them."""
+"""Broadcast records in several tasks: all tasks process the same records, and one task stores the result."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Line(Struct, frozen=True):
 
 
 class Rules(KeyedBroadcastFunction[Order, Rule, Line]):
-    """Tells the newest rule, behind a declared block."""
+    """Emits the newest rule in a declared block."""
 
     newest = BroadcastState("newest", str, int)
     seen = ValueState("seen", int)
@@ -52,7 +52,7 @@ class Rules(KeyedBroadcastFunction[Order, Rule, Line]):
 
 
 class Deferred(HashMapBackend):
-    """One whose answers have to be waited for."""
+    """A backend whose answers have to be awaited."""
 
     answers_at_once = False
 

@@ -1,4 +1,4 @@
-"""A task caches few entries that equal the backend's, within a chunk of records and between chunks."""
+"""A task keeps only a few cached entries, within a chunk of records and between chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results do not depend on how state is read: small functions run on a backend that answers at once, and on one that does not."""
+"""Results do not depend on how state is read: small functions run on a backend that answers at once, and on a slow backend."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Late(HashMapBackend):
 
 
 class Scripted(KeyedProcessFunction[In, Out]):
-    """Its code is given: a coroutine function of the function, what it tells with, and the record."""
+    """Runs given code: a coroutine function of the function, its output callback, and the record."""
 
     a, b, c = (ValueState(name, int) for name in "abc")
 
@@ -46,7 +46,7 @@ class Scripted(KeyedProcessFunction[In, Out]):
 
 
 def at_hand_and_late(function):
-    """What is told of one record in each case; it must be the same."""
+    """Return the output of one record in each case; both must be equal."""
     told = [run(function, new_backend, [In("k")]) for new_backend in (HashMapBackend, Late)]
     assert told[0] == told[1]
     return told[0]

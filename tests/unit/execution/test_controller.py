@@ -1,6 +1,6 @@
-"""The controller alone, a step at a time, with requests to nobody in particular.
+"""The controller alone, one step at a time, with requests to a fake executor.
 
-A machine's record is called by its key and a number, as in `a1`; its code reads, which the next `step` answers.
+A machine's record is named by its key and a number, as in `a1`; its code makes reads, which the next `step` answers.
 """
 
 from __future__ import annotations
@@ -42,43 +42,43 @@ class Machine:
         self.controller = AsyncExecutionController(self, self.executor, AsyncStateOptions(**options))
 
     def take(self, name, code=None, **due):
-        """Take in a record; by default it reads once."""
+        """Process a record; by default it reads once."""
         record = Record(self, name, code or reads(1), **due)
         self.controller.process(record)
         return record
 
     def run(self, name, code):
-        """Take in a record and run to quiescence."""
+        """Process a record and run to quiescence."""
         self.take(name, code)
         self.controller.drain()
 
     def timer(self, name, code=None):
-        """A record that is taken in when another says so."""
+        """Create a record that another record starts."""
         return Record(self, name, code or reads(1))
 
     def watermark(self, name):
-        """End an epoch; the log tells when the watermark goes out."""
+        """End an epoch; the log shows when the watermark is emitted."""
         self.controller.on_non_record(lambda _: None, lambda: self.log.append(name))
 
     def read(self, action="x"):
-        """A request of the code that runs."""
+        """Make a request of the running code."""
         context = self.controller.context
         future = StateFuture.pending(self.controller)
         self.controller.request(context, action, future.complete)
         return future
 
     def tell(self, what):
-        """Log what the record that runs has done."""
+        """Log an act of the running record."""
         self.log.append(f"{self.controller.context.record} {what}")
 
     def step(self):
-        """Answer one batch of requests and run what it made ready."""
+        """Answer one batch of requests and run the code that became ready."""
         self.controller.batches.fire()
         self.executor.finish()
         self.controller.poll()
 
     def told(self):
-        """The log since the last call."""
+        """Return the log since the last call."""
         log, self.log = self.log, []
         return log
 
@@ -278,7 +278,7 @@ def test_awaiting_and_chaining_can_be_mixed(machine):
 
 
 def test_code_resumes_as_its_own_record(machine):
-    """After each wait, code runs as its own record again."""
+    """After each wait, code resumes as its own record."""
 
     async def code(m):
         for action in ("x", "y"):
@@ -439,7 +439,7 @@ def test_watermark_follows_all_records_before_it(machine):
 
 
 def test_records_may_overtake_an_earlier_watermark(machine):
-    """Records behind a watermark overtake it, and the records before it."""
+    """Records behind a watermark overtake it, and records before it."""
     machine.take("a1")
     machine.watermark("w1")
     machine.take("b1", reads(0))
@@ -573,7 +573,7 @@ def test_state_ordered_accesses_follow_the_first_ones(new):
 
 
 def test_state_ordered_waiting_record_may_make_more_requests(new):
-    """In state order, a record that waits for its key may go on and make more requests."""
+    """In state order, a record that waits for its key may continue and make more requests."""
     machine = new(order_with_same_key=STATE_ORDERED)
 
     async def both(m):
@@ -597,7 +597,7 @@ def test_state_ordered_due_work_precedes_first_access(new):
 
 
 def test_state_ordered_code_stays_its_own_records(new):
-    """In state order, code is its own record's, also while due work runs."""
+    """In state order, code belongs to its own record, also while due work runs."""
     machine = new(order_with_same_key=STATE_ORDERED)
 
     async def code(m):
@@ -712,7 +712,7 @@ async def raises_in_the_end(_):
 
 @pytest.mark.parametrize("end", [awaits_in_the_end, raises_in_the_end])
 def test_unstoppable_code_reports_its_first_act(machine, end):
-    """An error about code that does not stop tells what the code did first."""
+    """An error about code that does not stop names the first act of the code."""
 
     async def sleeps(m):
         try:
@@ -747,7 +747,7 @@ def test_chaining_foreign_request_fails_the_record(machine):
 
 
 def test_present_answer_may_be_awaited_repeatedly(machine):
-    """Any record may await an answer that is there, also several times."""
+    """Any record may await a present answer, even several times."""
     asked = []
 
     async def asks(m):
@@ -799,7 +799,7 @@ def test_await_continues_after_all_callbacks(machine, at_hand):
 
 
 def test_record_waiting_for_foreign_work_is_reported(machine):
-    """An error tells of a record that waits for more than its requests."""
+    """An error names a record that waits for more than its requests."""
 
     async def waits_for_ever(m):
         await m.read()

@@ -8,14 +8,14 @@ from headrace.execution.epoch import EpochManager, EpochStatus
 
 
 class Epochs(EpochManager):
-    """Keeps a log of what ends them."""
+    """Logs how each epoch ends."""
 
     def __init__(self):
         super().__init__()
         self.log = []
 
     def end(self, name, trigger=None):
-        """Something other than a record has arrived; the epoch that it closes."""
+        """End the open epoch with an event other than a record; return it."""
         epoch = self.open
         self.on_non_record(trigger or (lambda _: self.log.append(f"{name} triggers")), lambda: self.log.append(name))
         return epoch

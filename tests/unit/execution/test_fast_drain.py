@@ -1,4 +1,4 @@
-"""A run that stops anywhere and is resumed, at any parallelism, comes to the same as one that does not."""
+"""A run that stops anywhere and is resumed, at any parallelism, gives the same results as an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SMALL = AsyncStateOptions(in_flight_records_limit=3, buffer_size=2)
 
 @dataclass
 class StoppingJob(Job):
-    """A job whose tasks stop when the next one of `stops` says so, and whose runs begin with what was held."""
+    """A job whose tasks stop at the positions in `stops`, and whose runs begin with the held records."""
 
     stops: list = field(default_factory=list)
     held: dict = field(default_factory=dict)
@@ -39,7 +39,7 @@ class StoppingJob(Job):
     cut: bytes | None = None
 
     def take(self, steps, parallelism=1):
-        """One micro-batch, over what was held before and `steps`."""
+        """Run one micro-batch over the held records and `steps`."""
         elements = [self.element(record_order(self.ordinal + n), step.at, step) for n, step in enumerate(steps)]
         before, self.cut = self.watermark_seen, None
         watermarks = [*self.repeated, *self._watermarks(steps)]
@@ -135,7 +135,7 @@ def test_stopping_and_resuming_changes_nothing(backends, count, steps, cuts, sto
 
 
 class Totals(KeyedProcessFunction[Step, Step]):
-    """Goes on in declared blocks."""
+    """Resumes in declared blocks."""
 
     total = ValueState("total", int)
     most = ValueState("most", int)
@@ -159,7 +159,7 @@ class Totals(KeyedProcessFunction[Step, Step]):
 
 
 class Both(KeyedCoProcessFunction[Step, OtherStep, Step]):
-    """Goes on in declared blocks that tell which type their record has."""
+    """Resumes in declared blocks that name the type of their record."""
 
     total = ValueState("total", int)
 
@@ -221,7 +221,7 @@ def new_rocksdb(tmp_path):
 
 @pytest.fixture
 def unread(monkeypatch):
-    """Tasks that read nothing ahead: the first access to a key's state waits, on RocksDB."""
+    """Tasks without read-ahead: the first access to a key's state waits, on RocksDB."""
     monkeypatch.setattr(KeyedProcess, "_prefetch", lambda *_: None)
 
 

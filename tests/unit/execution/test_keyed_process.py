@@ -1,4 +1,4 @@
-"""The keyed process operator, one record at a time. Times are milliseconds; a watermark stands before an ordinal."""
+"""The keyed process operator, one record at a time. Times are milliseconds; a watermark has the ordinal of the next record."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Alert(Struct, frozen=True):
 
 
 class Scripted(KeyedProcessFunction[Event, Line]):
-    """Does what the events say, each a method of the test."""
+    """Runs the scripted events, each a method of the test."""
 
     seen = ValueState("seen", int)
     lately = ValueState("lately", int, ttl=StateTtl(timedelta(milliseconds=10)))
@@ -61,7 +61,7 @@ class Harness:
         self.ordinal, self.watermark = 1, None  # no watermark stands before the first record of all
 
     def run(self, *items):
-        """Take in `(time, event)` and watermarks (plain numbers); the outputs, in the order of their keys."""
+        """Process `(time, event)` and watermarks (plain numbers); return the outputs in the order of their keys."""
         elements, watermarks = [], []
         for item in items:
             if isinstance(item, int):
@@ -131,7 +131,7 @@ def test_record_clock_is_last_watermark_before_it(harness):
 
 
 def test_late_records_are_counted_and_processed(harness):
-    """Records at or behind the watermark are counted as late, and processed."""
+    """Records at or behind the watermark are counted as late, and still processed."""
     h = harness(look=look)
     event = Event("a", "look")
     assert len(h.run((0, event), 10, (9, event), (10, event), (11, event))) == 4
@@ -164,7 +164,7 @@ def test_timer_waits_for_watermark_over_micro_batches(harness):
 
 
 def test_timer_time_differs_from_watermark_clock(harness):
-    """In a timer, the time is the timer's, and the clock is the watermark."""
+    """In a timer, the time is the timer's, and the clock shows the watermark."""
 
     async def timer(self, timestamp, ctx):
         assert (ctx.timestamp, ctx.watermark, ctx.key, ctx.row_kind) == (5, 8, "a", RowKind.INSERT)
@@ -199,7 +199,7 @@ def test_timers_for_past_times_fire_in_time_order(harness):
 
 
 def test_timer_may_set_an_earlier_timer(harness):
-    """A timer that is set by a timer, for an earlier time, follows at once."""
+    """A timer that a timer sets for an earlier time fires next."""
 
     async def timer(self, timestamp, ctx):
         if timestamp == 50:
@@ -219,7 +219,7 @@ def test_timer_may_set_an_earlier_timer(harness):
 
 
 def test_repeating_timer_keeps_its_outputs_apart(harness):
-    """A timer that sets itself again fires again, and its outputs keep apart."""
+    """A timer that sets itself again fires again, and its outputs are distinguishable."""
 
     async def timer(self, timestamp, ctx):
         left = await self.seen.value() or 0
@@ -358,7 +358,7 @@ def test_user_error_in_timer_names_the_timer(harness):
 
 @pytest.mark.parametrize("width", [0, 1])
 def test_long_record_is_cut_within_characters(harness, width):
-    """An error cuts a long record, even within a character."""
+    """An error cuts a long record by bytes, even within a character."""
 
     async def waits(self, event, ctx):
         await asyncio.sleep(0)
@@ -387,7 +387,7 @@ def test_function_with_wrong_parameters_is_user_error(harness):
 
 
 class Plain(KeyedProcessFunction[Event, Line]):
-    """State calls answer with the value itself."""
+    """A function whose state calls return the value itself."""
 
     seen = ValueState("seen", int)
 

@@ -1,4 +1,4 @@
-"""A run that has to stop holds records that wait for a list or an accumulator, and finishes those that wait for less."""
+"""A stopping run holds records that wait for a list or an accumulator, and finishes records that wait for single entries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.support.steps import Step
 
 
 class Collects(KeyedProcessFunction[Step, Step]):
-    """Adds to a list, and goes on in blocks when it, and a sum, were read."""
+    """Adds to a list, and resumes in blocks after reading the list and a sum."""
 
     steps = ListState("steps", int)
     total = ReducingState("total", int, lambda one, other: one + other)
@@ -58,7 +58,7 @@ class Anew(Collects):
 
 @pytest.fixture
 def task_over(tmp_path, monkeypatch):
-    """Tasks that read nothing ahead, over a RocksDB of this name, which never reads inline."""
+    """Return tasks without read-ahead over a RocksDB of this name, which never reads inline."""
     monkeypatch.setattr(KeyedProcess, "_prefetch", lambda *_: None)
     opened = {}
 
@@ -80,7 +80,7 @@ def task_over(tmp_path, monkeypatch):
 
 
 def test_list_and_sum_waiters_resume_next_run(task_over):
-    """A record that waits for a list or a sum goes on in the next run."""
+    """A record that waits for a list or a sum resumes in the next run."""
     whole, straight = task_over("straight", Collects())
     straight.run([ELEMENTS], [])
     keep(whole, straight)
@@ -113,7 +113,7 @@ def test_entry_and_namespace_waiters_are_finished(task_over):
 
 
 def test_list_changed_to_map_cannot_resume(task_over):
-    """A state that became a map cannot go on where a list was read."""
+    """A record that was reading a list cannot resume after the state became a map."""
     _, task = task_over("collecting", Collects())
     held = task.run([ELEMENTS], [], stop=lambda: True).requests
     _, task = task_over("collecting", Anew())

@@ -1,4 +1,4 @@
-"""Order keys: byte strings that sort as things happen in a plain loop."""
+"""Order keys: byte strings that sort like the events of a plain loop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_effects_sort_with_their_record(one, other, path, other_path):
 
 @given(ordinal=ordinals, path=paths, stage=st.integers(0, 5), time=times, key=keys)
 def test_timer_sorts_between_records_around_its_watermark(ordinal, path, stage, time, key):
-    """A timer comes after all that precedes its watermark, and before all that follows."""
+    """A timer sorts after all events before its watermark, and before all events after it."""
     watermark = record_order(ordinal)
     timer = timer_order(watermark, time, key, stage)
     assert nested(record_order(ordinal - 1), path) < timer < nested(watermark, path)
@@ -40,7 +40,7 @@ fired = st.tuples(st.integers(0, 3), times, keys)
 
 @given(ordinal=ordinals, one=fired, other=fired, path=paths, other_path=paths)
 def test_watermark_timers_sort_by_stage_time_key(ordinal, one, other, path, other_path):
-    """This holds whatever the timers cause."""
+    """The order holds for all outputs of the timers."""
 
     def place(timer, path):
         stage, time, key = timer

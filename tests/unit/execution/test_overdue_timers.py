@@ -1,4 +1,4 @@
-"""Timers that a record registers for times already past: in which order they fire, and what each costs."""
+"""Timers that a record registers for past times: their firing order, and their cost."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_timer_set_by_timer_precedes_later_timers():
 
 
 def steps_for(timers):
-    """How many functions are called for a record that registers so many overdue timers."""
+    """Return the number of function calls for a record that registers so many overdue timers."""
     calls = 0
 
     def count(_frame, event, _argument):

@@ -28,7 +28,7 @@ NOON = 1_000
 
 
 class Ask(Struct, frozen=True):
-    """Which timers to set and to take back, by their times."""
+    """The timers to set and to delete, by their times."""
 
     key: str
     wake: tuple[int, ...] = ()
@@ -44,7 +44,7 @@ class Told(Struct, frozen=True):
 
 
 class Waking(KeyedProcessFunction[Ask, Told]):
-    """Does what it is asked, counts what happens to a key, and tells all it sees."""
+    """Sets the requested timers, counts the events of a key, and emits everything that it sees."""
 
     seen = ValueState("seen", int)
 
@@ -71,7 +71,7 @@ class Waking(KeyedProcessFunction[Ask, Told]):
 
 
 class MicroBatches:
-    """A chain of micro-batches of one operator, each in as many tasks as asked for. State comes back from rows of tables."""
+    """A chain of micro-batches of one operator, each in a given number of tasks. State is restored from rows of tables."""
 
     def __init__(self, new_backend, function=None, options=None):
         self.new_backend = new_backend
@@ -81,7 +81,7 @@ class MicroBatches:
         self.ordinal, self.number, self.watermark = 1, 0, None
 
     def run(self, now, *items, tasks=1):
-        """Take in asks and watermarks (numbers) at a processing time; what was told, in the order of the order keys."""
+        """Process requests and watermarks (numbers) at a processing time; return the output in the order of the order keys."""
         self.number += 1
         time = ProcessingTime(processing_time_order(self.ordinal, self.number), now)
         elements, watermarks = self._arriving(items)
@@ -137,7 +137,7 @@ def micro_batches(backends):
 
 
 def test_due_timer_precedes_records_of_its_micro_batch(micro_batches):
-    """A due timer fires before the records of the first micro-batch that has reached it."""
+    """A due timer fires before the records of the first micro-batch after its time."""
     job = micro_batches()
     assert job.run(NOON, Ask("a", wake=(1010, 1005))) == [("a", "record at 1000")]
     assert job.run(1004, Ask("b")) == [("b", "record at 1004")]
@@ -179,7 +179,7 @@ def test_due_timer_fires_after_record_that_set_it(micro_batches):
 
 
 def test_timer_set_by_timer_fires_in_turn(micro_batches):
-    """If its time has passed, it follows at once."""
+    """If the time of the set timer has passed, it fires next."""
 
     def again(timestamp, ctx):
         if timestamp == 1050:
@@ -274,7 +274,7 @@ histories = st.lists(st.tuples(st.integers(0, 12), st.lists(asks, max_size=4), s
 
 
 def by_hand(history):
-    """What each key is told, micro-batch by micro-batch, by the naive model."""
+    """Return the output of each key, micro-batch by micro-batch, by the naive model."""
     told, timers, now = {}, set(), 0
 
     def fire(due):
@@ -313,7 +313,7 @@ def test_any_history_at_any_parallelism_equals_loop(backends, history):
 
 
 class InBlocks(KeyedProcessFunction[Ask, Told]):
-    """All it does, it does in a declared block."""
+    """Does all its work in a declared block."""
 
     seen = ValueState("seen", int)
 
@@ -336,7 +336,7 @@ class Slow(HashMapBackend):
 
 
 def in_blocks(backend, ordinal, number, now, asks, **how):
-    """One micro-batch; what was told, and what is held."""
+    """Run one micro-batch; return the output, and the held records."""
     process = KeyedProcess(
         Process("blocks", "key", InBlocks()),
         backend,

@@ -1,4 +1,4 @@
-"""Records as JSON: what is held and what tasks hand on can be read back, or is refused with its key."""
+"""Records as JSON: held records and records between tasks can be read back, or are refused with their key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process function sets records aside: each, with a reason, and nothing else changes."""
+"""A process function sets records aside: each record gets a reason, and other results are unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Reading(Struct, frozen=True):
 
 
 class Positive(KeyedProcessFunction[Reading, Reading]):
-    """Passes on what is not negative."""
+    """Passes on records that are not negative."""
 
     last = ValueState("last", int)
 
@@ -30,7 +30,7 @@ class Positive(KeyedProcessFunction[Reading, Reading]):
 
 
 class PlainPositive(KeyedProcessFunction[Reading, Reading]):
-    """The same, waiting for each call."""
+    """The same function, blocking on each call."""
 
     last = ValueState("last", int)
 

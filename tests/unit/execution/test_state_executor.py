@@ -27,7 +27,7 @@ class Broken(HashMapBackend):
 
 
 class Gated(HashMapBackend):
-    """Each read waits for the test to let it through."""
+    """A backend whose reads wait for the test's permission."""
 
     def __init__(self):
         super().__init__()

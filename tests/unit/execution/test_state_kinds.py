@@ -195,7 +195,7 @@ def test_read_of_expired_entry_removes_it(backends, written, reads, visibility, 
 
 
 def run(backends, steps, ttl, style, *, automatic, **options):
-    """Take the steps with an engine and with the model, and see the same answers to every call."""
+    """Run the steps with an engine and with the model, and compare the answers of every call."""
     expected: dict[int, Any] = {}
     model, clock, watermark = Model(ttl), 0, NO_WATERMARK
     with (
@@ -220,7 +220,7 @@ def run(backends, steps, ttl, style, *, automatic, **options):
 
 
 def everything():
-    """Ask for all that there is, in the end."""
+    """Read all stored entries at the end."""
     asked = [("value", "value"), ("map", "entries"), ("list", "get"), ("reducing", "get"), ("aggregating", "get")]
     made = [Call(state, name, (), namespace, None) for state, name in asked for namespace in NAMESPACES]
     return [("record", key, 0, made) for key in KEYS]

@@ -16,7 +16,7 @@ from tests.unit.support.micro_batches import element_of
 
 
 class Visit(Struct, frozen=True):
-    """Registers (time, namespace) timers by event time, or by processing time, and deletes others."""
+    """Registers (time, namespace) timers by event time or by processing time, and deletes timers."""
 
     key: str
     event: tuple[tuple[int, str], ...] = ()

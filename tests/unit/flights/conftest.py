@@ -1,4 +1,4 @@
-"""Samples small enough to think through: a scenario of one aircraft, and random flights as raw tables."""
+"""Samples small enough to reason about: a scenario of one aircraft, and random flights as raw tables."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class FakeState:
 
 
 class Simulation:
-    """One DelayPropagation with all its keys. `board` is what its changelog amounts to."""
+    """One DelayPropagation with all its keys. `board` is the table that its changelog describes."""
 
     def __init__(self) -> None:
         self.function = DelayPropagation()
@@ -106,7 +106,7 @@ class Simulation:
             self.process(event, kind)
 
     def advance(self, watermark: int) -> None:
-        """Fire what is due, key by key in time order."""
+        """Fire due timers, key by key in time order."""
         self.watermark = watermark
         for key, context in self.contexts.items():
             for timestamp in sorted(due for due in context.timers.due if due <= watermark):
@@ -207,7 +207,7 @@ class Scenario:
         return self.simulation.board()[name].expected_delay_minutes
 
     def emitted(self) -> list[tuple[str, str, str, int | None]]:
-        """What was emitted since the last call: row kind, flight, status, expected delay."""
+        """Return the emitted rows since the last call: row kind, flight, status, expected delay."""
         rows = [
             (kind.symbol, row.flight_id, row.status, row.expected_delay_minutes)
             for kind, row in self.simulation.emitted
@@ -238,7 +238,7 @@ FLIGHT_COLUMNS = [
 
 
 def write_raw(folder: Path, seed: int, *, first: date, days: int, flights: int) -> Path:
-    """Write raw tables with far more trouble than the real ones: overlaps, long delays, missing arrivals."""
+    """Write raw tables with far more anomalies than the real ones: overlaps, long delays, missing arrivals."""
     chance = random.Random(seed)
     folder.mkdir(parents=True, exist_ok=True)
     rows = [_random_flight(chance, number, first, days) for number in range(flights)]
@@ -277,7 +277,7 @@ def _random_flight(chance: random.Random, number: int, first: date, days: int) -
 
 
 def read_events(folder: Path, raw: Path) -> Iterator[tuple[RowKind, Enriched]]:
-    """Yield the events of a folder as the job gets them: by file, each by (emitted_at, seq)."""
+    """Yield the events of a folder in the order of the job: by file, each by (emitted_at, seq)."""
     weather = load_observations(raw)
     for path in sorted(folder.glob("2*.parquet")):
         table = pq.read_table(path).sort_by([("emitted_at", "ascending"), ("seq", "ascending")])

@@ -1,4 +1,4 @@
-"""The rules of DelayPropagation, one aircraft at a time. Clock times are minutes: 600 is ten o'clock."""
+"""The rules of DelayPropagation, tested on one aircraft at a time. Clock times are minutes: 600 is ten o'clock."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_leg_departing_out_of_order_expects_nothing(two_legs):
 
 
 def test_cancelled_leg_lets_next_leg_take_over(two_legs):
-    """It leaves the board."""
+    """The cancelled leg leaves the board."""
     two_legs.scheduled("C", departs=READY + 60, block=60)
     two_legs.departed("A", late=90)
     two_legs.emitted()
@@ -170,7 +170,7 @@ def test_a_late_arrival_alerts_even_before_the_watermark(two_legs):
 
 
 def test_each_flight_gets_one_alert_at_most(two_legs):
-    """This holds whether it still arrives or not."""
+    """Each flight gets one alert at most, whether it arrives later or not."""
     two_legs.departed("A")
     two_legs.advance(785)
     two_legs.arrived("A", late=500)

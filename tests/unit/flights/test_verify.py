@@ -1,4 +1,4 @@
-"""The check of the job: it agrees with the job's function, and notices when something is wrong."""
+"""The check of the job: it agrees with the job's function, and detects errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs without Spark: results, refusals, and what they never touch."""
+"""Runs without Spark: results, refusals, and modules that they never load."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_user_code_prints_to_standard_error(home, capfd, rows_worth_workers):
 
 
 def refusal(config):
-    """What the runner says to a job, of which nothing may be stored then."""
+    """Return the runner's refusal of a job, which must have stored nothing."""
     with pytest.raises(ConfigError) as refused:
         runner.run(config, RunOptions(run_id="refused"), lambda _: None)
     assert not Path(config.job_folder).exists()

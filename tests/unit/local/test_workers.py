@@ -1,4 +1,4 @@
-"""Tasks in worker processes: the same results, whoever dies."""
+"""Tasks in worker processes: the same results, even after a kill."""
 
 from __future__ import annotations
 

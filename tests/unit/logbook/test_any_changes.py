@@ -1,4 +1,4 @@
-"""Any order of additions and retractions, however it falls into days and runs, gives what SQL makes of the files."""
+"""Any order of additions and retractions, split in any way into days and runs, gives the result of SQL over the files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def record_of(source, key, value, at):
 
 
 def day_of(number, steps, in_force):
-    """Return the rows of one day by source; a retraction takes back any row that is in force, and leaves those that need it."""
+    """Return the rows of one day by source; a retraction takes back any valid row, except rows that others need."""
     rows = {name: [] for name in SOURCES}
     for place, (name, key, value) in enumerate(steps):
         if name != "retract":
@@ -59,7 +59,7 @@ def day_of(number, steps, in_force):
 )
 @given(courses, st.sampled_from(["legacy", "value", "map", "adaptive"]), st.integers(1, 3), st.integers(1, 5))
 def test_any_sequence_of_changes_gives_valid_rows(days, strategy, parallelism, bucket):
-    """The rows are those that are in force."""
+    """The valid rows are the rows that were not retracted."""
     job = {
         "sources": {name: {"interval": "%Y-%m-%d", "complete_intervals": True} for name in SOURCES},
         "execution": {"upsert-materialize": {"strategy": strategy}},

@@ -1,4 +1,4 @@
-"""The three changelogs: the same for the same seed, right in the end, and in disorder on the way."""
+"""The three changelogs: the same for the same seed, complete at the end, and disordered in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job against its independent check, after every micro-batch, however the input is split and the job is run."""
+"""The job against its independent check, after every micro-batch, for any split of the input and any way of running."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check: it notices a row that is missing, doubled or wrong, and counts disorder and histories."""
+"""The check detects a row that is missing, doubled or wrong, and counts disorder and histories."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.jobs.logbook_days import LAST, deliver, write_days
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory, raw):
-    """A job that has taken in everything."""
+    """A job that has processed all input."""
     folder = tmp_path_factory.mktemp("days")
     harness = PipelineHarness(pipeline, files_per_batch=100)
     deliver(folder, harness.folder / "input", write_days(folder, 1, raw))

@@ -1,4 +1,4 @@
-"""Lag against a plain list: whatever comes, goes and is replaced, the table has each row with the one before it."""
+"""Lag against a plain list: after additions, retractions and replacements, each row of the table is paired with its predecessor."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_expired_rows_are_no_predecessors(backends, time, steps, offset, strateg
 
 
 def assert_same(table, model):
-    """The sink, what is stored, and what matched nothing are as the model has them."""
+    """Check that the sink, the stored rows and the unmatched retractions equal the model."""
     expected = {encode(name): pair for (_, name), pair in model.table.items()}
     assert table.rows == {key: step(*pair) for key, pair in expected.items()}
     for sensor, rows in model.partitions.items():
@@ -191,7 +191,7 @@ def assert_same(table, model):
 
 
 def test_derived_values_outlive_the_expired_row(backend):
-    """What was made with a row stays when the row dies."""
+    """A value derived from a row stays when the row expires."""
     table = Table(backend, lag(ttl=StateTtl(TTL * MILLISECOND)).operators[-1], [Strategy.MAP])
     table.run([(INSERT, Reading("s", 1, 10, at=0)), (INSERT, Reading("s", 2, 15, at=5)), 10])
     assert table.rows == {b"1": Step(1, 10, None), b"2": Step(2, 15, 5)}

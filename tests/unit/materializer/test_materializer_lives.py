@@ -1,4 +1,4 @@
-"""TTL and conflicts of the materializer, through its harness, against the rules written down as naive lists."""
+"""TTL and conflicts of the materializer, through its harness, against the rules written as naive lists."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ THRESHOLDS = {"threshold_high": 3, "threshold_low": 1}
 
 
 class Row(Struct, frozen=True):
-    """`key` is the primary key, `part` the upsert key where there is one."""
+    """`key` is the primary key, `part` the upsert key if there is one."""
 
     key: str
     part: int
@@ -28,7 +28,7 @@ class Row(Struct, frozen=True):
 
 
 def change(text):
-    """`+1a`: part 1 with text a; `-1a` takes it back."""
+    """Read `+1a` as part 1 with text a; `-1a` retracts it."""
     return UPDATE_AFTER if text[0] == "+" else DELETE, Row("k", int(text[1]), text[2:])
 
 
@@ -193,7 +193,7 @@ def test_harness_uses_the_keys_of_a_job():
 
 
 def test_key_without_rows_leaves_nothing_behind(harness, strategy):
-    """This holds after another upsert key, too."""
+    """The same holds after another upsert key was used."""
     h = harness(upsert_key=("key",))
     give(h, "+1a", at=1)
     arguments = {"primary_key": ("key",), "upsert_key": ("part",), "strategy": strategy, **THRESHOLDS}
@@ -210,7 +210,7 @@ def test_ttl_by_another_clock_is_refused():
 
 
 def test_first_row_stays_and_later_are_dropped(harness):
-    """They are dropped at the watermark."""
+    """Later rows are dropped at the watermark."""
     h = harness(on_conflict=OnConflict.DO_NOTHING)
     give(h, "+1a", "+2b", at=1)
     h.watermark(1)
@@ -255,7 +255,7 @@ def test_conflict_names_operator_and_key_not_function(harness):
 
 
 def test_late_row_waits_for_the_next_watermark(harness):
-    """It does not wait for the end of a micro-batch."""
+    """The row does not wait for the end of a micro-batch."""
     h = harness(on_conflict=OnConflict.DO_NOTHING)
     h.watermark(7)
     give(h, "+1a", "+2b", at=1)
@@ -283,7 +283,7 @@ def test_deduplication_keeps_the_row_that_the_sink_holds(harness):
 
 
 class Model:
-    """One key's rows with their insertions; the rules, all of them, the slowest way."""
+    """One key's rows with their insertions; all the rules, implemented in the simplest way."""
 
     def __init__(self, upsert_key, strategy, policy, has_ttl):
         self.upsert_key, self.legacy, self.policy, self.has_ttl = (

@@ -28,7 +28,7 @@ from tests.unit.support.micro_batches import GROUPS, no_rows
 
 @dataclass(frozen=True)
 class Choices:
-    """What a release of the pipeline, its file and the command line say; all of it may change between micro-batches."""
+    """The settings of a release's pipeline, file and command line; all may change between micro-batches."""
 
     strategy: Strategy
     thresholds: tuple[int, int]
@@ -50,7 +50,7 @@ class Choices:
 
 
 class Life:
-    """One materializer from micro-batch to micro-batch, and what it must come to by the rules."""
+    """One materializer from micro-batch to micro-batch, and its expected result."""
 
     def __init__(self, new_backend):
         self.new_backend, self.backend = new_backend, new_backend()
@@ -90,7 +90,7 @@ class Life:
             assert again.rows_of(encode(key)) == [encode(row) for row, _ in model.rows]
 
     def by_the_rules(self, events, choices):
-        """What the task gets, and what it must send on: one change, and one watermark, after the other."""
+        """Yield each input of the task with the expected output: one change, and one watermark, after the other."""
         elements, watermarks, emitted, unmatched = [], [], [], 0
         for model in self.models.values():
             self.choose(model, choices)
@@ -167,7 +167,7 @@ TOUCHED = [(RowKind.DELETE, key, 9, "", 0) for key in "jk"]
 
 @pytest.mark.parametrize("strategy", Strategy)
 def test_each_watermark_expires_the_rows_it_reached(backend, strategy):
-    """This holds for several watermarks in one micro-batch."""
+    """Each watermark expires its rows, also with several watermarks in one micro-batch."""
     # DO_NOTHING   +1a at 1   +2b at 4   watermark 5: 1a stays, and 2b goes   watermark 12: 1a dies, and nothing is left
     insert, watermark = RowKind.INSERT, "watermark"
     changes = [(insert, "k", 1, "a", 1), (insert, "k", 2, "b", 3), (watermark, "", 0, "", 4), (watermark, "", 0, "", 6)]

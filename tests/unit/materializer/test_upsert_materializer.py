@@ -1,4 +1,4 @@
-"""The sink upsert materializer against the rules of facts.md, part 1, written down as a naive list a key."""
+"""The sink upsert materializer against the FLIP's rules, written as a naive list per key."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = RowKind
 
 
 class Row(Struct, frozen=True):
-    """`key` is the primary key, `part` the upsert key where there is one."""
+    """`key` is the primary key, `part` the upsert key if there is one."""
 
     key: str
     part: int | None
@@ -35,7 +35,7 @@ class Row(Struct, frozen=True):
 
 
 class Model:
-    """The rules, and what they come to: the rows of each key, and the table that a sink would hold."""
+    """The rules and their results: the rows of each key, and the table that a sink would hold."""
 
     def __init__(self, upsert_key):
         self.upsert_key = upsert_key
@@ -68,7 +68,7 @@ class Model:
 
 
 def apply(table, changes):
-    """What a sink makes of changes; a change that contradicts the table is a fault of the materializer."""
+    """Apply changes as a sink does; a change that contradicts the table is a fault of the materializer."""
     for kind, row in changes:
         assert (row.key in table) is (kind is not INSERT), f"{kind.symbol} for a table of {table}"
         if kind is DELETE:
@@ -78,7 +78,7 @@ def apply(table, changes):
 
 
 class Harness:
-    """One materializer over one backend; each `run` is a micro-batch in a task of its own."""
+    """One materializer over one backend; each `run` is a micro-batch in its own task."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Harness:
         self.ordinal = 0
 
     def run(self, *changes, batch=3):
-        """Take in (kind, row)s; what goes on, in the order of its keys."""
+        """Process (kind, row)s; return the emitted changes in the order of their keys."""
         elements = [self.element(kind, row) for kind, row in changes]
         layouts = Layouts(next(self.strategies), high=3, low=1)
         self.last = UpsertMaterializer(self.operator, self.backend, record=self.record, layouts=layouts)
@@ -118,13 +118,13 @@ def harness(backend, request):
 
 
 def rows(*texts):
-    """`+1a` inserts (or updates to) part 1 with text a; `-1a` takes it back."""
+    """Read `+1a` as insert (or update to) part 1 with text a; `-1a` retracts it."""
     kinds = {"+": UPDATE_AFTER, "-": UPDATE_BEFORE, "i": INSERT, "d": DELETE}
     return [(kinds[t[0]], Row("k", int(t[1]), t[2:])) for t in texts]
 
 
 def told(changes):
-    """The other way round, with the symbols of row kinds."""
+    """Return rows in the notation of `rows`, with the symbols of row kinds."""
     return [f"{kind.symbol} {row.part}{row.text}" for kind, row in changes]
 
 
@@ -133,7 +133,7 @@ def test_first_row_is_insert_and_others_update(harness):
 
 
 def test_retracting_last_row_restores_the_one_before(harness):
-    """It is emitted as it was stored."""
+    """The restored row is emitted as it was stored."""
     h = harness()
     h.run(*rows("+1a", "+2b"))
     assert told(h.run(*rows("-2b"))) == ["+U 1a"]
@@ -238,7 +238,7 @@ def test_added_and_removed_key_has_no_net_change(harness):
 
 
 def test_row_replaced_in_place_is_net_change(harness):
-    """This holds even if the row is not the last one."""
+    """The replaced row is part of the net change even if it is not the last row."""
     h = harness(upsert_key=("part",), emit=Emit.NET_CHANGE)
     h.run(*rows("+1a", "+2b"))
     assert told(h.run(*rows("+1c"))) == ["+U 1c"]
@@ -299,7 +299,7 @@ def test_net_changes_give_same_table_over_restarts(backends, upsert_key, changes
 
 @given(changes=changes, strategies=strategies)
 def test_net_changes_repeat_no_published_row(backends, changes, strategies):
-    """This holds for net changes of whole rows."""
+    """Net changes of whole rows repeat no published row."""
     with backends.lent() as new:
         h = Harness(new(), emit=Emit.NET_CHANGE, strategies=strategies)
         table = {}

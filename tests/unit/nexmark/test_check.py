@@ -1,4 +1,4 @@
-"""The comparison with SQL finds what is missing, what is too much, and what is wrong in one column."""
+"""The comparison with SQL finds missing rows, additional rows, and wrong values in one column."""
 
 from __future__ import annotations
 

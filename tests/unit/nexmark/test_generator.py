@@ -1,4 +1,4 @@
-"""The generator: the same files for the same arguments, with as much disorder as it says."""
+"""The generator: the same files for the same arguments, with the stated disorder."""
 
 from __future__ import annotations
 

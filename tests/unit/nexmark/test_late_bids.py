@@ -1,4 +1,4 @@
-"""Bids that come beyond the disorder: a window takes them in as long as it may, and those that come later are set aside."""
+"""Bids later than the disorder: a window includes them within its allowed lateness, and later bids are set aside."""
 
 from __future__ import annotations
 

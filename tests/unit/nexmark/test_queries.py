@@ -1,7 +1,7 @@
-"""Each query gives what SQL gives, however its input is split, whatever the tasks and the backend, and after a crash.
+"""Each query equals SQL, for any split of its input, any number of tasks, any backend, and after a crash.
 
-Slow tests play three places of the matrix and one crash for each query, other ones for its neighbour. `HEADRACE_NEXMARK=all` plays
-the whole matrix, and a crash of every query at every place.
+Slow tests run three places of the matrix and one crash for each query, with different places for different queries.
+`HEADRACE_NEXMARK=all` runs the whole matrix, and a crash of every query at every place.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CRASHING = [name for name in NAMES if name not in BY_WALL_CLOCK]
 
 
 def played(query):
-    """Return places in the matrix: the whole of it, or three that have each value of each side, other ones for each query."""
+    """Return places in the matrix: all of them, or three with each value of each side, different for each query."""
     if WHOLE:
         return [(query, *case) for case in MATRIX]
     turn = int(query[1:])

@@ -40,12 +40,12 @@ def items(*key, row_kind=None):
 
 
 def result_of(**fields):
-    """A class of results with these annotations."""
+    """Return a class of results with these annotations."""
     return type("Result", (Struct,), {"__annotations__": fields, "__module__": __name__}, frozen=True)
 
 
 def aggregated(*records, keyed_by=("key",), **fields):
-    """What comes out, as tuples."""
+    """Return the emitted results, as tuples."""
     stream = items(*keyed_by).window(TEN).aggregate("results", result_of(**fields))
     function = stream.operators[-1].function
     key = keyed_by[0] if callable(keyed_by[0]) else attrgetter(*keyed_by)
@@ -213,7 +213,7 @@ class Grand(Struct, frozen=True):
 
 @pytest.mark.parametrize("windows", [TEN, Session(timedelta(milliseconds=10))])
 def test_corrections_reach_the_window_of_the_result(windows):
-    """They have the event time of the result, not that of the late record."""
+    """The corrections have the event time of the result, not of the late record."""
     five = Tumbling(timedelta(milliseconds=5))
     bids = Pipeline("p").source("bids", Bid, event_time="at").key_by("item").window(windows)
     totals = bids.aggregate("totals", Totals, allowed_lateness=timedelta(milliseconds=40))

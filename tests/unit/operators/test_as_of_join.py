@@ -1,4 +1,4 @@
-"""The as-of join gives what a search over all versions gives, once the watermark has passed."""
+"""The as-of join equals a search over all versions, once the watermark has passed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def harness_of(how=JoinType.INNER, *, backend="hashmap", late=False, state_ttl=L
 
 
 class Model:
-    """All records that came, joined by a search over all versions."""
+    """All records, joined by a search over all versions."""
 
     def __init__(self, how):
         self.how = how

@@ -42,7 +42,7 @@ def harness_of(windows, *, backend="hashmap", **options):
 
 
 class Model:
-    """What each window shows: its records when the watermark last reached the end of a step, or its own."""
+    """The expected row of each window: its records when the watermark last reached the end of a step, or of the window."""
 
     def __init__(self, windows, step):
         self.windows, self.step = windows, step

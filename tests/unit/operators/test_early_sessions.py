@@ -1,4 +1,4 @@
-"""Early results of sessions: what a session has so far, taken back when it grows or becomes a part of another one."""
+"""Early results of sessions: the current result, retracted when the session grows or merges into another one."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def totals(start, end, bids, item="a"):
 
 @dataclass
 class Visit:
-    """A session: its bids, and what is shown of it."""
+    """A session: its bids, and the result that is shown."""
 
     item: str
     start: int
@@ -67,7 +67,7 @@ class Visit:
 
 
 class Model:
-    """Sessions by a plain loop. One is shown at the ends of steps from its start, and at the end that it was shown with."""
+    """Sessions by a plain loop. A session is shown at the ends of steps from its start, and at the end of its last shown result."""
 
     def __init__(self, step, lateness):
         self.step, self.lateness = step, lateness
@@ -108,7 +108,7 @@ class Model:
 
 
 def play(harness, step, lateness, events):
-    """Give the events: bids, and numbers that are watermarks; compare the table after each."""
+    """Process bids and watermarks (numbers); compare the table after each."""
     model = Model(step, lateness)
     for event in [*events, FAR]:
         emitted, watermark = len(harness.kinds()), model.watermark
@@ -202,7 +202,7 @@ def test_a_session_shows_its_ranks_early():
 
 
 def latest(**options):
-    """Return a job whose sink has one row for each session; the upsert key is the primary key, so it looks at no `-U`."""
+    """Return a job whose sink has one row per session; the upsert key is the primary key, so the sink ignores `-U`."""
     bids = Pipeline("bids").source("bids", Bid, event_time="at", out_of_orderness=ms(60)).key_by("item")
     sessions = bids.window(Session(ms(GAP))).aggregate("totals", Totals, **options)
     key = ("item", "window_start")

@@ -1,4 +1,4 @@
-"""The first and the last record of each key by event time: what min and max give after each record."""
+"""The first and the last record of each key by event time: equal to min and max after each record."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ def give(harness, *given, kind=INSERT):
 
 
 def expected(method, given):
-    """What is left of each game. `min` takes the first of several, and so does `max` of the last to arrive first."""
+    """Return the remaining record of each game.
+
+    `min` takes the first of equal records, and so does `max` over the records in reverse order.
+    """
     games = {score.game: [other for other in given if other.game == score.game] for score in given}
     if method == "first_by_time":
         return by_fields([min(rows, key=attrgetter("at")) for rows in games.values()])
@@ -108,7 +111,7 @@ def test_retractions_are_refused(method):
 
 
 def test_top_n_uses_the_corrected_first_records():
-    """What `last_by_time` cannot: its input takes records back."""
+    """`last_by_time` cannot do this: its input retracts records."""
     last = scores().last_by_time("last", **KEPT)
     stream = last.key_by("game").top("first", 1, by="points", result=Best, **KEPT)
     harness = PipelineHarness(stream.upsert_materialize("m", primary_key=("game", "rank")).sink("best"), bucket=1)

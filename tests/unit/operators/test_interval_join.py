@@ -1,4 +1,4 @@
-"""The interval join: pairs that are near in time, each once, records without one, and no state when the watermark has passed."""
+"""The interval join: pairs that are close in time, each once; unmatched records; and no state after the watermark has passed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def give(harness, record, kind=INSERT):
 
 
 def play(harness, events):
-    """Give the events: records, and numbers that are watermarks. Return the records that are not late, and those that are."""
+    """Process records, and watermarks (numbers). Return the records that are not late, and the late records."""
     now, taken, late = -1000, [], []
     for event in events:
         if isinstance(event, int):
@@ -47,7 +47,7 @@ def play(harness, events):
 
 
 def by_hand(low, high, records, how=JoinType.INNER, now=1000):
-    """Return what a double loop gives, sorted; a record without a match is in it if no record after `now` can match it."""
+    """Return the result of a double loop, sorted; it has an unmatched record if no record after `now` can match it."""
     orders = [each for each in records if isinstance(each, Order)]
     offers = [each for each in records if isinstance(each, Offer)]
     pairs = [

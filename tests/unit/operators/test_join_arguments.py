@@ -1,4 +1,4 @@
-"""Joins that have no meaning are refused when the pipeline is built, with what to do instead."""
+"""Invalid joins are refused when the pipeline is built, with advice."""
 
 from __future__ import annotations
 

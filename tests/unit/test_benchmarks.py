@@ -1,4 +1,4 @@
-"""What all benchmarks share."""
+"""The shared parts of all benchmarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one rule of what is public: the names in `__all__` of the five doors. Everything else is internal."""
+"""The rule for public names: the names in `__all__` of the five doors. Everything else is internal."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_no_module_hides_the_standard_library():
 
 
 def test_package_folders_contain_no_scripts():
-    """Python puts a script's folder first on `sys.path`: its neighbours would hide other modules."""
+    """Python puts a script's folder first on `sys.path`, so its neighbours would hide other modules."""
     scripts = [file for file in PACKAGE.rglob("*.py") if _is_script(file)]
     assert [file.name for file in scripts] == ["driver.py"]
     assert [file for script in scripts for file in script.parent.glob("*.py")] == scripts

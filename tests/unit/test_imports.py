@@ -51,7 +51,7 @@ def test_import_linter_holds_the_same_rule():
 
 
 def private_imports(file):
-    """The imports of a module that reach for a name with an underscore in another package."""
+    """Return the imports of a module that use a private name of another package."""
     package = file.relative_to(ROOT / "engine").parts[:2]
     for node in ast.walk(ast.parse(file.read_text())):
         if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("headrace."):

@@ -1,4 +1,4 @@
-"""The reference of the public doors: its pages are what the docstrings say."""
+"""The reference of the public doors: its pages equal the docstrings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ QUICK = ["headrace", "headrace.operators", "headrace.testing", "headrace.errors"
 
 
 def check(*doors):
-    """Compare the pages of doors with their docstrings, in another process: Airflow changes a process for good."""
+    """Compare the pages of doors with their docstrings, in another process: importing Airflow changes a process permanently."""
     command = [sys.executable, PROJECT / "setup" / "reference.py", "--check", *doors]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 

@@ -1,4 +1,4 @@
-"""Threads of the commit protocol: the real ones."""
+"""Threads of the commit protocol: the real implementation."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The changelog of a join whose primary key is not the join's key, with a materializer and without (FLIP-544, "Motivation").
+"""The changelog of a join whose primary key differs from the join key, with and without a materializer (FLIP-544, "Motivation").
 
-Users have a level, and levels have a name. A user's change of level leaves one key of the join and enters another one; the table is by
-user. The FLIP's reference shows what happens where the new row comes before the retraction of the old one.
+Users have a level, and levels have a name. A user's change of level leaves one join key and enters another; the table
+is keyed by user. The FLIP's reference shows the result when the new row arrives before the retraction of the old row.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Named(Struct, frozen=True):
 
 
 def harness_of(*, with_history, parallelism=1):
-    """Without a history the last change of a primary key is what counts, as in a plain MERGE."""
+    """Without a history the last change of a primary key counts, as in a plain MERGE."""
     pipeline = Pipeline("levels")
     users = pipeline.source("users", User, event_time="at", row_kind="kind", out_of_orderness=timedelta(minutes=1))
     levels = pipeline.source("levels", Level, event_time="at", row_kind="kind", out_of_orderness=timedelta(minutes=1))
@@ -88,13 +88,13 @@ def test_a_shuffle_does_not_disorder_changes(with_history):
 
 @pytest.mark.parametrize(("with_history", "expected"), [(True, []), (False, [Named(1, 10, "a1")])])
 def test_a_level_without_a_name_ends_the_row(with_history, expected):
-    """Without a history an update's old row says nothing that its new row does not; here the new row never comes."""
+    """Without a history the old row of an update is ignored because its new row follows; here the new row never arrives."""
     harness = harness_of(with_history=with_history)
     assert change_level(harness, [(OLD, BEFORE), (NAMELESS, AFTER)], at_once=True) == expected
 
 
 @pytest.mark.parametrize(("with_history", "expected"), [(True, [Named(1, 10, "a1")]), (False, [])])
 def test_retraction_restores_the_other_row(with_history, expected):
-    """One user has two levels, so the primary key does not tell the rows apart."""
+    """One user has two levels, so the primary key does not distinguish the rows."""
     harness = harness_of(with_history=with_history)
     assert change_level(harness, [(NEW, INSERT), (NEW, DELETE)], at_once=False) == expected

@@ -1,4 +1,4 @@
-"""Joins give what SQL gives: whatever the order, the micro-batches, the tasks, the crashes and the backend."""
+"""Joins equal SQL for any order, micro-batches, tasks, crashes and backend."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SEEDS = st.integers(0, 1 << 30)
 
 
 def run(harness, inputs, chance):
-    """Feed what each source has in pieces, and run in between."""
+    """Feed the rows of each source in pieces, and run between the pieces."""
     rest = {name: list(rows) for name, rows in inputs.items()}
     while any(rest.values()):
         name = chance.choice([each for each, rows in rest.items() if rows])
@@ -54,7 +54,7 @@ def run(harness, inputs, chance):
 
 
 def with_retractions(records, chance):
-    """Return a changelog in which some records are taken back, the records that stay, and those that were taken back too often."""
+    """Return a changelog with some retracted records, the remaining records, and the surplus retractions."""
     changes, here, unmatched = [], [], []
     for record in records:
         changes.append((record, chance.choice([INSERT, AFTER])))

@@ -1,4 +1,4 @@
-"""The examples of docs/joins.md are pipelines, and give what the page says."""
+"""The examples of docs/joins.md are pipelines, and give the documented results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INSERT, BEFORE, AFTER, _ = RowKind
 
 @pytest.fixture
 def page(monkeypatch):
-    """The module that the page's code makes."""
+    """Return the module of the page's code."""
     module = ModuleType("joins_page")
     monkeypatch.setitem(sys.modules, "joins_page", module)
     code = "\n".join(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))

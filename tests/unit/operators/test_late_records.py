@@ -1,4 +1,7 @@
-"""Late records correct windows that have fired; those beyond the lateness go aside. State goes when no record can come."""
+"""Late records correct fired windows; records beyond the lateness go to the side output.
+
+State is freed when no more record can arrive.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ EVENTS = st.lists(BIDS | st.integers(-30, 60), max_size=40)
 
 
 class Table:
-    """What a changelog describes: a row that is taken back must be there."""
+    """The table that a changelog describes: a retracted row must exist."""
 
     def __init__(self):
         self.rows = Counter()
@@ -65,7 +68,7 @@ class Table:
 
 
 def play(harness, model, events, *, kinds=False):
-    """Give both the events: bids, and numbers that are watermarks. Returns the table that the changes make."""
+    """Process bids and watermarks (numbers) in both the harness and the model. Return the table that the changes describe."""
     table, here = Table(), []
     for event in events:
         if isinstance(event, int):
@@ -219,7 +222,7 @@ def test_a_longer_lateness_keeps_state_longer():
 
 @pytest.mark.parametrize("watermark", [8, 9])
 def test_a_record_at_a_sessions_end_begins_another(watermark):
-    """Whether the first session has fired or not: the watermark, and so records of other keys, must not decide."""
+    """The result must not depend on whether the first session has fired: the watermark, and so records of other keys, must not decide."""
     with harness_of(Session(ms(10)), Totals) as harness:
         harness.process(Bid("a", 0, 1), timestamp=0)
         harness.watermark(watermark)

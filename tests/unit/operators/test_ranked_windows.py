@@ -1,4 +1,4 @@
-"""The first records of windows: what sorting gives, with late records, retractions and early results."""
+"""The first records of windows equal sorting, with late records, retractions and early results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def harness_of(windows, n=2, *, row_kind=None, **options):
 
 
 def change(held, row, *, is_retraction):
-    """Add a row, or take the first one with its record away."""
+    """Add a row, or remove the first row with its record."""
     if not is_retraction:
         held.append(row)
     elif (found := next((other for other in held if other[1] == row[1]), None)) is not None:
@@ -116,7 +116,7 @@ class Hot(Struct, frozen=True):
 
 
 def test_results_of_windows_are_ranked_by_window():
-    """The hottest items of each window, as query 5 of Nexmark asks for them."""
+    """The page's query 5 of Nexmark: the hottest items of each window."""
     source = Pipeline("p").source("bids", Bid, event_time="at")
     counts = source.key_by("item").window(Hopping(ms(10), ms(5))).aggregate("counts", Bids)
     hot = counts.key_by("window_end").window(Tumbling(ms(5))).top("hot", 1, by="bids", result=Hot)

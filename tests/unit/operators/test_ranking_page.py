@@ -1,4 +1,4 @@
-"""The examples of docs/ranking.md are pipelines, and give what the page says."""
+"""The examples of docs/ranking.md are pipelines, and give the documented results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The regular join: a changelog of what SQL would answer, whatever is taken back."""
+"""The regular join: its changelog adds up to the SQL join, also after retractions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ EVENTS = st.lists(st.tuples(RECORDS, st.sampled_from([INSERT, INSERT, AFTER, BEF
 
 
 def play(harness, events):
-    """Give the events, and return what is there at last: orders, offers, and what could not be taken back."""
+    """Process the events; return the final orders, the final offers, and the unmatched retractions."""
     here, unmatched = [], []
     for record, kind in events:
         give(harness, record, kind)
@@ -87,7 +87,7 @@ LIVES = st.sampled_from([ms(3), (ms(4), ms(8)), (ms(8), ms(4)), (Lifetime.FOREVE
 
 
 def play_in_time(harness, steps):
-    """Give records so many ms after the watermark, and move that on by what is only a number."""
+    """Process records so many ms after the watermark; a plain number advances the watermark."""
     now = 0
     for step in steps:
         if isinstance(step, int):
@@ -109,7 +109,7 @@ def test_ttl_retracts_only_emitted_rows(how, steps, state_ttl):
 
 
 def test_a_pair_outlives_an_expired_partner():
-    """The row without a match was never shown, so it cannot be taken back."""
+    """The unmatched row was never emitted, so it cannot be retracted."""
     with harness_of(LEFT, state_ttl=(Lifetime.FOREVER, ms(5))) as harness:
         give(harness, OFFER)
         give(harness, ORDER)
@@ -247,7 +247,7 @@ def streams():
 
 
 class Longer(Struct, frozen=True):
-    """An order of a later version."""
+    """An order with an added field."""
 
     item: str | None
     at: Timestamp

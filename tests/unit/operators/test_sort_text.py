@@ -1,4 +1,4 @@
-"""Texts sort as the values that they are made of, one by one and in tuples, in both directions."""
+"""Texts sort like the values that they encode, single values and tuples, in both directions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State without a bound is refused where nothing else frees it, unless it is asked for; windows free theirs by the watermark alone."""
+"""Unbounded state is refused unless requested or freed otherwise; windows free their state by the watermark alone."""
 
 from __future__ import annotations
 

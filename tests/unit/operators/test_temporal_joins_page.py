@@ -1,4 +1,4 @@
-"""The examples of docs/temporal-joins.md are one pipeline, and give what the page says."""
+"""The examples of docs/temporal-joins.md are one pipeline, and give the documented results."""
 
 from __future__ import annotations
 

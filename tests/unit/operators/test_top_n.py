@@ -1,4 +1,4 @@
-"""A top-N gives what sorting gives, after each record, with and without retractions."""
+"""A top-N equals sorting after each record, with and without retractions."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_a_smaller_number_deletes_ranks():
 
 @pytest.mark.parametrize("points", [9, 1])
 def test_retraction_may_have_another_event_time(points):
-    """A process function emits it with the time of the record that it works on."""
+    """A process function emits a retraction with the time of its current record."""
     taken_back = Score("a", 3, points)
     with harness_of(1, retracting=True, side=True) as harness:
         give(harness, Score("a", 2, 5), taken_back)

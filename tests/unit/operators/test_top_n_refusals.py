@@ -1,4 +1,4 @@
-"""Rankings that have no meaning are refused when the pipeline is built."""
+"""Invalid rankings are refused when the pipeline is built."""
 
 from __future__ import annotations
 

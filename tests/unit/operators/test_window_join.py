@@ -1,4 +1,4 @@
-"""Window joins give what a nested loop over the windows gives."""
+"""Window joins equal a nested loop over the windows."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def harness_of(windows, how=JoinType.INNER, backend="hashmap"):
 
 
 class Model:
-    """The records of each key and window, and those that came too late."""
+    """The records of each key and window, and the late records."""
 
     def __init__(self, windows, how):
         self.windows, self.how = windows, how

@@ -1,4 +1,4 @@
-"""Windows give what a plain loop gives: whatever the order, the micro-batches, the tasks and the backend."""
+"""Windows equal a plain loop for any order, micro-batches, tasks and backend."""
 
 from __future__ import annotations
 

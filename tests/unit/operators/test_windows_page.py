@@ -1,4 +1,4 @@
-"""The example of docs/windows.md is a pipeline, and gives what the page says."""
+"""The example of docs/windows.md is a pipeline, and gives the documented result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOUR = 3_600_000
 
 @pytest.fixture
 def page(monkeypatch):
-    """The module that the page's code makes."""
+    """Return the module of the page's code."""
     module = ModuleType("windows_page")
     monkeypatch.setitem(sys.modules, "windows_page", module)
     for code in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):

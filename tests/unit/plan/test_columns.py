@@ -1,4 +1,4 @@
-"""Between Arrow columns and records."""
+"""Conversion between Arrow columns and records."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FULL = Everything(1, 0.5, "x", True, b"\x00\xff", 1_357_034_400_000, "a", Colour
 
 
 def read(record, row_kind=None, **columns):
-    """Records, row kinds and errors by position."""
+    """Return records, row kinds, and errors by position."""
     records, kinds, bad = RecordReader(record, row_kind).read(pa.table(columns))
     return records, kinds, {row.position: row.error for row in bad}
 

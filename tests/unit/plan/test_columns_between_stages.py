@@ -1,4 +1,4 @@
-"""Records as columns between stages: what comes out is what JSON would bring back."""
+"""Records as columns between stages: decoded columns equal decoded JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists, maps and structs as columns: of sources and of sinks."""
+"""Lists, maps and structs as columns of sources and sinks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sources read without a record object: the same rows, the same bad rows; and rows that nothing may trip over."""
+"""Sources read without record objects: the same rows, the same bad rows, and no failure on odd rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `key_by` makes of a record."""
+"""The keys that `key_by` makes from records."""
 
 from __future__ import annotations
 

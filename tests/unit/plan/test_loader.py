@@ -27,7 +27,7 @@ pipeline = Pipeline("{name}").source("sales", Sale, event_time="at").key_by("sho
 
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch):
-    """Forget the modules of a test, and what it put on `sys.path`."""
+    """Forget the modules of a test, and its entries of `sys.path`."""
     monkeypatch.setattr(sys, "path", sys.path[:])
     yield
     load_pipeline.cache_clear()
@@ -38,7 +38,7 @@ def forgotten(monkeypatch):
 
 @pytest.fixture
 def code(tmp_path):
-    """Make a home with a module, and tell where a pipeline is in it."""
+    """Make a home with a module, and return the place of a pipeline in it."""
 
     def make(reference, text="", **options):
         home = tmp_path / "home"

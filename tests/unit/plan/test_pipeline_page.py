@@ -1,4 +1,4 @@
-"""The examples of docs/pipeline.md are pipelines, and its picture is the one that `explain` prints."""
+"""The examples of docs/pipeline.md are pipelines, and the page's diagram equals the output of `explain`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def blocks(language: str) -> list[str]:
 
 @pytest.fixture
 def page(monkeypatch):
-    """The module that the page's code makes, up to a block."""
+    """Return the module of the page's code, up to a block."""
 
     def run(count: int) -> ModuleType:
         module = ModuleType("pipeline_page")

@@ -1,4 +1,4 @@
-"""Graphs that cannot run: each problem says what to do, and all of them come at once."""
+"""Invalid graphs: each problem comes with advice, and all problems are reported together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a graph to stages: where each ends, who feeds whom, and the numbers in the order of records."""
+"""From a graph to stages: the end of each stage, the edges between stages, and the numbers in the order of records."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def keyed(stream, name):
 
 
 def shape(flow: Flow) -> list[object]:
-    """A flow as nested lists: edge, step and what follows it, or the end."""
+    """Return a flow as nested lists: edge, step and the following flow, or the end."""
     return [(use.edge, *_shape_of(use.to)) for use in flow.uses]
 
 
@@ -105,7 +105,7 @@ def _shape_of(to):
 
 @pytest.fixture
 def chain(orders):
-    """All that a chain can have."""
+    """Build a chain with every kind of step."""
     return (
         lookup(orders)
         .key_by("key")

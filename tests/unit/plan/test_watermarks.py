@@ -1,4 +1,4 @@
-"""Watermarks of a line: the same, however the rows are split into micro-batches. Times are milliseconds."""
+"""Watermarks of a line: equal for any split of the rows into micro-batches. Times are milliseconds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headrace.plan.watermarks import (
 
 
 def naive(times, size, lag):
-    """A watermark `lag` behind the latest time, after each full bucket where that moves it on."""
+    """Return the watermarks of a plain loop: `lag` behind the latest time, after each full bucket that advances it."""
     found, latest = [], None
     for ordinal, time in enumerate(times, 1):
         latest = time if latest is None or (time is not None and time > latest) else latest
@@ -32,7 +32,7 @@ def naive(times, size, lag):
 
 
 def split(times, cuts, size, lag):
-    """The same through `advance`, in micro-batches; None stands for a row without a time (a bad one)."""
+    """Return the watermarks of `advance`, in micro-batches; None stands for a row without a time (a bad row)."""
     bucket, watermark, found = Bucket(), None, []
     places = [0, *sorted(min(cut, len(times)) for cut in cuts), len(times)]
     for start, end in itertools.pairwise(places):

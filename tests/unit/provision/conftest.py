@@ -1,4 +1,4 @@
-"""Java folders that only look like one, and an environment without any."""
+"""Fake Java folders, and an environment without Java."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def java(tmp_path) -> Callable[[str, int], Path]:
-    """Make a Java home of some version below `tmp_path`; its `java` prints its arguments."""
+    """Make a fake Java home of some version below `tmp_path`; its `java` prints its arguments."""
 
     def make(name: str, version: int) -> Path:
         folder = tmp_path / name
@@ -25,6 +25,6 @@ def java(tmp_path) -> Callable[[str, int], Path]:
 
 @pytest.fixture
 def no_java(monkeypatch) -> None:
-    """Take every Java out of the environment."""
+    """Remove every Java from the environment."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "")

@@ -1,4 +1,4 @@
-"""Jars are fetched once, and only the pinned ones get into the project."""
+"""Jars are fetched once, and only pinned jars are stored in the project."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def pinned(monkeypatch) -> Jars:
 
 @pytest.fixture
 def resolver(monkeypatch):
-    """Stands in for spark-submit: delivers `files`, and keeps its command and environment."""
+    """Stand in for spark-submit: deliver `files`, and record the command and its environment."""
 
     class Resolver:
         def __init__(self):

@@ -1,4 +1,4 @@
-"""Which Java Spark gets, and how one is made."""
+"""The Java that Spark uses, and installing one."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from headrace.spark import RunOptions, run
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """Install a pyspark that only looks like one; `spark` is the version of its jars, None for pyspark-client."""
+    """Install a fake pyspark; `spark` is the version of its jars, None for pyspark-client."""
     folder = tmp_path / "pyspark"
     (folder / "bin").mkdir(parents=True)
     (folder / "jars").mkdir()

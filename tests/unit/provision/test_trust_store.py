@@ -1,4 +1,4 @@
-"""The key store for Java, read back by its format's own rules."""
+"""The key store for Java, decoded by the rules of its format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DER = [b"first certificate", b"second certificate"]
 
 
 def entries(store: bytes) -> list[bytes]:
-    """Return the certificates of a JKS store, after a look at its checksum."""
+    """Return the certificates of a JKS store, after checking its checksum."""
     content, checksum = store[:-20], store[-20:]
     assert hashlib.sha1("changeit".encode("utf-16-be") + b"Mighty Aphrodite" + content).digest() == checksum  # noqa: S324
     magic, version, count = struct.unpack_from(">III", content)

@@ -47,7 +47,7 @@ def test_a_limit_cuts_rows_but_not_counts(state):
 
 
 def test_a_compaction_compares_whole_tables(state):
-    """It has dropped N3, which was expired; no row says so."""
+    """The compaction has dropped N3, which was expired; no row records that."""
     assert changes(compared(2, 4)["keyed_state"]) == [(Change.GONE, '"N3"')]
 
 

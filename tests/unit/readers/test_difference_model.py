@@ -1,4 +1,4 @@
-"""Differences against a plain comparison: any micro-batches, restores and compactions, any two checkpoints."""
+"""Differences against a plain comparison: any two checkpoints over any micro-batches, restores and compactions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys as people write them."""
+"""Keys in the spelling of people."""
 
 from __future__ import annotations
 

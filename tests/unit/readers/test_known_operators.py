@@ -1,4 +1,4 @@
-"""A name that no operator has is an error that says which there are."""
+"""An unknown operator name is an error that lists the known names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What could not be processed."""
+"""The quarantined rows."""
 
 from __future__ import annotations
 

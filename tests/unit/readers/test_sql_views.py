@@ -1,4 +1,4 @@
-"""Queries over views of state, checkpoints and sinks, and that nothing else can be reached."""
+"""Queries over views of state, checkpoints and sinks; nothing else can be accessed."""
 
 from __future__ import annotations
 

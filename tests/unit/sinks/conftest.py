@@ -1,4 +1,4 @@
-"""A job with a sink of each format that rows are appended to, and the rows that its readers see."""
+"""A job with an append sink of each format, and the rows that readers of the sink see."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class AppendingJob(MemoryJob):
     """A job whose sink `reminders` gets a row for each customer."""
 
     def seen(self) -> list[Any]:
-        """Return the customers that a reader of the sink sees, who knows its format alone."""
+        """Return the customers in the sink, read through its format alone."""
         sink = self.config.sinks[REMINDERS]
         if sink.format == "delta":
             return self.sink_rows(REMINDERS, "customer")

@@ -1,4 +1,4 @@
-"""What holds for each sink that rows are appended to, of whatever format (in memory)."""
+"""The contract of each append sink, for every format (in memory)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.support.memory_job import REMINDERS, DiskCopy, board, killed_at,
 
 @pytest.fixture
 def job(appending_job):
-    """A job with one checkpoint that its sinks have."""
+    """A job with one checkpoint, published to its sinks."""
     appending_job.run("ann")
     return appending_job
 
@@ -35,7 +35,7 @@ def wrong(job):
 
 @contextmanager
 def meanwhile(place, act):
-    """Let somebody else act when the process of the block first gets to a place."""
+    """Let another process act when the process of the block first reaches a place."""
     left = [act]
 
     def reached(name):
@@ -56,13 +56,13 @@ def test_each_checkpoint_is_appended_once(job):
 
 
 def from_commit(places):
-    """Return the places behind a commit: those of its publication."""
+    """Return the places after a commit: the places of its publication."""
     return places[[place for place, _ in places].index("commit.after") :]
 
 
 @pytest.mark.parametrize("power", ["stays", "fails"])
 def test_next_run_completes_killed_publications(job, power):
-    """The process dies at each place of a publication, with and without the power."""
+    """The process dies at each place of a publication, with and without a power failure."""
     before, places = DiskCopy(job.disk), []
     with places_of(job.disk, places):
         job.run("bob")
@@ -119,7 +119,7 @@ def test_two_publishers_publish_once(job, place):
 
 
 def test_overtaken_publisher_restores_no_rows(job):
-    """It falls asleep while it publishes; meanwhile another one takes the job over and restores it."""
+    """The publisher is suspended while it publishes; meanwhile another process takes the job and restores it."""
 
     def overtake():
         with job.open("other", force=True) as other:

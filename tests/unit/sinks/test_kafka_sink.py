@@ -1,4 +1,4 @@
-"""A topic as a sink: what is sent, and what is sent again (in memory, no Spark)."""
+"""A topic as a sink: the messages sent, and the repeated messages (in memory, no Spark)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOPIC = {"format": "kafka", "servers": "broker:9092", "topic": "reminders"}
 
 
 class SendingJob(MemoryJob):
-    """A job whose runs send to a list; what commands open sends nothing."""
+    """A job whose runs send to a list; jobs opened by commands send nothing."""
 
     def __init__(self, name):
         super().__init__(name, **TOPIC)
@@ -76,7 +76,7 @@ def test_headers_name_the_checkpoint(job):
 
 @pytest.mark.parametrize("power", ["stays", "fails"])
 def test_killed_publications_send_all_at_least_once(job, power):
-    """The process dies at each place behind the commit; repeats have equal headers, and no row overtakes another."""
+    """The process dies at each place after the commit; repeats have equal headers, and no row overtakes another."""
     job.run("ann")
     before, places = DiskCopy(job.disk), []
     with places_of(job.disk, places):
@@ -134,7 +134,7 @@ def test_restores_undo_no_message_and_repeat_none(job):
 
 
 def test_restored_rows_were_sent_before(job):
-    """A restore leaves a checkpoint behind that is not sent yet, and another one brings it back."""
+    """A restore abandons a checkpoint that is not sent yet, and a second restore returns to it."""
     job.run("ann")
     job.without_spark("bob")
     restore(job.config, 1, "test", "command")

@@ -1,4 +1,4 @@
-"""A folder of Parquet files as a sink: what its readers see (on disk, no Spark)."""
+"""A folder of Parquet files as a sink: the view of its readers (on disk, no Spark)."""
 
 from __future__ import annotations
 

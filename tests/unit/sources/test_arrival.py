@@ -1,4 +1,4 @@
-"""The merge of sources that meet, against a loop that looks at one item after the other."""
+"""The merge of sources that meet, against a loop over single items."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOUR = 10
 
 
 class Files:
-    """A source in memory: event times (None: not readable) by file. Each file is an interval of `HOUR`, numbered by its name."""
+    """A source in memory: event times by file, None for an unreadable row. Each file is an interval of `HOUR`, numbered by its name."""
 
     def __init__(self, name, *, limit=100, span=HOUR):
         self.name, self.limit, self.span = name, limit, span
@@ -63,7 +63,7 @@ class Files:
 
 
 class Job:
-    """Takes sources in, one micro-batch after the other, and remembers what came where."""
+    """Takes sources in, one micro-batch after the other, and records the slice of each row."""
 
     def __init__(self, folder, *sources, bucket=5, disorder=0, complete=(), idle_after=None, groups=None):
         self.sources = {source.name: source for source in sources}
@@ -109,7 +109,7 @@ class Job:
         return True
 
     def from_tasks(self, line):
-        """Buckets as tasks would report them, of the one source that meets no other."""
+        """Return buckets as tasks report them, for a source that meets no other."""
         seen = {}
         for ordinal in range(line.before.next_ordinal, line.before.next_ordinal + line.rows):
             source, file, row = self.rows[ordinal]
@@ -135,7 +135,7 @@ class Job:
 
 
 def by_hand(contents, complete=(), *, bucket, disorder, span=HOUR):
-    """All rows of sources, item by item, and the watermarks between them."""
+    """Return all rows of the sources, item by item, and the watermarks between them."""
     items = []
     for number, (name, files) in enumerate(contents.items()):
         key = EARLIEST

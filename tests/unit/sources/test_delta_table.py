@@ -1,4 +1,4 @@
-"""A Delta table as a source: each commit is taken in once, in order, or the run says why it cannot be."""
+"""A Delta table as a source: each commit is taken in once, in order, or the run says why not."""
 
 from __future__ import annotations
 
@@ -446,7 +446,7 @@ def test_changes_add_up_to_the_table(changes, files, looks):
 
 
 def left_by(job):
-    """The rows that the changes lead to."""
+    """Return the rows that the changes add up to."""
     rows = set()
     for row in job.seen():
         (rows.remove if row.kind in {"-U", "-D"} else rows.add)((row.name, row.size))

@@ -1,4 +1,4 @@
-"""Derived rows: landed once, in one order however input is cut, with one version of each table in a micro-batch."""
+"""Derived rows: landed once, in the same order for any split of the input, with one version of each table per micro-batch."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Slices:
         self.restart()
 
     def configure(self, **source):
-        """Change the job's file, and begin a new run."""
+        """Change the job's file, and start a new run."""
         self.harness.change(job={"sources": {"rows": {"format": "json", "tables": {"dims": "dims"}, **source}}})
         self.config = self.harness.config
         self.plan = plan_of(self.config.code)
@@ -80,7 +80,7 @@ class Slices:
         self.intake = Intake(self.plan, self.config, topics=topics, steps={"rows": self.step})
 
     def take_in(self, *, crashes=False, until=None, ends=True):
-        """Take the next slice in, or crash before it is committed; tell whether there was one."""
+        """Take the next slice in, or crash before its commit; return whether there was one."""
         at = JobPosition({"rows": self.offset} if self.offset else {}, {}, 0, 0, str(self.harness.folder / "transit"))
         taken = self.intake.next(at, SliceRequest(ends=ends, until=until))
         if crashes:

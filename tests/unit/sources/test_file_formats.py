@@ -1,4 +1,4 @@
-"""Files of JSON lines, CSV and Avro as tables of a record: each row at its number, bad ones with a reason."""
+"""Files of JSON lines, CSV and Avro as tables of records: each row keeps its number, and bad rows get a reason."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def node_of(record, **options):
 
 
 def read(content, kind, record=Flat, *, suffix=None, columns=(), csv=None, **options):
-    """Read bytes as a file; return the records by row number, and the faults."""
+    """Read bytes as a file; return the records by row number, and the errors."""
     disk, options_of_files = next(disks), FileOptions(format=kind, csv=csv or CsvOptions())
     uri = f"memory://{disk}/input/file.{suffix or kind}"
     touch(uri)

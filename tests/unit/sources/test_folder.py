@@ -1,4 +1,4 @@
-"""The folder source: slices, and late files that no slice would have. One file a day, from 2024-03-01."""
+"""The folder source: slices, and late files that belong to no slice. One file a day, from 2024-03-01."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def days(first, end):
 
 
 class Job:
-    """A folder, and the checkpoints of whoever reads it."""
+    """A folder, and the checkpoints of its reader."""
 
     def __init__(self, home):
         self.home = home
@@ -60,7 +60,7 @@ class Job:
         return Intake(plan_of(config.code), config).next(at, SliceRequest(**what, until=recorded))
 
     def take_in(self, *, names=True, **what):
-        """Commit the next slice, with a count alone unless `names`; return the files."""
+        """Commit the next slice, with only a count of files unless `names`; return the files."""
         taken = self.plan(**what)
         if taken is None:
             return []

@@ -1,4 +1,4 @@
-"""A topic as a source: each message is taken in once, in the order of the merge, or the run says why it cannot be."""
+"""A topic as a source: each message is taken in once, in merge order, or the run says why not."""
 
 from __future__ import annotations
 

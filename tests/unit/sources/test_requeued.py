@@ -1,4 +1,4 @@
-"""Rows that have left the quarantine, as an offset has them."""
+"""Rows that have left the quarantine, as stored in an offset."""
 
 from __future__ import annotations
 

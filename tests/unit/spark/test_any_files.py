@@ -1,4 +1,4 @@
-"""Files of any bytes and any name in a source's folder: their rows are taken in, set aside, or the run says why not (no JVM)."""
+"""Files with any bytes and any name in a source's folder: rows are taken in or set aside, or the run says why not (no JVM)."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def put(disk, content, name=FILE):
 
 
 def outcome(harness, disk):
-    """How many rows were taken in, and the positions of what was set aside."""
+    """Return the number of rows taken in, and the positions of the rows set aside."""
     taken = table_store(f"memory://{disk}/taken").latest()
     version = table_store(f"{harness.config.job_folder}/{QUARANTINE}").latest().version
     aside = state_view(harness.config.job_folder, QUARANTINE, version).live_rows()

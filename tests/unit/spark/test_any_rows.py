@@ -1,4 +1,4 @@
-"""Files of any rows: nothing raises, and each row is taken in or in the quarantine, with its raw text (in memory, no JVM)."""
+"""Files of any rows: none raises, and each row is taken in or quarantined with its raw text (in memory, no JVM)."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def harness_of(pipeline, disk, **source):
 
 
 def as_stored(table, disk):
-    """Put a table into the source's folder, and return it as a reader has it; None for what Parquet cannot hold."""
+    """Write a table into the source's folder, and return it as a reader sees it; None if Parquet cannot store it."""
     try:
         stage(f"memory://{disk}/input", FILE, table)
         store, path = file_system(f"memory://{disk}/input/{FILE}")
@@ -141,7 +141,7 @@ def test_each_row_is_taken_in_or_set_aside(name, complete, table):
 
 
 def sizes_in_order(table, complete):
-    """The sizes of the rows that a source ordered by `number` takes in, in arrival order."""
+    """Return the sizes of rows that a source ordered by `number` takes in, in arrival order."""
     disk = next(names)
     stage(f"memory://{disk}/input", FILE, table)
     harness = harness_of(PIPELINES["sorted copies"], disk, complete_intervals=complete, interval="%Y-%m-%d")

@@ -1,4 +1,4 @@
-"""The async waits of one task, on state tables, without Spark: chains, limits they share, record types that change."""
+"""The async waits of one task, on state tables, without Spark: chains, shared limits, changed record types."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ class PricedInEuro(Struct, frozen=True):
 
 
 class Service:
-    """Fails for the numbers that are `down`, and notes what it was asked."""
+    """Fails for the numbers in `down`, and logs its calls."""
 
     def __init__(self, *down):
         self.down, self.asked = set(down), []
 
     def asks(self, takes=Order, gives=Order, answer=None):
-        """A function that asks it; the types are those of its records."""
+        """Return a function that calls the service, with the given record types."""
         service = self
 
         class Asks(AsyncFunction[takes, gives]):
@@ -90,7 +90,7 @@ class Task:
         self.checkpoint = 0
 
     def run(self, waits, orders=(), **settings):
-        """The numbers that the stage sends on, and those that it gives up on."""
+        """Run the stage; return the numbers that it sends on, and those that it gives up on."""
         self.checkpoint += 1
         batch = BatchSettings(
             code=PipelineCode("", ""), job_folder=self.folder, checkpoint_id=self.checkpoint, attempt_id="attempt", max_parallelism=8,
@@ -144,7 +144,7 @@ def test_second_wait_calls_again_in_further_micro_batch(task):
 
 @pytest.fixture
 def waits_for(task):
-    """Leaves 0 waiting, and 1, which has its answer, behind it."""
+    """Leave 0 waiting, and behind it 1 with its answer."""
     service = Service(0)
     old = wait_of(service.asks(), **PARKING)
     assert task.run([old], [Order(0), Order(1)]) == ([], 0)
@@ -195,7 +195,7 @@ def test_field_without_default_is_refused(task, waits_for, takes, gives, field, 
 
 
 class Timed(AsyncFunction[Order, Order]):
-    """Takes so many milliseconds a call; the log, which several share, tells who began and ended when."""
+    """Takes so many milliseconds per call; a shared log records the begin and the end of each call."""
 
     def __init__(self, milliseconds, log):
         self.seconds, self.log = milliseconds / 1000, log
@@ -208,7 +208,7 @@ class Timed(AsyncFunction[Order, Order]):
 
 
 def within(log, *, rate, concurrency):
-    """Whether the calls of a log were never too close, and never too many."""
+    """Return whether the logged calls respected the rate and the concurrency."""
     begun = [time for time, change in log if change == 1]
     running, most = 0, 0
     for _, change in log:
@@ -273,7 +273,7 @@ def test_rate_of_service_continues_across_waits(task, monkeypatch):
 
 @contextmanager
 def virtual_runner(monkeypatch):
-    """Loops that `asyncio.Runner` makes are virtual, and time moves by itself."""
+    """Give `asyncio.Runner` a virtual loop whose time advances by itself."""
     loop = VirtualLoop()
     loop.let_time_run()
     virtual = LoopClock(loop, lambda: None)

@@ -1,4 +1,4 @@
-"""Async waits of a task over real tables, without Spark: what is stored can be read, and is the right element's."""
+"""Async waits of a task over real tables, without Spark: stored answers are readable, and belong to their elements."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ALL = KeyGroupRange(0, 127)
 
 
 class Ask(AsyncFunction[Purchase, Purchase]):
-    """Answers with the purchase, or what `instead` makes of it, but not for those that are `down`."""
+    """Answers with the purchase, or with the result of `instead`; calls in `down` fail."""
 
     def __init__(self, down=(), instead=None):
         self.down, self.instead = set(down), instead
@@ -88,7 +88,7 @@ class Job:
         )
 
     def micro_batch(self, wait, purchases):
-        """Run it in one task, and commit; return what it sent on."""
+        """Run the micro-batch in one task, and commit; return the records that it sent on."""
         with open_job(self.config, "test", create=True) as job:
             batch = BatchSettings(
                 code=self.config.code, job_folder=self.config.job_folder, checkpoint_id=job.next_id,
@@ -130,7 +130,7 @@ def job(tmp_path):
 
 
 def wrong(one):
-    """What a service that answers garbage leads to: nobody checks a struct when it is made."""
+    """The answer of a faulty service: a struct is not validated when it is created."""
     return Purchase(one.seq, one.at, one.customer, one.item, "a dollar")
 
 
@@ -171,7 +171,7 @@ def test_leaving_keyed_mode_loses_nothing(job, mode):
 
 
 class later:  # noqa: N801 - it reads as what it is
-    """A clock that goes ahead by so much."""
+    """A clock that is ahead by so much."""
 
     def __init__(self, span):
         self.span = round(span.total_seconds() * 1000)

@@ -1,4 +1,4 @@
-"""Backfills: past intervals computed again on a branch, beside a job that goes on."""
+"""Backfills: past intervals recomputed on a branch while the job continues."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ class Greeting(Struct, frozen=True):
 
 
 class Greeter(AsyncFunction[Order, Greeting]):
-    """Answers, unless the service is down."""
+    """Answers unless the service is down."""
 
     def __init__(self):
         self.calls, self.is_down = 0, False
@@ -353,7 +353,7 @@ class Count(KeyedProcessFunction[Order, Greeting]):
 
 
 class CountInTexts(Count):
-    """Counts orders, in texts."""
+    """Counts orders, stored as text."""
 
     count = ValueState("count", str, migrate=Migration(int, str))
 
@@ -362,7 +362,7 @@ class CountInTexts(Count):
 
 
 class CountInLists(Count):
-    """Counts orders, in a type that no migration leads to."""
+    """Counts orders, stored in a type without a migration."""
 
     count = ValueState("count", list[int])
 
@@ -415,7 +415,7 @@ def both_kinds():
 
 
 class Meetings(KeyedCoProcessFunction[Order, Order, Greeting]):
-    """Greets with a customer's last return."""
+    """Greets a customer with the customer's last return."""
 
     last = ValueState("last", int)
 

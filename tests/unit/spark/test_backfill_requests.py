@@ -1,4 +1,4 @@
-"""Requests for backfills, as a scheduler makes them: they join, are repeated, interrupted, and end in the same tables."""
+"""Requests for backfills from a scheduler: they are merged, repeated and interrupted, and give the same tables."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def job(four_days):
 
 
 def ask(job, interval, **options):
-    """Ask for an interval, as the task `backfill` of the replay DAG does."""
+    """Request an interval, as the task `backfill` of the replay DAG does."""
     return job.backfill(interval, NAME, promote="approval", renews=True, **options)
 
 
 def approve(job, interval, **options):
-    """Promote what was asked for, as the task `promote` of the replay DAG does."""
+    """Promote the requested intervals, as the task `promote` of the replay DAG does."""
     return job.backfill(interval, NAME, promote="automatic", only_open=True, **options)
 
 

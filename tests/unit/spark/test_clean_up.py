@@ -1,4 +1,4 @@
-"""Files that cannot be removed after a commit: the run warns and goes on (no JVM)."""
+"""Files that cannot be removed after a commit: the run warns and continues (no JVM)."""
 
 from __future__ import annotations
 

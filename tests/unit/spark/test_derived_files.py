@@ -1,4 +1,4 @@
-"""The two ends of a step's Spark job: what they read and land of good files, bad rows and bad files."""
+"""The two ends of a step's Spark job: reading and landing of good files, bad rows and bad files."""
 
 from __future__ import annotations
 

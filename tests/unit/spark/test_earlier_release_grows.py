@@ -1,4 +1,4 @@
-"""A job of release 0.1, after three of its four days, whose pipeline gets a second source that meets the first (no JVM)."""
+"""A job of release 0.1, after three of its four days, gets a second source that meets the first (no JVM)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of the input is a micro-batch of its own, and input behind it is refused (no JVM)."""
+"""The end of the input is a separate micro-batch, and later input is refused (no JVM)."""
 
 from __future__ import annotations
 

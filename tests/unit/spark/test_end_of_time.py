@@ -1,4 +1,4 @@
-"""The end of the input for all that goes by time: timers, TTL, materializers, and what waits for services."""
+"""The end of the input for everything that depends on time: timers, TTL, materializers, and elements that wait for services."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Event(Struct, frozen=True):
 
 
 class Ticking(KeyedProcessFunction[Event, Event]):
-    """Sets its timer again each time it fires, an hour later."""
+    """Sets its timer again an hour later, each time it fires."""
 
     async def process(self, event, ctx: Context, /):
         ctx.timers.register_event_time((event.at // HOUR + 1) * HOUR)
@@ -71,7 +71,7 @@ class Hours(KeyedProcessFunction[Event, Event]):
 
 
 class Later(KeyedProcessFunction[Event, Event]):
-    """Emits by a timer of processing time, and keeps the time of that in event time."""
+    """Emits by a timer of processing time, and stores the event time of that timer."""
 
     last = ValueState("last", int, ttl=StateTtl(TTL, cleanup=Cleanup(exact=True)))
 
@@ -85,7 +85,7 @@ class Later(KeyedProcessFunction[Event, Event]):
 
 
 class Ask(AsyncFunction[Event, Event]):
-    """Asks a service that is down."""
+    """Calls a service that is down."""
 
     is_up = False
 
@@ -103,7 +103,7 @@ def service(monkeypatch):
 
 
 def job(*steps, bucket=1):
-    """A job of one source, and of steps that take a stream each."""
+    """Return a job of one source, and of steps that each take a stream."""
     stream = Pipeline("end").source("events", Event, event_time="at")
     for step in steps:
         stream = step(stream)

@@ -1,4 +1,4 @@
-"""Up to where an operator's timers have fired, as the driver puts it together from its tasks. Times are milliseconds."""
+"""The progress of an operator's fired timers, combined by the driver from its tasks. Times are milliseconds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Ask(Struct, frozen=True):
 
 
 class Alarm(KeyedProcessFunction[Ask, Ask]):
-    """A record sets a timer at 50 in event time, one at 60 in processing time, and each timer sets itself once more, at once."""
+    """A record sets a timer at 50 in event time and one at 60 in processing time; each timer sets itself once again, immediately."""
 
     async def process(self, ask, ctx, /):
         ctx.timers.register_event_time(50)

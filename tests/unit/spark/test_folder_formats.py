@@ -1,4 +1,4 @@
-"""The same rows in files of each format: the same records, in the same order, and the same rows in the quarantine (no JVM)."""
+"""The same rows in files of each format: equal records in equal order, and equal rows in the quarantine (no JVM)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ WRITERS = {"parquet": parquet, "json": json, "csv": csv_text, "avro": avro}
 
 
 def outcome(job):
-    """What the sink has, and the quarantine without the endings of files."""
+    """Return the rows of the sink, and of the quarantine without the extensions of files."""
     rows = sorted((row["shop"] or "", row["number"], row["name"], row["watermark"]) for row in job.rows())
     aside = [(re.sub(r"\.\w+", "", position), error) for position, error in job.quarantine()]
     return rows, sorted(aside)

@@ -1,4 +1,4 @@
-"""A branch follows its job: the same micro-batches at the times that the job has recorded."""
+"""A branch follows its job: the same micro-batches at the recorded times of the job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAY = 24 * HOUR
 
 @pytest.fixture
 def job():
-    """A job with a run each two hours, and a last one four hours later."""
+    """A job with a run every two hours, and a last run four hours later."""
     made = BranchedJob()
     for customers in (("ann", "bob"), ("ann",), ("ann", "bob")):
         made.feed(*((customer, 4) for customer in customers))
@@ -30,13 +30,13 @@ def job():
 
 
 def batches(job, branch=None):
-    """Return the micro-batches of a line itself."""
+    """Return the micro-batches of a line, without its fork."""
     config = job.config if branch is None else job.config.on_branch(branch)
     return [one for one in CheckpointLog(config.job_folder).lineage.line if one.kind is Kind.BATCH and one.has_state]
 
 
 def told(job, amount, branch=None):
-    """Return to whom an amount was told aside, in order."""
+    """Return the customers of the side output, in order."""
     rows = (dict(row) for row in job.content(branch)["sink small"])
     return sorted((row["customer"], row["at"]) for row in rows if row["amount"] == amount)
 

@@ -1,4 +1,4 @@
-"""How far a micro-batch comes when an element waits that lets others pass: to the next watermark, and no further."""
+"""The progress of a micro-batch with a waiting element in an unordered wait: up to the next watermark."""
 
 from __future__ import annotations
 

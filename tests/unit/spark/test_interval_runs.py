@@ -1,4 +1,4 @@
-"""Interval runs on real checkpoints, with a micro-batch that takes its files down instead of working on them (no JVM)."""
+"""Interval runs on real checkpoints, with a micro-batch that records its files instead of processing them (no JVM)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def job(tmp_path, monkeypatch):
 
 @contextmanager
 def broken_off(place, visit):
-    """Break the run off when it reaches a place for the n-th time."""
+    """Interrupt the run when it reaches a place for the n-th time."""
     visits = []
 
     def reached(name):

@@ -1,4 +1,4 @@
-"""What a materializer's task leaves behind for its sink and for the table of histories, without Spark."""
+"""The results of a materializer's task for its sink and for the table of histories, without Spark."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Row(Struct, frozen=True, omit_defaults=True):
 
 @pytest.fixture
 def task(tmp_path):
-    """Runs one task over `CHANGES` of the key `k`; the pipeline's plan, and what the task reports."""
+    """Run one task over `CHANGES` of the key `k`; return the pipeline's plan, and the task's report."""
 
     def run(*appended, backend=None, **options):
         source = Pipeline("p").source("rows", Row, event_time="at")
@@ -67,7 +67,7 @@ def task(tmp_path):
 
 
 def rows(folder, report):
-    """What was staged for the sink."""
+    """Return the rows staged for the sink."""
     return [row for file in report.outputs["board"] for row in pq.read_table(folder / file.path).to_pylist()]
 
 

@@ -1,4 +1,4 @@
-"""Progress within a micro-batch, without Spark: on a virtual clock, and looked for when the test says so."""
+"""Progress within a micro-batch, without Spark: on a virtual clock, polled when the test says so."""
 
 from __future__ import annotations
 

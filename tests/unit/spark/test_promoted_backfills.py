@@ -1,4 +1,4 @@
-"""Backfills that promote their result: in any order, with crashes, beside a job that goes on."""
+"""Backfills that promote their result: in any order, with crashes, while the job continues."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLACES = (
 
 
 def assert_whole(job):
-    """Check that each version of a live sink that changed rows belongs to a checkpoint: readers see nothing between."""
+    """Check that each version of a live sink that changed rows belongs to a checkpoint: readers see nothing in between."""
     assert [result for result in verify(job.config) if not result.ok] == []
     for sink in job.config.sinks.values():
         store = table_store(sink.table_path)

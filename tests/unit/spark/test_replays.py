@@ -1,4 +1,4 @@
-"""What a replay takes in again, and how a later run knows it. Days are numbered from 1970-01-01."""
+"""The steps of a replay, and how a later run recognizes it. Days are numbered from 1970-01-01."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wherever a process dies between a requeue and the end of the run behind it, each requeued row counts once (in memory, no JVM)."""
+"""A process dies anywhere between a requeue and the end of the next run: each requeued row counts once (in memory, no JVM)."""
 
 from __future__ import annotations
 

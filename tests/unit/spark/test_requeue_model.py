@@ -1,4 +1,4 @@
-"""Whatever is fed, mended, requeued and broken off: a job gives what a loop gives in which requeued rows come first of what is new."""
+"""Any feeding, repairing, requeuing and interrupting: a job equals a loop in which requeued rows precede new rows."""
 
 from __future__ import annotations
 

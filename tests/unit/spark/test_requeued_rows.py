@@ -1,4 +1,4 @@
-"""Rows that a source has refused are taken in again once they are requeued, first of all and exactly once (no JVM).
+"""Rows that a source has refused are taken in after a requeue, before new rows and exactly once (no JVM).
 
 Names of rows that the first code refuses end in `?`.
 """
@@ -293,7 +293,7 @@ def interval(day):
 
 @pytest.fixture
 def daily():
-    """Three days, each with a row that is refused."""
+    """Three days, each with a refused row."""
     made = RefusedJob(source={"interval": "%Y-%m-%d"})
     for day in range(3):
         made.feed(f"p{day}", f"q{day}?", file=f"2020-01-0{day + 1}.parquet", at=START + day * DAY)
@@ -347,7 +347,7 @@ def test_replay_skips_deleted_files(daily):
 
 
 def test_part_of_file_is_named_and_requeued():
-    """With sources that meet, a file may be read in parts; here its second part is refused, since its column is gone."""
+    """With sources that meet, a file may be read in parts; here its second part is refused because a column is missing."""
     job = RefusedJob("others", source={"on_bad_file": "quarantine"}, record=Mended)
     job.feed("p", "q", "r", at=1000)
     job.feed("x", source="others", at=1500)

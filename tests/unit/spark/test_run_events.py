@@ -1,4 +1,4 @@
-"""Sentences that tell the user what happens in a run. Times are milliseconds."""
+"""Messages that tell the user about the events of a run. Times are milliseconds."""
 
 from __future__ import annotations
 

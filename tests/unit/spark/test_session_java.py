@@ -1,4 +1,4 @@
-"""The Java of a session, in a project without an environment of its own."""
+"""The Java of a session, in a project without its own environment."""
 
 from __future__ import annotations
 

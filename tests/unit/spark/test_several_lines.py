@@ -1,4 +1,4 @@
-"""Sources that never meet have a line of ordinals and a watermark each: operators, TTL and readers go by their own."""
+"""Sources that never meet have separate lines of ordinals and separate watermarks: operators, TTL and readers use their own line."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Event(Struct, frozen=True):
 
 
 class Seen(Struct, frozen=True):
-    """What a function saw, in milliseconds after `START`; a watermark that has not come is -1."""
+    """The view of a function, in milliseconds after `START`; -1 means no watermark yet."""
 
     key: str
     at: int
@@ -85,7 +85,7 @@ class WatchBoth(KeyedCoProcessFunction[Event, Event, Seen]):
 
 
 class Ask(AsyncFunction[Event, Event]):
-    """Asks a service that is down for keys that begin with a capital."""
+    """Calls a service that is down for keys with a capital first letter."""
 
     is_up = True
 
@@ -115,7 +115,7 @@ def asked(stream):
 
 
 def graph(*, meets=False, calls=False, function=Watch):
-    """Two sources with an operator each; one more that joins them with `meets`."""
+    """Two sources with an operator each; `meets` adds an operator that joins them."""
     p = Pipeline("lines")
     one, two = (p.source(name, Event, event_time="at") for name in ("one", "two"))
     for number, stream in enumerate((asked(one) if calls else one, two), 1):
@@ -139,7 +139,7 @@ def last(harness):
 
 
 def watermarks(harness):
-    """By operator, in milliseconds after `START`."""
+    """Return the watermarks by operator, in milliseconds after `START`."""
     found = {name: last(harness).watermark_of(name) for name in ("watch_1", "watch_2")}
     return {name: None if time is None else time - START for name, time in found.items()}
 
@@ -169,7 +169,7 @@ def test_line_without_watermark_borrows_none():
 
 
 def live(harness):
-    """By operator, the keys that `headrace state` shows."""
+    """Return by operator the keys that `headrace state` shows."""
     rows = keyed_state.scan(JobAtCheckpoint(harness.config))
     place = {name: rows.columns.index(name) for name in ("operator", "key")}
     return {(row[place["operator"]], row[place["key"]].strip('"')) for row in rows.rows}

@@ -50,7 +50,7 @@ def shop():
 
 
 class Place(NamedTuple):
-    """How far a source was read."""
+    """The read position of a source."""
 
     unread: tuple[str, ...]
     rows_taken: int
@@ -77,7 +77,7 @@ class Shop:
 
     @property
     def arrivals(self):
-        """By source and hour what has arrived, in that order."""
+        """Return the arrivals by source and hour, in order."""
         rows = sorted(self.harness.sink("arrivals"), key=lambda row: row.number)
         return [(row.source, (row.at - START) // HOUR) for row in rows]
 

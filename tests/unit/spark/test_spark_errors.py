@@ -1,4 +1,4 @@
-"""What Spark raises when the world fails: exit codes 8 and 13, and 70 for bugs alone (no JVM: the texts are Spark's)."""
+"""Spark's errors when the environment fails: exit codes 8 and 13, and 70 only for bugs (no JVM: the texts are Spark's)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ABORTED = "Job aborted due to stage failure: Task 0 in stage 3.0 failed 4 times,
 
 
 def java(first, *causes):
-    """An error of the JVM: its message, and what its stack trace says of causes."""
+    """An error of the JVM: its message, and the causes in its stack trace."""
     error = UnknownException.__new__(UnknownException)  # its constructor asks the JVM
     error._desc, error._cause = first, None
     error._stackTrace = "\n\tat org.apache.spark.Somewhere(Somewhere.scala:1)\n".join(
@@ -143,7 +143,7 @@ def memory_job():
 
 
 class FailingMerge:
-    """A session whose MERGE fails once as Spark says; then it is as if it had never been there."""
+    """A session whose MERGE fails once with Spark's error; afterwards the table is unchanged."""
 
     def __init__(self, error):
         self._error = error

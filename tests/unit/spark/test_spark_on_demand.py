@@ -1,4 +1,4 @@
-"""Spark starts with the first micro-batch: a run that has nothing to do starts none."""
+"""Spark starts with the first micro-batch: a run without work starts no Spark."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def home(tmp_path):
 
 @pytest.fixture
 def refusals(monkeypatch):
-    """Let Spark not start; note each try."""
+    """Make Spark fail to start; record each try."""
     tries = []
 
     def refuse(config):
@@ -85,7 +85,7 @@ def test_one_session_serves_a_whole_run(home, monkeypatch):
 
 
 def test_topics_and_steps_need_spark(home, refusals):
-    """Sources of other kinds, and those without a step, do not."""
+    """Other kinds of sources, and sources without a step, do not."""
     spark = SparkOnDemand(home.config(), print)
     assert (spark.topics(), spark.steps(plan_of(home.config().code))) == ({}, {})
     assert refusals == []

@@ -1,4 +1,4 @@
-"""Whether a task has to stop."""
+"""When a task has to stop."""
 
 from __future__ import annotations
 

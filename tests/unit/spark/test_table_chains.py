@@ -1,4 +1,4 @@
-"""One job's sink is the next one's source, through restores and crashes of both (no JVM)."""
+"""One job's sink is the next job's source, through restores and crashes of both (no JVM)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Copied(Struct, frozen=True):
 
 
 class Copies(KeyedProcessFunction[Total, Copied]):
-    """Tells what comes."""
+    """Emits a copy of each row."""
 
     async def process(self, total, ctx, /):
         ctx.collect(Copied(total.item, total.cents, ctx.row_kind.symbol))
@@ -75,7 +75,7 @@ def sell(job, **cents):
 
 
 def copied(job):
-    """Items and cents by the changes, as a multiset."""
+    """Return items and cents that the changes add up to, as a multiset."""
     rows = Counter()
     for row in job.sink("copied"):
         rows[row.item, row.cents] += -1 if row.kind in {"-U", "-D"} else 1

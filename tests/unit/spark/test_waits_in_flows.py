@@ -1,4 +1,4 @@
-"""Async waits among the steps of a source's stage: all of them share one loop, and the limits of their service."""
+"""Async waits among the steps of a source's stage: all waits share one loop, and the limits of their service."""
 
 from __future__ import annotations
 

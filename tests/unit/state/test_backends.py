@@ -1,4 +1,4 @@
-"""What every state backend owes to its users."""
+"""The contract of every state backend."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_a_long_value_is_cut_in_the_message():
     ],
 )
 def test_unreadable_value_is_refused_before_storing(value, kind):
-    """A value that could not be read back is refused before it is stored."""
+    """An unreadable value is refused before it is stored."""
     with pytest.raises(StateSchemaError, match=r"state 'legs' of operator 'delay' was given .* does not fit"):
         codec(kind).encode(value)
 

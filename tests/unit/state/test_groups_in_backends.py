@@ -1,4 +1,4 @@
-"""Elements and entries of lists and maps: what every backend owes, and how the delta backend finds them in its tables."""
+"""Elements and entries of lists and maps: the contract of every backend, and how the delta backend finds them in its tables."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_committed_data_is_found_by_entry_and_page(tmp_path_factory, made, writt
 
 
 def _committed(folder, made, rows):
-    """Commits in files of small groups of rows, so that they lie in many."""
+    """Commits in files of small row groups, so that entries spread over many."""
     committed, before = CommittedState(folder), state_files.ROWS_PER_GROUP
     state_files.ROWS_PER_GROUP = rows
     try:

@@ -1,4 +1,4 @@
-"""Local copies of rocksdb state: which folder is a base, which is an attempt, which is nothing at all."""
+"""Local copies of RocksDB state: which folder is a base, an attempt, or neither."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What calls to lists and maps read and write, what iterating shows, and what is refused."""
+"""The reads and writes of calls to lists and maps, the view of an iteration, and refused calls."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Go(Struct, frozen=True):
 
 
 class Counting:
-    """A backend that counts what is asked of it."""
+    """A backend that counts its calls."""
 
     def __init__(self, backend):
         self.backend = backend
@@ -55,7 +55,7 @@ class Counting:
             yield entry
 
     def counted(self):
-        """Entries read, groups or pages scanned, entries found by scans; since the last call."""
+        """Return the entries read, groups or pages scanned, and entries found by scans, since the last call."""
         found = self.entries, self.scans, self.scanned
         self.entries = self.scans = self.scanned = 0
         return found
@@ -70,14 +70,14 @@ def many(backend):
 
 
 def changes_of(harness):
-    """The rows that a task would write, and counters set to nought."""
+    """Return the rows that a task would write; reset the counters."""
     harness._store.counted()
     (store,) = [store for store in harness._process.stores if store.name == "numbers"]
     return list(store.changes())
 
 
 def running(body, *, plain=False, ttl=None):
-    """A function with a map, whose code is `body(map)`."""
+    """Return a function with a map, whose code is `body(map)`."""
 
     class Async(KeyedProcessFunction[Go, Go]):
         numbers = MapState("numbers", str, int, ttl=ttl)
@@ -169,7 +169,7 @@ def test_entry_evicted_while_call_waits_is_reread(many):
 
 
 def test_removal_reads_entry_at_end_of_task(many):
-    """It writes a row if the entry was there."""
+    """The removal writes a row if the entry existed."""
 
     async def body(numbers):
         await numbers.remove("00001")
@@ -197,7 +197,7 @@ def test_list_add_reads_nothing_and_writes_one(backend):
 
 
 def collecting(seen, namespaces):
-    """A function that asks for lists at once, then adds to the first, and clears the last, all of it twice."""
+    """Return a function that reads lists concurrently, then adds to the first and clears the last, all of it twice."""
 
     class Collect(KeyedProcessFunction[Go, Go]):
         numbers = ListState("numbers", int)

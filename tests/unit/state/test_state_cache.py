@@ -1,4 +1,4 @@
-"""A bounded cache: what it knows is right, and it never knows more than it may."""
+"""A bounded cache: its entries are correct, and their number never exceeds the limit."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ EVENT, PROCESSING = TimeDomain
 
 
 def fire(service, now, domain=EVENT):
-    """Take out the timers that are due, key by key."""
+    """Remove the due timers key by key."""
     for key in service.keys_due(now, domain):
         while timer := service.first_due(key, now, domain):
             assert service.take(timer)
@@ -30,7 +30,7 @@ def fire(service, now, domain=EVENT):
 
 @pytest.fixture
 def service_of(backend):
-    """The timers as the next task loads them."""
+    """Return the timers as the next task loads them."""
     return lambda last_watermark: TimerService(backend, last_watermark)
 
 
@@ -180,7 +180,7 @@ def test_cleanup_precedes_user_timers_of_same_moment(service_of, commit):
 
 
 def test_fired_timers_are_not_read_again(backend):
-    """A task is told up to where timers have fired."""
+    """A task is told the position up to which timers have fired."""
     backend.write_batch((timer_entry(Timer(time, A)), b"") for time in range(100))
     backend.write_batch((timer_entry(Timer(time, A, PROCESSING)), b"") for time in range(100))
     counting = Counting(backend)
@@ -241,7 +241,7 @@ def test_default_processing_time_comes_from_the_clock(backend, clock):
 
 
 class Counting:
-    """A backend that counts the entries that a scan gives out."""
+    """A backend that counts the entries returned by a scan."""
 
     def __init__(self, backend):
         self.backend, self.given = backend, 0

@@ -1,4 +1,4 @@
-"""When entries die: the integers, against a clock that is stopped by hand."""
+"""When entries expire: integer arithmetic, against a clock moved by hand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def prolonging(ttl, threshold=1):
 
 
 def lived(stamp, until, gaps):
-    """How many milliseconds an entry has lived by `until`, one by one."""
+    """Return how many milliseconds an entry has lived by `until`, counted one by one."""
     return sum(not any(start <= now < end for start, end in gaps) for now in range(stamp, until))
 
 
@@ -36,7 +36,7 @@ gaps = (
 
 
 def at_watermarks(gaps, watermarks):
-    """The gaps with watermarks that never go back; the oldest gaps know of none where there are too few."""
+    """Return the gaps with watermarks that never go back; if there are too few watermarks, the oldest gaps have none."""
     marks = [None] * (len(gaps) - len(watermarks)) + sorted(watermarks)
     return [gap._replace(watermark=mark) for gap, mark in zip(gaps, marks, strict=False)]
 
@@ -55,7 +55,7 @@ def test_entry_dies_after_ttl_without_gaps(stamp, ttl, gaps, clock, own):
 
 @given(times, st.integers(1, 20), known_gaps, st.integers(0, 100), st.integers(0, 30))
 def test_watermark_lifetime_ignores_time_already_passed(stamp, ttl, gaps, clock, own):
-    """By the watermark, no time is taken back that it has passed."""
+    """Time that the watermark has passed is not given back."""
     left = [(max(gap.start, gap.watermark or 0), gap.end) for gap in gaps if gap.end - gap.start > 1]
     assert LiveTtl.of(prolonging(ttl), gaps).is_dead_at(clock, stamp, own) is (
         lived(stamp, clock, left) >= (own or ttl)
@@ -101,7 +101,7 @@ def test_only_pauses_longer_than_the_threshold_count():
 
 
 def test_threshold_applies_to_pause_not_watermark_gap():
-    """The threshold is for the pause, not for the part of it that the watermark leaves."""
+    """The threshold applies to the pause, not to the part of it that the watermark leaves."""
     live = LiveTtl.of(prolonging(10, threshold=5), [Gap(1, 6, 4), Gap(7, 13, 12), Gap(20, 30, 30), Gap(40, 50, 70)])
     assert live.gaps == [(12, 13)]
     assert live.expires_at(3) == 14

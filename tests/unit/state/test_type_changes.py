@@ -1,4 +1,4 @@
-"""Which types can read what another type has stored: what is accepted really decodes and means the same, the rest names the field."""
+"""Which types can read the stored values of another type: accepted values decode to the same meaning, refusals name the field."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.state.type_schema import TypeSchema, type_schema_of
 
 
 def told(old, new):
-    """The differences, by way of what is stored: JSON."""
+    """Return the differences between stored forms: JSON."""
     stored = msgspec.json.decode(msgspec.json.encode(type_schema_of(old).stored()), type=TypeSchema)
     return [str(each) for each in differences(stored, type_schema_of(new))]
 
@@ -173,7 +173,7 @@ def test_all_differences_are_reported_at_once():
 
 
 def test_class_names_do_not_matter_but_identity_does():
-    """Two classes of one name are apart."""
+    """Two classes of one name are different."""
     one, other = struct(("a", int)), struct(("a", str))
     both = struct(("one", one), ("other", other))
     assert told(both, both) == []
@@ -236,7 +236,7 @@ def struct_types(draw, kinds=types):
 
 @st.composite
 def changed_pairs(draw):
-    """A struct type and one that came of it by a few changes, most of them harmless."""
+    """Draw a struct type and a variant with a few changes, most of them harmless."""
     old = draw(struct_types())
     fields = []
     for info in msgspec.structs.fields(old):
@@ -260,7 +260,7 @@ def changed_pairs(draw):
 
 
 def instances(kind):
-    """Values of a type."""
+    """Draw values of a type."""
     return (
         st.builds(kind, **{info.name: _values(info.type) for info in msgspec.structs.fields(kind)})
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
@@ -296,7 +296,7 @@ def _of_container(kind):
 
 
 def same(old, new):
-    """Whether a value of the new type means what the old one meant, where both have a field."""
+    """Return whether a value of the new type means the same as the old value, in the fields of both."""
     if isinstance(old, msgspec.Struct):
         return all(
             same(getattr(old, name), getattr(new, name))

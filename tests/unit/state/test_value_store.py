@@ -20,7 +20,7 @@ class Leg(Struct, frozen=True):
 
 
 class Task:
-    """User code of one key at a time; a request is answered at once."""
+    """User code of one key at a time; each request is answered at once."""
 
     context: SimpleNamespace
 
@@ -32,7 +32,7 @@ class Task:
 
 
 def enter(store, key, stamp, watermark, processing_time=0):
-    """Let the code of a record run next."""
+    """Start the code of the next record."""
     store.waits = False
     store._task.context = SimpleNamespace(
         key_json=key,
@@ -67,7 +67,7 @@ def commit(backend):
 
 
 def awaited(future):
-    """What a state call answers; it never suspends."""
+    """Return the answer of a state call, which never suspends."""
     step = future.__await__()
     with pytest.raises(StopIteration) as stopped:
         next(step)
@@ -248,7 +248,7 @@ def test_disabled_ttl_equals_no_ttl(store_of):
 
 
 def test_ttl_may_change_for_existing_state(store_of, commit):
-    """It may be switched on, changed, and switched off."""
+    """A TTL may be enabled, changed and disabled."""
     store = store_of()
     write(store, 1, at=5)
     commit(store)
@@ -259,7 +259,7 @@ def test_ttl_may_change_for_existing_state(store_of, commit):
 
 
 def test_processing_time_is_that_of_micro_batch(store_of):
-    """It is used for stamps and for ages."""
+    """The processing time is used for stamps and for ages."""
     store = store_of(StateTtl(TEN, time=TtlTime.PROCESSING))
     enter(store, KEY, 5, 0, processing_time=1_000)
     awaited(store.update(1))

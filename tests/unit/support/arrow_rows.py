@@ -1,4 +1,4 @@
-"""Arrow columns of any type, with any value that a Parquet file may hold: for properties of what reads them."""
+"""Arrow columns of any type, with any value that Parquet can store: for properties of column readers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def _arrays(values, kind, size):
 
 
 def _viewed(values, stored, kind, size):
-    """Numbers that a type is made of, also those that stand for no value of it."""
+    """Draw the numbers behind a type, also numbers that represent no value of it."""
     return _lists(values, size).map(lambda found: pa.array(found, stored).view(kind))
 
 
 def texts(size):
-    """Text, also such that is not UTF-8."""
+    """Draw text, also invalid UTF-8."""
     broken = _lists(st.sampled_from([b"a", b"", b"\xff", b"\xc3", b"a\xed\xa0\x80"]) | st.binary(max_size=3), size)
 
     def unchecked(found, kind, stored):
@@ -56,7 +56,7 @@ def _numbers(size):
 
 
 def times(size):
-    """Timestamps in all units and time zones, also those that no calendar has, and days, hours and durations."""
+    """Draw timestamps in all units and time zones, also outside any calendar, and days, times and durations."""
     stamps = st.tuples(_UNITS, _ZONES).flatmap(
         lambda parts: _viewed(_INT64, pa.int64(), pa.timestamp(parts[0], tz=parts[1] or None), size)
     )
@@ -116,5 +116,5 @@ def _nested(size, depth):
 
 
 def columns(size, depth=2):
-    """Columns of any type, lists, maps and structs included."""
+    """Draw columns of any type, including lists, maps and structs."""
     return _nested(size, depth)

@@ -1,4 +1,4 @@
-"""State tables that are rows in memory: what a rebuild reads, without files."""
+"""State tables as rows in memory: the input of a rebuild, without files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.tables.view import TableView
 
 @dataclass(frozen=True)
 class RowsSnapshot:
-    """As much of a `Snapshot` as reading wants."""
+    """The part of a `Snapshot` that reading needs."""
 
     rows: pa.Table
     uri: str = "memory"
@@ -24,5 +24,5 @@ class RowsSnapshot:
 
 
 def views_of(tables):
-    """Return what opens the tables of a mapping from names to lists of Arrow tables."""
+    """Return a function that opens the tables of a mapping from names to lists of Arrow tables."""
     return lambda name: TableView(STATE_TABLES[name], RowsSnapshot(pa.concat_tables(tables[name])))

@@ -1,4 +1,4 @@
-"""A service made of promises: what each call is answered with, and when, is drawn beforehand."""
+"""A service with predetermined answers: the answer of each call and its time are drawn beforehand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Unavailable(Exception):  # noqa: N818 - a test's own
 
 
 class Promised(AsyncFunction[Question, Answer]):
-    """The calls for a question take, and end, as its script says; after the script they answer at once."""
+    """The calls for a question take as long, and end, as its script says; later calls answer at once."""
 
     def __init__(self, scripts=None, error=Unavailable):
         self.scripts = scripts or {}
@@ -69,7 +69,7 @@ class Promised(AsyncFunction[Question, Answer]):
 
 
 class Lingering(Promised):
-    """Takes a while to be interrupted."""
+    """Takes a while to react to a cancellation."""
 
     async def invoke(self, question, /):
         try:
@@ -79,7 +79,7 @@ class Lingering(Promised):
 
 
 def micro_batch(operator, elements, resumed, now):
-    """What a micro-batch that begins at `now` sends on, on a loop and a clock of its own; and when it ends."""
+    """Run a micro-batch that begins at `now`, with its own loop and clock; return its output and its end."""
     loop = VirtualLoop()
     virtual = LoopClock(loop, lambda: None)
     virtual.start_at(now)
@@ -97,7 +97,7 @@ def micro_batch(operator, elements, resumed, now):
 
 
 def in_virtual_time(work):
-    """The answer of a coroutine that has a loop and a clock of its own."""
+    """Return the result of a coroutine, run with its own loop and clock."""
     loop = VirtualLoop()
     clock = LoopClock(loop, lambda: None)
     try:

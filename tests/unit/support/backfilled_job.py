@@ -1,4 +1,4 @@
-"""A job with a file a day that can be written again, and backfills of it in this process."""
+"""A job with one file per day, which can be written again, and backfills of it in this process."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ FIRST = datetime(2019, 12, 1, tzinfo=UTC)
 
 
 def day_name(number):
-    """Return the day as people write it."""
+    """Return the day as text."""
     return f"{FIRST + timedelta(days=number):%Y-%m-%d}"
 
 
 def days(first, end=None):
-    """Return the interval from one day up to another one."""
+    """Return the interval from one day up to another."""
     start = round(FIRST.timestamp() * 1000)
     return Interval(start + first * DAY, start + (first + 1 if end is None else end) * DAY)
 
@@ -44,7 +44,7 @@ def file_of(number):
 
 
 class BackfilledJob(BranchedJob):
-    """The job of `BranchedJob`, whose files are days."""
+    """The job of `BranchedJob`, with one file per day."""
 
     def __init__(
         self, pipeline=None, *, promote="approval", files_per_batch=1, services=None, sources=("orders",), **options
@@ -59,18 +59,18 @@ class BackfilledJob(BranchedJob):
 
     @classmethod
     def restored(cls, snapshot):
-        """Return a job with everything that another one had stored."""
+        """Return a job with all stored data of another job."""
         job = cls()
         job.harness.restore(snapshot)
         return job
 
     def change(self, **changes):
-        """Go on with another pipeline, or other settings."""
+        """Continue with another pipeline or other settings."""
         self.harness.change(**changes)
         self.config = self.harness.config
 
     def path(self, number, source="orders"):
-        """Return where the file of a day is."""
+        """Return the path of a day's file."""
         return self.harness.folder / "input" / source / file_of(number)
 
     def write(self, number, *orders, source="orders"):
@@ -85,7 +85,7 @@ class BackfilledJob(BranchedJob):
         return plan_backfill(config, checked_plan(config), interval, name, renews=renews)
 
     def backfill(self, interval, name=None, *, crash_at=None, promote=None, renews=False, only_open=False, **options):
-        """Run a backfill once; None where it crashes, and where it does nothing."""
+        """Run a backfill once; return None if it crashes or has nothing to do."""
         harness, config = self.harness, self.config
         if promote is not None:
             config = replace(config, replay=replace(config.replay, promote=Promote(promote)))
@@ -108,14 +108,14 @@ class BackfilledJob(BranchedJob):
             clock.use(before)
 
     def content(self, branch=None):
-        """Return what `BranchedJob.content` does, without entries that have expired: when they are removed is left open."""
+        """Return the result of `BranchedJob.content` without expired entries: the time of their removal is undefined."""
         content, watermark = super().content(branch), self.last(branch).watermark
         rows = [dict(zip(_COLUMNS, row, strict=True)) for row in content[KEYED_STATE]]
         live = [row for row in rows if row["expires_at"] is None or row["expires_at"] > watermark]
         return content | {KEYED_STATE: [tuple(row.values()) for row in live]}
 
     def straight(self):
-        """Return what a straight run over the input that is there now comes to."""
+        """Return the content of a straight run over the present input."""
         other = BackfilledJob(
             self.harness.pipeline, sources=self.sources, backend=self.harness.backend, bucket=self.harness.bucket
         )

@@ -1,4 +1,4 @@
-"""A job that can be forked: totals by customer, in a merge sink that also deletes, an append sink, timers and TTLs of both times."""
+"""A job that can be forked: totals by customer, in a merge sink that also deletes, an append sink, timers and TTLs in both time domains."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TOLD_AGAIN, NEW, REMINDED = -1, -2, -3
 
 
 class Order(Struct, frozen=True):
-    """An order; one of 0 closes the customer's account."""
+    """An order; the amount 0 closes the customer's account."""
 
     customer: str
     at: Timestamp
@@ -49,9 +49,11 @@ class Total(Struct, frozen=True):
 
 
 class Totals(KeyedProcessFunction[Order, Total]):
-    """Adds up amounts. Small orders go aside; a total is told again an hour later, and two hours of processing time later.
+    """Adds up amounts.
 
-    A customer who was not seen for three hours of processing time is new.
+    Small orders go to the side output; a total is emitted again an hour later, and two hours of processing time later.
+
+    A customer without an order for three hours of processing time is new.
     """
 
     amount = ValueState("amount", int)
@@ -104,21 +106,21 @@ class BranchedJob:
         self._runs = 0
 
     def feed(self, *orders):
-        """Put in a file of (customer, amount), an hour later than the one before."""
+        """Add a file of (customer, amount), an hour later than the previous file."""
         self._hour += 1
         at = self._hour * HOUR
         records = [Order(customer, at + number, amount) for number, (customer, amount) in enumerate(orders)]
         self.harness.feed("orders", records)
 
     def correct(self, number, *orders):
-        """Write the file of a number again, the first one being 1, with other orders."""
+        """Write the file of a number (the first is 1) again, with other orders."""
         name = f"{number:06d}.parquet"
         (self.harness.folder / "input" / "orders" / name).unlink()
         records = [Order(customer, number * HOUR + place, amount) for place, (customer, amount) in enumerate(orders)]
         self.harness.feed("orders", records, file=name)
 
     def run(self, branch=None, settings=None, **options):
-        """Run the job, or a branch of it, once; `settings` are new ones of the branch."""
+        """Run the job or a branch of it once; `settings` are new settings of the branch."""
         self._runs += 1
         config = self.config if branch is None else on_branch(self.config, branch)
         config = with_settings(config, config.settings | (settings or {}))
@@ -150,10 +152,10 @@ class BranchedJob:
         return CheckpointLog(config.job_folder).last
 
     def content(self, branch=None, *, with_expired=True):
-        """Return live entries by table, and the rows of the sinks, without ids of checkpoints and times of access.
+        """Return live entries by table, and the rows of the sinks, without checkpoint ids and access times.
 
-                Entries that TTL has expired stay in the tables until something drops them. Those that have expired by processing time are
-        left out in any case: when they are removed is no part of the result.
+        Entries that TTL has expired stay in the tables until they are dropped. Entries expired by processing
+        time are always omitted: the time of their removal is not part of the result.
         """
         config = self.config if branch is None else self.config.on_branch(branch)
         last = CheckpointLog(config.job_folder).last

@@ -1,7 +1,7 @@
-"""The naive model of keyed execution: one record after the other, in plain dicts, all keys in one loop.
+"""The naive model of keyed execution: one record after the other, in plain dicts, with all keys in one loop.
 
-It runs the user function itself, but shares no code with the engine: what the engine emits, sorted by its
-order keys, must be what this emits, in the order in which it does.
+It runs the user function itself but shares no code with the engine: the engine's output, sorted by its order keys,
+must equal the model's output in order.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from tests.unit.support.inputs import input_of, method_for
 
 
 class Chained:
-    """What the running record has chained and not run yet, in order: (answers waited for, callback)."""
+    """The chained callbacks of the running record that have not run yet, in order: (awaited answers, callback)."""
 
     def __init__(self):
         self.waiting = []
 
     def run(self):
-        """One after the other, first those that wait for no other; what they chain comes last."""
+        """Run the callbacks one after the other, first those that wait for no other; callbacks that they chain come last."""
         while self.waiting:
             place = next(place for place, (answers, _) in enumerate(self.waiting) if all(a.there for a in answers))
             answers, callback = self.waiting.pop(place)
@@ -28,7 +28,7 @@ class Chained:
 
 
 class Answer:
-    """What a state call of the model returns. It is there, unless a callback has to make it."""
+    """The result of a state call of the model. The answer is present, unless a callback has to produce it."""
 
     def __init__(self, chained, value=None, *, there=True):
         self.chained, self.value, self.there = chained, value, there
@@ -131,7 +131,7 @@ class Rules:
 
 @dataclass
 class Stage:
-    """One function with its states and timers, and the context that it sees; emits into `following`."""
+    """One function with its states and timers, and its context; emits into `following`."""
 
     function: object
     following: object
@@ -151,7 +151,7 @@ class Stage:
         self.timers = self
 
     def take(self, record, timestamp):
-        """One record; timers that it sets for a time already past fire right after it."""
+        """Process one record; timers that it sets for past times fire right after it."""
         if input_of(self.function, record) and self.rules:
             self.timestamp = timestamp
             self.function.process_broadcast(record, self)
@@ -160,7 +160,7 @@ class Stage:
         self.fire_up_to(self.watermark, self.key)
 
     def advance(self, watermark):
-        """Fire what is due in time order; a timer set for a time before the one that fires follows at once."""
+        """Fire due timers in time order; a timer set for an earlier time than the firing timer fires next."""
         self.watermark = watermark
         while due := [timer for timer in self.due if timer[0] <= watermark]:
             timestamp, key = min(due)
@@ -200,7 +200,7 @@ class Stage:
 
 
 class End:
-    """What comes out at the end of the chain."""
+    """The output at the end of the chain."""
 
     def __init__(self):
         self.records = []
@@ -209,11 +209,11 @@ class End:
         self.records.append((record, timestamp))
 
     def advance(self, watermark):
-        """Nothing left to do."""
+        """Do nothing: the end has no timers."""
 
 
 def run_by_hand(functions, steps, *, bucket, lag):
-    """Run a chain of functions over steps with a watermark after each full bucket; the stages, and what came out."""
+    """Run a chain of functions over steps with a watermark after each full bucket; return the stages and the output."""
     end = following = End()
     stages = []
     for function in reversed(functions):

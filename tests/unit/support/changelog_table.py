@@ -10,7 +10,7 @@ from headrace import RowKind
 
 
 class ChangelogTable:
-    """Rows with their numbers. A row that is taken back must be there."""
+    """Rows with their numbers. A retracted row must exist."""
 
     def __init__(self):
         self.rows = Counter()
@@ -30,7 +30,7 @@ class ChangelogTable:
 
 
 def table_of(changes, record):
-    """The records that are left of changes, sorted by their fields."""
+    """Return the remaining records of changes, sorted by their fields."""
     table = ChangelogTable()
     for kind, changed in changes:
         table.apply(kind, changed)

@@ -1,4 +1,4 @@
-"""A job's checkpoints as runs commit them, without tables. Days are numbered from 1970-01-01."""
+"""The checkpoints of a job as runs commit them, without tables. Days are numbered from 1970-01-01."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DAY = 86_400_000
 
 
 def days(first, end=None):
-    """From the beginning of a day to before another, or to the end of that day."""
+    """Return the interval from the beginning of one day to before another, or to the end of that day."""
     return Interval(int(first * DAY), int((first + 1 if end is None else end) * DAY))
 
 
@@ -60,13 +60,13 @@ class Line:
         return self
 
     def files(self, *names):
-        """Slices of caught-up runs that know no intervals."""
+        """Add slices of caught-up runs without intervals."""
         for name in names:
             self.add(Kind.BATCH, offsets={"source": SourceOffset(name)})
         return self
 
     def again(self, kind):
-        """A checkpoint that leaves the interval as it is: compaction, savepoint, a micro-batch without input."""
+        """Add a checkpoint that leaves the interval unchanged: compaction, savepoint, or a micro-batch without input."""
         last = self.checkpoints[-1]
         return self.add(kind, last.interval_start, last.interval_end, offsets=last.offsets)
 
@@ -87,7 +87,7 @@ class Line:
         return place_of(days(start, end), self.checkpoints, run, replay=replay)
 
     def finish_replay(self, steps=100):
-        """Make at most so many steps of the open replay; return whether it is through."""
+        """Take at most so many steps of the open replay; return whether it is finished."""
         replay = open_replay(self.checkpoints)
         for step in (replay.steps if replay else ())[:steps]:
             self.take_in(step.interval)

@@ -1,4 +1,4 @@
-"""State tables in a folder, with changes committed to them as tasks do, and without Spark."""
+"""State tables in a folder, with changes committed as tasks do, and without Spark."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class Memory(HashMapBackend):
     """A cache's database in memory: opening a RocksDB costs 20 ms."""
 
     def remove_range(self, start: bytes, end: bytes) -> None:
-        """As `RocksDbBackend` does."""
+        """Remove entries as `RocksDbBackend` does."""
         self.write_batch([(key, None) for key in dict(self.items()) if start <= key < end])
 
     def copy(self) -> Memory:
-        """What a hard-linked copy is on disk."""
+        """Return a copy, like a hard-linked copy on disk."""
         other = Memory()
         other.write_batch(self.items())
         return other
 
 
 class Named:
-    """As much of a `ValueStore` as a changelog wants of one."""
+    """The part of a `ValueStore` that a changelog needs."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -53,7 +53,7 @@ class Named:
 
 @dataclass
 class CommittedState:
-    """The tables, and the entries that a backend over them has to have, by operator."""
+    """The tables, and the expected entries of a backend over them, by operator."""
 
     folder: str
     storage: dict[str, str] | None = None
@@ -66,7 +66,7 @@ class CommittedState:
         self._numbers = itertools.count()
 
     def values(self, operator: str, state: str, changes: dict[bytes, bytes | None], *, stamp: int = 7) -> None:
-        """Commit a checkpoint in which `operator` gave keys new values, or cleared them."""
+        """Commit a checkpoint in which keys of `operator` get or lose values."""
         rows = [EntryChange(key, raw, stamp) for key, raw in changes.items()]
         self._commit(operator, KEYED_STATE, rows, lambda log, part: log.values(Named(state), part))
         self._expect(
@@ -75,7 +75,7 @@ class CommittedState:
         )
 
     def entries(self, operator: str, state: str, changes: dict[tuple[bytes, str, bytes | None], bytes | None]) -> None:
-        """Commit a checkpoint in which elements or entries, by key, namespace and user key, got values or were removed."""
+        """Commit a checkpoint in which elements or entries (by key, namespace and user key) get values or are removed."""
         rows = [EntryChange(key, raw, 7, 9, namespace, name) for (key, namespace, name), raw in changes.items()]
         self._commit(operator, KEYED_STATE, rows, lambda log, part: log.values(Named(state), part))
         self._expect(operator, {row.entry(state): row.raw and stored_value(7, row.raw, 9) for row in rows})
@@ -106,7 +106,7 @@ class CommittedState:
     def backend(
         self, cache: StateCache, operator: str = "counts", key_groups: KeyGroupRange = EVERYTHING
     ) -> DeltaBackend:
-        """A task's backend on top of what is committed."""
+        """Return a task's backend on top of the committed tables."""
         return DeltaBackend(
             self.folder, self.versions, operator, key_groups, cache, max_parallelism=GROUPS, storage=self.storage
         )

@@ -1,4 +1,4 @@
-"""A job with rows in all of its state tables, in memory or on a local disk, and what a hand can do to their files."""
+"""A job with rows in all of its state tables, in memory or on a local disk, and damages of its files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Count(Struct, frozen=True):
 
 
 class Service(AsyncFunction[Order, Order]):
-    """Is down for every third order, so that it waits."""
+    """A service that is down for every third order, so that the order waits."""
 
     async def invoke(self, order, /):
         if order.number == 3:
@@ -91,10 +91,10 @@ def places_in_memory(disk):
 
 
 class DamagedJob:
-    """Three micro-batches, and all that they have left; `whole` brings it back."""
+    """Three micro-batches and their tables; `whole` restores them."""
 
     def __init__(self, disk: str | None) -> None:
-        """Run the job; `disk` is the name of a disk in memory, None a folder."""
+        """Run the job; `disk` is the name of a disk in memory, None means a folder."""
         self.disk = disk
         self.harness = PipelineHarness(pipeline(), job=places_in_memory(disk) if disk else {}, now=NOON, bucket=2)
         self.fed = 0
@@ -110,7 +110,7 @@ class DamagedJob:
         self.kept = DiskCopy(memory_disk(disk)) if disk else self.harness.snapshot()
 
     def feed(self):
-        """Put a file with five orders into the source's folder."""
+        """Write a file with five orders into the source's folder."""
         rows = [Order(key, NOON + self.fed * 10 + number, number) for number, key in enumerate("abcab")]
         if self.disk:
             self.put_input(pa.Table.from_pylist([{"id": row.id, "at": row.at, "number": row.number} for row in rows]))
@@ -123,7 +123,7 @@ class DamagedJob:
         memory_disk(self.disk).files[f"input/{self.fed:06}.parquet"] = MemoryFile(parquet(table))
 
     def whole(self):
-        """Bring back what was there before any damage, without the local copies: the next run reads the tables."""
+        """Restore the files as they were before any damage, without the local copies: the next run reads the tables."""
         shutil.rmtree(self.harness.folder / "local", ignore_errors=True)
         if self.disk:
             self.kept.bring_back()
@@ -131,19 +131,22 @@ class DamagedJob:
             self.harness.restore(self.kept)
 
     def use(self, backend):
-        """Let the next run have its state in another backend."""
+        """Make the next run use another state backend."""
         self.harness.backend = backend
         self.harness.change()
 
     def content(self):
-        """Return all files of the job's state by path: what was there must not change. A reader may remove a torn hint of the log."""
+        """Return all files of the job's state by path; refused commands must not change them.
+
+        A reader may remove a damaged hint of the log.
+        """
         if self.disk:
             return {path: file.content for path, file in memory_disk(self.disk).files.items()}
         folder = self.harness.folder / "state"
         return {str(file): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
     def files(self, table):
-        """The data files of a table, those that the last version has."""
+        """Return the data files of a table's last version."""
         if self.disk:
             folder = f"state/shop/{table}/"
             return sorted(
@@ -157,7 +160,7 @@ class DamagedJob:
         return pq.ParquetFile(io.BytesIO(content)).read()
 
     def write(self, path, table):
-        """Put other rows into a data file; of one on a disk, tell the log its size."""
+        """Write other rows into a data file; on disk, also record its size in the log."""
         if self.disk:
             memory_disk(self.disk).files[path] = MemoryFile(parquet(table))
             return
@@ -172,7 +175,7 @@ class DamagedJob:
 
 
 def with_value(rows, column, value, place=-1):
-    """Return rows with one value of a column replaced; a value of another type makes a column of texts."""
+    """Return rows with one value of a column replaced; a value of another type turns the column into texts."""
     values = rows[column].to_pylist()
     values[place] = value
     kind = rows.schema.field(column).type
@@ -191,5 +194,5 @@ def parquet(table):
 
 @cache
 def damaged_job(disk: str | None) -> DamagedJob:
-    """One job for all tests of a process that ask for it: making it takes a second."""
+    """Return one job for all tests of a process: creating it takes a second."""
     return DamagedJob(disk)

@@ -80,7 +80,7 @@ def home(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture
 def at_nine():
-    """A clock that stands at 9 o'clock of the day after."""
+    """A clock that shows 9 o'clock of the next day."""
     fixed = clock.VirtualClock(START + 33 * HOUR)
     before = clock.use(fixed)
     yield fixed
@@ -89,7 +89,7 @@ def at_nine():
 
 @pytest.fixture
 def headrace(home, monkeypatch) -> Callable[..., Result]:
-    """Run the command; the words are split at blanks, unless several are given."""
+    """Run the command; a single argument is split at blanks."""
     # It lasts as long as the process, which other tests share.
     monkeypatch.setattr(late_pandas, "without_pandas", lambda: None)
     # As in a pipe, wherever the tests run: no line is wrapped.

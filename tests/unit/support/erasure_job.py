@@ -1,4 +1,4 @@
-"""A job whose state tables get rows of chosen keys, and what is left of a key in all bytes of its folder."""
+"""A job whose state tables get rows of chosen keys, and a search for a key in all bytes of its folder."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Row = dict[str, Any]
 
 
 def state(key: Any, value: str | None = "1", **more: Any) -> Row:
-    """A row of keyed state; no value is a deletion."""
+    """Return a row of keyed state; a missing value is a deletion."""
     return {**_entry(key, "customers"), "state": "spent", "value": value, "deleted": value is None, **more}
 
 
@@ -61,7 +61,7 @@ def quarantined(raw: str, position: str = "a.parquet:0", key: Any = None, error:
 
 
 def rows_of_all_tables(key: Any, text: str) -> dict[str, list[Row]]:
-    """Rows of one key in each state table; `text` is what records call it."""
+    """Return rows of one key in each state table; `text` is the key's spelling in records."""
     record = msgspec.json.encode({"customer": text}).decode()
     return {
         KEYED_STATE: [state(key, record), state(key, record, state="items", user_key='"a"')],
@@ -80,7 +80,7 @@ def commit_rows(job: OpenJob, rows: Mapping[str, Sequence[Row]], **fields: Any) 
 
 
 def stage_rows(job: OpenJob, table: str, rows: Sequence[Row]) -> StagedFile:
-    """Stage rows of a state table under a name that says nothing of them."""
+    """Stage rows of a state table under a neutral name."""
     schema, groups = STATE_TABLES[table].schema, job.last.max_parallelism
     whole = [
         {
@@ -95,7 +95,7 @@ def stage_rows(job: OpenJob, table: str, rows: Sequence[Row]) -> StagedFile:
 
 
 def bought(job: OpenJob, customer: str) -> dict[str, list[OutputFile]]:
-    """Stage a row of a customer for the sink that is merged, under a name that says nothing of it."""
+    """Stage a row of a customer for the merged sink, under a neutral name."""
     line = {"item": "apples", "customer": customer, "bought": 1, "cents": 1, "in_basket": 1, "idle": False}
     rows = sink_rows_of(job, BOARD, [line]).append_column(ROW_KIND, pa.array(["+U"]))
     folder, storage = job.config.job_folder, job.config.storage_options
@@ -104,7 +104,7 @@ def bought(job: OpenJob, customer: str) -> dict[str, list[OutputFile]]:
 
 
 def changes_of(config: JobConfig, at: Checkpoint | None = None) -> dict[str, list[Row]]:
-    """Return all rows of all state tables at a checkpoint, in one order."""
+    """Return all rows of all state tables at a checkpoint, in a fixed order."""
     last = at or CheckpointLog(config.job_folder, config.storage_options).last
     assert last is not None
     views = {
@@ -115,9 +115,9 @@ def changes_of(config: JobConfig, at: Checkpoint | None = None) -> dict[str, lis
 
 
 def places_with(config: JobConfig, text: str) -> set[str]:
-    """Return the files below the job's folder that have a text: as bytes, or in the cells of a Parquet file.
+    """Return the files below the job's folder that contain a text: in bytes, or in the cells of a Parquet file.
 
-    Of tables in memory, also the entries of their logs.
+    For tables in memory, also search the entries of their logs.
     """
     found = {path for path, content in _contents(config) if text in content}
     return found | {place for place, content in _log_entries_in_memory(config) if text in content}
@@ -135,7 +135,7 @@ def _contents(config: JobConfig) -> Iterator[tuple[str, str]]:
 
 
 def _flat(row: Any) -> str:
-    """Return all cells of a row, as they are."""
+    """Return all cells of a row unchanged."""
     if isinstance(row, dict):
         return " ".join(map(_flat, row.values()))
     return " ".join(map(_flat, row)) if isinstance(row, list | tuple) else str(row)

@@ -1,4 +1,4 @@
-"""How many examples a fuzz test or a slow property draws; HEADRACE_EXAMPLES times as many in a long search."""
+"""The number of examples of a fuzz test or a slow property; HEADRACE_EXAMPLES multiplies it for a long search."""
 
 from __future__ import annotations
 

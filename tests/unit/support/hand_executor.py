@@ -1,4 +1,4 @@
-"""Executors that answer when, and in which order, a test says so."""
+"""Executors that answer at the time and in the order that a test chooses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headrace.state.backend import answers
 
 
 class HandExecutor:
-    """Keeps what was submitted until the test answers it, or until the task has nothing left to do but wait."""
+    """Keeps submitted requests until the test answers them, or until the task can only wait."""
 
     def __init__(self, answer, room=8):
         self.answer = answer
@@ -35,7 +35,7 @@ class HandExecutor:
         self._under_way.append(list(batch))
 
     def finish(self, number=0):
-        """Answer one of the batches under way."""
+        """Answer one of the submitted batches."""
         for request in self._under_way.pop(number):
             request.answer = self.answer(request.action)
             self._done.append(request)
@@ -51,7 +51,7 @@ class HandExecutor:
 
 
 class DrawnExecutor:
-    """Answers single requests of any batch, in an order drawn by Hypothesis, and never at once."""
+    """Answers single requests of any batch, in an order drawn by Hypothesis, and never immediately."""
 
     def __init__(self, backend, numbers, room=4):
         self._backend = backend
@@ -86,7 +86,7 @@ class DrawnExecutor:
         return [self._answered(next(self._numbers) % (ready - taken)) for taken in range(count)]
 
     def close(self):
-        """Nothing to let go of."""
+        """Do nothing: there is nothing to release."""
 
     def _answered(self, place):
         _, request = self._waiting.pop(place)

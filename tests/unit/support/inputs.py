@@ -1,4 +1,4 @@
-"""Which input of a function takes a record: models and jobs of one or two inputs agree on it."""
+"""The input of a function that takes a record: models and jobs of one or two inputs share this rule."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from headrace.state.key_groups import key_group
 
 
 def input_of(function, record):
-    """Return the number of the input: the second one for records of its type, where the function has two."""
+    """Return the number of the input: the second for records of its type, if the function has two."""
     types, _ = function_types(function)
     return len(types) - 1 if type(record) is types[-1] else 0
 
 
 def method_for(function, record):
-    """Return the bound method that takes a record in."""
+    """Return the bound method that processes a record."""
     return getattr(function, input_methods(function)[input_of(function, record)])
 
 
 def element_for(function, order, timestamp, record):
-    """Return a record on its way to a function, by the input that takes it."""
+    """Return a record as an element for the function's input."""
     number = input_of(function, record)
     is_broadcast = number and isinstance(function, KeyedBroadcastFunction)
     return Element(order, timestamp, 0, BROADCAST_KEY if is_broadcast else encode(record.key), record, number)
 
 
 def owned_by(groups, all_groups, elements):
-    """Return those of elements or held requests that one task gets: broadcast ones go to all tasks."""
+    """Return the elements or held requests of one task: broadcast ones go to all tasks."""
     return [one for one in elements if one.key_json == BROADCAST_KEY or key_group(one.key_json, all_groups) in groups]
 
 
 def broadcast_apart(elements):
-    """Return the keyed elements, and those that are broadcast."""
+    """Return the keyed elements, and the broadcast elements."""
     keyed = [one for one in elements if one.key_json != BROADCAST_KEY]
     return keyed, [one for one in elements if one.key_json == BROADCAST_KEY]
 

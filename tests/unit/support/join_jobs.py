@@ -24,7 +24,7 @@ class Offer(Struct, frozen=True):
 
 
 class Row(Struct, frozen=True):
-    """A pair; a side without a match is None."""
+    """A pair; a missing match is None."""
 
     order: Order | None
     offer: Offer | None
@@ -40,7 +40,7 @@ class Change(Struct, frozen=True):
 
 
 class Log(KeyedProcessFunction[Row, Change]):
-    """Keeps row kinds in a sink that is appended to."""
+    """Keeps row kinds in an append sink."""
 
     async def process(self, record, ctx, /):
         ctx.collect(Change(ctx.row_kind.symbol, record))
@@ -65,7 +65,7 @@ def joined(how=JoinType.INNER, *, row_kind="kind", lag=0, state_ttl=Lifetime.FOR
 
 
 def regular_pipeline(how, **options):
-    """Return the pipeline of a regular join whose changes are a log."""
+    """Return the pipeline of a regular join whose changes are appended to a log."""
     return joined(how, **options).key_by(item_of).process("log", Log()).sink("log")
 
 
@@ -94,7 +94,7 @@ def text(row):
 
 
 def sql_join(how, orders, offers):
-    """Return what a SQL join of two tables gives, sorted: every pair by a plain double loop, and what is in none."""
+    """Return the result of a SQL join of two tables, sorted: every pair by a plain double loop, and the unmatched records."""
     pairs = [Row(one, other) for one, other in product(orders, offers) if one.item == other.item]
     left = [Row(one, None) for one in orders if one.item not in {other.item for other in offers}]
     right = [Row(None, other) for other in offers if other.item not in {one.item for one in orders}]
@@ -102,7 +102,7 @@ def sql_join(how, orders, offers):
 
 
 class Table:
-    """What a changelog describes: a row that is taken back must be there."""
+    """The table that a changelog describes: a retracted row must exist."""
 
     def __init__(self):
         self.rows = Counter()
@@ -123,7 +123,7 @@ class Table:
 
 
 def table_of(log):
-    """Return what the rows of a log add up to, in whatever order they stand there."""
+    """Return the rows that a log adds up to, in any order of the log."""
     total = Counter()
     for change in log:
         total[change.row] += -1 if RowKind.parse(change.kind).is_retraction else 1
@@ -132,7 +132,7 @@ def table_of(log):
 
 
 def both_pipeline(low, high):
-    """Return one pipeline with a full join of changelogs and an interval join of what they add; lengths in ms."""
+    """Return one pipeline with a full join of changelogs and an interval join of its additions; lengths in ms."""
     made, orders, offers = sources("kind")
     pairs = orders.join("joined", offers, emit=Row.of, how=JoinType.FULL, state_ttl=Lifetime.FOREVER)
     pairs.key_by(item_of).process("log", Log()).sink("log")

@@ -1,4 +1,4 @@
-"""A job of one keyed operator whose code changes from run to run, with state that is stored by hand (in memory)."""
+"""A job of one keyed operator whose code changes between runs, with state stored by hand (in memory)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LIVE_COLUMNS: dict[str, dict[str, Any]] = {
 
 
 class Event(Struct, frozen=True):
-    """What comes in."""
+    """An input record."""
 
     at: Timestamp
     tail: str
@@ -54,7 +54,7 @@ class Event(Struct, frozen=True):
 
 
 class Legs(KeyedProcessFunction[Event, Event]):
-    """Keeps a number."""
+    """Stores a number."""
 
     legs = ValueState("legs", int)
 
@@ -63,7 +63,7 @@ class Legs(KeyedProcessFunction[Event, Event]):
 
 
 class Snoozes(KeyedProcessFunction[Event, Event]):
-    """Has the state that the job's own operator has."""
+    """Declares the state of the job's own operator."""
 
     snoozes = ValueState("snoozes", int)
 
@@ -72,13 +72,13 @@ class Snoozes(KeyedProcessFunction[Event, Event]):
 
 
 def plan_by(*keys: KeyOf, operator: str = "legs", function: Any = None) -> Plan:
-    """Return the plan of a pipeline whose operator is keyed like this."""
+    """Return the plan of a pipeline whose operator has this key."""
     events = Pipeline("p").source("events", Event, event_time="at")
     return plan_stages(events.key_by(*keys).process(operator, function or Legs()).sink("calls"))
 
 
 class KeyedJob:
-    """The job, and what is stored of it."""
+    """The job, and its stored state."""
 
     def __init__(self, folder: Path, **changes: Any) -> None:
         self.home = Home(folder, wake_ups.JOB)
@@ -107,7 +107,7 @@ class KeyedJob:
         return last
 
     def run(self, code: Plan, *rows: Row, operator: str = "legs", **fields: Any) -> Checkpoint:
-        """Do what a run does to start, and commit one micro-batch that stores `rows`."""
+        """Start as a run does, and commit one micro-batch that stores `rows`."""
         with open_job(self.config, "run", create=True) as job:
             settle_schemas(job, code)
             if rows or fields:

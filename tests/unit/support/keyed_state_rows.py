@@ -1,4 +1,4 @@
-"""Rows of `keyed_state` with stamps and TTLs of their own."""
+"""Rows of `keyed_state` with their own stamps and TTLs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def table(rows):
 
 
 def survivors(rows, dead):
-    """The user keys of the entries that live, by the SQL `dead`."""
+    """Return the user keys of the live entries, by the SQL `dead`."""
     sql = last_rows_sql("changes", STATE_TABLES[KEYED_STATE], unless=dead)
     with duckdb.connect(":memory:") as connection:
         connection.execute("SET TimeZone = 'UTC'")

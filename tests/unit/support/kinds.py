@@ -1,4 +1,4 @@
-"""A function with a state of each kind whose records say what to call, harnesses that run it, and its model."""
+"""A function with a state of each kind whose records list the calls to make, harnesses that run it, and its model."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Mean(Struct):
 
 
 class MeanOf(AggregateFunction[int, Mean, str]):
-    """Changes its accumulators in place, as it may."""
+    """Changes its accumulators in place, as the API allows."""
 
     def create_accumulator(self):
         return Mean()
@@ -78,7 +78,7 @@ class MeanOf(AggregateFunction[int, Mean, str]):
 
 
 def digits(so_far, added):
-    """Not commutative, so that a wrong order is seen."""
+    """Append digits: not commutative, so that a wrong order is detected."""
     return so_far + added
 
 
@@ -138,7 +138,7 @@ _STYLES = dict(zip(STYLES, (Awaiting, AllAtOnce, CallingBack, Plain), strict=Tru
 
 
 def function_of(style, ttl):
-    """A function in one of the `STYLES`, whose states have this TTL."""
+    """Return a function in one of the `STYLES`, whose states have this TTL."""
     states = {
         "idle": ValueState("idle", int),
         "value": ValueState("value", int, ttl=ttl),
@@ -153,7 +153,7 @@ def function_of(style, ttl):
 
 @dataclass
 class Rig:
-    """Harnesses that share the keys as tasks do."""
+    """Harnesses that share the keys like tasks."""
 
     new: Any
     new_function: Any
@@ -190,7 +190,7 @@ class Rig:
                 store.trim()
 
     def restore(self, parallelism, new_function):
-        """Go on from a snapshot in so many tasks, with other code, on empty backends."""
+        """Continue from a snapshot in so many tasks, with other code, on empty backends."""
         taken = [harness.snapshot() for harness in self.harnesses]
         self._close()
         entries = [entry for snapshot in taken for entry in snapshot.entries]
@@ -306,7 +306,7 @@ class Model:
         return timedelta(milliseconds=entry.stamp + (entry.own or self.ttl.milliseconds) - self.clock)
 
     def walk(self, group):
-        """What is there now. A style that goes on before it walks comes to the entries after all other calls."""
+        """Return the present entries. In a style that continues before it iterates, the entries are read after all other calls."""
         if not self.walks_later:
             return self.all(group)
         found = self.all(group, is_read=False)

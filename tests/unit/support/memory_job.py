@@ -1,4 +1,4 @@
-"""The job `purchases` on a disk in memory: its state, its sinks, and what becomes of them when a process dies."""
+"""The job `purchases` on a disk in memory: its state, its sinks, and the effects of a killed process."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def memory_config(disk: str) -> JobConfig:
 
 
 class DiskCopy:
-    """All that is on a disk at one moment, to begin from there again."""
+    """The content of a disk at one moment, to restore it later."""
 
     def __init__(self, disk: MemoryDisk) -> None:
         disk.sync()
@@ -68,10 +68,10 @@ class DiskCopy:
 
 
 class MemoryJob:
-    """A job in memory, and what can be read of it without opening it."""
+    """A job in memory, and its data readable without opening the job."""
 
     def __init__(self, name: str, *, retention_hours: int | None = None, **reminders: Any) -> None:
-        """`reminders` is what the job's file says of that sink."""
+        """`reminders` is the sink's section of the job file."""
         config = memory_config(name)
         sinks = {**config.sinks, REMINDERS: replace(config.sinks[REMINDERS], **reminders)}
         self.config = replace(config, sinks=sinks)
@@ -130,13 +130,13 @@ class MemoryJob:
 
 
 def commit_batch(job: OpenJob, customer: str, kind: str = "+U", item: str = "apples") -> Checkpoint:
-    """Commit a micro-batch: state and a timer of `customer`, who is the last one to buy an item, and is reminded of it."""
+    """Commit a micro-batch: state and a timer of `customer`, who is the last customer of an item and gets a reminder."""
     files = {KEYED_STATE: [state_row(job, customer)], TIMERS: [timer_row(job, customer)]}
     return job.commit(Kind.BATCH, files=files, outputs={**board(job, customer, kind, item), **reminder(job, customer)})
 
 
 def state_row(job: OpenJob, customer: str, *, deleted: bool = False) -> StagedFile:
-    """Stage the state of a customer: the number of the checkpoint."""
+    """Stage the state of a customer: the number of its checkpoint."""
     row = _entry(job, customer, deleted=deleted) | {"state": "spent", "value": None if deleted else str(job.next_id)}
     return _stage_state(job, KEYED_STATE, customer, [row])
 
@@ -148,14 +148,14 @@ def timer_row(job: OpenJob, customer: str) -> StagedFile:
 
 
 def board(job: OpenJob, customer: str, kind: str = "+U", item: str = "apples") -> dict[str, list[OutputFile]]:
-    """Stage a change of the sink that is merged."""
+    """Stage a change of the merged sink."""
     line = {"item": item, "customer": customer, "bought": 1, "cents": 1, "in_basket": 1, "idle": False}
     rows = sink_rows_of(job, BOARD, [line]).append_column(ROW_KIND, pa.array([kind]))
     return _staged(BOARD, stage(job.config.job_folder, f"outputs/{BOARD}/{_name(job, customer)}", rows))
 
 
 def reminder(job: OpenJob, customer: str) -> dict[str, list[OutputFile]]:
-    """Stage a row of the sink that is appended to."""
+    """Stage a row of the append sink."""
     rows = sink_rows_of(job, REMINDERS, [{"customer": customer, "due": 1, "purchases": 1, "cents": 1}])
     return _staged(REMINDERS, stage(job.config.sinks[REMINDERS].table_path, _name(job, customer), rows))
 
@@ -168,7 +168,7 @@ def sink_rows_of(job: OpenJob, sink: str, rows: Sequence[dict[str, Any]]) -> pa.
 
 @contextmanager
 def killed_at(disk: MemoryDisk, place: str, visit: int = 1) -> Iterator[None]:
-    """Kill the process of a block at a place: it never gets to its disk again, not even to give the job up.
+    """Kill the process of a block at a place: it never accesses its disk again, not even to release the job.
 
     A place is one of `faults.PLACES`, or a step and a path of the disk.
     """
@@ -191,7 +191,7 @@ def killed_at(disk: MemoryDisk, place: str, visit: int = 1) -> Iterator[None]:
 
 @contextmanager
 def unsynced(disk: MemoryDisk) -> Iterator[None]:
-    """Let nothing that a block writes survive a power failure."""
+    """Lose all writes of a block at a power failure."""
     files, versions = dict(disk._synced_files), {path: dict(each) for path, each in disk._synced_versions.items()}
     yield
     disk._synced_files, disk._synced_versions = files, versions
@@ -199,7 +199,7 @@ def unsynced(disk: MemoryDisk) -> Iterator[None]:
 
 @contextmanager
 def places_of(disk: MemoryDisk, places: list[tuple[str, int]]) -> Iterator[None]:
-    """Note where a block may be killed: each place, the first time and all others."""
+    """Record where a block may be killed: each place, the first and all later times."""
 
     def arrive(reached: str) -> None:
         places.append((reached, 1 + sum(place == reached for place, _ in places)))

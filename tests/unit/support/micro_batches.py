@@ -1,4 +1,4 @@
-"""Runs chains of keyed operators as a job does, without Spark: slices, watermarks, key groups, state carried over."""
+"""Runs chains of keyed operators as a job does, without Spark: slices, watermarks, key groups, carried-over state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LAG = 6
 
 @dataclass
 class Job:
-    """Operators, their state, and all that they have sent on so far."""
+    """Operators, their state, and all their output so far."""
 
     operators: Sequence
     new_backend: Callable
@@ -50,30 +50,30 @@ class Job:
         return self
 
     def element(self, order, timestamp, record):
-        """A record on its way to any of the operators, whose inputs are alike."""
+        """Return a record as an element for any of the operators, whose inputs are alike."""
         return element_for(self.operators[0].function, order, timestamp, record)
 
     def backend(self, stage, groups):
-        """The state of one stage and range of key groups."""
+        """Return the state of one stage and range of key groups."""
         if (stage, groups) not in self.backends:
             self.backends[stage, groups] = self.new_backend()
         return self.backends[stage, groups]
 
     def rules(self, stage, parallelism):
-        """The broadcast state of a stage before a micro-batch, from the task that owns it."""
+        """Return the broadcast state of a stage before a micro-batch, from the task that owns it."""
         ranges = [key_group_range(task, GROUPS, parallelism) for task in range(parallelism)]
         owner = next(groups for groups in ranges if owns_broadcast(groups))
         return stored_broadcast(self.backend(stage, owner).items())
 
     def keep(self, stage, groups, process):
-        """Hand over what a task has changed."""
+        """Store the changes of a task."""
         backend = self.backend(stage, groups)
         for store, changes in changes_of(process):
             backend.write_batch(store.writes(changes))
         backend.write_batch(process.timers.writes(process.timers.changes()))
 
     def outcome(self):
-        """All that must not depend on how the job was run."""
+        """Return everything that must not depend on the way of running."""
         entries = {(stage, *item) for (stage, _), backend in self.backends.items() for item in backend.items()}
         return sorted(self.sent), sorted(self.sides), entries, self.metrics
 
@@ -117,18 +117,18 @@ def owns_broadcast(groups):
 
 
 def changes_of(process):
-    """What a task has changed, TTL apart."""
+    """Return the changes of a task, without TTL."""
     return [*((store, list(store.changes())) for store in process.stores), *process.broadcast.changes()]
 
 
 def no_rows():
-    """State tables that nothing was added to."""
+    """Return empty state tables."""
     return {name: [table.schema.empty_table()] for name, table in STATE_TABLES.items()}
 
 
 @dataclass
 class RebuiltJob(Job):
-    """A job that forgets its backends with every slice: state comes back from rows of the state tables alone."""
+    """A job that forgets its backends after every slice: state is restored from rows of the state tables alone."""
 
     tables: dict = field(default_factory=no_rows)
     checkpoint: int = 0

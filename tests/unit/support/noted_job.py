@@ -1,4 +1,4 @@
-"""A job whose micro-batches take their files down instead of working on them: runs without a JVM on real checkpoints."""
+"""A job whose micro-batches record their files instead of processing them: runs without a JVM on real checkpoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.jobs.purchase_files import day_name, day_start, write_rows
 
 
 class Job:
-    """A job, the files that each checkpoint has taken in, and what its last run told."""
+    """A job, the files of each checkpoint, and the events of its last run."""
 
     def __init__(self, home):
         self.home = home
@@ -46,13 +46,13 @@ class Job:
 
     @property
     def rows(self):
-        """Which rows each slice of that line took of its files, and the ordinal of the first of them."""
+        """Return the rows that each slice of the line took from its files, and the ordinal of the first."""
         trail = Lineage(checkpoints(self.home.config())).line
         return [self.inputs[c.checkpoint_id] for c in trail if c.kind is Kind.BATCH]
 
     @property
     def contents(self):
-        """The files of the line that leads to the last checkpoint, slice by slice."""
+        """Return the files of the line to the last checkpoint, slice by slice."""
         trail = Lineage(checkpoints(self.home.config())).line
         return [self.files[c.checkpoint_id] for c in trail if c.kind is Kind.BATCH]
 

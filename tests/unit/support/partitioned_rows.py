@@ -1,4 +1,4 @@
-"""Rows with columns of all kinds that a sink can be partitioned by."""
+"""Rows with columns of all kinds that can partition a sink."""
 
 from __future__ import annotations
 

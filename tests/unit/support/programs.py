@@ -1,7 +1,8 @@
-"""A keyed function whose records are small programs of state calls, written in each of the ways that the API allows.
+"""A keyed function whose records are small programs of state calls, written in each style of the API.
 
-`awaiting` one call after the other, `chaining` callbacks without a single await, or `hastily` making calls of several
-states at once, a program tells the same. `heedless` code goes on behind callbacks that change the same states, and emit.
+A program gives the same output by `awaiting` one call after the other, by `chaining` callbacks without a single
+await, and by `hastily` making calls of several states at once. `heedless` code continues behind callbacks that change
+the same states, and emits.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ LATEST = 60
 
 
 class Do(Struct, frozen=True):
-    """A program: `calls` are (state, call, number), `timers` are set and `cancelled` ones taken back relative to `at` (ms)."""
+    """A program: `calls` are (state, call, number); `timers` are set and `cancelled` timers deleted relative to `at` (ms)."""
 
     key: str
     at: Timestamp
@@ -47,11 +48,11 @@ class Do(Struct, frozen=True):
 
 
 class Other(Do, frozen=True):
-    """A program that comes by the second input, if there is one."""
+    """A program for the second input, if there is one."""
 
 
 class Told(Struct, frozen=True):
-    """What a program or timer has seen."""
+    """The output of a program or timer."""
 
     key: str
     by: str
@@ -60,7 +61,7 @@ class Told(Struct, frozen=True):
 
 
 class _Runs:
-    """Runs programs. A timer is one, too: what it does follows from its time."""
+    """Runs programs. A timer is a program, too: its time determines its calls."""
 
     plain = ValueState("plain", int)
     read = ValueState("read", int, ttl=StateTtl(timedelta(milliseconds=9), update=UpdateType.ON_READ_AND_WRITE))
@@ -85,7 +86,7 @@ class _Runs:
         await getattr(self, program.way)(program.calls, end)
 
     def rules_now(self):
-        """What broadcast state there is, as text."""
+        """Return the present broadcast state as text."""
         return ""
 
     async def awaiting(self, calls, end):
@@ -123,7 +124,7 @@ class _Runs:
         end([])
 
     def chain(self, calls, *, hasty=False):
-        """The answers to all calls. A hasty one makes them at once, up to the first that depends on an answer."""
+        """Return the answers to all calls. A hasty program makes them at once, up to the first that depends on an answer."""
         hasty = hasty and calls[0][1] in PLAIN_CALLS
         made = self.call(*calls[0]).then_apply(lambda saw: [saw])
         for call in calls[1:]:
@@ -139,7 +140,7 @@ class _Runs:
         return self.call(*call).then_apply(lambda saw: [*seen, saw])
 
     def call(self, name, call, number):
-        """One call, or two of which the second depends on what the first has read."""
+        """Make one call, or two calls of which the second depends on the result of the first."""
         state = getattr(self, name)
         if call == "value":
             return state.value()
@@ -163,7 +164,7 @@ class Programs(_Runs, KeyedProcessFunction[Do, Told]):
 
 
 class CoPrograms(_Runs, KeyedCoProcessFunction[Do, Other, Told]):
-    """Runs programs of two inputs; those of the second one backwards."""
+    """Runs programs of two inputs; programs of the second input run backwards."""
 
     async def process1(self, record, ctx, /):
         assert type(record) is Do
@@ -175,7 +176,7 @@ class CoPrograms(_Runs, KeyedCoProcessFunction[Do, Other, Told]):
 
 
 class RuledPrograms(_Runs, KeyedBroadcastFunction[Do, Other, Told]):
-    """Runs programs of one input; those of the other one are broadcast, and change what all programs tell."""
+    """Runs programs of one input; programs of the broadcast input change the output of all programs."""
 
     rules = BroadcastState("rules", str, int)
 

@@ -1,4 +1,4 @@
-"""The job `purchases` with checkpoints made by hand: a row of state and a row of a sink each, and no run."""
+"""The job `purchases` with checkpoints made by hand: each has a row of state and a row of a sink, without a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SINK = "lines_by_item"
 
 
 def commit_purchase(job: OpenJob, customer: str) -> Checkpoint:
-    """Commit a micro-batch after which `customer` is in the state, and is the only one in the sink."""
+    """Commit a micro-batch after which `customer` is in the state, and is the only customer in the sink."""
     config, name, storage = job.config, f"{job.next_id}-{customer}.parquet", job.config.storage_options
     entry = {"operator": "customers", "key_group": 1, "key": f'"{customer}"', "state": "spent", "value": "{}"}
     row = {**entry, "checkpoint_id": job.next_id, "deleted": False}
@@ -52,7 +52,7 @@ def put_on_object_store(home, storage, monkeypatch):
 
 @contextmanager
 def after_retention(config):
-    """A time at which all that was written before is older than the retention."""
+    """Set a time at which all earlier writes are older than the retention."""
     before = clock.use(clock.VirtualClock(clock.now() + (config.retention.hours + 1) * 3_600_000))
     try:
         yield

@@ -39,7 +39,7 @@ def scores(*, row_kind=None, lag=0):
 
 
 def ranked(rows, n, *, descending=True):
-    """The first rows of (arrival, score), with the smallest null: by points, event time and arrival."""
+    """Return the first rows of (arrival, score), with the smallest null: by points, event time and arrival."""
 
     def order(row):
         number, score = row

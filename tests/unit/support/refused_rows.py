@@ -1,4 +1,4 @@
-"""A job that numbers the rows of each shop as they arrive. Its first code refuses rows without a size, its mended code takes them."""
+"""A job that numbers the rows of each shop as they arrive. Its first code refuses rows without a size; its repaired code accepts them."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class Arrivals(KeyedProcessFunction[R, Arrival], Generic[R]):
 
 
 class StrictArrivals(Arrivals[Strict], KeyedProcessFunction[Strict, Arrival]):
-    """Of the first code."""
+    """Counts arrivals in the first code."""
 
 
 class MendedArrivals(Arrivals[Mended], KeyedProcessFunction[Mended, Arrival]):
-    """Of the mended code."""
+    """Counts arrivals in the repaired code."""
 
 
 FUNCTIONS = {Strict: StrictArrivals, Mended: MendedArrivals}
@@ -64,7 +64,7 @@ def shop_of(row):
 
 
 def pipeline(record, *more, first="rows", **options):
-    """Rows of source `first`, and of `more` that meet it."""
+    """Return the pipeline: rows of source `first`, and of `more`, which meets it."""
     p = Pipeline("shops")
     rows, *others = (p.source(name, record, event_time="at", **options) for name in (first, *more))
     united = rows.union(*others) if others else rows
@@ -145,7 +145,7 @@ class RefusedJob:
         return taken.read(taken.schema).to_pylist()
 
     def arrived(self, shop="a"):
-        """Names of rows in the order in which they came to the operator."""
+        """Return the names of rows in the order of arrival at the operator."""
         numbered = sorted((row["number"], row["name"]) for row in self.rows() if row["shop"] == shop)
         assert [number for number, _ in numbered] == list(range(len(numbered)))
         return [name for _, name in numbered]

@@ -1,4 +1,4 @@
-"""An object store for tests: moto's server, in a process of its own.
+"""An object store for tests: moto's server, in a separate process.
 
 Some calls of deltalake (`history`, `restore`) keep the interpreter's lock while they wait for an answer: a server in a thread
 of this process could never give it.
@@ -28,7 +28,7 @@ sys.stdin.read()
 
 @contextmanager
 def object_store() -> Iterator[dict[str, str]]:
-    """The storage options of a running store that has a bucket, `BUCKET`."""
+    """Return the storage options of a running store with a bucket, `BUCKET`."""
     pipe, quiet = subprocess.PIPE, subprocess.DEVNULL
     line = [sys.executable, "-c", _SERVER]
     with subprocess.Popen(line, stdin=pipe, stdout=pipe, stderr=quiet, text=True) as server:

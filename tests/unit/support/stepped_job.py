@@ -1,4 +1,4 @@
-"""A job whose source has a step, and a step in Python in place of Spark's."""
+"""A job whose source has a step, and a Python step in place of Spark's."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def order(name, copies, at):
 
 
 class Copies:
-    """A step in Python: each order so many times, with the version of the table as its label; "null" gets none."""
+    """A Python step: each order gives several rows, with the version of the table as their label; the order "null" gives none."""
 
     def __init__(self, node, config, dims, digest="00000001"):
         self.node, self.config, self.name = node, config, digest

@@ -1,4 +1,4 @@
-"""Threads that do nothing by themselves: work that repeats is done when a test says so."""
+"""Threads that do nothing by themselves: repeating work runs when a test says so."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class SteppedThreads:
         self._repeated: list[Callable[[], None]] = []
 
     def beat(self) -> None:
-        """Do all work that repeats, once."""
+        """Run all repeating work once."""
         for work in self._repeated:
             work()
 

@@ -1,6 +1,6 @@
 """A keyed function whose records are its program, so that random records make random programs.
 
-It takes and emits `Step`s, so that instances of it can be chained.
+It takes and emits `Step`s, so its instances can be chained.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace import (
 
 
 class Step(Struct, frozen=True):
-    """What to do, when (ms), for which key. Timers are set and taken back relative to `at`."""
+    """The action, its time (ms), and its key. Timers are set and deleted relative to `at`."""
 
     key: str
     at: Timestamp
@@ -38,18 +38,18 @@ class Step(Struct, frozen=True):
 
 
 class OtherStep(Step, frozen=True):
-    """One that comes by the second input, if there is one."""
+    """A step of the second input, if there is one."""
 
 
 class Thirds(Struct, frozen=True):
-    """What goes to the side output."""
+    """A record of the side output."""
 
     key: str
     count: int
 
 
 class _Runs:
-    """Counts down by timers, some of them in the past, and tells all that it sees of its state."""
+    """Counts down by timers, some of them in the past, and emits all that it reads of its state."""
 
     count = ValueState("count", int)
     recent = ValueState(
@@ -84,7 +84,7 @@ class _Runs:
             await self.count.clear()
 
     def rules_now(self):
-        """What broadcast state there is, as text."""
+        """Return the present broadcast state as text."""
         return ""
 
     def tell(self, ctx, count, told):
@@ -99,14 +99,14 @@ class _Runs:
 
 
 class Steps(_Runs, KeyedProcessFunction[Step, Step]):
-    """Takes steps by one input."""
+    """Takes steps through one input."""
 
     async def process(self, step, ctx, /):
         await self.run(step, ctx)
 
 
 class CoSteps(_Runs, KeyedCoProcessFunction[Step, OtherStep, Step]):
-    """Takes steps by two inputs; those of the second one count the other way."""
+    """Takes steps through two inputs; steps of the second input count in the opposite direction."""
 
     async def process1(self, step, ctx, /):
         assert type(step) is Step
@@ -118,7 +118,7 @@ class CoSteps(_Runs, KeyedCoProcessFunction[Step, OtherStep, Step]):
 
 
 class RuledSteps(_Runs, KeyedBroadcastFunction[Step, OtherStep, Step]):
-    """Takes steps by one input; those of the other one are broadcast, and change what all steps tell."""
+    """Takes steps through one input; steps of the broadcast input change the output of all steps."""
 
     rules = BroadcastState("rules", str, int)
 
@@ -147,7 +147,7 @@ offsets = st.none() | st.sampled_from([-30, -9, -6, -3, 0, 3, 6, 9, 12, 39])
 
 @st.composite
 def step_lists(draw, max_size=20):
-    """Records in arrival order whose times grow on the whole, with disorder."""
+    """Draw records in arrival order whose times increase on average, with disorder."""
     drawn = draw(
         st.lists(
             st.builds(

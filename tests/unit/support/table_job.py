@@ -1,4 +1,4 @@
-"""A job that reads a Delta table and numbers its rows as they arrive, by shop; and whoever writes the table."""
+"""A job that reads a Delta table and numbers its rows as they arrive, by shop; and a writer of the table."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Row(Struct, frozen=True):
 
 
 class Arrival(Struct, frozen=True):
-    """What the job has seen: the place of a row among those of its shop."""
+    """The job's output: the place of a row among those of its shop."""
 
     shop: str
     name: str
@@ -58,7 +58,7 @@ class Arrivals(KeyedProcessFunction[Row, Arrival]):
 
 
 def pipeline(*more, name="reader", **options):
-    """Rows of the source `rows`, and of `more` that meet it."""
+    """Return the pipeline: rows of the source `rows`, and of `more`, which meets it."""
     p = Pipeline(name)
     rows, *others = (p.source(each, Row, event_time="at", **options) for each in ("rows", *more))
     united = rows.union(*others) if others else rows
@@ -79,7 +79,7 @@ def table(*names, at=1000, shop="a", sizes=None):
 
 
 class TableWriter:
-    """Writes a Delta table as somebody else's job would."""
+    """Writes a Delta table like a foreign job."""
 
     def __init__(self, *, feed=False, folder=None, **options):
         made = tempfile.mkdtemp(prefix="headrace-table-")
@@ -117,7 +117,7 @@ class TableWriter:
         return self.version
 
     def names(self):
-        """What is in the table now."""
+        """Return the names in the table."""
         return pa.RecordBatchReader.from_stream(self.delta.scan(columns=["name"])).read_all()["name"].to_pylist()
 
     def set(self, **properties):
@@ -128,12 +128,12 @@ class TableWriter:
         return Path(self.path, "_delta_log", f"{version:020d}.json")
 
     def committed_at(self, version):
-        """When a version was committed, as a job's file has it."""
+        """Return the commit time of a version, in the format of a job file."""
         (commit,) = (each for each in self.delta.history() if each["version"] == version)
         return datetime.fromtimestamp(commit["timestamp"] / 1000, UTC).isoformat()
 
     def forget(self, first):
-        """Clean the log of all versions before this one, behind a log checkpoint."""
+        """Clean the log of all versions before this one, after a log checkpoint."""
         DeltaTable(self.path, version=first).create_checkpoint()
         for version in range(first):
             self.commit_file(version).unlink(missing_ok=True)
@@ -167,7 +167,7 @@ class TableJob:
         return self.harness.run(**options)
 
     def took(self, **options):
-        """Run, and return what arrived by it: names, with symbols of changes."""
+        """Run, and return the rows that arrived: names, with symbols of changes."""
         before = len(self.arrived())
         self.run(**options)
         return self.arrived()[before:]
@@ -188,7 +188,7 @@ class TableJob:
         return rows
 
     def arrived(self, shop="a"):
-        """Names of rows in the order in which they came to the operator, with symbols unless they are inserts."""
+        """Return the names of rows in the order of arrival at the operator, with symbols unless they are inserts."""
         if not self.harness.sink_table("arrived").num_rows:
             return []
         return [(row.kind if row.kind != "+I" else "") + row.name for row in self.seen(shop)]
@@ -211,7 +211,7 @@ class TableSlices:
         """Ordinals, kinds and names."""
 
     def take_in(self):
-        """Take the next slice in; tell whether there was one."""
+        """Take the next slice in; return whether there was one."""
         taken = self._intake.next(JobPosition({"rows": self.offset}, {}, 0, 0, ""))
         if taken is None:
             return False

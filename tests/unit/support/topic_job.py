@@ -50,13 +50,13 @@ class TopicJob:
         return self.harness.run(**options)
 
     def took(self, **options):
-        """Run, and return the names of what arrived by it."""
+        """Run, and return the names of the rows that arrived."""
         before = len(self.arrived())
         self.run(**options)
         return self.arrived()[before:]
 
     def arrived(self, shop="a"):
-        """Names of rows in the order in which they came to the operator."""
+        """Return the names of rows in the order of arrival at the operator."""
         if not self.harness.sink_table("arrived").num_rows:
             return []
         rows = sorted((one for one in self.harness.sink("arrived") if one.shop == shop), key=lambda one: one.number)
@@ -99,11 +99,11 @@ class TopicSlices:
         """By ordinal."""
 
     def restart(self):
-        """Forget what is not in the offset."""
+        """Forget everything that is not in the offset."""
         self._intake = Intake(self._plan, self._config, topics={"rows": self.topic})
 
     def take_in(self, *, crashes=False, ends=False):
-        """Take the next slice in, or crash before it is committed; tell whether there was one."""
+        """Take the next slice in, or crash before its commit; return whether there was one."""
         at = JobPosition(
             {"rows": self.offset} if self.offset else {}, {}, 0, 0, str(self.job.harness.folder / "transit")
         )
@@ -127,13 +127,13 @@ class TopicSlices:
         return True
 
     def arrived(self):
-        """Names in arrival order."""
+        """Return the names in arrival order."""
         assert sorted(self.names) == list(range(len(self.names)))
         return [self.names[at] for at in range(len(self.names))]
 
 
 def merged_by_hand(partitions):
-    """Names of messages in arrival order, by (running maximum of event time, partition, offset)."""
+    """Return the names of messages in arrival order, by (running maximum of event time, partition, offset)."""
     placed = []
     for partition, messages in enumerate(partitions):
         key = -(1 << 63)

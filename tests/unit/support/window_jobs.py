@@ -21,7 +21,7 @@ class Texts(Struct):
 
 
 class Joined(AggregateFunction[Bid, Texts, str]):
-    """The bidders in alphabetical order. It changes accumulators in place, and gives them back."""
+    """Joins the bidders in alphabetical order. It changes accumulators in place, and returns them."""
 
     def create_accumulator(self):
         return Texts([])
@@ -59,7 +59,7 @@ class Summary(Struct, frozen=True):
 
 
 class Totals(Struct, frozen=True):
-    """What can be taken back."""
+    """Results that support retractions."""
 
     item: str
     window_start: Timestamp

@@ -1,4 +1,4 @@
-"""What windows give, by a plain loop over all records: no slices, no state, no timers."""
+"""The results of windows, by a plain loop over all records: no slices, no state, no timers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def summary_of(rows):
 
 
 def windows_of(windows, at):
-    """All windows of a moment, found by trying: (start, end)."""
+    """Return all windows of a time, found by trying: (start, end)."""
     one = lambda length: length.total_seconds() * 1000  # noqa: E731
     found = set()
     if isinstance(windows, Tumbling):
@@ -54,7 +54,7 @@ def windows_of(windows, at):
 
 
 def grouped(windows, bids):
-    """Rows by (item, start, end); nothing is late."""
+    """Return rows by (item, start, end); no row is late."""
     groups = defaultdict(list)
     if not isinstance(windows, Session):
         for number, bid in enumerate(bids):
@@ -78,12 +78,12 @@ def _close(groups, item, session, gap):
 
 
 def summaries(windows, bids):
-    """What comes out when nothing was late: a tuple for each key and window."""
+    """Return the results without late records: a tuple for each key and window."""
     return sorted((*window, *summary_of(rows)) for window, rows in grouped(windows, bids).items())
 
 
 class LateModel:
-    """What windows hold when records come late: rows by (item, start, end), and the bids that came too late."""
+    """The contents of windows with late records: rows by (item, start, end), and the bids that came too late."""
 
     def __init__(self, windows, lateness):
         self.windows, self.lateness = windows, lateness
@@ -123,7 +123,7 @@ class LateModel:
 
     @property
     def totals(self):
-        """As `summaries`, with the fields of `Totals`, where some rows were taken back."""
+        """Return the rows of `summaries` with the fields of `Totals`, after retractions."""
         found = []
         for group, rows in self._fired:
             prices = [(bid.price, sign) for _, bid, sign in rows if bid.price is not None]

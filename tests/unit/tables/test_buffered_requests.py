@@ -1,4 +1,4 @@
-"""Held records in their table and back (deltalake, no JVM)."""
+"""Held records, written to their table and read back (deltalake, no JVM)."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def value(key, state="n"):
 
 
 def all_entries():
-    """An entry of each kind for each key that may have been used, and some that never were."""
+    """Return an entry of each kind for each key that may have been used, and some unused entries."""
     known = [encode(key) for key in ("a", "b", "'", '"', "é\x00", "", 7, ["x", None], "never")]
     times = [day * 86_400_000 for day in range(-5, 6)]
     return [

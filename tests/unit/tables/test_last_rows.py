@@ -18,7 +18,7 @@ entries = st.tuples(names, st.just(1), names, names, st.none() | names, st.none(
 
 @st.composite
 def histories(draw):
-    """Changes in any order; a checkpoint has at most one of an entry."""
+    """Draw changes in any order; a checkpoint has at most one of each entry."""
     places = draw(st.lists(st.tuples(entries, st.integers(0, 5)), unique=True, max_size=12))
     return [
         {
@@ -48,7 +48,7 @@ def entry_of(row):
 
 
 def in_a_loop(changes):
-    """The last change of each entry, by entry."""
+    """Return the last change of each entry, by entry."""
     return {entry_of(row): row for row in sorted(changes, key=lambda row: row["checkpoint_id"])}
 
 

@@ -1,4 +1,4 @@
-"""pyarrow does without pandas until somebody imports it, and then knows it."""
+"""pyarrow works without pandas until pandas is imported, and then recognizes it."""
 
 from __future__ import annotations
 

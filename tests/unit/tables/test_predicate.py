@@ -1,4 +1,4 @@
-"""A condition means the same to deltalake's scan and to rows in memory."""
+"""A condition means the same in deltalake's scan and on rows in memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ conditions = st.one_of(
 
 @pytest.fixture(scope="module")
 def snapshot(tmp_path_factory):
-    """All combinations of values, in files that a scan may skip."""
+    """Return all combinations of values, in files that a scan may skip."""
     store = table_store(str(tmp_path_factory.mktemp("table")))
     store.create(SCHEMA)
     files = [stage(store.uri, f"{number}.parquet", rows) for number, rows in enumerate(all_rows())]

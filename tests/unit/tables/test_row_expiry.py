@@ -1,4 +1,4 @@
-"""The Arrow mask and the SQL of `RowExpiry` mark the rows that `LiveTtl` finds dead, and no others."""
+"""The Arrow mask and the SQL of `RowExpiry` mark exactly the rows that `LiveTtl` finds expired."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_mask_applies_to_rows_without_operator():
 
 
 def test_rebuilt_copy_omits_rows_of_cleaned_up_states():
-    """A state without cleanup at compaction keeps its rows, and so does one with exact cleanup."""
+    """A state without cleanup at compaction keeps its rows, and so does a state with exact cleanup."""
     declared = {
         "by_watermark": StateTtl(TEN),
         "by_processing_time": StateTtl(TEN, time=TtlTime.PROCESSING),
@@ -128,7 +128,7 @@ def test_a_state_or_operator_name_is_never_sql():
 
 
 def test_sql_stays_small_for_daily_gaps():
-    """Ten years with a gap each day."""
+    """The test covers ten years with a gap each day."""
     gaps = [Gap(day * 100, day * 100 + 50) for day in range(3_650)]
     ttl = StateTtl(TEN, on_gap=OnGap.PROLONG, gap_threshold=timedelta(milliseconds=1))
     live = LiveTtl.of(ttl, gaps)

@@ -440,7 +440,7 @@ def in_memory(tmp_path):
 
 @contextmanager
 def died_before_sync(disk):
-    """Let the process of a block die before it syncs its first commit. It has synced the one before."""
+    """Let the process of a block die before it syncs its first commit. The commit before was synced."""
     committed = []
 
     def fail(step, path):

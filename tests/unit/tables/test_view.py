@@ -1,4 +1,4 @@
-"""The view of a state table: live entries at a version, all or some (in memory)."""
+"""The view of a state table: live entries at a version, all of them or a selection (in memory)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The async wait operator a step at a time, on a virtual clock: order, capacity, retries, restarts."""
+"""The async wait operator, one step at a time on a virtual clock: order, capacity, retries, restarts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def harness(function, mode=OutputMode.UNORDERED, **options):
 
 
 def after(*milliseconds, fails=()):
-    """Calls that take so long; those at the places `fails` fail."""
+    """Return calls that take so long; the calls at the places `fails` fail."""
     return [(time / 1000, place not in fails) for place, time in enumerate(milliseconds)]
 
 
@@ -119,7 +119,7 @@ def test_a_retry_begins_when_the_strategy_says():
 
 
 def test_timeout_over_all_attempts_is_final():
-    """The outcome comes in time."""
+    """The result after the timeout is emitted on time."""
 
     class Hooked(Promised):
         async def timeout(self, question, /):
@@ -143,7 +143,7 @@ def test_by_default_a_timeout_fails_the_run():
 
 
 def test_refused_answer_is_retried_then_emitted():
-    """It is emitted when retries are used up."""
+    """The answer is emitted when retries are used up."""
     retry = FixedDelay(max_retries=2, delay=10 * MS, results=lambda answers: answers[0].attempt < 99)
     with harness(Promised(), retry=retry) as h:
         h.process(Question(1))
@@ -164,7 +164,7 @@ def test_backoff_applies_to_each_record():
 
 
 def test_retries_waiting_at_input_end_are_final():
-    """They are made at once, and for the last time."""
+    """The retries are made at once, and for the last time."""
     retry = FixedDelay(max_retries=9, delay=timedelta(milliseconds=500))
     with harness(Promised({1: after(1, 1, fails=(0,)), 2: after(1, 1, fails=(0, 1))}), retry=retry) as h:
         h.process(Question(1))
@@ -234,7 +234,7 @@ def test_parked_elements_due_together_respect_capacity():
 
 
 def test_deadline_of_parked_element_ends_with_call():
-    """It is forgotten with the call that had it."""
+    """The deadline is removed with the call that had it."""
     # Accepted at 0 with 1,000 ms; parked at 900 until 950, with 100 ms left of the timeout, but at least half of it.
     retry = FixedDelay(max_retries=1, delay=50 * MS)
     options = {"retry": retry, "park_after": 0 * MS, "recovery": RecoveryOption.COST_TIME}
@@ -271,7 +271,7 @@ def test_keyed_ordered_blocked_keys_elements_wait_behind():
 
 
 def test_keyed_ordered_end_calls_blocked_keys_last_element():
-    """At the end of input, a blocked key is called for, to its last element."""
+    """At the end of input, all elements of a blocked key are called, up to the last."""
     retry = FixedDelay(max_retries=5, delay=1000 * MS)
     scripts = {1: after(0, 5, fails=(0, 1)), 2: after(5), 3: after(1)}
     with harness(
@@ -342,7 +342,7 @@ def test_keyed_ordered_calls_begin_as_in_jobs(drawn, delay):
 
 
 def as_a_job(questions, wait):
-    """What a job's keyed-ordered wait answers with."""
+    """Return the answers of a job's keyed-ordered wait."""
     keyed = [(one.key.encode(), Emitted(record_order(one.number), 0, 0, one)) for one in questions]
     loop = VirtualLoop()
     virtual = LoopClock(loop, lambda: None)
@@ -433,7 +433,7 @@ steps = st.lists(
 
 
 class Story:
-    """Drives a harness through steps, restarts included, and remembers everything that happened."""
+    """Drives a harness through steps and restarts, and records all events."""
 
     def __init__(self, mode, scripts, options):
         self.mode, self.options = mode, options
@@ -577,7 +577,7 @@ def assert_order(mode, taken, out):
 
 
 def sets_of(names):
-    """What lies between watermarks, without its order."""
+    """Return the outputs between watermarks, without their order."""
     found, current = [], set()
     for one in names:
         if isinstance(one, Watermark):

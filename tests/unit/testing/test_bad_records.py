@@ -1,4 +1,4 @@
-"""Mistakes of user functions anywhere in a graph: each a sentence with step and record, and nothing is committed."""
+"""Mistakes of user functions anywhere in a graph: each error names step and record, and nothing is committed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Row(Struct, frozen=True):
 
 
 class Sends(KeyedProcessFunction[Row, Row]):
-    """Sends one and the same record, or sends it aside."""
+    """Sends one record, to the main or the side output."""
 
     def __init__(self, record, side=None):
         self._record, self._side = record, side
@@ -41,7 +41,7 @@ ROWS = [Row("a", 1), Row("b", 2)]
 
 
 def run(build, rows=ROWS):
-    """The job that `build` makes of a stream, after a run."""
+    """Run the job that `build` makes from a stream."""
     pipeline = Pipeline("job")
     build(pipeline.source("rows", Row, event_time="at"))
     harness = PipelineHarness(pipeline)

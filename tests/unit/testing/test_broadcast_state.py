@@ -1,4 +1,4 @@
-"""Broadcast state in the harness: read everywhere, changed in one place, and the same after a restart."""
+"""Broadcast state in the harness: read everywhere, changed in one place, and equal after a restart."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Line(Struct, frozen=True):
 
 
 class Prices(KeyedBroadcastFunction[Order, Price, Line]):
-    """Prices orders when they come, and again 10 ms later."""
+    """Prices orders on arrival, and again 10 ms later."""
 
     prices = BroadcastState("prices", str, float)
     item = ValueState("item", str)

@@ -1,4 +1,4 @@
-"""Rows of a source that stay columns, and rows that become records for a step, leave the same behind."""
+"""Source rows that stay columns, and rows that become records for a step, give equal results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Nested(Row, frozen=True):
 
 
 class Counts(KeyedProcessFunction[Row, Row]):
-    """Keeps the last row of a key and how often each text came; tells it again when event time has passed."""
+    """Keeps the last row of a key and the count of each text; emits the count again when event time has passed."""
 
     last = ValueState("last", Row)
     texts = MapState("texts", str, int)
@@ -61,7 +61,7 @@ def same(row):
 
 
 def pipeline(record, keys, order_by, *, is_step):
-    """Three uses of a source, and in between a step that changes nothing, or none."""
+    """Return three uses of a source, with a step in between that changes nothing, or without steps."""
     built = Pipeline("job")
     rows = built.source(
         "rows", record, event_time="at", order_by=order_by, row_kind="op", out_of_orderness=timedelta(milliseconds=2)
@@ -100,7 +100,7 @@ NESTED = {
 
 @st.composite
 def inputs(draw):
-    """A record type, and files of rows for it, some of which do not fit."""
+    """Draw a record type, and files of rows for it, some of them invalid."""
     is_nested = draw(st.booleans())
     fields = FIELDS | (NESTED if is_nested else {})
     if draw(st.booleans()):
@@ -112,7 +112,7 @@ def inputs(draw):
 
 
 def left_behind(built, files, parallelism):
-    """All that the job has stored, without what tells one run from another."""
+    """Return everything that the job has stored, without the ids of runs."""
     harness = PipelineHarness(built, bucket=3, files_per_batch=2, parallelism=parallelism)
     for file in files:
         harness.feed_table("rows", file)

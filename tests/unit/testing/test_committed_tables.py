@@ -1,4 +1,4 @@
-"""`KeyedHarness(backend="delta")`: micro-batches are committed to Delta tables, and state is looked up there."""
+"""`KeyedHarness(backend="delta")`: micro-batches are committed to Delta tables, and state is read from them."""
 
 from __future__ import annotations
 

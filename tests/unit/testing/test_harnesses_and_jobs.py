@@ -1,4 +1,4 @@
-"""A harness behaves as a job does: the same function, driven by both."""
+"""A harness behaves like a job: both run the same function."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Answer(Struct, frozen=True):
 
 
 class Failing(AsyncFunction[Question, Answer]):
-    """Notes at which moments it is called, and has no answer before `well_at`."""
+    """Records the times of its calls, and fails before `well_at`."""
 
     def __init__(self, well_at):
         self.well_at, self.calls = well_at, []

@@ -1,4 +1,4 @@
-"""First value, last value and deduplication: retraction-aware, on the same history as the materializer."""
+"""First value, last value and deduplication: they handle retractions, on the same history as the materializer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The harness as a user would use it. Processing-time timers in it: see test_processing_time.py."""
+"""The harness from a user's point of view. Processing-time timers in it: see test_processing_time.py."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Long(Struct, frozen=True):
 
 
 class TimeOnPage(KeyedProcessFunction[Visit, Total]):
-    """Sums up seconds a page, tells the sum 10 ms after each visit, and of visits longer than a minute aside."""
+    """Sums up seconds per page, emits the sum 10 ms after each visit, and visits longer than a minute to the side output."""
 
     total = ValueState("total", int)
     lately = ValueState("lately", int, ttl=StateTtl(timedelta(milliseconds=50), time=TtlTime.PROCESSING))
@@ -64,7 +64,7 @@ def harness(request):
 
 @pytest.fixture
 def real_clock():
-    """The clock that is in place before a harness is."""
+    """Return the clock that is active before a harness is opened."""
     real = engine_clock.VirtualClock(7_000)
     before = engine_clock.use(real)
     yield real
@@ -244,7 +244,7 @@ def test_a_snapshot_of_other_key_groups_is_refused(real_clock):
 
 
 def by_key(told):
-    """The outputs of each key, and the watermarks."""
+    """Return the outputs of each key, and the watermarks."""
     keyed = {}
     for one in told:
         keyed.setdefault(getattr(one, "page", None), []).append(one)

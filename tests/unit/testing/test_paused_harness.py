@@ -1,4 +1,4 @@
-"""A job that is paused, in the harness: what its states remember, against clocks that are stopped by hand."""
+"""A paused job in the harness: the remembered states, against clocks moved by hand."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PATIENT = {"on_gap": OnGap.PROLONG, "gap_threshold": timedelta(milliseconds=THRE
 
 
 class Desk(KeyedProcessFunction[Guest, Known]):
-    """Tells of a guest who was here lately."""
+    """Emits guests who were here recently."""
 
     lasting = ValueState("lasting", int, ttl=ttl(TtlTime.PROCESSING, **PATIENT))
     strict = ValueState("strict", int, ttl=ttl(TtlTime.PROCESSING))

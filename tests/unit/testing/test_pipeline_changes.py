@@ -1,4 +1,4 @@
-"""A job goes on with another version of its pipeline, or says what has to be done first; no record is lost on the way."""
+"""A job continues with another version of its pipeline, or names the required steps; no record is lost."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SUMS = [1, 1, 101, 101, 102]
 
 
 def joined(name="sums", *, before=None, behind=None):
-    """A pipeline that counts rows of two sources; `before` and `behind` add to the first source's stream."""
+    """Return a pipeline that counts rows of two sources; `before` and `behind` add steps to the first source's stream."""
     pipeline = Pipeline("job")
     left = pipeline.source("left", Row, event_time="at")
     right = pipeline.source("right", Row, event_time="at")
@@ -96,7 +96,7 @@ def holding(monkeypatch):
 
 
 def refused(harness, pipeline, match, error=StateSchemaError):
-    """The run is refused and changes nothing; the code of before goes on without a loss."""
+    """Check that the run is refused without changes, and that the former code continues without a loss."""
     before = harness.pipeline
     batches = harness.table("checkpoints").column("kind").to_pylist().count("batch")
     harness.change(pipeline=pipeline)

@@ -1,4 +1,4 @@
-"""What a user of `PipelineHarness` relies on."""
+"""The guarantees of `PipelineHarness` for its users."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Total(Struct, frozen=True):
 
 
 class Totals(KeyedProcessFunction[Order, Total]):
-    """Adds up amounts; small orders go aside, and after a minute without one the total is told again."""
+    """Adds up amounts; small orders go to the side output, and after a minute without an order the total is emitted again."""
 
     amount = ValueState("amount", float)
 
@@ -224,7 +224,7 @@ PLACES = (*PLACES, "commit.before", "commit.after", "publish.half", "publish.aft
 
 
 def crashed_at(*places):
-    """A job that is appended to by one branch and merged into by the other, with a crash in each of its first runs."""
+    """Run a job with an append sink and a merge sink, with a crash in each of its first runs."""
     harness = PipelineHarness(totals(merges=True))
     harness.feed("orders", ORDERS[:2])
     crashes = [harness.run(crash_at=place) is None for place in places]

@@ -1,4 +1,4 @@
-"""Promise 1 for whole graphs: whatever the splits, the tasks, the holds and the crashes, a job gives what a loop gives."""
+"""Promise 1 for whole graphs: for any splits, tasks, holds and crashes, a job equals a loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLACES = ("ingest.after", "task.half", "run.after", "commit.before", "commit.aft
 
 @pytest.fixture(autouse=True, scope="module")
 def stops_at_once():
-    """Tasks that have to stop do so after each record: with 256 small programs would hold next to nothing."""
+    """Stopping tasks check after each record: with the usual 256, small programs would hold almost no record."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(keyed_process, "_ASKED_AFTER", 1)
         yield
@@ -74,7 +74,7 @@ def test_any_split_equals_a_plain_loop(seed):
 
 @pytest.fixture(scope="module", autouse=True)
 def stops_are_noticed_at_once():
-    """Tasks ask whether to stop after every other record, not after hundreds: so little input is held, too."""
+    """Tasks check the stop sign after every other record instead of hundreds, so little input is held, too."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("headrace.execution.keyed_process._ASKED_AFTER", 2)
         yield

@@ -1,4 +1,4 @@
-"""Harnesses refuse what a pipeline refuses, in the same words, and leave no clock behind."""
+"""Harnesses refuse the arguments that a pipeline refuses, with the same message, and leave no clock installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A TTL that state gets later, in harnesses and in jobs: no life begins before the first micro-batch with it."""
+"""A TTL that is added to existing state, in harnesses and in jobs: no lifetime begins before the first micro-batch with it."""
 
 from __future__ import annotations
 

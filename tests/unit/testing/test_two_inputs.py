@@ -28,7 +28,7 @@ class Paid(Struct, frozen=True):
 
 
 class Payments(KeyedCoProcessFunction[Order, Payment, Paid]):
-    """Joins an order with its payment, and tells orders that wait for longer than `PATIENCE` (ms)."""
+    """Joins an order with its payment, and emits orders that wait for longer than `PATIENCE` (ms)."""
 
     order = ValueState("order", Order)
     payment = ValueState("payment", Payment)

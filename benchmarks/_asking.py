@@ -1,4 +1,4 @@
-"""W3: each record asks a service that takes 5 ms; one in a hundred fails at its first attempt and is tried again after 10 ms."""
+"""W3: each record calls a service that takes 5 ms; one call in a hundred fails at first and is retried after 10 ms."""
 
 import asyncio
 import multiprocessing
@@ -66,7 +66,7 @@ class HttpLookup(AsyncFunction[Question, Answer]):
 
 @dataclass(frozen=True)
 class Bare:
-    """An asyncio loop with a semaphore, and nothing else."""
+    """A plain asyncio loop with a semaphore."""
 
     records: int
     failures: bool
@@ -108,7 +108,7 @@ class Bare:
 
 @dataclass(frozen=True)
 class Operator:
-    """The async wait operator in a mode."""
+    """The async wait operator in one of its modes."""
 
     records: int
     failures: bool
@@ -144,7 +144,7 @@ def checked(found, variant):
 
 @contextmanager
 def loopback():
-    """A service in a process of its own that answers after 5 ms; its URL."""
+    """Start a service in a separate process that answers after 5 ms; return its URL."""
     mine, theirs = _SPAWN.Pipe()
     process = _SPAWN.Process(target=_serve, args=(theirs,), daemon=True)
     process.start()

@@ -1,4 +1,4 @@
-"""What a piece of work costs: seconds, and CPU seconds of the whole process tree."""
+"""Measure the cost of a piece of work: seconds, and CPU seconds of the whole process tree."""
 
 import time
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ import psutil
 
 @dataclass
 class Cost:
-    """Seconds of the clock, and of CPU, of all that `measured` has been around."""
+    """Wall and CPU seconds of all blocks that ran inside `measured`."""
 
     wall: float = 0.0
     cpu: float = 0.0
@@ -17,7 +17,7 @@ class Cost:
 
 @contextmanager
 def measured(cost=None):
-    """Yield a `Cost` that has the block's seconds after it; they are added to `cost`, if there is one."""
+    """Yield a `Cost`, set to the block's seconds at its end, or added to `cost` if given."""
     cost = Cost() if cost is None else cost
     wall, cpu = time.perf_counter(), cpu_seconds()
     yield cost
@@ -26,7 +26,7 @@ def measured(cost=None):
 
 
 def cpu_seconds():
-    """CPU seconds of this process and all below it (driver, JVM, Python workers), those that have ended too."""
+    """Return the CPU seconds of this process and its descendants (driver, JVM, Python workers), including ended ones."""
     total = 0.0
     for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
         try:

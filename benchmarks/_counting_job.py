@@ -1,4 +1,4 @@
-"""The job `counting` in a folder of its own, fed file by file: what a run costs, and whether its sums are right."""
+"""The job `counting` in a separate folder, fed file by file: the cost of a run, and a check of its sums."""
 
 import random
 import shutil
@@ -24,7 +24,7 @@ sinks: {counts: {path: lake/counts, mode: append}}
 
 
 class Workload:
-    """A job in a folder of its own, fed file by file."""
+    """A job in a separate folder, fed file by file."""
 
     def __init__(self, spark, root, backend, keys):
         shutil.rmtree(root, ignore_errors=True)

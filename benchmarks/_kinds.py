@@ -1,4 +1,4 @@
-"""The same visits, counted in each kind of state; what `benchmarks.state` runs and compacts."""
+"""The same visits, counted in each kind of state: the input of `benchmarks.state`."""
 
 import atexit
 import shutil
@@ -119,7 +119,7 @@ SEEN = {
 
 @dataclass(frozen=True)
 class Visits:
-    """Visits in micro-batches. Each user has one before the clock starts. See `turns`."""
+    """Visits in micro-batches. Each user has one visit before the clock starts. See `turns`."""
 
     kind: str
     backend: str
@@ -162,7 +162,7 @@ class Visits:
         return turn
 
     def _run(self, backend, elements):
-        """Processing, and what a task does with the changes."""
+        """Run the processing, and a task's work on the changes."""
         watermarks = [Watermark(e.order, e.timestamp - 5) for e in elements[1000::1000]]
         declared = KINDS[self.kind].state
         process = KeyedProcess(
@@ -210,12 +210,12 @@ def visit(ordinal, user, page):
 
 
 def backend_of(kind):
-    """An empty one."""
+    """Return an empty backend."""
     return HashMapBackend() if kind == "hashmap" else RocksDbBackend(folder() / "state")
 
 
 def folder():
-    """A new one, removed at exit."""
+    """Return a new folder, removed at exit."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(dir=FOLDER))
     atexit.register(shutil.rmtree, made, ignore_errors=True)

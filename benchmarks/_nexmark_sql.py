@@ -1,4 +1,4 @@
-"""The queries of Nexmark in Spark SQL, over the views `persons`, `auctions` and `bids`: what `benchmarks.nexmark` sets beside the jobs."""
+"""The queries of Nexmark in Spark SQL, over the views `persons`, `auctions` and `bids`: `benchmarks.nexmark` compares the jobs with them."""
 
 _WON = """
 SELECT auctions.id, category, seller, expires, max(price) AS final

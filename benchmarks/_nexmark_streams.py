@@ -1,7 +1,7 @@
-"""The queries of Nexmark in Structured Streaming, as somebody who knows Spark writes them: in the JVM wherever it can say them.
+"""The queries of Nexmark in Structured Streaming, as a Spark expert writes them: in the JVM wherever SQL can express them.
 
-The text is SQL over streaming views. What no SQL says is added: a `StatefulProcessor` for `transformWithState`, and the MERGE that
-makes a table of changes. Where a query closes windows, its views have the watermark of the pipelines.
+The text is SQL over streaming views. For the rest there are a `StatefulProcessor` for `transformWithState`, and the
+MERGE that turns changes into a table. Where a query closes windows, its views have the watermark of the pipelines.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from benchmarks._nexmark_sql import BID_COUNTS, SPARK_SQL, distinct_counts
 
 
 class Way(Enum):
-    """What Structured Streaming needs for a query."""
+    """The Structured Streaming implementation of a query."""
 
     STATELESS = "stateless"
     AGGREGATE = "aggregate"
@@ -53,7 +53,7 @@ class Stream:
     merge: Merge | None = None
 
     def start(self, spark, path, checkpoint):
-        """Begin a query that takes in all there is, and return it."""
+        """Start a query that processes all present input, and return it."""
         rows = spark.sql(self.sql)
         rows = self.step(rows) if self.step else rows
         writer = (
@@ -85,9 +85,9 @@ def merging(merge, path):
     return write
 
 
-# Times are microseconds in the processors: rows have datetimes without a zone, the state has some with one.
+# Times are microseconds in the processors: rows have datetimes without a zone, the state has some with a zone.
 class LastTen(StatefulProcessor):
-    """Query 6: keeps the last ten auctions of a seller, by the time at which they closed."""
+    """Query 6: keeps the last ten auctions of a seller, by their closing time."""
 
     def init(self, handle):
         self.latest = handle.getValueState("latest", "sold array<struct<expires bigint, id bigint, final bigint>>")
@@ -166,7 +166,7 @@ STREAMS = {
                _cents = t._cents + s._cents, _auctions = t._auctions + s._auctions""",
         ),
     ),
-    # The counts of a window come together in one row, so that no join with their maximum is needed.
+    # All counts of a window are in one row, so no join with their maximum is needed.
     "q5": Stream(
         Way.AGGREGATE,
         """

@@ -1,4 +1,4 @@
-"""Runs queries of Nexmark in one Spark session, as a job, as a stream and in batch SQL, each time from nothing, and checks the tables."""
+"""Runs queries of Nexmark in one Spark session, as a job, as a stream and in batch SQL, each time from empty tables, and checks the results."""
 
 import os
 import shutil
@@ -40,7 +40,7 @@ LATER = timedelta(days=3650)
 
 @dataclass
 class Turn:
-    """What one run has cost, and in how many micro-batches it took its input in."""
+    """The cost of one run, and its number of micro-batches."""
 
     cost: Cost = field(default_factory=Cost)
     batches: int = 0
@@ -133,13 +133,13 @@ class Turns:
         assert not differences, f"{query} at {path}: {differences}"
 
     def clear(self):
-        """Remove what the last run has left; the input stays."""
+        """Remove the results of the last run; the input stays."""
         for folder in ("state", "local", "lake", "checkpoints"):
             shutil.rmtree(self.home / folder, ignore_errors=True)
 
 
 def all_windows(rows):
-    """Add up the counts of a bidder: which window a bid falls into depends on the wall clock, but it falls into one."""
+    """Add up the counts of a bidder: the wall clock decides into which window a bid falls, but each bid falls into exactly one."""
     length = pc.subtract(rows["window_end"], rows["window_start"])
     assert {*length.cast(pa.duration("us")).to_pylist()} == {timedelta(seconds=PERIOD)}
     summed = rows.group_by("bidder").aggregate([("bid_count", "sum")])
@@ -147,9 +147,9 @@ def all_windows(rows):
 
 
 def write_closing(files, folder):
-    """Link `files` into `folder`, and put one row after the last of them, so late that it closes all windows.
+    """Link `files` into `folder`, and add one row after them, late enough to close all windows.
 
-    A job is told that its input ends; a stream learns it by its watermark alone. Times of change order files, as streams read them.
+    A job is told that its input ends; a stream only has its watermark. Times of change order files, as streams read them.
     """
     folder.mkdir(parents=True)
     for number, file in enumerate(sorted(files.iterdir())):

@@ -1,4 +1,4 @@
-"""An object store on this machine: moto's server, in a process of its own."""
+"""An object store on this machine: moto's server, in a separate process."""
 
 import logging
 import multiprocessing
@@ -12,7 +12,7 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 @contextmanager
 def object_store():
-    """The storage options of a running store that has a bucket, `BUCKET`."""
+    """Return the storage options of a running store with a bucket, `BUCKET`."""
     mine, theirs = _SPAWN.Pipe()
     process = _SPAWN.Process(target=_serve, args=(theirs,), daemon=True)
     process.start()
@@ -25,7 +25,7 @@ def object_store():
 
 
 def _serve(connection):
-    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # it would tell of each request
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # the server would log each request
     with s3.object_store() as storage:
         connection.send(storage)
         with suppress(EOFError):  # the other end is closed when the store is no longer needed

@@ -1,4 +1,4 @@
-"""A line chart as SVG, for where a curve says more than a table."""
+"""A line chart as SVG, for results that a table shows badly."""
 
 from html import escape
 from math import ceil, floor, log10
@@ -47,7 +47,7 @@ def log_log_chart(path, *, title, x, y, lines):
 
 
 class _Scale:
-    """From values to pixels, logarithmic, from one power of ten to another."""
+    """Maps values to pixels, logarithmically, from one power of ten to another."""
 
     def __init__(self, values, start, end):
         self._low, self._high = floor(log10(min(values))), ceil(log10(max(values)))

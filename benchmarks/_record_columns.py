@@ -1,4 +1,4 @@
-"""What it costs to carry records between stages, and to take a source's rows in: CPU nanoseconds a record.
+"""The cost of carrying records between stages, and of reading a source's rows: CPU nanoseconds a record.
 
 PYTHONPATH=engine:. .venv/bin/python -m benchmarks._record_columns
 """
@@ -28,7 +28,7 @@ class _Source:
 
 
 def measure(name, steps):
-    """Print the best of some turns of steps, each of which takes what the one before it gave."""
+    """Print the best of several turns of steps, each of which processes the result of the step before."""
     best = [float("inf")] * len(steps)
     for _ in range(TURNS):
         gc.collect()

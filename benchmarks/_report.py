@@ -1,4 +1,4 @@
-"""What every benchmark prints and writes: machine, versions, load, and a list of figures."""
+"""The output of every benchmark: machine, versions, load, and a list of figures."""
 
 import json
 import os
@@ -15,7 +15,7 @@ PACKAGES = ("pyspark", "deltalake", "pyarrow", "rocksdict", "msgspec", "duckdb")
 
 
 def figure(name, values, unit, *, goal=None, met=None):
-    """One figure: the median of its values, and their spread."""
+    """Return one figure: the median of its values, and their spread."""
     ordered = sorted(values)
     middle = statistics.median(ordered)
     return {
@@ -30,7 +30,7 @@ def figure(name, values, unit, *, goal=None, met=None):
 
 
 def written(name, figures):
-    """Write `benchmarks/out/NAME.json`, and return what it says about the machine."""
+    """Write `benchmarks/out/NAME.json`, and return its section on the machine."""
     OUT.mkdir(parents=True, exist_ok=True)
     machine = {
         "cores": os.cpu_count(),

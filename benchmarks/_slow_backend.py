@@ -1,11 +1,11 @@
-"""A backend in another place: every read waits for the network."""
+"""A backend on another machine: every read waits for the network."""
 
 from headrace import clock
 from headrace.state.backend import HashMapBackend
 
 
 class SlowBackend(HashMapBackend):
-    """Each call of `get_many` takes `latency` seconds more, whatever it asks for."""
+    """Each call of `get_many` takes `latency` seconds more, for any number of keys."""
 
     answers_at_once = False
 

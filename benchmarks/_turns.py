@@ -1,4 +1,4 @@
-"""Variants of one workload, each in a process of its own, that take turns."""
+"""Variants of one workload, each in a separate process, run in turns."""
 
 import gc
 import multiprocessing
@@ -10,23 +10,23 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 
 class Turn(NamedTuple):
-    """What the steps of a turn took, in microseconds a record."""
+    """The times of the steps of a turn, in microseconds per record."""
 
     wall: list[float]
     cpu: list[float]
 
     @property
     def rate(self):
-        """Records a second, all steps together."""
+        """Return the records per second of all steps together."""
         return 1e6 / sum(self.wall)
 
 
 def turns(count, variants):
-    """`count` turns of each of `variants`, one at a time: a list of them by name.
+    """Run `count` turns of each of `variants`, one at a time; return a list of turns by name.
 
-    A variant is anything that can be pickled and called. Called, in its process, it prepares itself and returns a function
-    that prepares one turn. That one returns the number of records, the steps to be timed (functions), and a function that
-    checks what they have done.
+    A variant is anything that can be pickled and called. Called, in its process, it prepares itself and returns a
+    function that prepares one turn. That function returns the number of records, the steps to be timed (functions),
+    and a function that checks their results.
     """
     with ExitStack() as stack:
         processes = {name: stack.enter_context(_process(variant)) for name, variant in variants.items()}

@@ -1,7 +1,7 @@
-"""Counting words, in all the ways that `benchmarks.async` compares.
+"""Counting words in each way that `benchmarks.async` compares.
 
-Each word was seen once before the clock starts. A turn is one micro-batch: a fresh task over the state that the turns
-before it have left. Its output, and the state that it leaves, are checked outside the time taken.
+Each word was seen once before the clock starts. A turn is one micro-batch: a fresh task over the state of the
+previous turns. The output and the final state are checked outside the measured time.
 """
 
 import atexit
@@ -86,7 +86,7 @@ class Words:
             yield [self._element(number * self.records + i, key) for i, key in enumerate(chosen)]
 
     def watermarks(self, elements):
-        """One before every `watermark_every`-th element."""
+        """Return a watermark before every `watermark_every`-th element."""
         step = self.watermark_every
         return [Watermark(e.order, e.timestamp - WATERMARK_DELAY) for e in elements[step::step]] if step else []
 
@@ -101,13 +101,13 @@ def word(key):
 
 
 class Expected:
-    """What a plain loop makes of the same words."""
+    """The counts of a plain loop over the same words."""
 
     def __init__(self):
         self._seen = Counter()
 
     def of(self, elements):
-        """The count that each element must emit; with the counts of its words, as they must be afterwards."""
+        """Return the expected count of each element, with the final counts of its words."""
         counts = []
         for element in elements:
             self._seen[element.key_json] += 1
@@ -117,12 +117,12 @@ class Expected:
 
 @dataclass(frozen=True)
 class Framework:
-    """The engine's own execution: a step that processes, and one that writes the changes back.
+    """The engine's execution: a step that processes, and a step that writes the changes back.
 
-    `backend` is "hashmap", "rocksdb", "delta", "delta, cached" or the latency of one in another place (seconds). `prefetch`
-    reads the values of the next records ahead, as tasks do; without it, every access that the task's cache cannot answer is
-    a request of its record. `cached` has that cache filled before the clock starts. `plain` takes the function written
-    with `def`.
+    `backend` is "hashmap", "rocksdb", "delta", "delta, cached" or the latency of a remote backend (seconds).
+    `prefetch` reads the values of the next records ahead, as tasks do; without it, every access that misses the
+    task's cache is a request of its record. `cached` fills that cache before the clock starts. `plain` uses the
+    function written with `def`.
     """
 
     words: Words
@@ -175,7 +175,7 @@ class Framework:
 
 
 class _OnDemand(KeyedProcess):
-    """Reads nothing ahead."""
+    """Never reads ahead."""
 
     def _prefetch(self, chunk):
         pass
@@ -218,7 +218,7 @@ class Bare:
 
 
 class _Task:
-    """A record of which no callback waits."""
+    """A record without waiting callbacks."""
 
     callbacks = ()
 
@@ -251,7 +251,7 @@ class _ListContext:
 
 
 def populated(kind, keys, storage=None):
-    """A backend in which each word has been seen once; see `Framework`."""
+    """Return a backend in which each word has been seen once; see `Framework`."""
     if kind == "rocksdb":
         return _rocksdb(keys)
     if kind in {"delta", "delta, cached"}:

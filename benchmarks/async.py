@@ -1,11 +1,11 @@
-"""Asynchronous execution (FLIP-425) against synchronous: state at hand, on disk, and in another place.
+"""Asynchronous execution (FLIP-425) against synchronous: state in memory, on disk, and remote.
 
-The work is counting words: the same coroutine function everywhere, the same as `def` beside it. Every variant is in a
-process of its own; they take turns, micro-batch by micro-batch, each over the state that it left before. Output and
-state are checked after each.
+The work is counting words: the same coroutine function everywhere, and the same function as plain `def`. Every
+variant has a separate process; the variants run in turns, micro-batch by micro-batch, each over its own earlier
+state. Output and state are checked after each turn.
 
-What the FLIP, and Flink, have reached is printed beside it. Those figures are quoted, not measured here: other machines
-(the FLIP's), other programs.
+The figures of the FLIP and of Flink are printed beside ours. Those figures are quoted, not measured here: other
+machines (the FLIP's), other programs.
 """  # noqa: N999 - called as it is in `make bench-async`; nobody imports it
 
 import argparse
@@ -26,7 +26,7 @@ QUOTED = "quoted"
 
 @dataclass(frozen=True)
 class Size:
-    """How much work there is: records of a turn, by how long a record takes; keys that have state."""
+    """The amount of work: records of a turn, by the duration of a record; keys that have state."""
 
     fast: int
     slow: int
@@ -44,7 +44,7 @@ def cpu(told, step=0):
 
 
 def processing(told):
-    """Records a second, without writing back."""
+    """Return records per second, without writing back."""
     return [1e6 / turn.wall[0] for turn in told]
 
 
@@ -53,7 +53,7 @@ def whole(told):
 
 
 def over(ours, theirs):
-    """Ratios of turns that were next to each other."""
+    """Return ratios of consecutive turns."""
     return [a / b for a, b in zip(ours, theirs, strict=True)]
 
 
@@ -70,7 +70,7 @@ def quoted(name, value, source):
 
 
 def local_state(size):
-    """State in memory and on local disk: what asynchronous execution costs, and what batches gain."""
+    """State in memory and on local disk: the cost of asynchronous execution, and the gain of batches."""
     uniform, zipf = (Words(size.fast, size.keys, zipf=skewed) for skewed in (False, True))
     even = turns(
         TURNS,
@@ -118,7 +118,7 @@ def local_state(size):
 
 
 def remote_state(size):
-    """State in another place: what it costs to wait for it one access at a time, and what the rest gains."""
+    """Remote state: the cost of waiting for single accesses, and the gain of each optimization."""
     few, many = Words(size.one_by_one, size.keys), Words(size.slow, size.keys)
     seldom = Words(size.one_by_one // 5, size.keys)
     variants = {
@@ -158,7 +158,7 @@ def remote_state(size):
 
 
 def watermarks(size):
-    """What a watermark holds up when records after it must wait for it."""
+    """The delay that a watermark causes when later records must wait for it."""
     variants = {}
     for every in (100, 1000):
         for place, backend, records in (("1 ms", 0.001, size.slow), ("at hand", "hashmap", size.slow)):
@@ -178,7 +178,7 @@ def watermarks(size):
 
 
 def limits(size):
-    """Records a second by the limit of records in flight and the size of a batch; drawn as well."""
+    """Return records per second by the limit of records in flight and the batch size; also as a chart."""
     in_flight = (10, 30, 100, 300, 1000, 3000, 6000, 20_000)
     lines = {}
     for batch in (10, 100, 1000):

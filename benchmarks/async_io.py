@@ -1,8 +1,8 @@
 """Async I/O: 100,000 records against a service with 5 ms latency, by mode, with and without failures.
 
-Beside it a bare asyncio loop with a semaphore, turn by turn, and figures of Flink's AsyncWaitOperator, quoted from
-peers/flink (another machine's JVM). Then a real service over loopback, and one that is down: how soon that is noticed, and
-how many calls it takes.
+A bare asyncio loop with a semaphore runs in turns with it; figures of Flink's AsyncWaitOperator are quoted (another
+machine's JVM). Then a real service over loopback, and a service that is down: the time until that is detected, and
+the number of calls.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def in_process(records):
 
 
 def over_loopback(records):
-    """A real client against a real service: what the operator adds is lost in what HTTP costs."""
+    """A real client against a real service: the operator's cost disappears in the cost of HTTP."""
     with loopback() as url:
         told = turns(
             TURNS,

@@ -1,10 +1,11 @@
-"""Branches: what a fork costs, a backfill of one day in thirty, and reading state through a branch.
+"""Branches: the cost of a fork, of a backfill of one day in thirty, and of reading state through a branch.
 
     make bench-branch
 
-The job counts the events of each key, in one process and without Spark; tables and commits are the real ones. Its state is a count
-a key, its sink has one row a key. The backfill runs the first day of the second half again, with a corrected file, and all days
-behind it. The straight run takes in the same days for the first time. The contents of both are compared.
+The job counts the events of each key, in one process and without Spark; tables and commits are real. Its state is one
+count per key, and its sink has one row per key. The backfill recomputes the first day of the second half from a
+corrected file, and all later days. The straight run processes the same days for the first time. The contents of both
+are compared.
 """
 
 import argparse
@@ -71,7 +72,7 @@ def counts():
 
 
 class Job:
-    """The job with a file a day, and runs of it in this process."""
+    """The job with one file per day, and runs of it in this process."""
 
     def __init__(self, backend):
         job = {"sources": {"events": {"interval": "%Y-%m-%d"}}}
@@ -80,7 +81,7 @@ class Job:
         self.runs = 0
 
     def write(self, day, keys, shift=0):
-        """Write the file of a day with an event of each key, or write it again."""
+        """Write, or rewrite, the file of a day with one event per key."""
         start = FIRST + timedelta(days=day)
         moment = round(start.timestamp() * 1000)
         names = pa.array([f"key-{number + shift:07d}" for number in range(keys)])
@@ -90,17 +91,17 @@ class Job:
         self.harness.feed_table("events", pa.table({"key": names, "at": times}), file=name)
 
     def run_on_branch(self, config, options):
-        """Run the job, or a branch of it."""
+        """Run the job or a branch of it."""
         return run_on(LocalTasks(), config, options, lambda _event: None)
 
     def run(self):
-        """Take in all there is."""
+        """Process all input."""
         self.runs += 1
         options = RunOptions(run_id=f"run-{self.runs}", backend=self.harness.backend, parallelism=2)
         return self.run_on_branch(self.config, options)
 
     def backfill(self, first, end):
-        """Compute days again, up to the comparison; return the name of the branch."""
+        """Recompute days, up to the comparison; return the name of the branch."""
         moments = (round((FIRST + timedelta(days=day)).timestamp() * 1000) for day in (first, end))
         plan = plan_backfill(self.config, checked_plan(self.config), Interval(*moments), None)
         options = RunOptions(run_id="backfill", backend=self.harness.backend, parallelism=2)
@@ -139,7 +140,7 @@ def forks(backend, keys, turns):
 
 
 def replays(backend, keys, turns):
-    """Return CPU seconds of the second half: for the first time, as a backfill, and of the promotion."""
+    """Return CPU seconds of the second half: of the first run, of the backfill, and of the promotion."""
     straight, backfilled, promoted = [], [], []
     for _ in range(turns):
         job = Job(backend)
@@ -167,7 +168,7 @@ def replays(backend, keys, turns):
 
 
 def reads(job, keys, turns):
-    """Return CPU seconds of reading all live state on a branch that has written a tenth of the keys, and of the job once it is promoted."""
+    """Return CPU seconds of reading all live state: of a branch that has written a tenth of the keys, and of the job after its promotion."""
     job.write(1, keys // 10)
     fork(job.config, "again", None, "bench")
     on_branch = job.config.on_branch("again")

@@ -1,4 +1,4 @@
-"""The job that the benchmarks run: a count and a sum a key (workload W1 and W4)."""
+"""The job of the benchmarks: a count and a sum per key (workloads W1 and W4)."""
 
 from headrace import Context, KeyedProcessFunction, Pipeline, Struct, Timestamp, ValueState
 

@@ -1,7 +1,7 @@
-"""A keyed count and sum over large micro-batches, end to end (workload W1): CPU of the whole process tree a record.
+"""A keyed count and sum over large micro-batches, end to end (workload W1): CPU of the whole process tree per record.
 
-Everything counts: reading the file, Spark's jobs, state changes, all Delta commits and the sink. The sums in the sink are
-checked against a plain dict at the end. The first batch of a session, in which workers start, is not told.
+Everything counts: reading the file, Spark's jobs, state changes, all Delta commits and the sink. The sums in the sink
+are checked against a plain dict at the end. The first batch of a session, in which workers start, is not reported.
 """
 
 import argparse

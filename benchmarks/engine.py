@@ -1,7 +1,7 @@
 """The engine alone, without Spark: records/s of a keyed count and sum (workload W1) and of a materializer.
 
-The peer is the same work as a bare Python loop over a dict, alternating with ours in this process. Results are
-checked: counts, sums and the materialized rows must be those of the bare loop.
+The peer is a plain Python loop over a dict, run in turns with the engine in this process. Results are checked:
+counts, sums and the materialized rows must equal those of the plain loop.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def batches(elements):
 
 
 def bare(elements):
-    """The floor: a dict, no framework."""
+    """The lower bound: a dict without a framework."""
     state, out = {}, []
     for element in elements:
         click = element.record
@@ -73,7 +73,7 @@ def keyed(elements, backend):
 
 
 def changelog(count, keys):
-    """An insert, then late pairs of -U and +U: the new row often comes before the old one is taken back."""
+    """Return an insert, then late pairs of -U and +U: the new row often comes before the retraction of the old row."""
     chance = random.Random(43)
     last, found, ordinal = {}, [], 0
     while len(found) < count:
@@ -98,7 +98,7 @@ def materialize(elements, backend):
 
 
 def final_rows(materializer):
-    """The last row of each key, as its outputs leave it."""
+    """Return the last row of each key, by the outputs."""
     table = {}
     for output in materializer.outputs():
         if output.kind is RowKind.DELETE:

@@ -1,10 +1,10 @@
-"""The materializer's history in the main job, over the whole year: rows, bytes a key, and what a TTL's sweep removes.
+"""The materializer's history in the main job, over the whole year: rows, bytes per key, and rows removed by a TTL's sweep.
 
     make bench-history             two years of 1,674,371 events, some three minutes on a quiet machine
     ... --quick                    the first days of January
 
-Each year is one run of the job `flights` in a folder of its own, weather service and sinks included. The second one has a TTL of
-30 days on the board.
+Each year is one run of the job `flights` in a separate folder, with weather service and sinks. The second run has a
+TTL of 30 days on the board.
 """
 
 import argparse
@@ -33,7 +33,7 @@ FIRST, LAST = date(2013, 1, 1), date(2013, 12, 31)
 
 
 def home_of(pipeline, events):
-    """A job `flights` with this pipeline, in a folder of its own."""
+    """Return a home with a job `flights` and this pipeline, in a separate folder."""
     home = ROOT / pipeline.partition(":")[0]
     shutil.copytree("conf", home / "conf")
     file = home / "conf/jobs/flights.yaml"
@@ -43,7 +43,7 @@ def home_of(pipeline, events):
 
 
 def year(spark, name, pipeline, events):
-    """One run, and what is in its tables after it."""
+    """Run once, and return the sizes of the tables."""
     config = home_of(pipeline, events)
     began = time.perf_counter()
     told = run_in(spark, config, RunOptions(run_id="bench"), lambda event: None)

@@ -1,6 +1,6 @@
-"""What a job's logs cost over thousands of micro-batches: files, and time of a micro-batch and of an opening.
+"""The cost of a job's logs over thousands of micro-batches: files, and the time of a micro-batch and of an opening.
 
-No JVM: each micro-batch stages a row of state, and is committed. `--every 0` leaves maintenance out.
+No JVM: each micro-batch stages a row of state, and is committed. `--every 0` disables maintenance.
 """
 
 import argparse

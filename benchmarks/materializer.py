@@ -3,21 +3,22 @@
     make bench-materializer                        some ten minutes on a quiet machine
     python -m benchmarks.materializer --quick      a smoke test: two delays, one turn
 
-*One hot key*: 10,000 rows of 250 bytes are inserted under one key, and each is retracted DELAY rows later, the oldest row
-first, as in `peers/flink`. One operation is one change, insertion or retraction. A turn is one micro-batch on an empty backend:
-`take` is the changes themselves, `keep` is writing the history to the backend. Flink writes with every change, or holds
-objects on its heap; so its figures are set beside the sum of both. What a checkpoint wants besides (rows for the Delta table,
-records for the sink) is a figure of its own.
+*One hot key*: 10,000 rows of 250 bytes are inserted under one key, and each is retracted DELAY rows later, the oldest
+row first, as in `peers/flink`. One operation is one change, insertion or retraction. A turn is one micro-batch on an
+empty backend: `take` is the changes themselves, `keep` is writing the history to the backend. Flink writes with every
+change, or keeps objects on its heap, so its figures are compared with the sum of both. The additional work of a
+checkpoint (rows for the Delta table, records for the sink) is a separate figure.
 
 *One change a micro-batch* is what LEGACY does in Flink: each change reads the state and writes it. Here the key has DELAY
 rows before, and each change is a micro-batch.
 
 *Short histories*: 100,000 keys, each inserted, updated out of order, and half of them updated again.
 
-A turn's objects stay until those of the next one are made. So memory is mapped already, as in a worker that has kept its state,
-and in a JVM that has warmed up; else each turn would map it anew, which costs 0.1 microseconds a change.
+The objects of a turn stay alive until those of the next turn exist. So memory is mapped already, as in a worker that
+has kept its state, and in a JVM that has warmed up; else each turn would map it anew, which costs 0.1 microseconds a
+change.
 
-Every turn checks how many rows were emitted and how many are left.
+Every turn checks the numbers of emitted and of remaining rows.
 """
 
 import argparse
@@ -66,7 +67,7 @@ def hot_rows():
 
 
 def elements(changes):
-    """Rows that come from outside are objects of their own: a hash that is known already would flatter."""
+    """Rows from outside are new objects: a cached hash would distort the result."""
     return [
         Element(record_order(n), n, int(kind), bytes(bytearray(key)), msgspec.structs.replace(row))
         for n, (kind, key, row) in enumerate(changes)
@@ -82,7 +83,7 @@ def hot_changes(rows, delay):
 
 @dataclass(frozen=True)
 class Setting:
-    """A strategy on a backend. `place` is a folder of its own."""
+    """A strategy on a backend. `place` is a separate folder."""
 
     strategy: Strategy
     backend: str
@@ -107,7 +108,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class HotKey:
-    """Steps: take, keep, and what the checkpoint wants."""
+    """Steps: take, keep, and the work of the checkpoint."""
 
     setting: Setting
     delay: int
@@ -201,7 +202,7 @@ class ShortHistories:
         def changes():
             for key in order:
                 yield RowKind.INSERT, encode(key), row(key, 0)
-            for key in order:  # the new row comes before the old one is taken back
+            for key in order:  # the new row comes before the retraction of the old row
                 yield RowKind.UPDATE_AFTER, encode(key), row(key, 1)
                 yield RowKind.UPDATE_BEFORE, encode(key), row(key, 0)
             for key in order[::2]:

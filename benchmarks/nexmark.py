@@ -3,12 +3,12 @@
     make bench-nexmark
     python -m benchmarks.nexmark --queries q3,q8 --events 1000000 --repeat 3
 
-Job and Spark take turns in one warm session, read the same files in as many micro-batches, and write a Delta table, which is compared with
-DuckDB outside the time taken. Spark is Structured Streaming with `availableNow` and RocksDB (see `_nexmark_streams`), or, with
-`--peer batch`, SQL that reads all at once and keeps nothing for a next run. A small run of both comes before the turns of a query,
-so neither pays for code that is made at the first use.
+Job and Spark take turns in one warm session, read the same files in as many micro-batches, and write a Delta table,
+which is compared with DuckDB outside the time taken. Spark is Structured Streaming with `availableNow` and RocksDB
+(see `_nexmark_streams`), or, with `--peer batch`, SQL that reads all input at once and keeps no state for a later
+run. Both make a small run before the turns of a query, so that neither pays for code generated at first use.
 
-Figures of queries that are measured already are read from the file that the last line names: a run that was ended goes on where it was.
+Figures of measured queries are read from the file that the last line names, so an interrupted run can be continued.
 `--again` measures them anew.
 """
 
@@ -37,7 +37,7 @@ SMALL = 20_000
 
 
 class Figures:
-    """What was measured of each query, kept in a file from one run of the benchmark to the next."""
+    """The measured figures of each query, kept in a file between runs of the benchmark."""
 
     def __init__(self, path):
         self.path = path
@@ -54,7 +54,7 @@ def way_of(query, peer):
 
 
 def goal_of(query, peer):
-    """Return the largest ratio of CPU that is good enough, if there is a goal."""
+    """Return the largest acceptable ratio of CPU, if there is a goal."""
     if peer == "batch" or STREAMS[query].way is Way.STATELESS:
         return None
     return 1.0 if STREAMS[query].way in AHEAD else 2.0

@@ -1,10 +1,11 @@
-"""Keyed state: what TTL costs, walking over a large map, compaction, and rebuilding a local copy.
+"""Keyed state: the cost of TTL, iterating a large map, compaction, and rebuilding a local copy.
 
     make bench-state
 
-(a) Visits are counted in each kind of state, with and without TTL; variants of a kind take turns, micro-batch by micro-batch.
-(b) One key's map is walked over, entry by entry; what that takes in memory must not grow with the map. (c) A table of 10 M
-entries, half of them expired, is compacted. (d) A local copy is rebuilt from the compacted table. Results are checked.
+(a) Visits are counted in each kind of state, with and without TTL; variants of a kind take turns, micro-batch by
+micro-batch. (b) One key's map is iterated entry by entry; the memory needed must not grow with the map. (c) A table
+of 10 M entries, half of them expired, is compacted. (d) A local copy is rebuilt from the compacted table. Results are
+checked.
 """
 
 import argparse
@@ -56,7 +57,7 @@ class Sizes:
 
 
 def ttl_cost(sizes):
-    """Records a second by kind, backend and TTL; variants of one kind and backend are next to each other."""
+    """Return records per second by kind, backend and TTL; variants of one kind and backend run in consecutive turns."""
     for backend in ("hashmap", "rocksdb"):
         for kind in KINDS:
             told = turns(
@@ -88,7 +89,7 @@ class Walk(KeyedProcessFunction[Visit, Visit]):
 
 
 def walking(sizes):
-    """What walking over a map takes: entries a second, and memory while it lasts."""
+    """Measure the iteration of a map: entries per second, and peak memory."""
     peaks = {}
     for entries in (sizes.small_map, sizes.large_map):
         backend = backend_of("rocksdb")
@@ -124,7 +125,7 @@ def _walk(backend, entries):
 
 
 def compaction(sizes):
-    """Rewriting a table whose entries have expired by half, and loading what is left."""
+    """Rewrite a table in which half of the entries have expired, and load the rest."""
     root = FOLDER / "job"
     shutil.rmtree(root, ignore_errors=True)
     (root / "conf/jobs").mkdir(parents=True)
@@ -147,7 +148,7 @@ def compaction(sizes):
 
 
 def _filled(folder, entries, chunk=1_000_000):
-    """Even users are expired at a watermark of two hours, odd ones are not."""
+    """Even users are expired at a watermark of two hours, odd users are not."""
     schema = STATE_TABLES[KEYED_STATE].schema
     for number, (first, end) in enumerate(pairwise([*range(0, entries, chunk), entries])):
         keys = [key_of(user) for user in range(first, end)]
@@ -170,7 +171,7 @@ def _filled(folder, entries, chunk=1_000_000):
 
 
 def rebuilding(folder, checkpoint, entries):
-    """Loading the state of half of the key groups into a local copy, as a task does on a machine that has none."""
+    """Load the state of half of the key groups into a local copy, as a task does on a machine without one."""
     half = KeyGroupRange(0, GROUPS // 2 - 1)
     for kind in ("rocksdb", "hashmap"):
         rates = []

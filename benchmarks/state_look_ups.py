@@ -1,9 +1,9 @@
-"""Backend delta: looking random keys up in a compacted state table, against loading it and against other readers.
+"""Backend delta: look-ups of random keys in a compacted state table, against loading the table and against other readers.
 
     make bench-state-look-ups
 
-The table has 1,000,000 keys in 8 files, as compaction leaves them. The cache starts empty and never helps: each look-up
-asks for keys of its own. Every answer is checked.
+The compacted table has 1,000,000 keys in 8 files. The cache starts empty and never helps: each look-up uses new keys.
+Every answer is checked.
 """
 
 import argparse

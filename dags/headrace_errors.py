@@ -1,4 +1,4 @@
-"""Show the job files that make no DAG as an import error of this file; it holds no DAG that the error could stop."""
+"""Show the errors of invalid job files as an import error of this file, which has no DAG that the error could stop."""
 
 from headrace.airflow import check_job_files
 

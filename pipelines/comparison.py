@@ -1,4 +1,4 @@
-"""Compares a table that a job has written with the one that SQL expects, row by row."""
+"""Compares a table that a job has written with the table that SQL expects, row by row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLES: Final = 10
 
 @dataclass(frozen=True)
 class Difference:
-    """One row that isn't as it must be; `columns` has the expected and the actual value where both have the row."""
+    """One wrong row; `columns` has the expected and the actual value if both tables have the row."""
 
     key: str
     columns: dict[str, tuple[object, object]]
@@ -43,7 +43,7 @@ class TableDifferences:
 
     @property
     def total(self) -> int:
-        """The number of rows that aren't as they must be; 0 means equal."""
+        """The number of wrong rows; 0 means equal."""
         return self.missing + self.unexpected + self.different
 
     def lines(self, name: str) -> Iterator[str]:
@@ -65,7 +65,7 @@ class TableDifferences:
 def compare_tables(
     database: duckdb.DuckDBPyConnection, expected: str, key: Sequence[str], actual: pa.Table
 ) -> TableDifferences:
-    """Compare `actual` with the table `expected` of `database`; the columns `key` tell its rows apart.
+    """Compare `actual` with the table `expected` of `database`; the columns `key` identify the rows.
 
     Timestamps may be of any unit, or integers (ms). Columns that are not expected are ignored; a row there twice counts as
     unexpected once.
@@ -75,7 +75,7 @@ def compare_tables(
     """
     columns = [row[0] for row in database.execute(f"DESCRIBE {expected}").fetchall()]
     database.register("given", plain_columns(actual, columns))
-    # Numbering equal keys makes a row that is there twice one that has no expected partner.
+    # Equal keys are numbered, so a duplicated row has no expected partner.
     numbered = f"*, row_number() OVER (PARTITION BY {', '.join(key)}) AS number"
     others = [name for name in columns if name not in key]
     same = " AND ".join(f"must.{name} = found.{name}" for name in key)
@@ -151,7 +151,7 @@ def plain_columns(actual: pa.Table, columns: Sequence[str]) -> pa.Table:
 
 def read_table(path: str) -> pa.Table:
     """All rows of a Delta table, as of its last commit."""
-    # Delta is needed for the command line only; tables in memory are compared without it.
+    # Delta is needed only for the command line; tables in memory are compared without it.
     from deltalake import DeltaTable
 
     return pa.RecordBatchReader.from_stream(DeltaTable(path).scan()).read_all()

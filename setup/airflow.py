@@ -3,8 +3,8 @@
     .venv/bin/python setup/environment.py .venv/bin/python setup/airflow.py      (`make airflow`)
 
 Airflow's database is SQLite in var/airflow, its services log to var/log/airflow-*.log. Ctrl-C (or SIGTERM) ends every
-process that was started here, also those that Airflow's services leave behind, within 20 s: what still runs after a polite
-signal is killed. A run of a job that is killed leaves nothing half done, and Airflow starts it again the next time.
+process started here, also those that Airflow's services leave behind, within 20 s: processes that survive the first
+signal are killed. A killed run of a job leaves a consistent job, and Airflow starts it again the next time.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ BECOME_SUBREAPER = 36
 
 
 class AirflowError(Exception):
-    """Airflow cannot be started, or went on no further; the message says why."""
+    """Airflow cannot be started, or has stopped; the message gives the reason."""
 
 
 def main() -> int:
     """Start all services, wait for Ctrl-C, end all services; return the exit code."""
     for folder in (AIRFLOW_HOME, LOGS):
         folder.mkdir(parents=True, exist_ok=True)
-    # Also where the one who started this ignores Ctrl-C, as a shell does for what it runs in the background.
+    # Also if the parent ignores Ctrl-C, as a shell does for background processes.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
-    # Processes whose parent has died become children of this one, so that none is missed at the end.
+    # Processes whose parent has died become children of this process, so that all of them are ended.
     ctypes.CDLL(None).prctl(BECOME_SUBREAPER, 1, 0, 0, 0)
     try:
         with (AIRFLOW_HOME / "running.lock").open("a") as lock:
@@ -79,7 +79,7 @@ def _run(port: int) -> NoReturn:
 
 
 def _configure(port: int) -> None:
-    """Set what Airflow's services read from the environment; a variable that is set already wins."""
+    """Set the environment variables of Airflow's services; a variable that is set already wins."""
     address = f"http://127.0.0.1:{port}"
     if not PASSWORDS.exists():
         PASSWORDS.touch(mode=0o600)
@@ -103,7 +103,7 @@ def _configure(port: int) -> None:
 
 
 def _watch(services: dict[str, subprocess.Popen[bytes]], port: int) -> NoReturn:
-    """Say when the UI is there, and wait until a service ends; raise `AirflowError` then."""
+    """Report when the UI is ready, and wait until a service ends; raise `AirflowError` then."""
     is_ready = False
     while True:
         for name, service in services.items():
@@ -156,7 +156,7 @@ def _reap(services: set[int]) -> None:
 
 
 def _start(name: str, *command: str) -> subprocess.Popen[bytes]:
-    """Start a command in a session of its own: the terminal's Ctrl-C is for this process alone."""
+    """Start a command in a separate session: the terminal's Ctrl-C reaches only this process."""
     with _log(name).open("w") as log:
         return subprocess.Popen(
             command, cwd=HOME, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True

@@ -1,12 +1,11 @@
-"""Set the project up: virtual environment, locked packages, the project itself, and what `headrace setup` does.
+"""Set up the project: virtual environment, locked packages, the project itself, and the steps of `headrace setup`.
 
     PYTHON setup/bootstrap.py [--quiet] [--s3]      (`make setup` finds the PYTHON)
 
-With --s3 also what Spark needs to read and write an S3 object store: 690 MB of jars.
+With --s3 also the jars that Spark needs for an S3 object store: 690 MB.
 
-Every step leaves a stamp of what it was made from; a step whose stamp still holds is skipped, and says
-so. Uses the standard library and headrace.provision alone. Nothing outside the project folder is written,
-apart from the caches of pip and uv.
+Every step leaves a stamp of its inputs; a step whose stamp is current is skipped, and says so. Uses only the standard
+library and headrace.provision. Nothing outside the project folder is written, apart from the caches of pip and uv.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ quiet = False
 
 
 class SetupError(Exception):
-    """A step failed; the message says what to do."""
+    """A step failed; the message gives advice."""
 
 
 def main() -> int:
@@ -87,7 +86,7 @@ def _make_venv() -> str:
 
 
 def _install_packages() -> str:
-    _forget("headrace")  # sync removes what the lock doesn't name
+    _forget("headrace")  # sync removes packages that the lock doesn't name
     _run("packages", PYTHON, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", HOME / "setup/uv.txt")
     _run("packages", PYTHON, "-m", "uv", "pip", "sync", "--require-hashes", HOME / "requirements.txt")
     names = [line for line in _text("requirements.txt").splitlines() if "==" in line]

@@ -3,9 +3,9 @@
     .venv/bin/python setup/environment.py            print it as shell `export` lines
     .venv/bin/python setup/environment.py COMMAND…   run COMMAND in it
 
-`make` goes through the second form; `eval "$(.venv/bin/python setup/environment.py)"` puts a shell into
-it. A variable that is already set wins, apart from the ones that must match this checkout. Uses the
-standard library and headrace.provision alone, because `make setup` imports it before anything is installed.
+`make` uses the second form; `eval "$(.venv/bin/python setup/environment.py)"` sets up a shell. A variable that is
+already set wins, except variables that must match this checkout. Uses only the standard library and
+headrace.provision, because `make setup` imports it before anything is installed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ sys.path.insert(0, str(HOME / "engine"))
 
 
 def environment(*, home: Path = HOME) -> dict[str, str]:
-    """Return what the process environment has to say for project folder `home`."""
+    """Return the environment variables for project folder `home`."""
     python = str(VENV / "bin" / "python")
     airflow_home = home / "var" / "airflow"
     always = {
@@ -54,7 +54,7 @@ def environment(*, home: Path = HOME) -> dict[str, str]:
 
 
 def java_home() -> Path | None:
-    """Return the Java that Spark is to use; None when there is none yet: `headrace setup` then makes var/jdk."""
+    """Return the Java for Spark; None if there is none yet: `headrace setup` then makes var/jdk."""
     from headrace.provision.java import find_java
 
     return find_java(HOME)

@@ -52,7 +52,7 @@ def _signature(name: str, function: Callable[..., object], *, is_method: bool) -
     text = str(signature.replace(parameters=parameters, return_annotation=_annotation(signature.return_annotation)))
     if len(name + text) <= _ONE_LINE or not parameters:
         return f"{name}{text}"
-    # Positional and keyword-only markers are lines of their own, as a formatter writes them.
+    # Positional and keyword-only markers are separate lines, as a formatter writes them.
     inner, _, result = text[1:].rpartition(") -> ") if ") -> " in text else (text[1:-1], "", "")
     lines = textwrap.indent(",\n".join(_split(inner)), "    ")
     return f"{name}(\n{lines},\n)" + (f" -> {result}" if result else "")
@@ -113,7 +113,7 @@ def _fields(cls: type) -> Iterator[str]:
 
 
 def _methods(cls: type, public: Collection[str]) -> Iterator[str]:
-    """Yield an entry for each public method; those of another public class are only named."""
+    """Yield an entry for each public method; methods of another public class are only named."""
     seen: set[str] = set()
     for owner in cls.__mro__:
         own = [(name, member) for name, member in _functions(owner) if name not in seen]

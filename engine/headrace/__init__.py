@@ -162,5 +162,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """List what `from headrace import ...` may name."""
+    """List the names that `from headrace import ...` accepts."""
     return sorted([*__all__, "__version__"])

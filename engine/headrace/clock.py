@@ -1,7 +1,7 @@
 """Clock: the only module that reads clocks, sleeps, draws random numbers and makes identifiers.
 
-Everything else asks here, so a test can put a virtual clock in place (`use`), and the linter can
-forbid `time`, `datetime.now`, `random` and `uuid` everywhere else.
+All other modules use this one, so that a test can install a virtual clock (`use`), and the linter can forbid `time`,
+`datetime.now`, `random` and `uuid` everywhere else.
 """
 
 from __future__ import annotations

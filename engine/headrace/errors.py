@@ -62,9 +62,9 @@ class UserFunctionError(HeadraceError):
     def __init__(
         self, operator: str, key: str | None, record: str, traceback: str, *, method: str | None = None
     ) -> None:
-        """Keep what names the place: the operator, the key, the record and the user's traceback.
+        """Store the facts that name the place: the operator, the key, the record and the user's traceback.
 
-        `method` is the one that took the record in, where the function has more than one.
+        `method` is the name of the input method, if the function has more than one.
         """
         where = f"operator '{operator}'"
         where += f", {method}()" if method is not None else ""
@@ -86,19 +86,19 @@ class SourceError(HeadraceError):
 
 
 class StorageError(HeadraceError):
-    """A disk or an object store refused a write (full, gone, forbidden). Nothing was committed."""
+    """A disk or an object store refused access (full, gone, forbidden). Nothing was committed."""
 
     exit_code = 8
 
 
 class CheckFailed(HeadraceError):  # noqa: N818 - a check that fails is no error of the program
-    """A check that was asked for found a difference."""
+    """A requested check found a difference."""
 
     exit_code = 1
 
 
 class IntervalError(HeadraceError):
-    """An interval run would leave a gap, or go back behind what was taken in without `--replay`."""
+    """An interval run would leave a gap, or repeat an interval without `--replay`."""
 
     exit_code = 9
 
@@ -120,19 +120,22 @@ class SinkMismatchError(HeadraceError):
 
 
 class ReplayUnfinishedError(HeadraceError):
-    """A run had to go on with a replay first, and had no time left for its own interval. Run it again."""
+    """A run had to continue a replay first, and had no time left for its own interval. Run it again."""
 
     exit_code = 11
 
 
 class ConflictError(HeadraceError):
-    """Several rows claim one primary key, and the job says `on_conflict=ERROR`. Mend the input, or choose another way."""
+    """Several rows claim one primary key, and the job is configured with `on_conflict=ERROR`. Mend the input, or choose another way."""
 
     exit_code = 12
 
 
 class ClusterError(HeadraceError):
-    """Spark's JVM, its executors or its Python workers died, or never came, or workers of the local runner did: most often memory ran out. Run again."""
+    """Spark's JVM, its executors, its Python workers or workers of the local runner died or did not start: usually memory ran out.
+
+    Run again.
+    """
 
     exit_code = 13
 

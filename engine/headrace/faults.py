@@ -1,9 +1,9 @@
 """Named places at which a test may kill the process (`kill -9`), to prove that nothing is lost.
 
-`HEADRACE_KILL_AT=commit.after` kills a process when it first gets there, `commit.after:2` the second time.
-With `HEADRACE_KILL_ONCE=FILE` only the first process to get there dies: it leaves the file behind. With
-`HEADRACE_KILL_WITH=SIGSTOP` it falls asleep instead, as a machine does that swaps or is suspended. In
-production none is set, and this costs a look-up.
+`HEADRACE_KILL_AT=commit.after` kills a process when it first reaches the place, `commit.after:2` the second time.
+With `HEADRACE_KILL_ONCE=FILE` only the first process to reach it dies, and creates the file. With
+`HEADRACE_KILL_WITH=SIGSTOP` it falls asleep instead, as a machine does that swaps or is suspended. In production no
+place is set, and a call costs one look-up.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _observers: list[Callable[[str], None]] = []
 
 
 def reached(place: str) -> None:
-    """Die here if the environment asks for it."""
+    """Die here if the environment says so."""
     for observer in _observers:
         observer(place)
     wanted = os.environ.get(_PLACE)
@@ -54,7 +54,7 @@ def reached(place: str) -> None:
 
 @contextmanager
 def observed(observer: Callable[[str], None]) -> Iterator[None]:
-    """Within the block, call `observer` with each place that is reached, before anything dies there."""
+    """Within the block, call `observer` with each reached place, before a process dies there."""
     _observers.append(observer)
     try:
         yield

@@ -47,7 +47,7 @@ class SystemThreads:
 
     @contextmanager
     def repeating(self, seconds: float, work: Callable[[], None], name: str) -> Iterator[None]:
-        """Repeat the work in a thread of its own."""
+        """Repeat the work in a separate thread."""
         stop = threading.Event()
 
         def repeat() -> None:

@@ -1,4 +1,4 @@
-"""The flights of 2013: a board that knows how late aircraft will be, alerts, and departures by airport and hour."""
+"""The flights of 2013: a board with the expected delays of aircraft, alerts, and departures by airport and hour."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipelines.flights.weather_lookup import WeatherLookup, WeatherUnavailableEr
 
 
 def flights(board_ttl: StateTtl | None = None, overdue_after: timedelta = OVERDUE_AFTER) -> Pipeline:
-    """Return the graph; with `board_ttl` the board's histories end so long after a flight's last event.
+    """Return the graph; `board_ttl` is the time after a flight's last event at which its history on the board expires.
 
     A flight is overdue when it lands later than `overdue_after` its planned time in the air.
     """
@@ -30,7 +30,7 @@ def flights(board_ttl: StateTtl | None = None, overdue_after: timedelta = OVERDU
         events.async_wait(
             "weather",
             WeatherLookup(),
-            # What an aircraft does next depends on the order of its events, so nothing may overtake one that waits.
+            # The next step of an aircraft depends on the order of its events, so no event may overtake a waiting one.
             mode=OutputMode.ORDERED,
             capacity=200,
             timeout=timedelta(seconds=30),
@@ -41,7 +41,7 @@ def flights(board_ttl: StateTtl | None = None, overdue_after: timedelta = OVERDU
                 jitter=0.5,
                 exceptions=(WeatherUnavailableError,),
             ),
-            # Longer waits are for the next run, in the table async_requests; a service that is down is not asked for each event.
+            # Longer waits move to the next run, in the table async_requests; a service that is down is not called for each event.
             park_after=timedelta(seconds=2),
             breaker=CircuitBreaker(failures=20, probe_after=timedelta(seconds=5), longest=timedelta(seconds=10)),
             service="weather",
@@ -49,9 +49,9 @@ def flights(board_ttl: StateTtl | None = None, overdue_after: timedelta = OVERDU
         .key_by("aircraft")
         .process("delay_propagation", DelayPropagation(overdue_after))
         .side_output("overdue", OverdueAlert, sink="overdue_alerts")
-        # With the upsert key a line whose state was forgotten is still replaced, or removed, rather than doubled.
-        # All changes of a flight come from its aircraft, in order, so no history would be needed. It is kept all the same: it
-        # finds corrections that take back what never was on the board.
+        # With the upsert key a line whose state was forgotten is still replaced, or removed, rather than doubled. All
+        # changes of a flight come from its aircraft, in order, so no history would be needed. The materializer is
+        # kept all the same: it detects corrections that retract rows which were never on the board.
         .upsert_materialize(
             "board",
             primary_key=("flight_id",),
@@ -62,7 +62,7 @@ def flights(board_ttl: StateTtl | None = None, overdue_after: timedelta = OVERDU
         )
         .sink("flight_board")
     )
-    # A second branch: it asks no service, so it goes on while the weather is down.
+    # A second branch: it calls no service, so it continues while the weather service is down.
     (
         events.filter(has_departed)
         .key_by(airport_and_hour)

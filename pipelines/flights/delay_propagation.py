@@ -1,23 +1,23 @@
-"""Delays that travel with an aircraft: what its current leg makes its next one expect.
+"""Delays that propagate with an aircraft: the expected delay of its next leg, from its current leg.
 
 The rules, which `verify.sql` states a second time as sets:
 
-- An event comes 12 hours or more after the aircraft's last one: the function starts from nothing. It looks at
-  the clock itself; the TTL of the state does no more than bound what is stored.
-- `upcoming` are the scheduled legs in the order of their events. A leg leaves it by departing or being cancelled.
-- `current` is the leg that departed last, whether it has arrived or not. A leg displaced before its arrival goes
-  to `airborne`, and its arrival changes its own line only. One there is given up, and unknown from then on, when
+- An event comes 12 hours or more after the aircraft's last event: the function starts anew. It checks the clock
+itself; the TTL only bounds the stored state. - `upcoming` are the scheduled legs in the order of their events. A leg
+leaves the list by departing or being cancelled.
+- `current` is the leg that departed last, arrived or not. A leg displaced before its arrival goes
+  to `airborne`, and its arrival changes its own line only. A current leg is abandoned, and unknown from then on, when
   another leg departs 24 hours or more after it.
 - The first of `upcoming` expects that the aircraft flies back and is turned round twice after `current`. Its line
   is written again whenever that changes. Once departed it keeps its expectation for good, unless its state is
   lost: the arrival of a leg unknown by then shows none.
-- A departed leg is overdue at departure + scheduled block + 60 minutes. It gives exactly one alert if it arrives
-  later than that, or has not arrived when the watermark gets there.
+- A departed leg is overdue at departure + scheduled block + 60 minutes. It gives exactly one alert if the flight
+arrives after the deadline, or has not arrived when the watermark reaches it.
 
-The alerts have a state of their own without TTL. A leg's deadline may lie more than 12 hours after its departure
-(New York to Honolulu), and the watermark may jump far beyond a deadline when nothing happens for a while: with
-the legs' TTL such an alert would depend on how the watermark moves. Nothing stays there for good, because each
-entry is removed by its arrival or its timer.
+The alerts have a separate state without TTL. A leg's deadline may be more than 12 hours after its departure (New York
+to Honolulu), and the watermark may jump far beyond a deadline when no events arrive: with the legs' TTL such an alert
+would depend on the steps of the watermark. No entry stays there for good, because each is removed by its arrival or
+its timer.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Current(Struct, frozen=True):
 
 
 class Legs(Struct, frozen=True):
-    """What is known about one aircraft."""
+    """The known legs of one aircraft."""
 
     updated: int
     """When the last event that wrote this was emitted (ms)."""
@@ -75,7 +75,7 @@ class DelayPropagation(KeyedProcessFunction[Enriched, BoardRow]):
     """Keeps the board's lines of one aircraft, and watches its flights; keyed by `aircraft`.
 
     Emits a changelog of `BoardRow`s and, as side output "overdue", `OverdueAlert`s. Input rows of kind -U are
-    ignored, for the function retracts what it emitted itself.
+    ignored, because the function retracts its own output itself.
     """
 
     legs = ValueState("legs", Legs, ttl=StateTtl(FORGET_AFTER, time=TtlTime.EVENT))
@@ -86,7 +86,7 @@ class DelayPropagation(KeyedProcessFunction[Enriched, BoardRow]):
         self.grace = overdue_after // timedelta(milliseconds=1)
 
     async def process(self, event: Enriched, ctx: Context, /) -> None:
-        """Apply one event; one that was applied before changes nothing."""
+        """Apply one event; an event that was applied before changes nothing."""
         if ctx.row_kind is RowKind.UPDATE_BEFORE:
             return
         legs = await self._known(event)
@@ -96,7 +96,7 @@ class DelayPropagation(KeyedProcessFunction[Enriched, BoardRow]):
         await self.legs.update(replace(changed, updated=event.emitted_at, last_seq=event.seq))
 
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
-        """Alert for the legs whose deadline this is."""
+        """Emit alerts for the legs with this deadline."""
         watches = await self.watches.value() or NO_WATCHES
         for alert in watches.pending:
             if alert.deadline <= timestamp:
@@ -213,7 +213,7 @@ def _forecast(legs: Legs, ctx: Context) -> Legs:
 
 
 def _replace_row(old: BoardRow | None, new: BoardRow, ctx: Context) -> None:
-    # Without the old row there is nothing to take back by its columns; the materializer finds it by its key.
+    # Without the old row there are no columns for the retraction; the materializer finds the row by its key.
     if old is not None:
         ctx.collect(old, RowKind.UPDATE_BEFORE)
     ctx.collect(new, RowKind.UPDATE_AFTER)

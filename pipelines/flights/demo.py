@@ -1,9 +1,9 @@
-"""The flights job from end to end, on this machine: `make demo`.
+"""The flights job end to end, on this machine: `make demo`.
 
     python -m pipelines.flights.demo            deliver input, let Airflow run the job for ten days, a DAG run each
     python -m pipelines.flights.demo verify     compare the tables with a plain computation of the same flights
 
-What is there already is used again: the second time, only what is missing is done. The output of every child
+Finished steps are reused: a second call only does the missing ones. The output of every child
 process goes to var/log/demo-*.log.
 """
 
@@ -63,13 +63,13 @@ INTERESTING: Final = """
 
 
 def wide_enough(console: Console) -> Console:
-    """Return `console`, or one of a usual width where there is no terminal to ask."""
+    """Return `console`, or a console of the usual width if there is no terminal."""
     return console if console.is_terminal else Console(width=120)
 
 
 @dataclass
 class Demo:
-    """One showing: where things are, and how long each step took."""
+    """One demonstration: its paths, and the duration of each step."""
 
     home: Path
     console: Console = field(default_factory=lambda: wide_enough(Console()))
@@ -78,7 +78,7 @@ class Demo:
 
     @property
     def events(self) -> Path:
-        """The input: one file a day."""
+        """Generate the input: one file per day."""
         return self.home / "var" / "data" / "flights" / "events"
 
     @property
@@ -91,7 +91,7 @@ class Demo:
         return self.home / "var" / "log" / f"demo-{name}.log"
 
     def run(self) -> None:
-        """Do every step that isn't done yet, and show what came of it."""
+        """Run every step that isn't done yet, and show the results."""
         for folder in (self.events, self.home / "var" / "demo", self.log("x").parent):
             folder.mkdir(parents=True, exist_ok=True)
         began = time.perf_counter()
@@ -128,7 +128,7 @@ class Demo:
             say(f"{len(self.days())} files in {self._shown(self.events)}")
 
     def _backfill(self, airflow: Airflow, weather: str) -> int:
-        """Let Airflow run the days that the job has not taken in, and tell of each; return the rows taken in."""
+        """Make Airflow run the days that the job has not taken in, and report each; return the rows taken in."""
         first = self.taken_in()
         days = [first + timedelta(days=n) for n in range((self.end - first).days)]
         airflow.start_backfill(JOB, days[0], days[-1])
@@ -150,7 +150,7 @@ class Demo:
         return sorted(path.name for path in self.events.glob("*.parquet"))
 
     def taken_in(self) -> datetime:
-        """Return the moment up to which the job has taken in everything; the first day if it has not run."""
+        """Return the moment up to which the job has taken in all input; the first day if it has not run."""
         found = self.checkpoints()
         last_file = found[-1]["offsets"].get(SOURCE, {}).get("last_file") if found else None
         if not last_file:
@@ -201,7 +201,7 @@ class Demo:
 
     @contextmanager
     def _step(self, name: str) -> Iterator[Callable[[str], None]]:
-        """Show `name` with a running clock, then its seconds and whatever was said about it."""
+        """Show `name` with a running clock, then its seconds and the notes of the step."""
         started = time.perf_counter()
 
         def finish(result: str) -> None:
@@ -225,7 +225,7 @@ class Demo:
         self.console.print(f"  [green]{left:>8}[/]  {escape(right)}", highlight=False)
 
     def _child(self, log: str, *command: str) -> str:
-        """Run a child to its end and return what it printed to standard output; StepFailedError if it failed."""
+        """Run a child process to its end and return its standard output; raise StepFailedError if it fails."""
         path = self.log(log)
         environment = {**os.environ, "COLUMNS": str(self.console.width)}
         with path.open("w") as errors:
@@ -286,7 +286,7 @@ def outage(url: str, *, begins_after: int | None) -> None:
 
 
 def _free_port(wanted: int) -> int:
-    """Return `wanted` if nothing listens there, else a port that the system chooses."""
+    """Return `wanted` if the port is free, else a port that the system chooses."""
     with socket.socket() as probe:
         probe.settimeout(1)
         if probe.connect_ex(("127.0.0.1", wanted)) != 0:
@@ -297,7 +297,7 @@ def _free_port(wanted: int) -> int:
 
 
 def read_board(path: Path) -> tuple[list[tuple[Any, ...]], int]:
-    """Return some lines of the board, late flights and open ones, and how many it has."""
+    """Return some lines of the board (late flights and open ones), and their total number."""
     import duckdb
 
     from pipelines.comparison import read_table
@@ -315,7 +315,7 @@ def milliseconds(moment: str) -> int:
 
 
 def verify(demo: Demo) -> int:
-    """Compare the sinks with a computation of all flights that knows no stream; the exit code."""
+    """Compare the sinks with a plain computation of all flights; return the exit code."""
     from pipelines.flights.verify import main as compare
 
     found = demo.checkpoints()
@@ -339,7 +339,7 @@ def verify(demo: Demo) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Show the demo, or verify what it left; the exit code."""
+    """Run the demo, or verify its results; return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     demo = Demo(Path(os.environ.get("HEADRACE_HOME") or Path.cwd()))
     try:

@@ -1,4 +1,4 @@
-"""The Airflow that the demo runs in: starts `setup/airflow.py`, and asks it through its REST API."""
+"""The Airflow of the demo: starts `setup/airflow.py`, and calls its REST API."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FAILED: Final = frozenset({"failed", "upstream_failed"})
 
 
 class StepFailedError(Exception):
-    """A step of the demo could not be done; the message says why, the log what happened."""
+    """A step of the demo failed; the message gives the reason, the log the details."""
 
     def __init__(self, message: str, log: Path) -> None:
         super().__init__(message)
@@ -51,7 +51,7 @@ class Airflow:
         self._wait(lambda: self._is_ready(dag), STARTS_WITHIN, f"Airflow has no DAG {dag}")
 
     def start_backfill(self, dag: str, first: datetime, last: datetime) -> None:
-        """Let Airflow run the DAG for the days `first` to `last`, one after the other; do nothing if such a backfill is under way."""
+        """Make Airflow run the DAG for the days `first` to `last`, one after the other; do nothing if such a backfill is running."""
         self._ask("PATCH", f"/dags/{dag}", {"is_paused": False})
         if not self._has_open_backfill(dag):
             days = {"from_date": first.isoformat(), "to_date": last.isoformat()}
@@ -59,7 +59,7 @@ class Airflow:
             self._ask("POST", "/backfills", {"dag_id": dag, **days, **how})
 
     def result_of(self, dag: str, day: datetime) -> tuple[dict[str, Any], float]:
-        """Wait for the task `run` of a day; return what it returned, and its seconds. Raises `StepFailedError` if a task failed."""
+        """Wait for the task `run` of a day; return its result and its seconds. Raises `StepFailedError` if a task failed."""
         run = self._run_of(dag, day)
         path = f"/dags/{dag}/dagRuns/{run}/taskInstances/run"
         self._wait(lambda: self._state_of(dag, run, "run") == "success", RUN_ENDS_WITHIN, f"{run} has not ended")
@@ -73,7 +73,7 @@ class Airflow:
         self._wait(lambda: self._state_of(dag, run, None) == "success", RUN_ENDS_WITHIN, f"{run} has not ended")
 
     def wait_for_end_of_backfill(self, dag: str) -> None:
-        """Wait until Airflow has closed the backfill, which it does up to half a minute after its last run: until then it refuses another one."""
+        """Wait until Airflow has closed the backfill, up to half a minute after its last run: before that it refuses another backfill."""
         self._wait(lambda: not self._has_open_backfill(dag), RUN_ENDS_WITHIN, "Airflow does not close the backfill")
 
     def _has_open_backfill(self, dag: str) -> bool:

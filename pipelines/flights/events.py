@@ -3,7 +3,7 @@
     python -m pipelines.flights.events --out DIR [--from 2013-01-01] [--to 2013-01-31] [--through DAY] [--seed 13]
 
 Every flight is scheduled six hours ahead (+I), departs and arrives (-U and +U each), or is cancelled at its
-scheduled departure (-D). A row holds the whole state of the flight after its event, or before it for -U and -D.
+scheduled departure (-D). A row has the whole state of the flight after its event; for -U and -D, before it.
 
 Disorder: the rows of a file are in the order of delivery, each less than five minutes after its emission, and
 about one in a hundred is delivered a second time, after midnight in the next day's file.
@@ -84,7 +84,7 @@ class Changelog:
     """How much of the flight the row shows: nothing but the schedule, the departure, or the arrival too."""
 
     def take(self, rows: Integers | npt.NDArray[np.bool_]) -> Changelog:
-        """Return the rows with these numbers, or those that a mask chooses."""
+        """Return the rows with these numbers, or those of a mask."""
         return Changelog(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
 
 
@@ -117,10 +117,10 @@ class Written:
 def write_events(
     folder: Path, *, first: date, last: date, seed: int, through: date | None = None, raw: Path | None = None
 ) -> Written:
-    """Write the events of all flights whose local date is from `first` to `last`, and say how much that was.
+    """Write the events of all flights whose local date is from `first` to `last`, and return their numbers.
 
-    With `through`, only files up to that day: a later call goes on from there. A file already there is left as
-    it is, whatever is in it. `seq` and the disorder of a row depend on `seed` alone, not on the dates.
+    With `through`, only files up to that day: a later call continues from there. An existing file is not changed,
+    whatever it contains. `seq` and the disorder of a row depend on `seed` alone, not on the dates.
     """
     flights = load_flights(raw or data_folder())
     changelog = build_changelog(flights)
@@ -165,8 +165,8 @@ def _part(chosen: npt.NDArray[np.bool_], at: Integers, kind: str, event: str, kn
 def deliver(changelog: Changelog, seed: int) -> Deliveries:
     """Return the deliveries of `changelog`: each row once, about 1 % twice, all less than 300 s after emission.
 
-    A first delivery counts for the day of its emission even when it comes after midnight; a second one for the
-    day on which it comes.
+    A first delivery counts for the day of its emission even if it arrives after midnight; a second delivery for the
+    day of its arrival.
     """
     chance = np.random.default_rng(seed)  # noqa: TID251 - seeded by the caller
     count = len(changelog.seq)
@@ -194,7 +194,7 @@ def flights_table(flights: pd.DataFrame) -> pa.Table:
 
 
 def event_rows(flights: pa.Table, changelog: Changelog) -> pa.Table:
-    """Return `changelog` as rows of `SCHEMA`; `flights` is what `flights_table` returned."""
+    """Return `changelog` as rows of `SCHEMA`; `flights` is the result of `flights_table`."""
     rows = flights.take(_integers(changelog.flight))
     columns: dict[str, Column] = {name: rows.column(name) for name in rows.column_names}
     columns["seq"] = _integers(changelog.seq)
@@ -231,7 +231,7 @@ def _write_files(
         part = changelog.take(deliveries.row[start : start + count])
         _write_file(path, event_rows(flights, part))
         files, rows = files + 1, rows + count
-        # A row delivered again after midnight is alone in its file: it is told by the day of its emission.
+        # A row delivered again after midnight is alone in its file: its day of emission identifies it.
         redelivered += count - len(np.unique(part.seq[part.emitted_at // DAY == number]))
     return Written(files, left_alone, rows, redelivered)
 
@@ -244,7 +244,7 @@ def _write_file(path: Path, rows: pa.Table) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the files that the command line asks for, and print one line about them."""
+    """Write the files that the command line requests, and print one line about them."""
     parser = argparse.ArgumentParser(prog="python -m pipelines.flights.events", description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder for the files, made when missing")
     parser.add_argument("--from", dest="first", type=date.fromisoformat, default=date(2013, 1, 1))

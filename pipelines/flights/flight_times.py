@@ -30,7 +30,7 @@ def _minute(text: str) -> int:
     return int(np.datetime64(text, "m").astype(np.int64))
 
 
-# Daylight saving time of 2013 on a clock that stays at standard time, so that no hour is doubled or missing.
+# Daylight saving time of 2013 on a clock that keeps standard time, so that no hour is doubled or missing.
 DST_FROM: Final = _minute("2013-03-10T02:00")
 DST_TO: Final = _minute("2013-11-03T01:00")
 
@@ -59,7 +59,7 @@ def load_flights(folder: Path) -> pd.DataFrame:
 def next_clock_reading(after: Minutes, clock: Minutes, standard: Minutes, saves: npt.NDArray[np.bool_]) -> Minutes:
     """Return the first instant strictly after `after` at which a local clock shows `clock` (minutes of the day).
 
-    `standard` is the clock's distance from UTC in hours without daylight saving time, `saves` whether it has any.
+    `standard` is the clock's distance from UTC in hours without daylight saving time, `saves` is true if it has any.
     A reading that the change to daylight saving time skips is taken at standard time.
     """
     in_standard = _next_at_offset(after, clock, standard)

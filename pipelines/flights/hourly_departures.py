@@ -1,7 +1,7 @@
-"""How many flights have left an airport in an hour: a second branch of the job, beside the board.
+"""The number of departures of an airport per hour: a second branch of the job, beside the board.
 
-An event may be delivered twice, so flights are counted once: each is remembered for two days, longer than it takes for
-the second delivery to come. A count is written again with each departure; the table has one row for each airport and hour.
+An event may be delivered twice, so flights are counted once: each is remembered for two days, longer than a second
+delivery takes. A count is written again with each departure; the table has one row for each airport and hour.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ REMEMBERED: Final = StateTtl(timedelta(days=2), time=TtlTime.EVENT)
 
 
 def has_departed(event: FlightEvent) -> bool:
-    """Tell whether the event is a departure, as it is after it: the row before it (-U) has no time of departure."""
+    """Return whether the event is a departure, in the row after it: the row before it (-U) has no time of departure."""
     return event.event == "departed" and event.departure is not None
 
 
 def airport_and_hour(event: FlightEvent) -> tuple[str, int]:
-    """Return the airport, and the beginning of the hour in which the flight has left it."""
+    """Return the airport, and the beginning of the hour of departure."""
     assert event.departure is not None  # noqa: S101 - has_departed has seen to it
     return event.origin, event.departure // HOUR * HOUR
 

@@ -78,7 +78,7 @@ class OverdueAlert(Struct, frozen=True):
 
 
 class HourlyDepartures(Struct, frozen=True):
-    """How many flights have left an airport in the hour that begins at `hour`."""
+    """The number of departures of an airport in the hour that begins at `hour`."""
 
     origin: str
     hour: Timestamp
@@ -120,7 +120,7 @@ def with_weather(
 
 
 def board_row(event: Enriched, *, status: Status, expected: int | None) -> BoardRow:
-    """Return the board's line for the flight as `event` shows it."""
+    """Return the board's line for the flight in the state of `event`."""
     return BoardRow(
         flight_id=event.flight_id,
         aircraft=event.aircraft,

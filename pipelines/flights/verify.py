@@ -1,8 +1,8 @@
-"""Recomputes the board and the alerts from the raw tables with DuckDB, and compares them with what the job wrote.
+"""Recomputes the board and the alerts from the raw tables with DuckDB, and compares them with the job's tables.
 
     python -m pipelines.flights.verify --board PATH --alerts PATH --departures PATH --watermark MS [--from DAY] [--to DAY] [--through DAY]
 
-Nothing is shared with the code that emits the events or runs the job: `verify.sql` states the rules again, as sets.
+It shares no code with the generator of the events and with the job: `verify.sql` states the rules again, as sets.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Differences:
 
     @property
     def total(self) -> int:
-        """The number of rows that aren't as they must be; 0 means that the job is right."""
+        """The number of wrong rows; 0 means that the job is right."""
         return self.board.total + self.alerts.total + self.departures.total
 
     def __str__(self) -> str:
@@ -61,11 +61,11 @@ def verify(
     through: date | None = None,
     raw: Path | None = None,
 ) -> Differences:
-    """Compare what the job wrote with what it must have written for the flights of `days`, first and last.
+    """Compare the job's tables with the expected tables for the flights of `days`, first and last.
 
-    `watermark` is the job's last one (ms), None if it has none. `through` is the last day whose file the job has
-    read; without it the job has read them all. Timestamps may be of any unit, or integers (ms). Columns that
-    are not expected are ignored; a row there twice counts as unexpected once.
+    `watermark` is the job's last watermark (ms), None if it has none. `through` is the last day whose file the job
+    has read; without it the job has read them all. Timestamps may be of any unit, or integers (ms). Columns that are
+    not expected are ignored; a row there twice counts as unexpected once.
 
     Raises:
         ValueError: a table lacks a column.

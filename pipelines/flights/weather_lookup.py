@@ -1,4 +1,4 @@
-"""Asks the weather service for each event, without asking the same thing twice."""
+"""Calls the weather service for each event, but never twice for the same question."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _NotFound(Struct, frozen=True):
 
 
 class WeatherUnavailableError(Exception):
-    """The service could not be reached or is not up to it now: asking again may help."""
+    """The service could not be reached or answers with a temporary error: a retry may help."""
 
 
 class WeatherRefusedError(Exception):
@@ -49,8 +49,8 @@ class WeatherRefusedError(Exception):
 class WeatherLookup(AsyncFunction[FlightEvent, Enriched]):
     """Adds the weather at the origin in the hour of the scheduled departure.
 
-    Answers are kept for the length of a task, the `remembered` used last. Events that ask the same at the same
-    time share one request, and its failure; a failure is never kept.
+    Answers are kept for the length of a task, the `remembered` used last. Concurrent events with the same question
+    share one request, and its failure; a failure is never cached.
     """
 
     def __init__(self, *, remembered: int = 1_000) -> None:
@@ -65,14 +65,14 @@ class WeatherLookup(AsyncFunction[FlightEvent, Enriched]):
         """Open the client; `services` must have "weather".
 
         Raises:
-            KeyError: it hasn't.
+            `KeyError` if the job has no service of this name.
         """
         self._url = f"{services[SERVICE].rstrip('/')}/weather"
         self._session = aiohttp.ClientSession(timeout=LONGEST_REQUEST)
         self._answers = OrderedDict()
 
     async def close(self) -> None:
-        """Drop what is under way and close the client."""
+        """Cancel open requests and close the client."""
         for answer in self._answers.values():
             answer.cancel()
         await asyncio.gather(*self._answers.values(), return_exceptions=True)
@@ -86,7 +86,7 @@ class WeatherLookup(AsyncFunction[FlightEvent, Enriched]):
 
         Raises:
             WeatherUnavailableError: the service answered 5xx or could not be reached.
-            WeatherRefusedError: it answered anything else but 200 and 404, or nothing readable.
+            `WeatherRefusedError` if the answer has another status than 200 and 404, or cannot be read.
         """
         weather = await self._answer((record.origin, record.scheduled_departure // HOUR * HOUR))
         return [
@@ -107,7 +107,7 @@ class WeatherLookup(AsyncFunction[FlightEvent, Enriched]):
             self._answers[question] = answer
             self._drop_oldest()
         self._answers.move_to_end(question)
-        # A record that runs into its timeout must not take the answer from the others that wait for it.
+        # The timeout of one record must not cancel the answer for the others that wait for it.
         return await asyncio.shield(answer)
 
     def _forget_failure(self, question: Question, done: asyncio.Task[Weather]) -> None:
@@ -116,7 +116,7 @@ class WeatherLookup(AsyncFunction[FlightEvent, Enriched]):
             del self._answers[question]
 
     def _drop_oldest(self) -> None:
-        # One under way goes on for those who wait for it, it is only not found any more.
+        # An open request continues for its waiting records, but new records no longer find it.
         while len(self._answers) > self._remembered:
             self._answers.popitem(last=False)
 
@@ -140,7 +140,7 @@ def _read(status: int, body: bytes, query: dict[str, str]) -> Weather:
     try:
         if status == HTTPStatus.OK:
             return msgspec.json.decode(body, type=Weather)
-        # A wrong URL gives 404 too, from any server. Only the service's own says that there is no observation.
+        # A wrong URL gives 404 too, from any server. Only the service's own 404 means that there is no observation.
         msgspec.json.decode(body, type=_NotFound)
         return Weather()
     except msgspec.DecodeError as error:

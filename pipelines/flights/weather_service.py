@@ -55,8 +55,7 @@ class _Outage(msgspec.Struct, forbid_unknown_fields=True):
 class WeatherService:
     """The service's state and its handlers.
 
-    Every request for weather takes one number from the seeded sequence: the n-th request to a service of the
-    same seed fails or not, whatever it asks for.
+    Every weather request takes one number from the seeded sequence: whether the n-th request fails depends only on the seed.
     """
 
     def __init__(self, observations: Observations, *, failure_rate: float = 0.01, seed: int = 13) -> None:
@@ -83,7 +82,7 @@ class WeatherService:
         return application
 
     def statistics(self) -> Mapping[str, int]:
-        """Return how many requests for weather came, and how they were answered."""
+        """Return the number of weather requests, and of each kind of answer."""
         return {kind: self._counts[kind] for kind in ("requests", "found", "not_found", "unavailable", "refused")}
 
     async def _weather(self, request: web.Request) -> web.Response:
@@ -129,7 +128,7 @@ class WeatherService:
 
 
 async def serve(service: WeatherService, *, host: str, port: int, ready_file: Path | None = None) -> None:
-    """Serve until cancelled. Port 0 takes a free one; `ready_file` gets the URL once requests are answered."""
+    """Serve until cancelled. Port 0 takes a free port; `ready_file` gets the URL once the service is ready."""
     runner = web.AppRunner(service.application(), access_log=None)
     await runner.setup()
     try:
@@ -144,14 +143,14 @@ async def serve(service: WeatherService, *, host: str, port: int, ready_file: Pa
 
 
 def _write_whole(path: Path, text: str) -> None:
-    # Someone polls for this file and must not find it empty.
+    # Other processes poll for this file and must not find it empty.
     unfinished = path.with_name(f"_{path.name}")
     unfinished.write_text(text, encoding="utf-8")
     unfinished.rename(path)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve as the command line says, until interrupted."""
+    """Serve with the options of the command line until interrupted."""
     parser = argparse.ArgumentParser(prog="python -m pipelines.flights.weather_service", description="Serve weather.")
     parser.add_argument("--host", default="127.0.0.1", help="only this machine unless given")
     parser.add_argument("--port", type=int, default=8013, help="0 takes a free one")

@@ -15,7 +15,7 @@ def logbook(upsert_key: tuple[str, ...] | None = None) -> Pipeline:
     planes = job.source("planes", Plane, event_time="recorded_at", row_kind="kind")
     reports = job.source("weather", Report, event_time="recorded_at", row_kind="kind")
 
-    # A correction may come at any time, and each of the three may be the one that is corrected, so all of them are kept.
+    # A correction may come at any time, to each of the three inputs, so all of them are kept.
     flown = entries.key_by("tailnum").join(
         "flown", planes.key_by("tailnum"), emit=Flown, how=JoinType.LEFT, state_ttl=Lifetime.FOREVER
     )

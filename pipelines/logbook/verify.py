@@ -1,10 +1,10 @@
-"""Recomputes the logbook with DuckDB, and compares it with what the job wrote.
+"""Recomputes the logbook with DuckDB, and compares it with the job's table.
 
     python -m pipelines.logbook.verify [--to 2013-01-31] [--midway] [--changes DIR] [--logbook PATH] [--state PATH]
 
-Once all corrections have come, the logbook is that of the raw tables: `verify.sql` joins them, and knows nothing of changes.
-Before that (`--midway`), `in_force.sql` takes the rows that the files have added and not taken back. Neither shares anything with the
-code that makes the changes or runs the job.
+After all corrections, the logbook equals that of the raw tables: `verify.sql` joins them, and ignores changes. Before
+that (`--midway`), `in_force.sql` selects the rows that the files have added and not retracted. Neither shares
+anything with the code that makes the changes or runs the job.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def verify(logbook: pa.Table, last: date, *, raw: Path | None = None) -> TableDi
 def verify_midway(logbook: pa.Table, changes: Path) -> TableDifferences:
     """Compare the job's table with the rows in force in the files of `changes`, all of which the job must have read.
 
-    Of several lines of a flight the one that was added last must be shown. Where one change has added several of them, any will do.
+    Of several lines of a flight the one added last must be shown. If one change has added several of them, any of them is accepted.
     """
     with closing(duckdb.connect()) as database:
         _take_changes(database, changes, plain_columns(logbook, Line.__struct_fields__))
@@ -52,7 +52,7 @@ def verify_midway(logbook: pa.Table, changes: Path) -> TableDifferences:
 
 @dataclass(frozen=True)
 class Disorder:
-    """How many retractions the files have, and how many of them come after the row that replaces theirs."""
+    """The number of retractions in the files, and of those that come after the row that replaces theirs."""
 
     retractions: int
     late: int
@@ -73,7 +73,7 @@ class Disorder:
 
 @dataclass(frozen=True)
 class Histories:
-    """How many keys have had a history of at most so many rows, as of the ends of micro-batches; and how many have several now."""
+    """The number of keys by the longest history at the end of a micro-batch; and the number of keys with several rows now."""
 
     keys_by_length: dict[int, int]
     several_now: int

@@ -1,7 +1,6 @@
-"""Compares what a query has written, row by row, with the same query in SQL: DuckDB over the same input files.
+"""Compares the output of a query, row by row, with the same query in SQL: DuckDB over the same input files.
 
-The SQL of a query is in `sql`. It knows nothing of order, watermarks and micro-batches, so no event may come so late that a
-window drops it.
+The SQL of a query is in `sql`. SQL ignores order, watermarks and micro-batches, so no event may be so late that a window drops it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ SQL: Final = Path(__file__).with_name("sql")
 
 @dataclass(frozen=True)
 class Differences:
-    """How the rows of a query compare with those of SQL, as multisets; of the rows that differ there are some examples."""
+    """The comparison of a query's rows with those of SQL, as multisets, with examples of different rows."""
 
     expected: int
     actual: int
@@ -35,7 +34,7 @@ class Differences:
         return bool(self.missing or self.unexpected)
 
     def __str__(self) -> str:
-        """Say what differs."""
+        """Describe the differences."""
         return (
             f"{self.actual} rows, {self.expected} expected; missing, for instance: {self.missing}; "
             f"unexpected, for instance: {self.unexpected}"
@@ -43,7 +42,7 @@ class Differences:
 
 
 def compare(query: str, rows: pa.Table, inputs: Path, taken_in: Mapping[str, int] | None = None) -> Differences:
-    """Compare the `rows` of the sink of `query` with what SQL makes of the Parquet files in `inputs`.
+    """Compare the `rows` of the sink of `query` with the result of SQL on the Parquet files in `inputs`.
 
     `inputs` has a folder for each source. `taken_in` maps the names of the files of bids to the processing time (ms) of the
     micro-batch that took them in; query 12 alone needs it.
@@ -54,7 +53,7 @@ def compare(query: str, rows: pa.Table, inputs: Path, taken_in: Mapping[str, int
 def compare_sql(sql: str, rows: pa.Table, inputs: Path, taken_in: Mapping[str, int] | None = None) -> Differences:
     """Compare `rows` with the result of `sql`, which finds the input in `persons`, `auctions`, `bids` and `side_input`; see `compare`.
 
-    Raises `ValueError` where the columns have other names than those of the result.
+    Raises `ValueError` if the columns have other names than those of the result.
     """
     with closing(duckdb.connect()) as connection:
         connection.execute("SET TimeZone = 'UTC'")
@@ -102,7 +101,7 @@ def _count(connection: duckdb.DuckDBPyConnection, table: str) -> int:
 
 
 def _examples(connection: duckdb.DuckDBPyConnection, table: str, other: str) -> list[Any]:
-    """Return rows of `table` that `other` lacks; a row that is there twice must be there twice."""
+    """Return rows of `table` that `other` lacks; a duplicated row must be duplicated in both."""
     return connection.execute(
         f"FROM {table} EXCEPT ALL SELECT {_names(connection, table)} FROM {other} LIMIT {EXAMPLES}"  # noqa: S608 - as above
     ).fetchall()

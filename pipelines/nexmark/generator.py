@@ -107,7 +107,7 @@ def write_events(folder: Path, shape: Shape, *, files: int = 10) -> dict[str, in
 
 
 class _House:
-    """Makes events one after the other; what it has sold and whom it knows decides what may come next."""
+    """Makes events one after the other; its auctions and persons determine the possible next events."""
 
     def __init__(self, chance: random.Random, gap_ms: int) -> None:
         self._chance = chance
@@ -116,7 +116,7 @@ class _House:
         self._auctions = 0
 
     def events(self, count: int) -> Iterator[tuple[int, Struct]]:
-        """Yield `count` events with their times, which are all different."""
+        """Yield `count` events with distinct times."""
         make = {Person: self._person, Auction: self._auction, Bid: self._bid}
         for number in range(count):
             time = START + number * self._gap + self._chance.randrange(self._gap)
@@ -146,14 +146,14 @@ class _House:
 
     def _bid(self, time: int) -> Bid:
         chance = self._chance
-        # Half of the bids go to a few auctions, so that some are hot, and the rest to one of the last hundred.
+        # Half of the bids go to a few hot auctions, the rest to one of the last hundred.
         newest = self._auctions - 1
         auction = newest - newest % 20 if chance.random() < 0.5 else max(0, newest - chance.randrange(100))
         channel, url = self._channel()
         return Bid(FIRST_ID + auction, self._somebody(), self._price(), channel, url, time, self._letters())
 
     def _somebody(self) -> int:
-        """Return a person: one of the newest three in four of ten cases, else any of the last thousand."""
+        """Return a person: in four of ten cases one of the newest three, else any of the last thousand."""
         known = self._persons
         back = 3 if self._chance.random() < 0.4 else 1000
         return FIRST_ID + known - 1 - self._chance.randrange(min(known, back))
@@ -170,7 +170,7 @@ class _House:
         if chance.random() < 0.5:
             return chance.choice(KNOWN_CHANNELS), url
         number = chance.randrange(10_000)
-        # Some bids of other channels do not say which one: query 21 leaves them out.
+        # Some bids of other channels lack the channel: query 21 leaves them out.
         return f"channel-{number}", url if number % 10 == 0 else f"{url}&channel_id={number}"
 
     def _word(self) -> str:
@@ -193,7 +193,7 @@ def _write_file(path: Path, kind: type[Struct], rows: Sequence[Struct]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Make a project with jobs and input as the command line asks, and print one line about it."""
+    """Make a project with jobs and input for the command line's options, and print one line about it."""
     shape = Shape(events=100_000)
     parser = argparse.ArgumentParser(prog="python -m pipelines.nexmark.generator", description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder of a new project with a job for each query")

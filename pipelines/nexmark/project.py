@@ -1,4 +1,4 @@
-"""A project of its own for the queries of Nexmark: their code, a job for each, and generated input."""
+"""A separate project for the queries of Nexmark: their code, a job for each, and generated input."""
 
 from __future__ import annotations
 

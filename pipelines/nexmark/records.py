@@ -15,7 +15,7 @@ LONGEST_AUCTION: Final = timedelta(minutes=1)
 
 
 class Person(Struct, frozen=True):
-    """Somebody who has entered the auction house."""
+    """A person who has registered at the auction house."""
 
     id: int
     name: str

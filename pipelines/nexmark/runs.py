@@ -1,4 +1,4 @@
-"""Runs a query in this process, as a job of its own, and compares what it has written with SQL."""
+"""Runs a query in this process, as a separate job, and compares its output with SQL."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class QueryRun:
     """A query in a harness, with the files of `inputs` (as `write_events` makes them) as its input."""
 
     def __init__(self, query: str, inputs: Path, setting: Setting) -> None:
-        """Copy the files; nothing is run yet."""
+        """Copy the files; do not run yet."""
         self.query = query
         self.harness = PipelineHarness(
             load(query),
@@ -52,7 +52,7 @@ class QueryRun:
             shutil.copytree(inputs / name, self._inputs / name, dirs_exist_ok=True)
 
     def run(self, *, crash_at: str | None = None) -> None:
-        """Take in all there is, and end the input. With `crash_at` the first run dies at that place (see `PipelineHarness`)."""
+        """Process all input, and end it. With `crash_at` the first run dies at that place (see `PipelineHarness`)."""
         if crash_at is not None:
             self.harness.run(crash_at=crash_at)
         elif self.query in BY_WALL_CLOCK:
@@ -60,7 +60,7 @@ class QueryRun:
         self.end()
 
     def take_in(self) -> None:
-        """Take in what can be taken in while the input may go on."""
+        """Process the input that can be processed while more may follow."""
         if self.query not in BY_WALL_CLOCK:
             self.harness.run()
             return
@@ -72,7 +72,7 @@ class QueryRun:
     def end(self) -> None:
         """End the input, after all windows of the wall clock have ended.
 
-        Raises `RuntimeError` where the run stops before that, as it does when the process is told to end.
+        Raises `RuntimeError` if the run stops earlier, for example because the process was told to end.
         """
         self.harness.clock.advance(UNTIL_TIMERS)
         report = self.harness.run(end_of_input=True)
@@ -81,7 +81,7 @@ class QueryRun:
             raise RuntimeError(msg)
 
     def input_rows(self) -> int:
-        """Return how many rows the sources have."""
+        """Return the number of rows of the sources."""
         return sum(pq.read_metadata(file).num_rows for file in self._inputs.rglob("*.parquet"))
 
     def differences(self) -> Differences:

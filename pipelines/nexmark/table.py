@@ -1,4 +1,4 @@
-"""Runs all queries in this process, and prints for each how long its code is, whether it is correct, and what it keeps.
+"""Runs all queries in this process, and prints for each the length of its code, whether it is correct, and the size of its state.
 
     python -m pipelines.nexmark.table [--events 5000] [--seed 7] [QUERY ...]
 
@@ -64,7 +64,7 @@ class Line:
 
 
 def lines_of(query: str) -> int:
-    """Return how many lines of code a query has; see the module."""
+    """Return the number of code lines of a query; see the module."""
     text = inspect.getsource(import_module(f"pipelines.nexmark.queries.{query}"))
     left_out = {number for first, last in _left_out(ast.parse(text)) for number in range(first, last + 1)}
     lines = ((number, line.partition("  #")[0].strip()) for number, line in enumerate(text.splitlines(), start=1))
@@ -88,7 +88,7 @@ def measured(query: str, inputs: Path) -> Line:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table that the command line asks for; return 1 if a query is not correct or too long."""
+    """Print the table for the options of the command line; return 1 if a query is not correct or too long."""
     parser = argparse.ArgumentParser(prog="python -m pipelines.nexmark.table", description=__doc__.splitlines()[0])
     parser.add_argument("queries", nargs="*", choices=[[], *NAMES], metavar="QUERY", help="all, unless given")
     parser.add_argument("--events", type=int, default=5000)
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _left_out(module: ast.Module) -> Iterator[tuple[int, int]]:
-    """Yield the first and last lines of what is not counted."""
+    """Yield the first and last lines of the parts that are not counted."""
     for node in ast.walk(module):
         is_import = isinstance(node, ast.Import | ast.ImportFrom)
         is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
@@ -126,7 +126,7 @@ def _entries(harness: PipelineHarness) -> int:
 
 
 def _live(rows: pa.Table) -> int:
-    """Return how many entries a state table has, by the last row of each."""
+    """Return the number of live entries in a state table, by the last row of each."""
     if not rows.num_rows:
         return 0
     entry = ", ".join(f'"{name}"' for name in rows.column_names if name in ENTRY)

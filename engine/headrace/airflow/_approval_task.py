@@ -51,6 +51,8 @@ class ApprovalTask(BaseOperator, BranchMixIn):
         person = (event.get("responded_by_user") or {}).get("name")
         self.log.info("%s by %s", answer, person)
         result = {"answer": answer, "by": person}
-        context["ti"].xcom_push(key="return_value", value=result)  # skipping a task ends this one with an exception
+        context["ti"].xcom_push(
+            key="return_value", value=result
+        )  # skipping the other task ends this task with an exception
         self.do_branch(context, self._next[answer])
         return result

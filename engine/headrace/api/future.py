@@ -227,7 +227,7 @@ class StateFuture(Generic[T]):
 
     def _follow(self, source: StateFuture[T]) -> None:
         """Take the answer of `source` once it has one, and let the same task run the callbacks."""
-        if self._task is AT_ONCE:  # from now on it is an answer of state
+        if self._task is AT_ONCE:  # the combined future now behaves like an answer of state
             self._task = source._task
             self._owner = None if source.done else source._owner
         if not source.belongs_to(self._owner):

@@ -54,7 +54,7 @@ def _check_parameters(
         wanted = _members(hints[name]) if name in hints else ()
         classes = [cls for cls in wanted if isinstance(cls, type)]
         if not wanted or len(classes) < len(wanted):
-            continue  # without an annotation, or with one that only type checkers understand
+            continue  # no annotation, or an annotation that only type checkers understand
         if not any(issubclass(record, cls) for cls in classes):
             msg = (
                 f"{join}: parameter '{name}' of {name_of(emit)} is {_shown(wanted)}, but the {side} side gives {record.__name__}: "

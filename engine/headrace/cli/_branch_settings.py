@@ -9,7 +9,7 @@ import typer
 if TYPE_CHECKING:
     from headrace.config import JobConfig
 
-# Typer reads these at run time, and does not know `str | None` in an alias.
+# Typer reads these at run time, and does not support `str | None` in an alias.
 OtherPipeline = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option("--pipeline", metavar="MODULE:NAME", help="With a branch: its pipeline instead of the job's."),

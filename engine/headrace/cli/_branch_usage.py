@@ -43,7 +43,7 @@ def _plain(usage: BranchUsage) -> dict[str, Any]:
 
 
 def _age(milliseconds: int) -> str:
-    """Return a span in the largest unit of which it has at least two, as `36 hours` or `3 days`."""
+    """Return a span in the largest unit that gives at least two, as `36 hours` or `3 days`."""
     unit, length = next((entry for entry in _UNITS if milliseconds >= 2 * entry[1]), _UNITS[-1])
     count = max(0, milliseconds // length)
     return f"{count:,} {unit}{'' if count == 1 else 's'}"

@@ -86,8 +86,8 @@ def restore(
 
     Example:  headrace restore flights --to 12 --why "bad weather data" --yes
 
-    Exit codes: 0; 2 unknown job or checkpoint, or not confirmed; 3 a run holds the job; 8 files gone;
-    10 job and sink disagree, and this restore does not mend it.
+    Exit codes: 0; 2 unknown job or checkpoint, or not confirmed; 3 a run holds the job; 8 files gone; 10 job and sink
+    disagree, and this restore does not repair it.
     """
     from headrace.cli._output import show
     from headrace.commit.restore import restore as restore_job

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from headrace.spark.options import RunOptions, RunReport
     from headrace.spark.run_events import OnEvent
 
-# Typer reads these at run time, and does not know `str | None` in an alias.
+# Typer reads these at run time, and does not support `str | None` in an alias.
 Mode = Annotated[str, typer.Option(metavar="auto|caught-up|interval", help="Take in all input, or one interval.")]
 IntervalStart = Annotated[Optional[str], typer.Option(metavar="TIME", help="ISO 8601, inclusive.")]  # noqa: UP045
 IntervalEnd = Annotated[Optional[str], typer.Option(metavar="TIME", help="ISO 8601, exclusive.")]  # noqa: UP045

@@ -52,7 +52,7 @@ def open_branch(config: JobConfig, name: str) -> Branch | None:
 
 
 def interrupted_renewal(config: JobConfig, name: str) -> Interval | None:
-    """Return the interval of a branch that was dropped for a new fork which never came; its note says so. Else None."""
+    """Return the interval of a branch that was dropped for a new fork which was never created; its note has the interval. Else None."""
     dropped = Branches(config).dropped(name)
     return None if dropped is None else asked_of(dropped)
 

@@ -47,22 +47,21 @@ class Kind(enum.Enum):
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """One committed checkpoint. Times are milliseconds since the epoch.
 
-    `versions` names the Delta version of every state table. `outputs` names, per sink, the staged
-    files to publish. `local_copies` names, per operator and key-group range, the local copy that
-    this checkpoint's tasks left behind. `state_ttl` has the values that lifetimes of entries depend on.
-    `schemas_of` names the checkpoint whose row has `state_schemas` (types of the stored states) and `operator_keys` (keys under which
-    they are stored): a row repeats them only where they differ from its parent's. `sinks_of` and `sink_tables` do the same for the
-    tables of the sinks. `timers_fired` says, per operator and clock, up to which moment no timer is left (ms).
-    `watermark` is the earliest one of all lines of ordinals. `lines` names, by operator, a source of its line: that source's offset
-    has the operator's watermark (earlier releases had one line).
-    `numbers` has the numbers in the places of records: ranks of operators, and edges (earlier releases recorded none).
-    `incarnation` is unique to this life of the job. A job that was begun anew, here or elsewhere, gets another one.
-    `erased` has ranges of ids, both ends included. An erasure lists the checkpoints whose versions have rows that it erased; a
-    vacuum lists those whose files it deletes for that reason.
-    `note` says who did it and why (restores, savepoints, migrations).
-    `processing_time` is when a micro-batch began, by the clock of its line: its operators saw this processing time. On a branch,
-    `follows` names the job's checkpoint whose input and time it took, and `ended_at` is when it ended by that clock (null: at
-    `committed_at`). Earlier releases recorded none of the three.
+    `versions` names the Delta version of every state table. `outputs` names, per sink, the staged files to publish.
+    `local_copies` names, per operator and key-group range, the local copy that this checkpoint's tasks left behind.
+    `state_ttl` has the values that lifetimes of entries depend on. `schemas_of` names the checkpoint whose row has
+    `state_schemas` (types of the stored states) and `operator_keys` (keys under which they are stored): a row repeats
+    them only where they differ from its parent's. `sinks_of` and `sink_tables` do the same for the tables of the
+    sinks. `timers_fired` has, per operator and clock, the time up to which all timers have fired (ms). `watermark` is
+    the earliest one of all lines of ordinals. `lines` names, by operator, a source of its line: that source's offset
+    has the operator's watermark (earlier releases had one line). `numbers` has the numbers in the places of records:
+    ranks of operators, and edges (earlier releases recorded none). `incarnation` is unique to this incarnation of the
+    job: one folder from its first checkpoint on. A job that was started anew, here or elsewhere, gets another number.
+    `erased` has ranges of ids, both ends included. An erasure lists the checkpoints whose versions have rows that it
+    erased; a vacuum lists those whose files it deletes for that reason. `note` says who did it and why (restores,
+    savepoints, migrations). `processing_time` is when a micro-batch began, by the clock of its line: its operators
+    saw this processing time. On a branch, `follows` names the job's checkpoint whose input and time it took, and
+    `ended_at` is when it ended by that clock (null: at `committed_at`). Earlier releases recorded none of the three.
     """
 
     checkpoint_id: int

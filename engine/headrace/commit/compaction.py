@@ -22,7 +22,7 @@ from headrace.tables.state_files import parts
 
 
 def compact(config: JobConfig, run_id: str, every: int | None = None) -> Checkpoint | None:
-    """Rewrite the state tables, as a checkpoint of its own; the live state does not change.
+    """Rewrite the state tables in a separate checkpoint; the live state does not change.
 
     Drops overwritten and deleted entries, and entries that have expired by the TTL which the job declares now, unless
     `Cleanup.at_compaction` is off. On a branch, rewrites only the branch's own rows and keeps deletions as rows: the base still
@@ -53,8 +53,8 @@ def compact(config: JobConfig, run_id: str, every: int | None = None) -> Checkpo
 def compact_sinks(config: JobConfig, run_id: str, target_size: int) -> dict[str, int]:
     """Rewrite small files of the job's sinks into files of about `target_size` bytes; return the new versions of those sinks.
 
-    Holds the job meanwhile, and publishes the last checkpoint first. Raises `StorageError` when somebody else writes to a sink
-    meanwhile; sinks before it are compacted then.
+    Holds the job meanwhile, and publishes the last checkpoint first. Raises `StorageError` when another program
+    writes to a sink meanwhile; earlier sinks are compacted then.
     """
     with open_job(config, run_id):
         versions: dict[str, int] = {}

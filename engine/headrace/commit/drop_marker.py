@@ -1,8 +1,8 @@
 """Mark of a job that is being dropped. No run, and no command that changes a job, opens a marked one.
 
-A drop deletes a job's folder file by file, and may die at any point. The remains then look like a damaged job, or like no job at
-all, and the next run would start from nothing beside them. So a drop first writes a file `dropped.parquet` into the folder, and
-deletes that file last.
+A drop deletes a job's folder file by file, and may die at any point. The rest then looks like a damaged job, or like
+no job at all, and the next run would start anew beside it. So a drop first writes a file `dropped.parquet` into the
+folder, and deletes that file last.
 """
 
 from __future__ import annotations

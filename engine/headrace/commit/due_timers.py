@@ -19,7 +19,6 @@ def any_timer_due(job: OpenJob, processing_time: int) -> bool:
     operators = [stage.operator.name for stage in plan_of(job.config.code).keyed if isinstance(stage.operator, Process)]
     if not job.versions[TIMERS] or not operators:
         return False  # no row was ever added to the table
-    # A row with the same time removes a timer that fired, so no later row removes one of these.
     due: int = job.view(TIMERS).where(*conditions_of_due(job, operators, processing_time)).live().num_rows
     return due > 0
 

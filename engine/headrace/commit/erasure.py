@@ -1,11 +1,11 @@
-"""Erasing one key for good (GDPR, article 17): its rows leave the state, and their bytes the job's folder.
+"""Permanent erasure of one key (GDPR, article 17): its rows leave the state, and their bytes the job's folder.
 
     erase     the state tables are rewritten without the key's rows, as a checkpoint of kind `erasure`
     purge     files and log entries that still have them are deleted, committed as those of a vacuum are
 
-A tombstone is not enough: tables are changelogs, and keep deleted rows until files are rewritten. Without a purge, earlier versions
-keep the rows until retention ends, and restores to them are refused meanwhile (`erased_checkpoints`). Changes of other keys stay
-as they were. Sinks and sources are not touched.
+A tombstone is not enough: tables are changelogs, and keep deleted rows until files are rewritten. Without a purge,
+earlier versions keep the rows until retention ends, and restores to them are refused meanwhile
+(`erased_checkpoints`). Changes of other keys are not modified. Sinks and sources are not touched.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def find_key(config: JobConfig, key: ErasedKey) -> ErasureSurvey:
 
 
 def erase(config: JobConfig, run_id: str, key: ErasedKey, *, why: str, purge: bool = False) -> Erasure:
-    """Erase a key from the state, as a checkpoint of its own; with `purge`, also delete at once all files that have its rows.
+    """Erase a key from the state in a separate checkpoint; with `purge`, also delete all files with its rows at once.
 
     After a purge, checkpoints that had rows of the key can be neither read nor restored; others can. Raises `ConfigError` when
     `why` names the key (reasons are kept for ever), and, with `purge`, when a savepoint has rows of the key; `FencedError` when

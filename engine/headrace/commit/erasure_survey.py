@@ -37,7 +37,7 @@ _AT_ONCE = 16
 
 
 class FoundRows(NamedTuple):
-    """Number of rows of one key of an operator in a state table: all rows, and live ones."""
+    """Numbers of rows of one key of an operator in a state table: all rows, and live rows."""
 
     table: str
     operator: str

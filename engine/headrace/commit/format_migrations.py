@@ -5,8 +5,8 @@
     2        Unreleased   `keyed_state` has `ttl_ms`; `checkpoints` has `state_ttl`, `state_schemas`, `timers_fired`
     3        Unreleased   `buffered_requests` has `input`; null is the first one
 
-Each step is a checkpoint of its own (kind `migration`), prepared and committed like any other; a restore undoes it. A crash
-before its commit leaves tables ahead of the last checkpoint. The next opening undoes that, then tries again.
+Each step is a separate checkpoint (kind `migration`), prepared and committed like any other; a restore undoes it. A
+crash before its commit leaves tables ahead of the last checkpoint. The next opening undoes that, then tries again.
 `checkpoints` itself needs no step: a row with more columns adds them, and readers take a missing one for null.
 """
 

@@ -98,6 +98,6 @@ def _is_behind(checkpoint: Checkpoint, source: str, file: ListedFile) -> bool:
     interval = interval_of(checkpoint)
     if interval is not None and file.interval is not None and file.interval.start < interval.end:
         return True
-    # Names say the order where no interval was recorded, and where sources meet.
+    # Names decide the order where no interval was recorded, and where sources meet.
     last = checkpoint.offsets[source].last_file if source in checkpoint.offsets else None
     return (interval is None or len(checkpoint.offsets) > 1) and last is not None and file.file.name <= last

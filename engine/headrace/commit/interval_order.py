@@ -1,4 +1,4 @@
-"""Order of intervals: decide where an interval belongs, whatever order a scheduler starts runs in."""
+"""Order of intervals: decide where an interval belongs, for any order in which a scheduler starts runs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def place_of(wanted: Interval, checkpoints: Sequence[Checkpoint], run: Run, *, r
 
 
 def refusal(wanted: Interval, checkpoints: Sequence[Checkpoint], *, finished_replay: bool) -> IntervalError:
-    """Return the error for an interval that was taken in already, and is asked for without --replay."""
+    """Return the error for an interval that was taken in already and is requested without --replay."""
     changed = "Nothing but the open replay, which was finished," if finished_replay else "Nothing"
     return IntervalError.of_taken_in(
         f"interval {wanted} has been taken in already: the job has taken in everything up to "

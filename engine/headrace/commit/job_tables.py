@@ -140,6 +140,6 @@ class JobTables:
 def _writer(store: TableStore) -> str:
     try:
         info = store.latest().history(1)[0].info
-    except OSError as error:  # report the lost commit rather than this error
+    except OSError as error:  # report the lost commit instead of this error
         return f"who did cannot be read: {error}"
     return f"run {info.run_id}, attempt {info.attempt_id}" if info.run_id else "not a run of Headrace"

@@ -23,7 +23,7 @@ _held_here: set[str] = set()
 
 
 def this_process() -> str:
-    """`host:pid:start`, which names this process for as long as the machine is up."""
+    """Return `host:pid:start`, which identifies this process until the machine restarts."""
     return f"{socket.gethostname()}:{os.getpid()}:{psutil.Process().create_time():.2f}"
 
 
@@ -151,7 +151,7 @@ class JobLease:
             except FencedError as error:
                 self._lost = error
             except StorageError:
-                return  # the lease ends by itself; report the error of the block
+                return  # the lease expires by itself, so report the error of the block
 
 
 def _held(lease: Lease) -> FencedError:

@@ -3,8 +3,8 @@
     checkpoints    0 -- 1 -- 2 -- 3 -- 4 (restore to 1) -- 5
     line of 5      0 -- 1 -- 4 -- 5
 
-Ids only grow, so a line is sorted by id; a restore may skip ids. Checkpoints that a restore left behind stay in the log, and have
-lines of their own.
+Ids only grow, so a line is sorted by id; a restore may skip ids. Checkpoints that a restore left behind stay in the
+log, and have separate lines.
 """
 
 from __future__ import annotations

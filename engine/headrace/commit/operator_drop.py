@@ -108,8 +108,8 @@ def _without_operator(job: OpenJob, operator: str) -> dict[str, Any]:
 def _without_waiting(job: OpenJob, stored: StoredOperator) -> dict[str, Any]:
     """Return fields of the checkpoint on waiting elements and held records, without those of the operator.
 
-    `held` stays: the next run makes a micro-batch that finds nothing held, and records it. If nothing waits any more, the order
-    of records no longer restricts changes of the graph.
+    `held` stays set: the next run makes a micro-batch that finds no held records, and records that. If nothing waits
+    any more, the order of records no longer restricts changes of the graph.
     """
     dropped = stored.rows.get(ASYNC_REQUESTS, 0)
     offsets = {name: _fewer_pending(offset, dropped) for name, offset in job.last.offsets.items()}

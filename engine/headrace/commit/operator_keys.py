@@ -37,7 +37,7 @@ class OperatorKey(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{shown} ({', '.join(self.types)})" if self.types else shown
 
     def differs(self, other: OperatorKey) -> bool:
-        """Return whether lookups with the other key miss state stored under this one, as far as both are known."""
+        """Return whether look-ups with the other key miss state stored under this key, as far as both are known."""
         if self.fields and other.fields and self.fields != other.fields:
             return True
         if self.types is None or other.types is None:

@@ -7,10 +7,10 @@
     commit     append the checkpoint's row to `checkpoints`: from here on the checkpoint counts
     publish    write the checkpoint's outputs to each sink, in a transaction with the checkpoint's id
 
-A step may only assume that the steps before it are done: a process may die after any of them. After a crash before `commit`, the next
-claim finds tables ahead of the last checkpoint, and its fence undoes that. After a crash behind `commit`, the next claim finds an
-unpublished checkpoint, and publishes it. Every commit is a compare-and-set, so a process that was wrongly taken for dead fails at its
-next commit. docs/commit-protocol.md explains this with pictures.
+A step may assume only that the steps before it are done: a process may die after any of them. After a crash before
+`commit`, the next claim finds tables ahead of the last checkpoint, and its fence undoes that. After a crash behind
+`commit`, the next claim finds an unpublished checkpoint, and publishes it. Every commit is a compare-and-set, so a
+process that was wrongly taken for dead fails at its next commit. docs/commit-protocol.md explains this with pictures.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class OpenJob:
         return last
 
     def sink_standing(self) -> dict[str, Standing]:
-        """Return version and last publication of each sink, without sinks that are gone or cannot be read."""
+        """Return version and last publication of each sink, except missing or unreadable sinks."""
         return self._publisher.standing()
 
     @property

@@ -67,7 +67,7 @@ class Publisher:
                 sink.create()
 
     def standing(self) -> dict[str, Standing]:
-        """Return the position of each sink, without sinks that are gone or cannot be read."""
+        """Return the position of each sink, except missing or unreadable sinks."""
         standing = {}
         for name, sink in self._sinks.items():
             with suppress(TableMissingError, StorageError), storage_errors(f"to open sink '{name}' at {sink.uri}"):
@@ -126,7 +126,9 @@ def _publish(sink: Sink, checkpoint: Checkpoint, lineage: Lineage) -> bool:
                 "The checkpoint is committed, and the next run publishes it first: run again when the other writer is done."
             )
             raise StorageError(msg) from error
-        _sync(sink, table)  # another run published this checkpoint meanwhile; or this run did, and lost the answer
+        _sync(
+            sink, table
+        )  # another run has published this checkpoint meanwhile; or this run has, but did not receive the answer
     return True
 
 
@@ -158,9 +160,10 @@ def _deliver(sink: Sink, checkpoint: Checkpoint, lineage: Lineage) -> None:
 def _refuse_sink_of_another(sink: Sink, table: Snapshot, checkpoint: Checkpoint, lineage: Lineage) -> None:
     """Raise `SinkMismatchError` for a sink that another incarnation of the job has written.
 
-    The job and its sinks may have been reconciled while this run went on with an abandoned copy. Its checkpoints may have higher ids
-    than the sink's, so ids alone would let it publish. A restore may take over a sink of an earlier incarnation of its own job, and a
-    reconciliation any sink: both bring it to a version that the job has published.
+    The job and its sinks may have been reconciled while this run continued with an abandoned copy. Its checkpoints
+    may have higher ids than the sink's, so ids alone would let it publish. A restore may take over a sink of an
+    earlier incarnation of its own job, and a reconciliation any sink: both bring it to a version that the job has
+    published.
     """
     incarnation = sink.incarnation(table)
     own, number = checkpoint.incarnation, checkpoint.checkpoint_id

@@ -7,9 +7,9 @@ sink by the version in its history that belongs to the checkpoint. The next run 
     sink is a copy            log 0 -- 1 -- 2 -- 3,  sink at 1    the job goes back to 1, with all other sinks
     sink is gone              log 0 -- 1 -- 2 -- 3,  no table     the job goes back to before the sink's first row
 
-A reconciliation is a restore, and is committed and published as one. Its id is above those of all sinks, since Delta skips other
-transactions, and it begins a new incarnation of the job. So a run of the abandoned copy can no longer publish (`publish`), and copies
-from before the reconciliation can be told from the job (`sink_position`).
+A reconciliation is a restore, and is committed and published as one. Its id is above those of all sinks, since Delta
+skips other transactions, and it begins a new incarnation of the job. So a run of the abandoned copy can no longer
+publish (`publish`), and copies from before the reconciliation can be distinguished from the job (`sink_position`).
 """
 
 from __future__ import annotations

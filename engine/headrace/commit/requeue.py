@@ -87,7 +87,7 @@ def requeue_again(job: OpenJob, plan: Plan, former: Checkpoint) -> Checkpoint:
 
 
 def again_note(former_id: int) -> str:
-    """Return the note of a requeue that a replay repeats. Later runs see from it that the requeue is done."""
+    """Return the note of a requeue that a replay repeats. Later runs learn from the note that the requeue is done."""
     return f"the requeue of checkpoint {former_id} again"
 
 

@@ -21,9 +21,10 @@ def restore(
 ) -> Checkpoint:
     """Take a job back to a checkpoint, given by id or savepoint name. The next run continues from there.
 
-    State tables and sinks go back by Delta RESTORE, which moves no data and deletes nothing. The restore is a checkpoint of its own:
-    to undo it, restore the checkpoint before it. Raises `ConfigError` for an unknown target, and for one that has rows of an erased key (unless `brings_back_erased`),
-    `StorageError` when files of the target are gone, and `FencedError` while a run holds the job; then nothing has changed.
+    State tables and sinks go back by Delta RESTORE, which moves no data and deletes nothing. The restore is a
+    separate checkpoint: to undo it, restore the checkpoint before it. Raises `ConfigError` for an unknown target, and
+    for one that has rows of an erased key (unless `brings_back_erased`), `StorageError` when files of the target are
+    gone, and `FencedError` while a run holds the job; then nothing has changed.
     """
     with open_job(config, run_id, sink_check=partial(check_sinks, restores=True)) as job:
         target_id = job.checkpoint(target).checkpoint_id
@@ -35,9 +36,9 @@ def restore_in(
 ) -> Checkpoint:
     """Restore within an open job; then migrate the state to this program's format and the file's number of key groups.
 
-    A reconciliation is a restore whose id and incarnation are `above` those of all sinks: abandoned copies can no longer publish.
-    Raises `StorageError` when files of the target are gone, and `ConfigError` when it has rows
-    of an erased key, unless `brings_back_erased`.
+    A reconciliation is a restore whose id and incarnation exceed those of all sinks (`above`): abandoned copies can
+    no longer publish. Raises `StorageError` when files of the target are gone, and `ConfigError` when it has rows of
+    an erased key, unless `brings_back_erased`.
     """
     target = job.checkpoint(target_id)
     refuse_without_state(job.config, target)

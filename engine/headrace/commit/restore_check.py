@@ -54,8 +54,8 @@ class RestoreCheck:
     def refuse_unless_restorable(self, target: Checkpoint) -> None:
         """Raise an error if a table cannot go back to `target`.
 
-        Raises `StorageError` with the table, the version and the files that are gone, and `SinkMismatchError` when a sink
-        never had what belongs to `target`.
+        Raises `StorageError` with the table, the version and the missing files, and `SinkMismatchError` when a sink
+        never had the publication that belongs to `target`.
         """
         with storage_errors(f"to look for the files of checkpoint {target.checkpoint_id}"):
             problem = self.problem(target)
@@ -69,8 +69,8 @@ class RestoreCheck:
     def problem(self, target: Checkpoint) -> str | None:
         """Return a clause on the loss of the first table that cannot go back to `target`; None if all can.
 
-        Raises `SinkMismatchError` when a sink never had what belongs to `target`, and `StorageError` when its history does not
-        reach back that far.
+        Raises `SinkMismatchError` when a sink never had the publication that belongs to `target`, and `StorageError`
+        when its history does not reach back that far.
         """
         return next((problem for version in self._versions(target) if (problem := self._loss(version))), None)
 
@@ -95,7 +95,7 @@ class RestoreCheck:
             return SinkHistory(table, name, Lineage(self._checkpoints))
 
     def _loss(self, wanted: TableVersion) -> str | None:
-        """Return a clause on files or log entries that a version has lost; None if it is whole."""
+        """Return a clause on files or log entries that a version has lost; None if it is complete."""
         if wanted not in self._losses:
             self._losses[wanted] = self._look_for_loss(wanted)
         return self._losses[wanted]
@@ -131,7 +131,7 @@ class RestoreCheck:
     def _alternative(self, target: Checkpoint) -> str:
         """Return a clause that names a later checkpoint which can be restored; empty if the search finds none.
 
-        Vacuums delete old files first, so a binary search finds the first whole checkpoint, except savepoints before it.
+        Vacuums delete old files first, so a binary search finds the first complete checkpoint, except savepoints before it.
         """
 
         def is_whole(checkpoint: Checkpoint) -> bool:

@@ -10,8 +10,8 @@ cases, for a log that ends at checkpoint 7, where 5, 6 and 7 write to the sink:
     sink at 9    the log has lost 8 and 9: the job's folder is an older copy. Delta would silently skip the next 8 and 9,
                  since it takes them for published
 
-Each life of a job counts ids from 0. So a sink, and each checkpoint, also has the incarnation: the number of the life that wrote it.
-If both are known and differ, ids cannot be compared:
+Each incarnation of a job counts ids from 0. So a sink, and each checkpoint, also records the number of the
+incarnation that wrote it. If both are known and differ, ids cannot be compared:
 
     sink at 7 of another life    the job's folder was moved away and begun anew, or the sink was brought from elsewhere
 
@@ -118,7 +118,7 @@ class SinkPosition:
 
     @cached_property
     def mismatch(self) -> Mismatch | None:
-        """Return why the job cannot go on beside the sink; None if it can.
+        """Return why the job cannot continue with the sink; None if it can.
 
         The last checkpoint may be unpublished, as long as its staged files are there.
         """
@@ -173,7 +173,7 @@ class SinkPosition:
 
     @property
     def _is_foreign(self) -> bool:
-        """Return whether another life of the job has written the sink, as far as it is known. A reconciliation takes it over."""
+        """Return whether another incarnation of the job has written the sink, as far as it is known. A reconciliation takes it over."""
         if not self._has_other_incarnation or self.incarnation in self._lineage.incarnations:
             return False
         last = self._checkpoints[-1]
@@ -271,7 +271,8 @@ class SinkPosition:
 def check_sinks(config: JobConfig, checkpoints: Sequence[Checkpoint], *, restores: bool = False) -> bool:
     """Raise `SinkMismatchError` if job and sinks disagree; return whether the last checkpoint can be published.
 
-    With `restores`, a sink may have lost publications (the result is False then): a restore to a checkpoint that it has mends that.
+    With `restores`, a sink may have lost publications (the result is False then): a restore to a checkpoint that the
+    sink has repairs it.
     """
     positions = [SinkPosition(config, sink, checkpoints) for sink in sorted(config.sinks)]
     mismatched = [position for position in positions if position.mismatch is not None]

@@ -1,4 +1,4 @@
-"""Migration of state: rewrite a state whose type has changed at once, as a checkpoint of its own.
+"""Migration of state: rewrite a state with a changed type at once, in a separate checkpoint.
 
 Conversion at reading would leave old values in the tables until somebody reads them: every later change of the code would have to
 know all former types, and `headrace sql` would show several types at once. After a migration all stored values have one type. Tasks

@@ -18,11 +18,11 @@ from headrace.tables.stores import state_view
 def vacuum(config: JobConfig, run_id: str, *, dry_run: bool = True) -> list[str]:
     """Delete files older than the retention that no kept checkpoint names; return their paths.
 
-    Keeps checkpoints that were the last one at some time within `retention.hours`, all savepoints, and the forks of all branches.
-    Also deletes entries of tables' logs that no kept checkpoint needs, files of `checkpoints` that a compaction has replaced, and
-    files that an earlier vacuum has committed and not deleted. The list of files is committed before the first file is deleted (see
-    `vacuum_intents`). With `dry_run`, writes nothing. Raises `FencedError` when another run holds the job or takes it before the
-    commit; then nothing is deleted.
+    Keeps checkpoints that were the last one at some time within `retention.hours`, all savepoints, and the forks of
+    all branches. Also deletes entries of tables' logs that no kept checkpoint needs, files of `checkpoints` that a
+    compaction has replaced, and files that an earlier vacuum has committed and not deleted. The list of files is
+    committed before the first file is deleted (see `vacuum_intents`). With `dry_run`, does not write. Raises
+    `FencedError` when another run holds the job or takes it before the commit; then nothing is deleted.
     """
     if dry_run:
         log = CheckpointLog(config.job_folder, config.storage_options)

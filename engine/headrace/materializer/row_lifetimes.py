@@ -58,9 +58,9 @@ class RowLifetimes:
         processing_time: int,
         since: int | None = None,
     ) -> None:
-        """Take the clocks. `watermark` is the last one before the task's records, `watermarks` are those among and after them.
+        """Take the clocks. `watermark` is the last watermark before the task's records, `watermarks` are those among and after them.
 
-        `since` is when TTL was switched on (ms, of its clock): no lifetime begins before it.
+        `since` is the time at which TTL was enabled (ms, of its clock): no lifetime begins before it.
         """
         last = watermarks[-1].timestamp if watermarks else watermark
         self.metrics: Counter[str] = Counter()

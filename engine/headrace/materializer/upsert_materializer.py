@@ -69,9 +69,10 @@ class UpsertMaterializer:
     ) -> None:
         """Bind the operator's histories to `backend`.
 
-        `layouts` are by default those of the operator's strategy on the hashmap backend. `watermark` is the last one
-        before the records, `watermarks` are those among and after them, `processing_time` that of the micro-batch (ms).
-        `ttl_since` is when TTL was switched on for existing histories (ms): no lifetime begins before it.
+        `layouts` are by default those of the operator's strategy on the hashmap backend. `watermark` is the last
+        watermark before the records, `watermarks` are those among and after them, `processing_time` is that of the
+        micro-batch (ms). `ttl_since` is the time at which TTL was enabled for existing histories (ms): no lifetime
+        begins before it.
         """
         layouts = layouts or MaterializerOptions().layouts(operator.strategy, "hashmap")
         upsert_key = operator.upsert_key or ()

@@ -41,7 +41,7 @@ class Accumulator(abc.ABC):
 
     @abc.abstractmethod
     def merge(self, one: Any, other: Any, /) -> Any:
-        """Return the state of the records of both; those of `one` are earlier."""
+        """Return the state of the records of both accumulators; the records of `one` are earlier."""
 
     @abc.abstractmethod
     def result(self, state: Any, /) -> Any:
@@ -63,7 +63,7 @@ class CountAccumulator(Accumulator):
         return state + change.sign
 
     def merge(self, one: int, other: int, /) -> int:
-        """Return the state of the records of both; those of `one` are earlier."""
+        """Return the state of the records of both accumulators; the records of `one` are earlier."""
         return one + other
 
     def result(self, state: int, /) -> int:
@@ -72,7 +72,7 @@ class CountAccumulator(Accumulator):
 
 
 class DistinctAccumulator(Accumulator):
-    """Count of each value, by its JSON text. A count is negative where a value was retracted before it arrived."""
+    """Counts of the distinct values, by their JSON text. A count is negative where a value was retracted before it arrived."""
 
     type = dict[str, int]
 
@@ -89,7 +89,7 @@ class DistinctAccumulator(Accumulator):
         return state
 
     def merge(self, one: dict[str, int], other: dict[str, int], /) -> dict[str, int]:
-        """Return the state of the records of both; those of `one` are earlier."""
+        """Return the state of the records of both accumulators; the records of `one` are earlier."""
         for text, count in other.items():
             _count(one, text, count)
         return one
@@ -133,7 +133,7 @@ class SumAccumulator(Accumulator):
         return self._added(state, change.sign * value, change.sign)
 
     def merge(self, one: Total, other: Total, /) -> Total:
-        """Return the state of the records of both; those of `one` are earlier."""
+        """Return the state of the records of both accumulators; the records of `one` are earlier."""
         return self._added(one, other.total, other.values)
 
     def _added(self, state: Total, value: Any, values: int) -> Total:
@@ -185,7 +185,7 @@ class ExtremeAccumulator(Accumulator):
         return self._better(state, value)
 
     def merge(self, one: Any, other: Any, /) -> Any:
-        """Return the state of the records of both; those of `one` are earlier."""
+        """Return the state of the records of both accumulators; the records of `one` are earlier."""
         return one if other is None else self._better(one, other)
 
     def _better(self, state: Any, value: Any) -> Any:
@@ -223,7 +223,7 @@ class ExtremeByAccumulator(Accumulator):
         return self._better(state, (by, change.at, value))
 
     def merge(self, one: Any, other: Any, /) -> Any:
-        """Return the state of the records of both; those of `one` are earlier."""
+        """Return the state of the records of both accumulators; the records of `one` are earlier."""
         return one if other is None else self._better(one, other)
 
     def _better(self, state: Any, new: Any) -> Any:
@@ -256,7 +256,7 @@ class FirstAccumulator(Accumulator):
         return self._better(state, (change.at, value))
 
     def merge(self, one: Any, other: Any, /) -> Any:
-        """Return the state of the records of both; those of `one` are earlier."""
+        """Return the state of the records of both accumulators; the records of `one` are earlier."""
         return one if other is None else self._better(one, other)
 
     def _better(self, state: Any, new: Any) -> Any:
@@ -293,7 +293,7 @@ class OwnAccumulator(Accumulator):
         return self._function.add(value, state)
 
     def merge(self, one: Any, other: Any, /) -> Any:
-        """Return the state of the records of both; those of `one` are earlier."""
+        """Return the state of the records of both accumulators; the records of `one` are earlier."""
         # The function may change either argument, or return the second one: the stored state must not notice.
         return self._function.merge(one, self._copy(other))
 

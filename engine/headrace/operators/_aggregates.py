@@ -54,7 +54,7 @@ class Aggregate(abc.ABC):
     def type_of(self, record: type[Struct]) -> ValueType:
         """Return the type of the result for records of a type.
 
-        Raises `ValueError` for a field that the record lacks, `TypeError` for one that cannot be aggregated.
+        Raises `ValueError` for a field that the record lacks, `TypeError` for a field that cannot be aggregated.
         """
         result_type = self.checked(value_type(record, self.value), self.value)
         return result_type if self.where is None else result_type.or_none()
@@ -70,7 +70,7 @@ class Aggregate(abc.ABC):
 
 
 class _Counting(Aggregate):
-    """Aggregates that count: they never give None, and can remove a record again."""
+    """Aggregates that count: they never return None, and can retract a record."""
 
     __slots__ = ()
     can_retract = True

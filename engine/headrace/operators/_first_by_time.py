@@ -15,7 +15,7 @@ Out = TypeVar("Out", bound=Struct)
 
 
 class Kept(Struct, frozen=True):
-    """Stored record of a key, and its event time (ms). `emitted` says that it was emitted."""
+    """Stored record of a key, and its event time (ms). `emitted` is true if it was emitted."""
 
     at: int
     record: Any
@@ -26,7 +26,7 @@ class FirstByTimeFunction(KeyedProcessFunction[In, Out], OperatorFunction):
     """First record of each key by event time; of several at one moment, the first to arrive.
 
     With `at_watermark` it is emitted when the watermark reaches its event time, and is final. Otherwise it is emitted
-    at once, and retracted when an earlier one arrives.
+    at once, and retracted when an earlier record arrives.
     """
 
     KIND = "first by event time"
@@ -54,7 +54,7 @@ class FirstByTimeFunction(KeyedProcessFunction[In, Out], OperatorFunction):
         if kept is not None and not self.replaces(ctx.timestamp, kept.at):
             return
         if kept is not None and kept.emitted and self._at_watermark:
-            return  # the stored record was final: this one is late
+            return  # the stored record was final, so this record is late
         emits_now = not self._at_watermark or ctx.timestamp <= ctx.watermark
         await self.kept.update(self._kept(at=ctx.timestamp, record=record, emitted=emits_now))
         if kept is not None and not kept.emitted:

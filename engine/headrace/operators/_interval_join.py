@@ -1,4 +1,4 @@
-"""Interval join: pairs of records that are near each other in event time, and with an outer join, records without a match."""
+"""Interval join: pairs of records that are close in event time, and with an outer join, unmatched records."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class _Kept(Struct, frozen=True):
 
 
 class _OuterKept(_Kept, frozen=True):
-    """A record of a side whose records are in the result without a match: `matched` says that it has one."""
+    """A record of a side whose records are in the result without a match: `matched` is true if the record has a match."""
 
     matched: bool
 
 
 class _Side(Struct, frozen=True):
-    """One side of a join. A record of it at `t` matches those of the other side from `t + low` to `t + high` (ms)."""
+    """One side of a join. A record of this side at `t` matches records of the other side from `t + low` to `t + high` (ms)."""
 
     number: int
     low: int
@@ -57,10 +57,10 @@ class _Side(Struct, frozen=True):
 class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
     """Joins records whose times lie in an interval of each other, as Flink's `IntervalJoinOperator` and `TimeIntervalJoin` do.
 
-    A side is cut into slices of event time, each a quarter of the interval. A slice is a list in the namespace of its start (ms), so a
-    record reads six lists of the other side at most, however many records there are. An event-time timer frees a slice when no
-    record of the other side can match it any more. Of a side whose records are in the result without a match, each moment that has
-    records has a timer, too: it emits those that nothing can match any more.
+    A side is cut into slices of event time, each a quarter of the interval. A slice is a list in the namespace of its
+    start (ms), so a record reads six lists of the other side at most, however many records there are. An event-time
+    timer frees a slice when no record of the other side can match it any more. For an outer side, each moment with
+    records has a timer, too: it emits the records that no later record can match.
     """
 
     KIND = "join"
@@ -84,11 +84,11 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
         self.retracts = False
 
     async def process1(self, record: In1, ctx: Context, /) -> None:
-        """Join a left record with the right ones that are there, and keep it for those that are still to come."""
+        """Join a left record with the stored right records, and store it for later ones."""
         await self._process(record, ctx, *self._sides)
 
     async def process2(self, record: In2, ctx: Context, /) -> None:
-        """Join a right record with the left ones that are there, and keep it for those that are still to come."""
+        """Join a right record with the stored left records, and store it for later ones."""
         await self._process(record, ctx, *reversed(self._sides))
 
     async def _process(self, record: Struct, ctx: Context, side: _Side, other: _Side) -> None:
@@ -111,7 +111,7 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
             self._emit_unmatched(record, at, ctx, side)
 
     async def _join(self, record: Struct, ctx: Context, side: _Side, other: _Side) -> bool:
-        """Emit a record with those of the other side that are there, and return whether there are any."""
+        """Emit a record with each stored record of the other side, and return whether there are any."""
         at = ctx.timestamp
         first, last = at + side.low, at + side.high
         starts = range(self._slice_of(first), last + 1, self._length)
@@ -129,7 +129,7 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
         return is_matched
 
     async def _keep(self, record: Struct, ctx: Context, side: _Side, *, is_matched: bool) -> None:
-        """Store a record for those of the other side that are still to come."""
+        """Store a record for later records of the other side."""
         at = ctx.timestamp
         start = self._slice_of(at)
         timers = f"{side.name} {start}"
@@ -140,7 +140,7 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
             ctx.timers.register_event_time(at + side.high, timers)
 
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
-        """Emit the records that nothing can match any more, and free a slice after its last moment."""
+        """Emit the records that no later record can match, and free a slice after its last moment."""
         name, _, namespace = ctx.namespace.partition(" ")
         side = next(side for side in self._sides if side.name == name)
         start = int(namespace)
@@ -187,7 +187,7 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
 
 
 def _unmatched_at(at: int, side: _Side) -> int:
-    """Return the event time with which a record without a match is emitted (ms): when no later one can match it."""
+    """Return the event time at which an unmatched record is emitted (ms): when no later record can match it."""
     return max(at, at + side.high)
 
 
@@ -224,8 +224,8 @@ def interval_join(
     """Return the function that joins records of both `sides` into `gives`, where `right.time - left.time` is in `bounds` (ms)."""
     takes1, takes2 = sides
     types = (_kept(takes1, is_kept=how.keeps_left), _kept(takes2, is_kept=how.keeps_right))
-    # The names say how long the slices are, and which side knows what is matched: with another interval, what is stored would not be
-    # found, and with another `how`, records that have a match would come out without one.
+    # The names contain the length of the slices, and the side that stores matches: with another interval, stored
+    # records would not be found, and with another `how`, matched records would be emitted as unmatched.
     within = "_to_".join(map(_named, bounds))
     left_name = "left_outer" if how.keeps_left else "left"
     right_name = "right_outer" if how.keeps_right else "right"
@@ -235,7 +235,7 @@ def interval_join(
         right = ListState(f"{right_name}_{within}", types[1])
 
         def side_types(self) -> dict[str, type[Struct]]:
-            """Return the side outputs of records that come too late."""
+            """Return the side outputs of late records."""
             return {LATE_LEFT: takes1, LATE_RIGHT: takes2}
 
     return Join(emit, how, bounds, types)

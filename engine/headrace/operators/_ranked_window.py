@@ -14,7 +14,7 @@ from headrace.operators._window_result import WindowResult
 
 
 class _Rows(Struct):
-    """Stored part of some records: the first of them or, where records may be retracted, all of them."""
+    """Stored part of some records: the first ones, or all of them if records may be retracted."""
 
     first: list[Any]
 
@@ -39,7 +39,7 @@ class RankedWindow(WindowResult):
         return self.slice(first=[])
 
     def add(self, change: Change, part: Any) -> Any:
-        """Return `part` with a change applied. A retraction of a record that is not there changes nothing."""
+        """Return `part` with a change applied. A retraction of an unknown record changes nothing."""
         row = self._ranking.row_of(change.record, change.at)
         if change.sign < 0:
             place = self._ranking.place_of(part.first, row)

@@ -39,14 +39,14 @@ Maker = Callable[[Any, int, int, int], Any]
 class Ranking:
     """Order of the records, and the results that are emitted for them.
 
-    Of several with equal values, the one with the earliest event time comes first, and of those the first to arrive.
+    Of several with equal values, the record with the earliest event time comes first, and then the first to arrive.
 
     `row` is the type of a stored record, `rows` of a list of them. Raises `TypeError` for values that cannot be
     compared, and for a field of the result that nothing defines; `ValueError` for a field that the records lack.
     """
 
     def __init__(self, takes: type[Struct], ranks: Ranks, *, windowed: bool) -> None:
-        """Read the types. `windowed` says that there are windows, whose start and end the result may contain."""
+        """Read the types. `windowed` is true if there are windows, whose start and end the result may contain."""
         self.takes = takes
         self.gives = ranks.result or takes
         self.n = ranks.n
@@ -110,7 +110,7 @@ class Ranking:
 
     @staticmethod
     def place_of(rows: Sequence[Any], row: Any) -> int | None:
-        """Return the index of the first row with an equal record, preferring one with the same event time; None without one.
+        """Return the index of the first row with an equal record, preferring the same event time; None if there is no such row.
 
         Event times may differ: a function that retracts a record emits the retraction with the time of another record
         by default.

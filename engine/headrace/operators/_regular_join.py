@@ -117,7 +117,7 @@ class RegularJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
         if kept is None:
             ctx.quarantine(_unmatched(ctx.row_kind, side))
             return
-        # Copies have different numbers of matches only where a TTL removed partners of the earlier ones.
+        # Copies have different numbers of matches only if a TTL removed partners of the earlier copies.
         place = min(kept.copies)
         copies = {matches: count for matches, count in kept.copies.items() if matches != place}
         if kept.copies[place] > 1:
@@ -159,7 +159,7 @@ class RegularJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
             ctx.collect(self._emit(*pair), kind, timestamp=kept.at)
 
     def _show_pairs(self, ctx: Context, kind: RowKind, side: _Side, taken: tuple[Struct, int], partner: Any) -> None:
-        """Emit a record with each copy of a partner; the event time is the later one of the two."""
+        """Emit a record with each copy of a partner; the event time is the later of the two."""
         record, at = taken
         pair = (partner.record, record) if side.number else (record, partner.record)
         for _ in range(partner.total):

@@ -99,7 +99,7 @@ class SessionAggregation(WindowFunction[In, Out]):
         name = ctx.namespace.removeprefix(FREE).removeprefix(EARLY)
         span = await self.sessions.get(name)
         if span is None:
-            return  # it was freed, or merged into another session
+            return  # the session was freed, or merged into another
         session = _Live(name, span)
         if ctx.namespace.startswith(EARLY):
             await self._emit_early(session, timestamp, ctx)
@@ -153,7 +153,7 @@ class SessionAggregation(WindowFunction[In, Out]):
         return sorted(joined, key=lambda live: live.span.start)
 
     async def _merge(self, session: _Live, joined: Sequence[_Live], ctx: Context) -> None:
-        """Replace sessions by the one that they merge into: move their accumulators, delete their timers."""
+        """Replace sessions by the session that they merge into: move their accumulators, delete their timers."""
         if len(joined) == 1 and joined[0] == session:
             return
         for old in joined:

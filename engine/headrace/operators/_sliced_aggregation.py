@@ -24,8 +24,8 @@ class SlicedAggregation(WindowFunction[In, Out]):
     """Results of windows that consist of slices.
 
     The state stores a slice in the namespace of its start (ms). An event-time timer at the last moment of each window
-    makes it fire; one in a namespace of its own frees a slice when no window needs it any more. With early results, a
-    timer for each open window, in a namespace with the window's end, emits its result so far. `emitted` holds that
+    makes it fire; a timer in a separate namespace frees a slice when no window needs it any more. With early results,
+    a timer for each open window, in a namespace with the window's end, emits its result so far. `emitted` holds that
     result until the window fires.
     """
 

@@ -109,7 +109,7 @@ class RetractableTopFunction(TopFunction[In, Out]):
         return rows
 
     async def _trimmed(self, rows: list[Any], new: Any) -> list[Any]:
-        """Return the first rows, and move the others into `rest`: before those of equal value and time, except for a new row."""
+        """Return the first rows, and move the others into `rest`: before rows of equal value and time, except for a new row."""
         first, others = rows[: self._ranking.n], rows[self._ranking.n :]
         for row in reversed(others):
             equal = await self.rest.get(row.order) or []

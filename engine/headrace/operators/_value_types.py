@@ -35,7 +35,7 @@ _UNKNOWN = ValueType(None, may_be_none=False)
 
 
 def value_type(record: type[Struct], value: str | Callable[[Any], Any] | None) -> ValueType:
-    """Return the type of a field of a record, of the result of a function of it, or for None, of the record itself.
+    """Return the type of a record's field, of a function's result, or for None, of the record itself.
 
     Raises `ValueError` for a field that the record lacks, `TypeError` for any other kind of value.
     """

@@ -33,7 +33,7 @@ _LIMITS = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A field of a record as a column; or one part of it: the items of a list, the keys or the values of a map."""
+    """A field of a record as a column, or one part of it: the items of a list, the keys or the values of a map."""
 
     name: str
     type: pa.DataType

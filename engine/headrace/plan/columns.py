@@ -53,7 +53,7 @@ class BadRow:
 
 
 def sink_schema(record: type[msgspec.Struct], keys: Sequence[str] = ()) -> pa.Schema:
-    """Return the Arrow schema of a sink table of this record; `keys` never are null.
+    """Return the Arrow schema of a sink table of this record; `keys` are never null.
 
     Raises `ConfigError` for a record without columns, and for a key that is a list, map or struct.
     """
@@ -120,7 +120,7 @@ class RecordReader:
     ) -> tuple[list[msgspec.Struct | None], list[int], list[BadRow]]:
         """Return records and row kinds by position, and the rows that do not fit (None among the records).
 
-        `faults` holds the rows that are known not to fit, with the reasons.
+        `faults` holds the rows already known not to fit, with the reasons.
         """
         errors = {**faults}
         columns = [column for column in self._columns if column.name in table.schema.names]
@@ -133,7 +133,7 @@ class RecordReader:
     def read_columns(
         self, table: pa.Table, faults: Mapping[int, str] = NO_FAULTS
     ) -> tuple[pa.StructArray | None, pa.Int32Array, list[BadRow]]:
-        """Return what `read` does, but the records as an array of `to_struct_array`, without making record objects.
+        """Return the result of `read`, but with the records as an array of `to_struct_array`, without making record objects.
 
         A row that does not fit is a null. Where records check their values (a `__post_init__`, a constraint), hold
         lists, maps or structs, or have a default that a column cannot hold, the array is None: then call `read`.

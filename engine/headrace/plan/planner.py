@@ -171,7 +171,7 @@ class _Graph:
         return {node: step_over(node, self._nodes) for node in self._nodes if isinstance(node.operator, SourceNode)}
 
     def sources(self) -> tuple[SourceNode, ...]:
-        """Return the sources as declared; `record` is the type of the rows that Spark makes of theirs."""
+        """Return the sources as declared; `record` is the type of the rows after Spark's step."""
         return tuple(self._source(cast("SourceNode", node.operator), step) for node, step in self._sources.items())
 
     @staticmethod
@@ -205,7 +205,7 @@ class _Graph:
 
     @cached_property
     def _before(self) -> dict[Node, dict[Node, None]]:
-        """Return, by node, all nodes that its records may come through, first ones first."""
+        """Return, by node, all nodes that its records may pass through, the first nodes first."""
         before: dict[Node, dict[Node, None]] = {}
         for node in self._nodes:
             before[node] = {}

@@ -15,7 +15,7 @@ _SHOWN = 200
 
 
 def raw_row(table: pa.Table, position: int) -> str:
-    r"""Return a row as a JSON object. Never raises, whatever a cell holds.
+    r"""Return a row as a JSON object. Never raises, for any content of a cell.
 
     A time outside the calendar becomes a text of its number and unit; a byte that is not UTF-8 is written as `\xff`.
     """

@@ -1,4 +1,4 @@
-"""Records as columns of their own schema, for the way between stages."""
+"""Records as columns with a separate schema, for transport between stages."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def struct_type(record: type[msgspec.Struct]) -> pa.StructType:
 def to_struct_array(records: Sequence[msgspec.Struct | None], record: type[msgspec.Struct]) -> pa.StructArray:
     """Return records as structs; None, a row of another input, is a null.
 
-    The structs decode to what JSON would give. Raises `UnfitRecord` for values that columns and JSON do not represent
-    equally: NaN and infinity, integers beyond 64 bits, text that is not UTF-8, and values that decoding JSON would
-    refuse.
+    The structs decode to the same values as JSON. Raises `UnfitRecord` for values that columns and JSON do not
+    represent equally: NaN and infinity, integers beyond 64 bits, text that is not UTF-8, and values that decoding
+    JSON would refuse.
     """
     root = _root(record)
     arrays = []

@@ -29,8 +29,8 @@ def order_column(ordinals: pa.Int64Array) -> pa.BinaryArray:
 def arrival_order(table: pa.Table, source: SourceNode) -> pa.Array | None:
     """Return the indices of a table's rows in arrival order, by the `order_by` of their source; None: they are in order already.
 
-    Rows without a value come last. A column that the table lacks orders nothing: all rows have the default of the
-    field. Nor does a column of a type without order, such as a list: each of its values is refused. Raises
+    Rows without a value come last. A column that the table lacks does not affect the order: all rows have the default
+    of the field. Nor does a column of a type without order, such as a list: each of its values is refused. Raises
     `pa.ArrowException` for a field that is itself a list or a map.
     """
     nested = {column.name for column in columns_of(source.record) if column.parts}
@@ -64,7 +64,7 @@ def _has_order(values: pa.ChunkedArray) -> bool:
 def event_times(table: pa.Table, source: SourceNode) -> pa.ChunkedArray:
     """Return the event time of each row of a source in milliseconds.
 
-    It is null for a row without a readable time, or with one outside the years 1 to 9999. Text is no time.
+    It is null for a row without a readable time, or with one outside the years 1 to 9999. Text is not accepted as a time.
     """
     if source.event_time not in table.schema.names:
         return pa.chunked_array([pa.nulls(table.num_rows, pa.int64())])

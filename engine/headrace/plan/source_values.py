@@ -211,7 +211,7 @@ def _lists(array: pa.Array, column: Column, faults: Faults) -> pa.Array:
 
 
 def _offsets(array: pa.Array) -> list[int]:
-    """Return where the items of each list begin among the values, and where the last ones end.
+    """Return where the items of each list begin among the values, and where the last list ends.
 
     A cast to one type of list would give the offsets, too. But pyarrow 26 truncates the values of a list of nulls when
     it casts it to a list of nulls: to as many as there are lists.

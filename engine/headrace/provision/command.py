@@ -1,4 +1,4 @@
-"""Run a command of somebody else's, with its output in a log file."""
+"""Run an external command, with its output in a log file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LAST_LINES = 30
 
 
 def run_logged(command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None) -> None:
-    """Run `command`, write what it prints to `log`; raise `ServiceError` with the log's end when it fails."""
+    """Run `command`, write its output to `log`; raise `ServiceError` with the log's end when it fails."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as out:
         done = subprocess.run(

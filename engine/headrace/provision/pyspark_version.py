@@ -24,8 +24,9 @@ _INSTALL = "Run: pip install 'headrace[spark]'"
 def check_pyspark() -> str:
     """Return the version of pyspark. Spark is not imported.
 
-    Raises `ConfigError` when there is none, or when its Python code or its jars do not fit Delta's jars. The two can
-    differ: the package pyspark-client, which Airflow's Spark provider brings along, overwrites pyspark's Python code.
+    Raises `ConfigError` when pyspark is missing, or when its Python code or its jars do not fit Delta's jars. The two
+    can differ: the package pyspark-client, a dependency of Airflow's Spark provider, overwrites pyspark's Python
+    code.
     """
     version = _python_version()
     home = spark_home()
@@ -44,7 +45,7 @@ def check_pyspark() -> str:
 def spark_home() -> Path:
     """Return the folder of the Spark that sessions start: $SPARK_HOME, else the one inside of pyspark.
 
-    Raises `ConfigError` when there is none: pyspark-client has the Python code alone.
+    Raises `ConfigError` when there is none: pyspark-client has only the Python code.
     """
     folder = _folder(_pyspark())
     named = _named_home()
@@ -74,7 +75,7 @@ def _folder(spec: ModuleSpec) -> Path:
 
 
 def _python_version() -> str:
-    """Read it from the code: a Spark that spark-submit brings along has no metadata, and is a zip file."""
+    """Read it from the code: the Spark of spark-submit has no metadata, and may be a zip file."""
     spec = _pyspark()
     file = _folder(spec) / "version.py"
     text = cast("SourceFileLoader | zipimporter", spec.loader).get_data(str(file)).decode()

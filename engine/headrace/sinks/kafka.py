@@ -59,7 +59,7 @@ class KafkaSink(DeltaTableSink):
             self._record_sent(delivery.publication.checkpoint_id)
 
     def _is_to_send(self, delivery: Delivery) -> bool:
-        """Return whether to send a checkpoint: always a current one; one that a restore has undone only if its files exist."""
+        """Return whether to send a checkpoint: always a current one; one undone by a restore only if its files exist."""
         if delivery.is_current:
             self._check_staged(delivery.files, delivery.publication.checkpoint_id)
             return True
@@ -75,7 +75,7 @@ class KafkaSink(DeltaTableSink):
             table = self.latest()
             if self.sent(table) >= checkpoint_id:  # another publisher has sent it as well
                 return
-            incarnation = self.incarnation(table)  # tells who made the commit
+            incarnation = self.incarnation(table)  # identifies the writer of the commit
             info = CommitInfo(
                 published_by=() if incarnation is None else (incarnation,),
                 transaction=Transaction(self._sent_id, checkpoint_id),

@@ -34,7 +34,7 @@ class Interval:
 
     @classmethod
     def named(cls, start: str, end: str) -> Interval | None:
-        """Return the interval between two moments as `str` of an interval has them; None if these are somebody's own words."""
+        """Return the interval between two moments in the format of an interval's `str`; None if the text is not such an interval."""
         try:
             first, last = (datetime.fromisoformat(text).replace(tzinfo=UTC) for text in (start, end))
         except ValueError:

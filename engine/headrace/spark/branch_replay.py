@@ -43,7 +43,7 @@ class BranchReplay:
                 self.batches.events.backfill_stopped(replay, stopped)
                 return stopped
             if len(self.batches.committed) == committed_before:
-                break  # the files are gone, so nothing is left to take in
+                break  # the files are gone, so no input is left
         return self.remaining.end_interval()
 
     def _left(self) -> Replay | None:

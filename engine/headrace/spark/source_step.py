@@ -197,7 +197,7 @@ class SourceStep:
                 yield
             except (HeadraceError, Py4JNetworkError):
                 raise
-            except Exception as error:  # whatever a function of the user's raises
+            except Exception as error:  # whatever error a user function raises
                 raise self._unplanned(error) from error
 
     def _unplanned(self, error: Exception) -> ConfigError:

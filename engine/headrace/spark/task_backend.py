@@ -43,7 +43,8 @@ class TaskBackend:
 def open_backend(task: KeyedTask, operator: str, key_groups: KeyGroupRange) -> Iterator[TaskBackend]:
     """Return the operator's committed state for `key_groups`, as of the task's parent checkpoint.
 
-    Applies the writes given to `write` when the block ends without an error; otherwise the attempt leaves nothing. Raises `StorageError` when the local disk refuses.
+    Applies the writes given to `write` when the block ends without an error; otherwise the attempt is discarded.
+    Raises `StorageError` when the local disk refuses.
     """
     opener = {"hashmap": _open_hashmap, "rocksdb": _open_rocksdb, "delta": _open_delta}[task.batch.backend]
     base = task.local_copies.get(str(key_groups))
@@ -173,7 +174,7 @@ def _discarded_on_error(copies: LocalCopies, base: str | None, copy: str) -> Ite
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Return whether the disk refused: full, read-only, gone. rocksdict raises a plain `Exception` whose text says so."""
+    """Return whether the disk refused: full, read-only, gone. rocksdict raises a plain `Exception` with such a text."""
     if isinstance(error, OSError):
         return not isinstance(error, FileNotFoundError)
     text = str(error)

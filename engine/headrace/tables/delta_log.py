@@ -88,7 +88,7 @@ class TableState:
 
     @property
     def unreadable(self) -> str | None:
-        """Return the feature for which its files cannot be read; None if they can be read."""
+        """Return the feature that makes its files unreadable; None if they can be read."""
         mode = self.configuration.get(_MAPPING, "none")
         if mode != "none":
             return f"column mapping by {mode} ({_MAPPING})"

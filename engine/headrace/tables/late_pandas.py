@@ -1,4 +1,4 @@
-"""Keeping pandas out of a process until somebody wants it."""
+"""Keep pandas out of a process until some code imports it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 
 def without_pandas() -> None:
-    """Make pyarrow do without pandas until something else in this process imports it.
+    """Make pyarrow work without pandas until other code in this process imports it.
 
-    pyarrow looks for pandas when it first turns a value into a Python object, for the sake of types that no state table has.
-    That import takes as long as all the rest of `headrace state get`. pyarrow asks once and remembers the answer. User code
-    may well want pandas, and pyspark does: when they import it, pyarrow is told.
+    pyarrow looks for pandas when it first turns a value into a Python object, for types that no state table has. That
+    import takes as long as all the rest of `headrace state get`. pyarrow asks once and caches the answer. User code
+    may need pandas, and so does pyspark: when they import it, pyarrow looks again.
     """
     if "pandas" in sys.modules:
         return
@@ -29,7 +29,7 @@ def without_pandas() -> None:
 
 
 class _LatePandas(MetaPathFinder):
-    """Says that there is no pandas; later lets its first import through, and tells pyarrow."""
+    """Hides pandas from pyarrow; later allows its first import, and makes pyarrow look again."""
 
     def __init__(self) -> None:
         self.refuses = True
@@ -37,7 +37,7 @@ class _LatePandas(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Answer for pandas; leave everything else to the next finder."""
+        """Answer for pandas; leave every other module to the next finder."""
         del path, target
         if fullname != "pandas":
             return None
@@ -52,13 +52,13 @@ class _LatePandas(MetaPathFinder):
 
 
 def _tell_pyarrow_behind(loader: Any) -> None:
-    """Let pyarrow look for pandas again as soon as `loader` has executed its module."""
+    """Make pyarrow look for pandas again as soon as `loader` has executed its module."""
     execute = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
         import pyarrow as pa
 
         execute(module)
-        pa.table({}).to_pandas()  # looks again, which pa.array() of a Series does not
+        pa.table({}).to_pandas()  # pyarrow looks again, which pa.array() of a Series does not
 
     loader.exec_module = exec_module

@@ -308,7 +308,7 @@ class MemoryStore:
         return parent + 1
 
     def _land(self, parent: int, info: CommitInfo, change: Callable[[_Version], _Version]) -> None:
-        with _COMMITTING:  # no call of `fault` in here: it may commit itself
+        with _COMMITTING:  # no call of `fault` here: it may commit itself
             versions = self._present()
             if len(versions) != parent + 1:
                 msg = f"{self.uri} is at version {len(versions) - 1}, not {parent}"

@@ -77,7 +77,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override] # typeshed: with type variables for the arguments
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """Call at once, in this thread: another thread could not know of virtual time."""
+        """Call at once, in this thread: another thread does not know the virtual time."""
         del executor
         future = self.create_future()
         try:

@@ -1,4 +1,4 @@
-"""Query 0, pass through: all bids, as they are."""
+"""Query 0, pass through: all bids unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Copy(Struct, frozen=True):
 
 
 def copied(bid: Bid) -> Copy:
-    """Return the columns that the query asks for."""
+    """Return the columns of the query."""
     return Copy(bid.auction, bid.bidder, bid.price, bid.date_time, bid.extra)
 
 

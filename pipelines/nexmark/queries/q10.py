@@ -1,4 +1,4 @@
-"""Query 10, log: all bids in a table, with the columns of day and minute by which Flink's sink makes its folders."""
+"""Query 10, log: all bids in a table, with the columns of day and minute that name the folders of Flink's sink."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pipelines.nexmark.records import DISORDER, Bid
 
 
 class Logged(Struct, frozen=True):
-    """A bid with the day and the minute in which it was made."""
+    """A bid with its day and its minute."""
 
     auction: int
     bidder: int

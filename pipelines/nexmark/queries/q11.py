@@ -1,4 +1,4 @@
-"""Query 11, user sessions: how many bids somebody makes until there is none for 10 seconds."""
+"""Query 11, user sessions: the number of bids of a user until a gap of 10 seconds."""
 
 from __future__ import annotations
 

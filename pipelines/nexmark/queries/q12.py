@@ -1,7 +1,7 @@
-"""Query 12, windows of processing time: how many bids somebody makes in 10 seconds of the wall clock.
+"""Query 12, windows of processing time: the number of bids of a user in 10 seconds of the wall clock.
 
-All bids of a micro-batch have one processing time, that of its start. So the counts are those of micro-batches, and a window
-is emitted by the first micro-batch that starts after its end.
+All bids of a micro-batch have the same processing time: the start of the micro-batch. So the counts are those of
+micro-batches, and a window is emitted by the first micro-batch that starts after its end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Count(Struct, frozen=True):
 
 
 class CountBids(KeyedProcessFunction[Bid, Count]):
-    """Counts until the window ends; there is one at a time, since processing time only grows."""
+    """Counts until the window ends; only one window is open at a time, since processing time only grows."""
 
     bids = ValueState("bids", int)
 

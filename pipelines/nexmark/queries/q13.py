@@ -1,6 +1,6 @@
 """Query 13, bounded side input: bids with the text that a table of 10,000 rows has for their auction.
 
-The table is a second source. Its rows are older than all bids, so they come before them, and all tasks keep them.
+The table is a second source. Its rows are older than all bids, so they arrive first, and all tasks keep them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Enriched(Struct, frozen=True):
 
 
 class LookUp(KeyedBroadcastFunction[Bid, SideInput, Enriched]):
-    """Joins bids with the rows of the table that came before them."""
+    """Joins bids with the earlier rows of the table."""
 
     values = BroadcastState("values", int, str)
 

@@ -1,4 +1,4 @@
-"""Query 14, calculation: bids of some prices with the time of day, and how many letters c their text has."""
+"""Query 14, calculation: bids of some prices with the time of day, and the number of letters c in their text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pipelines.nexmark.records import DISORDER, Bid
 
 
 class Calculated(Struct, frozen=True):
-    """A bid in euro cents, and what is computed of it."""
+    """A bid in euro cents, with the computed values."""
 
     auction: int
     bidder: int
@@ -21,7 +21,7 @@ class Calculated(Struct, frozen=True):
 
 
 def calculated(bid: Bid) -> Calculated:
-    """Return what the query computes of a bid."""
+    """Return the computed values of a bid."""
     hour = datetime.fromtimestamp(bid.date_time / 1000, UTC).hour
     kind = "dayTime" if 8 <= hour <= 18 else "nightTime" if hour <= 6 or hour >= 20 else "otherTime"
     return Calculated(bid.auction, bid.bidder, 0.908 * bid.price, kind, bid.date_time, bid.extra, bid.extra.count("c"))

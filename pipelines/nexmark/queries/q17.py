@@ -1,4 +1,4 @@
-"""Query 17, auction statistics: how many bids an auction has in a day, and at which prices."""
+"""Query 17, auction statistics: the number of bids of an auction per day, and their prices."""
 
 from __future__ import annotations
 

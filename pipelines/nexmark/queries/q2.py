@@ -7,7 +7,7 @@ from pipelines.nexmark.records import DISORDER, Bid
 
 
 class Price(Struct, frozen=True):
-    """An auction and what was offered."""
+    """An auction and the offered price."""
 
     auction: int
     price: int

@@ -1,4 +1,4 @@
-"""Query 21, channel ids: the number of a known channel, else what the URL says; bids with neither are left out."""
+"""Query 21, channel ids: the number of a known channel, else the id in the URL; bids without either are left out."""
 
 from __future__ import annotations
 

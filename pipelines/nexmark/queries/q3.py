@@ -10,7 +10,7 @@ from pipelines.nexmark.records import DISORDER, Auction, Person
 
 
 class Suggestion(Struct, frozen=True):
-    """An auction and where its seller lives."""
+    """An auction and the place of its seller."""
 
     name: str
     city: str
@@ -19,7 +19,7 @@ class Suggestion(Struct, frozen=True):
 
 
 def suggestion(auction: Auction, person: Person) -> Suggestion:
-    """Return what the query asks for."""
+    """Return the columns of the query."""
     return Suggestion(person.name, person.city, person.state, auction.id)
 
 

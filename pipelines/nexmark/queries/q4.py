@@ -1,6 +1,6 @@
 """Query 4, average price: the mean of the winning prices of each category.
 
-The bids of an auction are a session, since the auction runs for a minute at most. Its end is what closes the auction here.
+The bids of an auction are a session, since the auction runs for a minute at most. Here the end of the auction closes it.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class Bids(Struct, frozen=True):
 
 
 class Most(Struct, frozen=True):
-    """The largest of these numbers in a window."""
+    """The largest of the counts in a window."""
 
     window_end: Timestamp
     num: Annotated[int, Max("num")]

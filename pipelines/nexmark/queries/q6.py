@@ -1,7 +1,7 @@
 """Query 6, average selling price: the mean of the winning prices of each seller's last ten closed auctions.
 
-Flink SQL cannot run this query: its OVER windows take nothing back. Here an auction comes once, when its bids are over (see
-query 4), and a seller's list has the last ten by the time at which they closed.
+Flink SQL cannot run this query: its OVER windows do not support retractions. Here an auction is emitted once, when
+its bidding ends (see query 4), and a seller's list has the last ten auctions by closing time.
 """
 
 from __future__ import annotations

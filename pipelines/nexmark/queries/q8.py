@@ -1,4 +1,4 @@
-"""Query 8, new users: persons who have come and begun an auction within the same 10 seconds.
+"""Query 8, new users: persons who have registered and started an auction within the same 10 seconds.
 
 A person with several auctions is joined several times; the table has one row for each person and period.
 """
@@ -15,7 +15,7 @@ PERIOD: Final = timedelta(seconds=10)
 
 
 class NewUser(Struct, frozen=True):
-    """A person, and the period in which they came."""
+    """A person, and the period of their registration."""
 
     id: int
     name: str
@@ -23,7 +23,7 @@ class NewUser(Struct, frozen=True):
 
 
 def new_user(person: Person, _auction: Auction) -> NewUser:
-    """Return what the query asks for."""
+    """Return the columns of the query."""
     return NewUser(person.id, person.name, person.date_time - person.date_time % 10_000)
 
 

@@ -1,6 +1,6 @@
 """Query 9, winning bids: each auction with its highest bid; of equal prices, the earliest.
 
-The bids of an auction are a session, since the auction runs for a minute at most. Its end is what closes the auction here.
+The bids of an auction are a session, since the auction runs for a minute at most. Here the end of the auction closes it.
 """
 
 from __future__ import annotations

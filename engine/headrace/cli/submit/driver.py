@@ -1,6 +1,6 @@
 """Run the `headrace` command as the driver that spark-submit starts.
 
-Python puts the folder of a script first on `sys.path`: this one lies alone, so that it hides no other module.
+Python puts the folder of a script first on `sys.path`: this script has its own folder, so that it hides no other module.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _LOOK_EVERY = 1.0
 
 
 def end_with_parent() -> None:
-    """End this process when the one that started it is gone.
+    """End this process when its parent process is gone.
 
-    Killing a task in Airflow kills spark-submit's JVM. A driver that waits for Spark notices; one
-    that is busy in Python, say committing, would live on as nobody's child. Ending it is safe at any
-    moment: that is what the commit protocol is for.
+    Killing a task in Airflow kills spark-submit's JVM. A driver that waits for Spark notices it; a driver that is
+    busy in Python, for example committing, would continue without a parent. It is safe to end it at any moment,
+    because the commit protocol tolerates it.
     """
     parent = os.getppid()
 

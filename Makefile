@@ -13,7 +13,7 @@ INSTALLATIONS := tests/package tests/airflow tests/demo tests/compose
 BENCHMARKS := $(sort $(filter-out _%,$(notdir $(basename $(wildcard benchmarks/*.py)))))
 
 .PHONY: help setup .ready demo verify-demo airflow test test-all test-faults lint types imports format reference bench clean lock \
-        tier-unit tier-compose tier-spark tier-airflow tier-fault tier-simulation tier-cluster tier-kafka tier-installations closing-line
+        tier-unit tier-compose tier-spark tier-airflow tier-fault tier-simulation tier-cluster tier-kafka tier-installations lane-spark lane-others closing-line
 
 # show this list
 help:
@@ -39,11 +39,15 @@ airflow: .ready
 	@$(RUN) .venv/bin/python setup/airflow.py
 
 # what must hold before a commit: lint, types, import rules, tests (unit, compose, spark, airflow, fault)
-test: .ready lint types imports tier-unit tier-compose tier-spark tier-airflow tier-fault closing-line
+test: .ready lint types imports
+	@$(LANES) SPARK="spark fault" OTHERS="unit compose airflow"
+	@$(MAKE) closing-line
 
 # test, and the slow tests, those on a local Spark cluster and on a Kafka broker, and those of whole installations
-test-all: QUICK :=
-test-all: .ready lint types imports tier-unit tier-compose tier-spark tier-airflow tier-fault tier-simulation tier-cluster tier-kafka tier-installations closing-line
+test-all: .ready lint types imports
+	@$(LANES) SPARK="spark fault cluster kafka" OTHERS="unit simulation compose airflow" QUICK=
+	@$(MAKE) tier-installations
+	@$(MAKE) closing-line
 
 # simulate a job whose world fails, without a JVM: thousands of worlds, a seed each; SEEDS=17-17 plays one again (about 0.4 s each)
 test-faults: export HEADRACE_SEEDS = $(SEEDS)
@@ -94,6 +98,16 @@ TIER = set -o pipefail; mkdir -p var/log; printf '\n-- %s\n' '$(1)'; \
 
 # A tier leaves its slow tests out, except in test-all: there they share what the others have set up, such as a Spark session.
 QUICK := -m 'not slow'
+
+# Two lanes of tiers go on at once: those that share a Spark session or a broker often wait, for a JVM or a disk, and leave a
+# core to the others. Never two of the first kind at once. What a tier says is shown when it ends; until then it is in var/log/.
+LANES = $(MAKE) --jobs=2 --output-sync lane-spark lane-others
+
+lane-spark:
+	@for tier in $(SPARK); do $(MAKE) tier-$$tier || exit 1; done
+
+lane-others:
+	@for tier in $(OTHERS); do $(MAKE) tier-$$tier || exit 1; done
 
 # Unit tests and simulations share nothing but the machine: a process for each core. In the tier of Airflow, each process has
 # an Airflow of its own, and takes whole files. Whole installations often wait: two files go on at once, however many cores

@@ -9,10 +9,11 @@ MAKEFLAGS += --no-print-directory
 RUN := .venv/bin/python setup/environment.py
 PYTEST := $(RUN) .venv/bin/python -m pytest
 SEEDS := 0-2999
+INSTALLATIONS := tests/package tests/airflow tests/demo tests/compose
 BENCHMARKS := $(sort $(filter-out _%,$(notdir $(basename $(wildcard benchmarks/*.py)))))
 
 .PHONY: help setup .ready demo verify-demo airflow test test-all test-faults lint types imports format reference bench clean lock \
-        tier-unit tier-compose tier-spark tier-airflow tier-fault tier-simulation tier-cluster tier-kafka tier-slow-unit tier-slow closing-line
+        tier-unit tier-compose tier-spark tier-airflow tier-fault tier-simulation tier-cluster tier-kafka tier-installations lane-spark lane-others closing-line
 
 # show this list
 help:
@@ -38,10 +39,15 @@ airflow: .ready
 	@$(RUN) .venv/bin/python setup/airflow.py
 
 # what must hold before a commit: lint, types, import rules, tests (unit, compose, spark, airflow, fault)
-test: .ready lint types imports tier-unit tier-compose tier-spark tier-airflow tier-fault closing-line
+test: .ready lint types imports
+	@$(LANES) SPARK="spark fault" OTHERS="unit compose airflow"
+	@$(MAKE) closing-line
 
-# test, and the tests on a local Spark cluster, on a Kafka broker, and the slow ones
-test-all: .ready lint types imports tier-unit tier-compose tier-spark tier-airflow tier-fault tier-simulation tier-cluster tier-kafka tier-slow-unit tier-slow closing-line
+# test, and the slow tests, those on a local Spark cluster and on a Kafka broker, and those of whole installations
+test-all: .ready lint types imports
+	@$(LANES) SPARK="spark fault cluster kafka" OTHERS="unit simulation compose airflow" QUICK=
+	@$(MAKE) tier-installations
+	@$(MAKE) closing-line
 
 # simulate a job whose world fails, without a JVM: thousands of worlds, a seed each; SEEDS=17-17 plays one again (about 0.4 s each)
 test-faults: export HEADRACE_SEEDS = $(SEEDS)
@@ -51,7 +57,7 @@ test-faults: tier-simulation
 lint: .ready
 	@$(RUN) ruff check . && $(RUN) ruff format --check --quiet . || { echo "make format puts the layout right"; exit 1; }
 
-# mypy --strict on engine/ and pipelines/
+# mypy: --strict on engine/, pipelines/, dags/ and setup/; in tests/ and benchmarks/, names and arguments that do not exist
 types: .ready
 	@$(RUN) mypy
 
@@ -90,23 +96,41 @@ lock: .ready
 TIER = set -o pipefail; mkdir -p var/log; printf '\n-- %s\n' '$(1)'; \
     $(PYTEST) $(2) 2>&1 | tee var/log/tests-$(1).log
 
-tier-compose tier-spark tier-airflow tier-fault tier-cluster tier-kafka: tier-%: .ready
-	@$(call TIER,$*,tests/$* -m 'not slow')
+# A tier leaves its slow tests out, except in test-all: there they share what the others have set up, such as a Spark session.
+QUICK := -m 'not slow'
 
-# Unit tests share nothing but the machine: a process for each core.
+# Two lanes of tiers go on at once: those that share a Spark session or a broker often wait, for a JVM or a disk, and leave a
+# core to the others. Never two of the first kind at once. What a tier says is shown when it ends; until then it is in var/log/.
+LANES = $(MAKE) --jobs=2 --output-sync lane-spark lane-others
+
+lane-spark:
+	@for tier in $(SPARK); do $(MAKE) tier-$$tier || exit 1; done
+
+lane-others:
+	@for tier in $(OTHERS); do $(MAKE) tier-$$tier || exit 1; done
+
+# Unit tests and simulations share nothing but the machine: a process for each core. In the tier of Airflow, each process has
+# an Airflow of its own, and takes whole files. Whole installations often wait: two files go on at once, however many cores
+# there are, the longest ones first. Tests that share a Spark session, or a broker, go on one at a time.
+
 tier-unit: .ready
-	@$(call TIER,unit,tests/unit -m 'not slow' --numprocesses logical --dist worksteal)
+	@$(call TIER,unit,tests/unit $(QUICK) --numprocesses logical --dist worksteal)
 
 tier-simulation: .ready
 	@$(call TIER,simulation,tests/simulation --numprocesses logical --dist worksteal)
 
-# Slow unit tests share the cores like others; the rest start Spark or whole installations, one at a time.
-tier-slow-unit: .ready
-	@$(call TIER,slow-unit,tests/unit -m slow --numprocesses logical --dist worksteal)
+tier-compose: .ready
+	@$(call TIER,compose,tests/compose -m 'not slow')
 
-tier-slow: .ready
-	@$(call TIER,slow,tests -m slow --ignore=tests/unit)
+tier-airflow: .ready
+	@$(call TIER,airflow,tests/airflow -m 'not slow' --numprocesses logical --dist loadfile)
+
+tier-installations: .ready
+	@$(call TIER,installations,$(INSTALLATIONS) -m slow --numprocesses 2 --dist loadfile)
+
+tier-spark tier-fault tier-cluster tier-kafka: tier-%: .ready
+	@$(call TIER,$*,tests/$* $(QUICK))
 
 closing-line:
-	@echo; for log in unit compose spark airflow fault simulation cluster kafka slow-unit slow; do \
-	    file=var/log/tests-$$log.log; [ ! -e $$file ] || printf '%-8s %s\n' $$log "$$(tail -n 1 $$file)"; done
+	@echo; for log in unit compose spark airflow fault simulation cluster kafka installations; do \
+	    file=var/log/tests-$$log.log; [ ! -e $$file ] || printf '%-13s %s\n' $$log "$$(tail -n 1 $$file)"; done

@@ -5,6 +5,7 @@ import multiprocessing
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import aiohttp
 from aiohttp import web
@@ -134,7 +135,8 @@ class Operator:
 
 def checked(found, variant):
     def check():
-        numbers = [one.record.number if isinstance(one, Emitted) else one.number for one in found]
+        records: list[Any] = [one.record if isinstance(one, Emitted) else one for one in found]
+        numbers = [record.number for record in records]
         assert sorted(numbers) == list(range(variant.records))
         if isinstance(variant, Operator):
             assert numbers == sorted(numbers), "results are handed on in arrival order"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from headrace import (
     AggregateFunction,
@@ -106,7 +107,13 @@ class ByAggregating(KeyedProcessFunction[Visit, Visit]):
         await self.state.add(visit.page)
 
 
-KINDS = {"value": ByValue, "list": ByList, "map": ByMap, "reducing": ByReducing, "aggregating": ByAggregating}
+KINDS: dict[str, type[Any]] = {
+    "value": ByValue,
+    "list": ByList,
+    "map": ByMap,
+    "reducing": ByReducing,
+    "aggregating": ByAggregating,
+}
 SEEN = {
     "value": len,
     "list": list,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pyspark.sql import Row
 from pyspark.sql.functions import expr
-from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from benchmarks._nexmark_sql import BID_COUNTS, SPARK_SQL, distinct_counts
 

@@ -94,9 +94,10 @@ def while_down(records):
     for name, breaker in (("with breaker", CircuitBreaker(failures=20)), ("without", None)):
         seconds, calls = [], []
         for _ in range(TURNS):
+            function = Down(failures=False)
             wait = AsyncWait(
                 "ask",
-                Down(failures=False),
+                function,
                 OutputMode.ORDERED,
                 CAPACITY,
                 timedelta(minutes=5),
@@ -108,7 +109,7 @@ def while_down(records):
             began = time.perf_counter()
             assert operator.run(elements) == []
             seconds.append(time.perf_counter() - began)
-            calls.append(wait.function.calls)
+            calls.append(function.calls)
             assert len(operator.pending) == records
         yield figure(f"down, {name}: calls for {records:,} records", calls, "calls")
         yield figure(f"down, {name}: until all are parked", seconds, "s")

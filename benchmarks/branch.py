@@ -211,13 +211,14 @@ def main():
 def measured(options):
     """Return all figures."""
     figures, medians = [], []
-    for keys in options.keys:
-        job, seconds, data = forks(options.backend, keys, options.turns)
+    forked = [forks(options.backend, keys, options.turns) for keys in options.keys]
+    for keys, (_, seconds, data) in zip(options.keys, forked, strict=True):
         medians.append(sorted(seconds)[len(seconds) // 2])
         figures.append(figure(f"fork of {keys:,} keys", seconds, "s", goal="<= 1", met=lambda value: value <= 1))
         figures.append(figure(f"data copied by it, {keys:,} keys", data, "B", goal="0", met=lambda value: value == 0))
     ratio = medians[1] / medians[0]
     figures.append(figure("fork, large by small", [ratio], "x", goal="<= 1.3", met=lambda value: value <= 1.3))
+    job = forked[-1][0]
     through, direct = reads(job, options.keys[1], options.turns)
     ratios = [one / other for one, other in zip(sorted(through), sorted(direct), strict=True)]
     figures.append(figure("live state through a branch, CPU", through, "s"))

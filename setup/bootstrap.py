@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from environment import HOME, VAR, VENV, environment, java_home
+from environment import HOME, VAR, VENV, environment, java_home  # type: ignore[import-not-found]  # a script's neighbour
 
 from headrace.provision.jars import DELTA, S3, Jars, jars_folder
 from headrace.provision.java import java_version
@@ -130,7 +130,7 @@ def _run(step: str, *command: str | Path) -> None:
 
 
 def _text(path: str) -> str:
-    return (HOME / path).read_text()
+    return str((HOME / path).read_text())
 
 
 def _digest(*parts: str | bytes) -> str:

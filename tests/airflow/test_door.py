@@ -7,6 +7,7 @@ import sys
 import tomllib
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -132,7 +133,7 @@ def test_dag_in_docs_page_can_be_parsed(home):
     block = (PROJECT / "docs" / "own-dag.md").read_text().split("```python\n")[1].split("```")[0]
     file = home / "conf" / "jobs" / "flights.yaml"
     (home / "conf" / "jobs" / "shop.yaml").write_text(file.read_text().replace("job: flights", "job: shop"))
-    names = {"__file__": str(home / "morning.py"), "__name__": "morning"}
+    names: dict[str, Any] = {"__file__": str(home / "morning.py"), "__name__": "morning"}
     exec(compile(block, str(home / "morning.py"), "exec"), names)  # noqa: S102  the page's own code
 
     assert {task.task_id for task in names["take_in"].dag.tasks} == {"take_in", "arrived", "keep", "tell"}
@@ -146,7 +147,7 @@ def test_dag_of_the_docs_page_can_be_parsed(home, edit_job):
     file = home / "conf" / "jobs" / "flights.yaml"
     for job in "orders", "revenue":
         (home / "conf" / "jobs" / f"{job}.yaml").write_text(file.read_text().replace("job: flights", f"job: {job}"))
-    names = {"__file__": str(home / "morning.py"), "__name__": "morning"}
+    names: dict[str, Any] = {"__file__": str(home / "morning.py"), "__name__": "morning"}
     exec(compile(block, str(home / "morning.py"), "exec"), names)  # noqa: S102  the page's own code
 
     dag = names["revenue"].dag

@@ -25,8 +25,18 @@ class Log:
         self.warnings.append(text % arguments)
 
 
+class ApiServer(HTTPServer):
+    """A server that keeps what is asked: path, header and body."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Api)
+        self.asked: list[tuple[str, str | None, object]] = []
+
+
 class Api(BaseHTTPRequestHandler):
     """Stands in for Airflow's API: gives a token for one password, and records the requests."""
+
+    server: ApiServer
 
     def do_POST(self):
         right = self._body()["password"] == "right"  # noqa: S105  what the test sends
@@ -50,8 +60,7 @@ class Api(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def api(monkeypatch):
-    with HTTPServer(("127.0.0.1", 0), Api) as server:
-        server.asked = []
+    with ApiServer() as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield server

@@ -14,7 +14,7 @@ import pyspark
 import pytest
 
 from headrace import clock
-from tests.jobs.home import LOCAL, PROJECT, Home
+from tests.jobs.home import LOCAL, PROJECT, SHORT_LIVED, Home
 from tests.jobs.ports import free_port
 from tests.jobs.purchase_files import write_days
 
@@ -32,7 +32,8 @@ ROWS = 60
 @contextmanager
 def daemon(log: Path, cls: str, *arguments: str, host: str = "127.0.0.1") -> Iterator[None]:
     """Run a master or a worker during the block."""
-    environment = {**os.environ, "SPARK_LOCAL_IP": host, "SPARK_HOME": str(SPARK)}
+    own = {"SPARK_LOCAL_IP": host, "SPARK_HOME": str(SPARK), "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED}
+    environment = {**os.environ, **own}
     with log.open("w") as output:
         line = [str(SPARK / "bin" / "spark-class"), cls, "--host", host, *arguments]
         process = subprocess.Popen(line, env=environment, stdout=output, stderr=subprocess.STDOUT)
@@ -59,12 +60,13 @@ def master(tmp_path_factory) -> Iterator[str]:
     with ExitStack() as stack:
         stack.enter_context(daemon(folder / "master.log", MASTER, "--port", str(port), "--webui-port", str(web)))
         wait_for(folder / "master.log", "Starting Spark master")
-        for number in range(WORKERS):
-            log = folder / f"worker-{number}.log"
+        logs = [folder / f"worker-{number}.log" for number in range(WORKERS)]
+        for number, log in enumerate(logs):
             work = ("--cores", "1", "--memory", "1g", "--work-dir", str(folder / f"work-{number}"))
             # Spark starts no second attempt of a task on the host of the first.
             host = f"127.0.0.{number + 2}"
             stack.enter_context(daemon(log, WORKER, *work, "--webui-port", "0", url, host=host))
+        for log in logs:
             wait_for(log, "Successfully registered with master")
         yield url
 

@@ -11,7 +11,9 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,12 +30,25 @@ HEADRACE, MAIN = "headrace", "from headrace.cli import main; main()"
 PAGE = (PROJECT / "docs" / "backfill.md").read_text()
 
 
+@dataclass
+class Flights:
+    """A project of its own, and what runs a command in it. `last` is the last day that its job has taken in."""
+
+    home: Path
+    events: Path
+    last: date
+    environment: dict[str, str]
+
+    def __call__(self, *words: str) -> str:
+        command = [sys.executable, "-m", *words] if words[0] != HEADRACE else [sys.executable, "-c", MAIN, *words[1:]]
+        done = subprocess.run(command, env=self.environment, cwd=self.home, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+
 @pytest.fixture(scope="module")
 def flights(tmp_path_factory):
-    """Return a function that runs a command in a project whose job has taken in three days.
-
-    One day was delivered half.
-    """
+    """Return a project whose job has taken in three days; one of them was delivered half."""
     home = tmp_path_factory.mktemp("flights")
     shutil.copytree(PROJECT / "conf", home / "conf")
     events = home / "var" / "data" / "flights" / "events"
@@ -41,17 +56,8 @@ def flights(tmp_path_factory):
         folder.mkdir(parents=True)
     with weather_service() as url:
         environment = {**os.environ, "PYTHONPATH": PYTHONPATH, "HEADRACE_HOME": str(home), "WEATHER_URL": url}
-
-        def run(*words):
-            command = (
-                [sys.executable, "-m", *words] if words[0] != HEADRACE else [sys.executable, "-c", MAIN, *words[1:]]
-            )
-            done = subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stderr[-3000:]
-            return done.stdout
-
-        last = FIRST + timedelta(days=DAYS - 1)
-        run("pipelines.flights.events", "--out", str(events), "--from", str(FIRST), "--to", str(last))
+        run = Flights(home, events, FIRST + timedelta(days=DAYS - 1), environment)
+        run("pipelines.flights.events", "--out", str(events), "--from", str(FIRST), "--to", str(run.last))
         half_file = events / f"{HALF}.parquet"
         shutil.copy(half_file, home / "whole")
         rows = pq.read_table(half_file)
@@ -61,7 +67,6 @@ def flights(tmp_path_factory):
         for day in (FIRST + timedelta(days=number) for number in range(DAYS)):
             interval = (f"--interval-start={day}", f"--interval-end={day + timedelta(days=1)}")
             run(HEADRACE, "run", "flights", "--runner=local", "--mode=interval", *interval)
-        run.home, run.events, run.last = home, events, last
         yield run
 
 

@@ -21,21 +21,22 @@ IN_A_RUN = [
     ("publish.half:3", 2),
     ("publish.after:2", 2),
 ]
+WITHOUT_SPARK = [("ingest.after:2", 1), ("task.half:5", 1), *IN_A_RUN]
 
-
-# The commit is the same without Spark: a few places are enough in `make test`.
-QUICK_LOCALLY = {"prepare.half:2", "commit.after:2", "publish.half:3"}
-WITHOUT_SPARK = [
-    ("local", place, counts) if place in QUICK_LOCALLY else pytest.param("local", place, counts, marks=pytest.mark.slow)
-    for place, counts in [("ingest.after:2", 1), ("task.half:5", 1), *IN_A_RUN]
+# A death at another place leaves what one at these leaves; tests/unit/commit/test_crash.py dies at every step of the disk.
+# The commit is the same without Spark, where fewer places are enough in `make test`.
+QUICK = {
+    "spark": {"prepare.half:2", "commit.before:2", "commit.after:2", "publish.half:3"},
+    "local": {"prepare.half:2", "commit.after:2", "publish.half:3"},
+}
+DEATHS = [
+    pytest.param(runner, place, counts, marks=() if place in QUICK[runner] else pytest.mark.slow)
+    for runner, places in (("spark", IN_A_RUN), ("local", WITHOUT_SPARK))
+    for place, counts in places
 ]
 
 
-@pytest.mark.parametrize(
-    ("runner", "place", "counts"),
-    [*(("spark", place, counts) for place, counts in IN_A_RUN), *WITHOUT_SPARK],
-    indirect=["runner"],
-)
+@pytest.mark.parametrize(("runner", "place", "counts"), DEATHS, indirect=["runner"])
 def test_driver_killed_during_commit_leaves_one_checkpoint(tmp_path, undisturbed, runner, place, counts):
     """The job has either the old or the new checkpoint."""
     home = ready(tmp_path)
@@ -47,9 +48,8 @@ def test_driver_killed_during_commit_leaves_one_checkpoint(tmp_path, undisturbed
     assert_well_formed(home.config())
 
 
-@pytest.mark.parametrize(
-    ("place", "counts"), [("prepare.half:2", 1), pytest.param("publish.half:3", 2, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("place", "counts"), [("prepare.half:2", 1), ("publish.half:3", 2)])
 def test_driver_killed_with_jvm_leaves_one_checkpoint(tmp_path, undisturbed, run, command, place, counts):
     """The job has either the old or the new checkpoint."""
     home = ready(tmp_path)
@@ -80,7 +80,9 @@ def test_run_killed_twice_has_same_result(tmp_path, undisturbed, run, drivers):
     assert len([c for c in checkpoints(home.config()) if c.kind is Kind.BATCH]) == DAYS
 
 
-@pytest.mark.parametrize("place", ["restore.prepared", "commit.after", "publish.half:2"])
+@pytest.mark.parametrize(
+    "place", ["restore.prepared", pytest.param("commit.after", marks=pytest.mark.slow), "publish.half:2"]
+)
 def test_killed_restore_is_complete_or_absent(tmp_path, undisturbed, run, command, place):
     home = ready(tmp_path)
     run(home)
@@ -108,7 +110,7 @@ def test_next_run_finishes_a_killed_replay(tmp_path, undisturbed, run, drivers, 
     assert_well_formed(home.config())
 
 
-@pytest.mark.parametrize("place", ["compaction.prepared", "commit.after"])
+@pytest.mark.parametrize("place", ["compaction.prepared", pytest.param("commit.after", marks=pytest.mark.slow)])
 def test_killed_compaction_changes_no_live_rows(tmp_path, undisturbed, run, command, place):
     home = ready(tmp_path)
     run(home, max_batches=2)

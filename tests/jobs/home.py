@@ -19,13 +19,16 @@ JARS: Final = ("delta-spark_4.2_2.13-4.4.0.jar", "delta-storage-4.4.0.jar")
 
 BUCKET: Final = 20
 
+SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Options of a JVM in short tests on two cores: its thorough compiler costs more than it ever gives back."""
+
 LOCAL: Final[dict[str, Any]] = {
     "master": "local[2,4]",
     "parallelism": 2,
     "spark": {
         "spark.driver.memory": "1g",
-        # Short tests on two cores: the thorough compiler of the JVM costs more than it ever gives back.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": SHORT_LIVED,
+        "spark.executor.extraJavaOptions": SHORT_LIVED,
         "spark.ui.enabled": False,
         "spark.ui.showConsoleProgress": False,
         "spark.sql.shuffle.partitions": 2,

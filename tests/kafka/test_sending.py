@@ -16,8 +16,8 @@ from headrace.errors import ServiceError, StorageError
 from headrace.spark.options import RunOptions
 from headrace.tables.files import read_parquet
 from tests.jobs.home import Home
+from tests.jobs.ports import free_port
 from tests.jobs.shop_messages import Line
-from tests.kafka.conftest import free_port
 
 STATE = {"state": {"root": "state", "local": "local"}}
 

@@ -98,6 +98,14 @@ def airflow_alone(tmp_path_factory, wheel, path_without_java) -> Environment:
 
 
 @pytest.fixture(scope="module")
+def airflow_home(tmp_path_factory, airflow_alone) -> Path:
+    """The folder of an Airflow whose database is made."""
+    folder = tmp_path_factory.mktemp("airflow-home")
+    airflow_alone.run("airflow", "db", "migrate", cwd=folder, AIRFLOW_HOME=str(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
 def shop(tmp_path_factory, full) -> Path:
     """A new project, set up."""
     folder = tmp_path_factory.mktemp("work")
@@ -145,25 +153,24 @@ def test_tests_of_the_new_project_pass(full, shop):
     assert "3 passed" in full.run("pytest", "-q", cwd=shop)
 
 
-def test_dag_of_a_new_project_runs(full, shop, tmp_path):
+def test_dag_of_a_new_project_runs(full, shop, airflow_home, tmp_path):
     full.run("headrace", "new", "kiosk", cwd=tmp_path)
     home = tmp_path / "kiosk"
     (home / "var").mkdir()
     for fetched in ("jars", "jdk"):  # alone: tables of two projects must not meet
         (home / "var" / fetched).symlink_to(shop / "var" / fetched)
     airflow = {
-        "AIRFLOW_HOME": str(tmp_path / "airflow"),
+        "AIRFLOW_HOME": str(airflow_home),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
     }
-    full.run("airflow", "db", "migrate", cwd=tmp_path, **airflow)
     full.run("python", "dags/headrace_errors.py", cwd=home, **airflow)
     full.run("airflow", "dags", "test", "kiosk", cwd=tmp_path, **airflow)
     answer = full.run("headrace", "sql", "kiosk", "select count(*) as n from vouchers", "--json", cwd=home)
     assert json.loads(answer)["rows"] == [{"n": 10}]
 
 
-def test_own_dag_runs_the_job_in_another_environment(full, airflow_alone, shop, tmp_path):
+def test_own_dag_runs_the_job_in_another_environment(full, airflow_alone, shop, airflow_home, tmp_path):
     full.run("headrace", "new", "shop", cwd=tmp_path)
     home = tmp_path / "shop"
     (home / "var").mkdir()
@@ -174,11 +181,10 @@ def test_own_dag_runs_the_job_in_another_environment(full, airflow_alone, shop, 
     page = (PROJECT / "docs" / "own-dag.md").read_text()
     (home / "dags" / "morning.py").write_text(page.split("```python\n")[1].split("```")[0])
     airflow = {
-        "AIRFLOW_HOME": str(tmp_path / "airflow"),
+        "AIRFLOW_HOME": str(airflow_home),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
     }
-    airflow_alone.run("airflow", "db", "migrate", cwd=tmp_path, **airflow)
     airflow_alone.run("airflow", "dags", "test", "morning", "2026-01-02", cwd=tmp_path, **airflow)
     status = json.loads(full.run("headrace", "checkpoints", "--json", cwd=home))
     assert [made["name"] for made in status["checkpoints"] if made["name"]] == ["day_20260102"]

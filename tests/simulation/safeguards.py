@@ -21,7 +21,9 @@ from headrace.commit.protocol import OpenJob
 from headrace.commit.restore_check import RestoreCheck
 from headrace.commit.sink_position import SinkPosition
 from headrace.commit.vacuum_intents import VacuumIntent
+from headrace.commit.vacuum_intents import open_intents as opened
 from headrace.sinks.delta_table import DeltaTableSink
+from headrace.sinks.kinds import sink_of
 from headrace.sinks.sink import NEVER
 from headrace.tables import files
 from headrace.tables.memory_table import MemoryStore
@@ -69,7 +71,6 @@ def without_parent_syncs() -> Iterator[None]:
 def without_intents() -> Iterator[None]:
     """Let a vacuum delete its listed files although no checkpoint names them."""
     this = local()
-    opened = vacuum.open_intents
 
     def remember(_job: Any, listed: Any) -> None:
         this.intent = VacuumIntent("vacuum/none", frozenset(listed))
@@ -98,7 +99,7 @@ def _forgetful(*arguments: Any, **named: Any) -> DeltaTableSink:
     return ForgetfulSink(**{name: getattr(sink, name) for name in DeltaTableSink.__slots__})
 
 
-KEPT, FENCE, SINK = KeptCheckpoints.of, OpenJob.fence, publish.sink_of
+KEPT, FENCE, SINK = KeptCheckpoints.of, OpenJob.fence, sink_of
 
 SAFEGUARDS: dict[str, Removal] = {
     "the record of a MERGE that changes nothing": lambda: patch.object(DeltaTableSink, "record", nothing),

@@ -72,4 +72,4 @@ def test_spark_joins_equal_a_plain_loop(tmp_path, run):
     config = home.config()
     assert table_of(rows_of(config, "log", Change)) == sql_join(JoinType.FULL, here["orders"], here["offers"])
     pairs = sorted(text(row) for row in rows_of(config, "pairs", Row))
-    assert pairs == by_hand(-2000, 5000, [*here["near_orders"], *here["near_offers"]])
+    assert pairs == by_hand((-2000, 5000), [*here["near_orders"], *here["near_offers"]])

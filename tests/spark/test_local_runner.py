@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from tests.jobs.graphs import Program
+from tests.jobs.graphs import Program, job_of
 from tests.jobs.home import Home
 from tests.jobs.local_runs import HERE, IN_WORKERS, LocalRuns
 from tests.jobs.outcome import assert_well_formed, outcome
 from tests.jobs.purchase_files import purchases_of, write_days
 from tests.jobs.purchases_by_hand import assert_as_by_hand, by_hand
-from tests.spark.test_random_graphs import feed, job_of
+from tests.spark.test_random_graphs import feed
 
 DAYS = range(4)
 GRAPHS = (5, 37)

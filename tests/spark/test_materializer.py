@@ -83,14 +83,16 @@ def readings() -> list[dict[str, Any]]:
     ["rocksdb", pytest.param("hashmap", marks=pytest.mark.slow), pytest.param("delta", marks=pytest.mark.slow)],
 )
 def test_watermark_expires_rows_in_idle_keys_too(short_lived, run, backend):
-    found = []
+    homes, found = [], []
     for strategy, parallelism, files in (("value", 1, 3), ("map", 2, 1), ("adaptive", 2, 2)):
         home = short_lived(strategy)
         home.configure({"sources": {"readings": {"max_files_per_batch": files}}, **chosen(strategy)})
         run(home, parallelism=parallelism, backend=backend)
+        homes.append(home)
         found.append(outcome(home.config()))
     assert [one.sinks for one in found] == [found[0].sinks] * 3
     assert [one.state for one in found] == [found[0].state] * 3
+    home = homes[-1]
     last = checkpoints(home.config())[-1]
     kept = {row[names("materializer_history").index("key")] for row in found[0].state["materializer_history"]}
     assert kept == {'"s0"', '"s1"'}  # the others were silent for more than an hour

@@ -35,7 +35,7 @@ def names_of(door):
     return next(
         ast.literal_eval(node.value)
         for node in body
-        if isinstance(node, ast.Assign) and node.targets[0].id == "__all__"
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
     )
 
 

@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 import textwrap
+from typing import Any
 
 import pytest
 
@@ -91,6 +92,7 @@ def names_of_tests(folder):
 
 def raises(function):
     """Return whether a function's own body, without functions in it, raises an error that its class does not document."""
+    definition: Any
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
     open_nodes = list(definition.body)
     while open_nodes:

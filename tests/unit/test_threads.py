@@ -44,6 +44,7 @@ def test_work_is_repeated_until_the_block_ends():
 
 def test_lock_has_one_holder_at_a_time():
     lock = threads.lock()
+    assert isinstance(lock, type(threading.Lock()))
     with lock:
         assert not lock.acquire(blocking=False)
     assert lock.acquire(blocking=False)

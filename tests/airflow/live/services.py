@@ -182,6 +182,8 @@ def _settings(folder: Path, home: Path, database: str, url: str, passwords: Path
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
         "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.25",
         "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
+        "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
+        "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
         "AIRFLOW_CONN_WITHOUT_SPARK": json.dumps(connection),
         "AIRFLOW_CONN_HEADRACE_AIRFLOW_API": json.dumps(notes),

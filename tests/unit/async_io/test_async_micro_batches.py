@@ -17,6 +17,7 @@ from headrace.execution.element import Emitted
 from headrace.plan.order import record_order
 from headrace.tables.async_requests import waiting_element_rows
 from tests.unit.support.asking import Answer, Lingering, Promised, Question, in_virtual_time, micro_batch
+from tests.unit.support.records import record_of
 
 MS = timedelta(milliseconds=1)
 MODES = (OutputMode.ORDERED, OutputMode.UNORDERED, OutputMode.KEYED_ORDERED)
@@ -48,6 +49,7 @@ class Job:
     def __init__(self, mode, function, **options):
         retry = FixedDelay(max_retries=4, delay=50 * MS)
         self.wait = AsyncWait("ask", function, mode, 4, 10_000 * MS, retry, on_failure=OnFailure.QUARANTINE, **options)
+        self.function = function
         self.table, self.now, self.taken, self.emitted, self.given_up = Table(), 0, [], [], []
         self.open_until = None
 
@@ -56,27 +58,27 @@ class Job:
         self.taken += arriving
         elements = [Emitted(record_order(one.number), one.number, 0, one) for one in arriving]
         operator = AsyncWaitOperator(self.wait, {}, open_until=self.open_until, **options)
-        asked_before = len(self.wait.function.calls)
-        completed = {one.emitted.record.number for one in self.table.elements() if one.is_done}
+        asked_before = len(self.function.calls)
+        completed = {record_of(one.emitted).number for one in self.table.elements() if one.is_done}
         self._run(operator, elements)
-        assert not completed & set(self.wait.function.calls[asked_before:]), "a result was asked for again"
-        self.given_up += [one.emitted.record.number for one in operator.quarantined]
+        assert not completed & set(self.function.calls[asked_before:]), "a result was asked for again"
+        self.given_up += [record_of(one.emitted).number for one in operator.quarantined]
         self.table.commit(operator)
         self.open_until = operator.metrics.open_until
         self.check()
 
     def _run(self, operator, elements):
         emitted, self.now = micro_batch(operator, elements, self.table.elements(), self.now)
-        self.emitted += [one.record.number for one in emitted]
+        self.emitted += [record_of(one).number for one in emitted]
 
     def check(self):
-        pending = [one.emitted.record.number for one in self.table.elements()]
+        pending = [record_of(one.emitted).number for one in self.table.elements()]
         assert sorted([*self.emitted, *self.given_up, *pending]) == [one.number for one in self.taken]
-        assert self.wait.function.most <= self.wait.capacity
+        assert self.function.most <= self.wait.capacity
         if self.wait.mode is OutputMode.ORDERED:
             assert self.emitted == sorted(self.emitted)
         if self.wait.mode is OutputMode.KEYED_ORDERED:
-            assert not self.wait.function.overlapping
+            assert not self.function.overlapping
             for key in "abc":
                 mine = [number for number in self.emitted if self.taken[number].key == key]
                 assert mine == sorted(mine)
@@ -110,7 +112,7 @@ def test_elements_keep_place_and_order_over_micro_batches(
         job.now += 1000
         job.micro_batch("")
     assert not job.table.rows
-    assert job.wait.function.log == ["open", "close"] * (len(job.wait.function.log) // 2)
+    assert job.function.log == ["open", "close"] * (len(job.function.log) // 2)
 
 
 def test_given_up_elements_leave_before_earlier_waiters():
@@ -153,7 +155,7 @@ def test_unused_breaker_stays_open_in_next_micro_batch():
     job.now = 600
     job.micro_batch("b")
     assert job.open_until == 600 + 1000
-    assert job.wait.function.calls == [0, 0]
+    assert job.function.calls == [0, 0]
 
 
 def test_each_attempt_is_counted_in_the_row():

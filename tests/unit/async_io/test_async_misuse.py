@@ -29,6 +29,7 @@ from headrace.tables.async_requests import waiting_element_rows
 from headrace.tables.changelog import Changelog
 from headrace.testing import AsyncWaitHarness
 from tests.unit.support.asking import Answer, Promised, Question, Unavailable
+from tests.unit.support.records import record_of
 
 MS = timedelta(milliseconds=1)
 MODES = (OutputMode.UNORDERED, OutputMode.ORDERED, OutputMode.KEYED_ORDERED)
@@ -48,7 +49,7 @@ def run(function, mode=OutputMode.UNORDERED, **options):
     operator = AsyncWaitOperator(wait, {})
     asked = [Emitted(record_order(number), 0, 0, Question(number)) for number in range(5)]
     if mode is OutputMode.KEYED_ORDERED:
-        KeyedOrderedWait(operator).run([(b"%d" % one.record.number, one) for one in asked])
+        KeyedOrderedWait(operator).run([(b"%d" % record_of(one).number, one) for one in asked])
     else:
         operator.run(asked)
     return operator
@@ -265,7 +266,7 @@ def test_hanging_thread_does_not_delay_the_end():
     function = Hanging()
     try:
         operator = run(function, timeout=50 * MS, on_failure=OnFailure.QUARANTINE)
-        assert [one.emitted.record.number for one in operator.quarantined] == [0]
+        assert [record_of(one.emitted).number for one in operator.quarantined] == [0]
         assert not function.comes_back.is_set()
     finally:
         function.comes_back.set()

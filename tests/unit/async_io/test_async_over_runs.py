@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -31,6 +32,7 @@ from headrace.plan.order import record_order
 from tests.unit.async_io.test_async_micro_batches import Table
 from tests.unit.support.asking import Answer, Question, Unavailable, micro_batch
 from tests.unit.support.fuzzing import examples
+from tests.unit.support.records import record_of
 
 MS = timedelta(milliseconds=1)
 CAPACITY = 3
@@ -95,11 +97,12 @@ class Runs:
         limit = None if self.limit is None else ServiceLimit(concurrency=self.limit)
         stop = None if looks is None else iter([False] * looks + [True]).__next__
         operator = AsyncWaitOperator(wait, {}, limit=limit, open_until=self.open_until, stop=stop)
-        done = {one.emitted.record.number for one in self.table.elements() if one.is_done}
-        before = len(wait.function.calls)
+        done = {record_of(one.emitted).number for one in self.table.elements() if one.is_done}
+        function: Any = wait.function
+        before = len(function.calls)
         sent = self._run(operator, [Emitted(record_order(one.number), one.number, 0, one) for one in arriving])
-        assert wait.cache is not None or not done & set(wait.function.calls[before:]), "a result was asked for again"
-        assert wait.function.running == 0
+        assert wait.cache is not None or not done & set(function.calls[before:]), "a result was asked for again"
+        assert function.running == 0
         if crashes:
             return
         self.taken += arriving
@@ -116,17 +119,18 @@ class Runs:
             element = AsyncElement(came(text, Question))
             element.key_json = key
             back.append(element)
-        self.requeued |= {one.emitted.record.number for one in back}
+        self.requeued |= {record_of(one.emitted).number for one in back}
         self.quarantine = []
         nothing = AsyncWaitOperator(self.wait, {})
         nothing.pending = back
         self.table.commit(nothing)
 
     def check(self):
-        pending = [one.emitted.record.number for one in self.table.elements()]
-        given_up = [came(text, Question).record.number for _, text in self.quarantine]
+        pending = [record_of(one.emitted).number for one in self.table.elements()]
+        given_up = [record_of(came(text, Question)).number for _, text in self.quarantine]
         assert sorted([*self.emitted, *given_up, *pending]) == list(range(len(self.taken)))
-        assert self.wait.function.most <= min(self.wait.capacity, self.limit or CAPACITY)
+        function: Any = self.wait.function
+        assert function.most <= min(self.wait.capacity, self.limit or CAPACITY)
 
     def check_order(self):
         """Check that elements that were never given up on are in order: of arrival, or of arrival within a key."""
@@ -141,7 +145,7 @@ class Runs:
         sent, self.now = micro_batch(operator, elements, self.table.elements(), self.now)
         if operator.operator.mode is not OutputMode.KEYED_ORDERED:
             for one in operator.pending:
-                one.key_json = b"%d" % one.emitted.record.number if one.sequence is None else one.key_json
+                one.key_json = b"%d" % record_of(one.emitted).number if one.sequence is None else one.key_json
         return sent
 
 

@@ -30,6 +30,7 @@ from headrace.execution.element import Emitted
 from headrace.plan.order import record_order
 from headrace.testing import AsyncWaitHarness
 from tests.unit.support.asking import Answer, Promised, Question, Unavailable
+from tests.unit.support.records import record_of
 
 MS = timedelta(milliseconds=1)
 ALWAYS = FixedDelay(max_retries=99, delay=10 * MS)
@@ -366,7 +367,7 @@ class Blocking(BlockingFunction[Question, Answer]):
 def run_blocking(*numbers):
     wait = AsyncWait("ask", Blocking(), OutputMode.ORDERED, 10, timedelta(seconds=30), NoRetry())
     asked = [Emitted(record_order(place), 0, 0, Question(number)) for place, number in enumerate(numbers)]
-    return [one.record.number for one in AsyncWaitOperator(wait, {}).run(asked)], wait.function
+    return [record_of(one).number for one in AsyncWaitOperator(wait, {}).run(asked)], wait.function
 
 
 def test_blocking_client_runs_in_own_threads():

@@ -15,6 +15,7 @@ from headrace.async_io.keyed_ordered import KeyedOrderedWait
 from headrace.errors import ServiceError, UserFunctionError
 from headrace.execution.element import Emitted
 from headrace.plan.order import record_order
+from tests.unit.support.records import record_of
 
 
 class Question(Struct, frozen=True):
@@ -64,7 +65,7 @@ def ask(service, questions, capacity=3, retry=None):
         (question.key.encode(), Emitted(record_order(place), place, 0, question))
         for place, question in enumerate(questions)
     ]
-    return [emitted.record.number for emitted in KeyedOrderedWait(AsyncWaitOperator(operator, {})).run(elements)]
+    return [record_of(emitted).number for emitted in KeyedOrderedWait(AsyncWaitOperator(operator, {})).run(elements)]
 
 
 @settings(max_examples=40)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 
 import pytest
 
 from headrace.cli import _doctor
+from headrace.cli._findings import Finding
 from headrace.provision import pyspark_version
 
 
@@ -120,7 +123,7 @@ def test_thresholds_contradicting_defaults_are_reported_before_runs(headrace, ho
 
 
 def test_doctor_looks_at_machine_and_jobs(headrace, home, monkeypatch):
-    monkeypatch.setattr(_doctor, "java", lambda _: _doctor.Finding("java", "ok", "17"))
+    monkeypatch.setattr(_doctor, "java", lambda _: Finding("java", "ok", "17"))
     found = findings(headrace("doctor --json"))
     assert found["python"] == found["packages"] == found["job demo"] == found["folder of state"] == "ok"
 
@@ -183,5 +186,5 @@ def test_doctor_continues_after_a_broken_job(headrace, home):
 
 
 def test_full_disk_is_reported(tmp_path, monkeypatch):
-    monkeypatch.setattr(_doctor.shutil, "disk_usage", lambda _: _doctor.shutil._ntuple_diskusage(10, 9, 1))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=10, used=9, free=1))
     assert _doctor._folder("state", tmp_path / "not" / "yet").outcome == "fail"

@@ -66,7 +66,7 @@ def test_sink_of_another_incarnation_is_refused(begun_anew):
     for act in (job.run, lambda: restore(job.config, 1, "", "somebody")):
         with pytest.raises(SinkMismatchError, match="was written by another life of job 'purchases'") as error:
             act()
-    assert f"life {job.last.incarnation:x} and ends at checkpoint 2" in str(error.value)
+        assert f"life {job.last.incarnation:x} and ends at checkpoint 2" in str(error.value)
     assert job.last.checkpoint_id == 2
     assert {path: len(versions) for path, versions in job.disk.tables.items() if "lake" in path} == {
         path: len(versions) for path, versions in before._tables.items() if "lake" in path

@@ -17,6 +17,7 @@ from headrace.commit.sink_position import check_sinks
 from headrace.commit.verify import verify
 from headrace.errors import ConfigError, HeadraceError, StorageError
 from headrace.sinks import small_files
+from headrace.sinks.kinds import sink_of
 from headrace.sinks.partitions import by_partition, layout_problems
 from headrace.sinks.small_files import find_small_files
 from headrace.testing import PipelineHarness
@@ -180,7 +181,6 @@ def test_append_readers_ignore_the_compaction(change_feed):
 def test_another_writer_stops_the_compaction(monkeypatch):
     harness = with_files()
     path = harness.config.sinks["taken"].path
-    sink_of = small_files.sink_of
 
     def overtaken(config, name):
         sink = sink_of(config, name)

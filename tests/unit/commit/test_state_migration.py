@@ -31,7 +31,7 @@ from headrace.commit.restore import restore_in
 from headrace.commit.state_migration import settle_schemas
 from headrace.errors import StateSchemaError, UserFunctionError
 from headrace.plan.planner import plan_stages
-from headrace.state.backend import HashMapBackend
+from headrace.state.backend import HashMapBackend, StateBackend
 from headrace.state.key_groups import KeyGroupRange, key_group
 from headrace.state.rocksdb import RocksDbBackend
 from headrace.state.state_cache import StateCache
@@ -84,8 +84,8 @@ def plan(operator="legs", **states):
     async def process(self, record, ctx, /):
         return None
 
-    function = type("Legs", (KeyedProcessFunction,), {"process": process, **declared})
-    function.__orig_bases__ = (KeyedProcessFunction[Event, Event],)
+    bases = {"__orig_bases__": (KeyedProcessFunction[Event, Event],)}
+    function = type("Legs", (KeyedProcessFunction,), {"process": process, **declared, **bases})
     return plan_stages(
         Pipeline("p").source("events", Event, event_time="at").key_by("key").process(operator, function()).sink("out")
     )
@@ -255,7 +255,7 @@ def test_migration_keeps_times_on_every_backend(job, tmp_path):
         (WHEN, 5, last.checkpoint_id)
     }
     groups = KeyGroupRange(0, 127)
-    backends = [HashMapBackend(), RocksDbBackend(tmp_path / "copy")]
+    backends: list[StateBackend] = [HashMapBackend(), RocksDbBackend(tmp_path / "copy")]
     for backend in backends:
         rebuild(backend, state_views(job.config.job_folder, last.versions), "legs", groups)
     cache = StateCache(Memory(), 1 << 20)

@@ -128,7 +128,12 @@ def test_environment_variable_can_set_a_choice(home, job_file, monkeypatch):
 def test_each_operators_tasks_get_its_options(home, job_file, monkeypatch, asked, enabled):
     job_file("operators: {legs: {execution: {async-state: {buffer-size: 200, order-with-same-key: state-ordered}}}}\n")
     sent = []
-    tasks = Mock(sources=lambda _: [], keyed=lambda task, *_: sent.append(task) or [])
+
+    def keyed(task, *_):
+        sent.append(task)
+        return []
+
+    tasks = Mock(sources=lambda _: [], keyed=keyed)
     job = Mock(
         config=load_job("demo"),
         next_id=1,

@@ -20,8 +20,10 @@ from headrace.execution.state_executor import InlineStateExecutor
 from headrace.plan.order import record_order
 from headrace.state.backend import HashMapBackend
 from headrace.state.codec import encode
+from headrace.state.value_store import ValueStore
 from headrace.testing import KeyedHarness, Watermark
 from tests.unit.support.programs import Do, programs_operator
+from tests.unit.support.records import record_of
 
 STATE_ORDERED = AsyncStateOptions(order_with_same_key=KeyOrder.STATE_ORDERED)
 
@@ -174,7 +176,9 @@ def test_write_that_keeps_creation_time_reads_first(harness):
         later.watermark(11)
         later.drain()
         assert later.state("lived", "a") == 5
-        assert later._process.stores[2]._cells[b'"a"'].stamp == 1
+        lived = later._process.stores[2]
+        assert isinstance(lived, ValueStore)
+        assert lived._cells[b'"a"'].stamp == 1
 
 
 def test_clearing_an_unread_value_stores_nothing(harness):
@@ -450,6 +454,6 @@ def test_a_tiny_cache_costs_reads_and_changes_nothing(backend, cache_entries):
     )
     events = [Event(key) for key in "abacabaa"]
     process.run([[Element(record_order(n), n, 0, encode(e.key), e) for n, e in enumerate(events)]], [])
-    assert [out.record.text for out in process.emitted] == [
+    assert [record_of(out).text for out in process.emitted] == [
         *("a: 1", "b: 1", "a: 2", "c: 1", "a: 3", "b: 2", "a: 4", "a: 5"),
     ]

@@ -7,6 +7,7 @@ import functools
 import itertools
 import threading
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import pytest
@@ -62,6 +63,8 @@ class Slow(Deferred):
 
 class Patient(ThreadedStateExecutor):
     """Several threads over a slow backend."""
+
+    _backend: Slow
 
     def completed(self, *, wait):
         if wait and self.in_flight:
@@ -193,7 +196,7 @@ class Job:
         else:
             with contextlib.closing(process.controller):
                 self.run_without_prefetching(process, elements, watermarks)
-        states = [(store, list(store.changes())) for store in process.stores]
+        states: list[tuple[Any, list]] = [(store, list(store.changes())) for store in process.stores]
         for store, changes in [*states, *process.broadcast.changes()]:
             backend.write_batch(store.writes(changes))
         backend.write_batch(process.timers.writes(process.timers.changes()))

@@ -329,6 +329,11 @@ def test_records_count_once_however_often_runs_stop(new_rocksdb):
 def test_held_records_read_no_state(new_rocksdb, monkeypatch):
     backend = new_rocksdb()
     asked = []
-    monkeypatch.setattr(backend, "get_many", lambda entries: asked.extend(entries) or [None] * len(entries))
+
+    def nothing_found(entries):
+        asked.extend(entries)
+        return [None] * len(entries)
+
+    monkeypatch.setattr(backend, "get_many", nothing_found)
     task_over(backend).run([ELEMENTS[:2], ELEMENTS[2:]], [], stop=lambda: True)
     assert {entry[-3:] for entry in asked} == {b'"a"', b'"b"'}

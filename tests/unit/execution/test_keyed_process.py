@@ -17,6 +17,7 @@ from headrace.execution.keyed_process import KeyedProcess
 from headrace.execution.process_context import LATEST_TIMER
 from headrace.plan.order import record_order
 from headrace.state.codec import encode
+from tests.unit.support.records import record_of
 
 
 class Event(Struct, frozen=True):
@@ -67,9 +68,9 @@ class Harness:
             if isinstance(item, int):
                 watermarks.append(Watermark(record_order(self.ordinal), item))
                 continue
-            time, event, *kind = item
+            time, event, kind = (*item, 0)[:3]
             order = record_order(self.ordinal)
-            elements.append(Element(order, time, *(kind or [0]), encode(event.key), event))
+            elements.append(Element(order, time, kind, encode(event.key), event))
             self.ordinal += 1
         last = watermarks[-1].timestamp if watermarks else None
         self.process = KeyedProcess(
@@ -82,7 +83,7 @@ class Harness:
         self.backend.write_batch(self.process.timers.writes(self.process.timers.changes()))
         emitted = sorted(self.process.emitted, key=lambda out: out.order)
         assert len({out.order for out in emitted}) == len(emitted), "two outputs have the same place"
-        return [(out.record.text, out.record.number) for out in emitted]
+        return [(record_of(out).text, record_of(out).number) for out in emitted]
 
 
 @pytest.fixture
@@ -455,7 +456,8 @@ def test_states_may_be_inherited_and_redeclared():
         more = ValueState("more", int)
 
     found = declared_states(Derived())
-    assert {name: state.type for name, state in found.items()} == {"seen": str, "lately": int, "more": int}
+    types = {name: state.type for name, state in found.items() if isinstance(state, ValueState)}
+    assert types == {"seen": str, "lately": int, "more": int}
 
 
 def test_two_states_of_one_name_are_refused():

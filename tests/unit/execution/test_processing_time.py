@@ -22,6 +22,7 @@ from headrace.tables.stored_entries import rebuild
 from headrace.testing import KeyedHarness
 from tests.unit.support.arrow_tables import views_of
 from tests.unit.support.micro_batches import GROUPS, element_of, no_rows
+from tests.unit.support.records import record_of
 
 EVENT, PROCESSING = TimeDomain
 NOON = 1_000
@@ -93,7 +94,7 @@ class MicroBatches:
         self.watermark = watermarks[-1].timestamp if watermarks else self.watermark
         self.orders += sorted(out.order for out in emitted)
         emitted.sort(key=lambda out: out.order)
-        return [(out.record.key, out.record.what) for out in emitted]
+        return [(record_of(out).key, record_of(out).what) for out in emitted]
 
     def _arriving(self, items):
         elements, watermarks = [], []
@@ -352,7 +353,7 @@ def in_blocks(backend, ordinal, number, now, asks, **how):
     for store in process.stores:
         backend.write_batch(store.writes(list(store.changes())))
     backend.write_batch(process.timers.writes(process.timers.changes()))
-    return [(out.record.what, out.record.number) for out in process.emitted], held
+    return [(record_of(out).what, record_of(out).number) for out in process.emitted], held
 
 
 def test_stopping_run_finishes_started_timers():

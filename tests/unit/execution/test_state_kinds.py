@@ -40,10 +40,17 @@ sources = st.lists(st.sampled_from(NAMESPACES), max_size=3)
 
 def calls_of(state, *operations):
     return st.one_of(
-        st.builds(
-            Call, st.just(state), st.just(name), arguments, st.sampled_from(NAMESPACES), lives if lived else st.none()
-        )
-        for name, arguments, lived in operations
+        [
+            st.builds(
+                Call,
+                st.just(state),
+                st.just(name),
+                arguments,
+                st.sampled_from(NAMESPACES),
+                lives if lived else st.none(),
+            )
+            for name, arguments, lived in operations
+        ]
     )
 
 

@@ -73,7 +73,8 @@ def test_table_equals_that_of_a_history(updates, size):
     for first in range(0, len(ordered), size):
         kept = UpsertMaterializer(operator(Emit.NET_CHANGE), backend, record=Row)
         plain = PassThrough(operator(Emit.NET_CHANGE), HashMapBackend(), record=Row)
-        for task, table in zip((kept, plain), tables, strict=True):
+        tasks: tuple[UpsertMaterializer | PassThrough, ...] = (kept, plain)
+        for task, table in zip(tasks, tables, strict=True):
             task.run([ordered[first : first + size]])
             for _, kind, key, raw in task.outputs():
                 table[key] = raw

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -23,6 +24,11 @@ SHAPES = st.builds(
 )
 
 
+def events_of(shape) -> list[Any]:
+    """The generated events: persons, auctions and bids, as a struct of each has its own fields."""
+    return list(generate(shape))
+
+
 def lags_of(events):
     """How far each event is behind the latest time before it."""
     latest = 0
@@ -34,7 +40,7 @@ def lags_of(events):
 @settings(max_examples=30)
 @given(shape=SHAPES)
 def test_times_are_unique_and_lags_bounded(shape):
-    events = generate(shape)
+    events = events_of(shape)
     assert len({event.date_time for event in events}) == len(events) == shape.events
     assert all(START <= event.date_time < START + shape.events * shape.gap_ms for event in events)
     most = shape.disorder_ms if not shape.late else shape.disorder_ms + 1 + shape.late_ms
@@ -44,7 +50,7 @@ def test_times_are_unique_and_lags_bounded(shape):
 @settings(max_examples=20)
 @given(shape=SHAPES)
 def test_events_refer_to_earlier_events(shape):
-    events = sorted(generate(shape), key=lambda event: event.date_time)
+    events = sorted(events_of(shape), key=lambda event: event.date_time)
     persons, auctions = set(), set()
     for event in events:
         if type(event) is Person:

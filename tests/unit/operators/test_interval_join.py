@@ -46,8 +46,9 @@ def play(harness, events):
     return taken, late
 
 
-def by_hand(low, high, records, how=JoinType.INNER, now=1000):
+def by_hand(bounds, records, how=JoinType.INNER, now=1000):
     """Return the result of a double loop, sorted; it has an unmatched record if no record after `now` can match it."""
+    low, high = bounds
     orders = [each for each in records if isinstance(each, Order)]
     offers = [each for each in records if isinstance(each, Offer)]
     pairs = [
@@ -64,10 +65,10 @@ def by_hand(low, high, records, how=JoinType.INNER, now=1000):
     return sorted(map(text, rows))
 
 
-def check(harness, low, high, events, how=JoinType.INNER):
+def check(harness, bounds, events, how):
     taken, late = play(harness, events)
     assert {kind for kind, _ in harness.kinds()} <= {INSERT}
-    assert sorted(text(row) for _, row in harness.kinds()) == by_hand(low, high, taken, how)
+    assert sorted(text(row) for _, row in harness.kinds()) == by_hand(bounds, taken, how)
     assert [each.record for each in harness.output() if isinstance(each, SideRecord)] == late
     assert harness.snapshot().entries == ()
 
@@ -76,7 +77,7 @@ def check(harness, low, high, events, how=JoinType.INNER):
 @given(bounds=BOUNDS, how=st.sampled_from(JoinType), events=EVENTS)
 def test_results_equal_a_double_loop(bounds, how, events):
     with harness_of(*bounds, how=how) as harness:
-        check(harness, *bounds, events, how)
+        check(harness, bounds, events, how)
 
 
 @pytest.mark.parametrize("backend", ["rocksdb", "delta"])
@@ -84,7 +85,7 @@ def test_results_equal_a_double_loop(bounds, how, events):
 @given(bounds=BOUNDS, how=st.sampled_from(JoinType), events=EVENTS)
 def test_every_backend_equals_a_double_loop(backend, bounds, how, events):
     with harness_of(*bounds, how=how, backend=backend) as harness:
-        check(harness, *bounds, events, how)
+        check(harness, bounds, events, how)
 
 
 @settings(max_examples=60)
@@ -99,7 +100,7 @@ def test_unmatched_record_is_emitted_when_certain(bounds, how, events):
             else:
                 taken += [event] if event.at > now else []
                 give(harness, event)
-            assert sorted(text(row) for _, row in harness.kinds()) == by_hand(*bounds, taken, how, now)
+            assert sorted(text(row) for _, row in harness.kinds()) == by_hand(bounds, taken, how, now)
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def check_interval(bounds, how, orders, offers, seed, backend):
     late = [harness.sink("late_orders"), harness.sink("late_offers")]
     keyed = [each for rows in inputs for each in rows if each.item is not None]
     nameless = [each for rows in inputs for each in rows if each.item is None]
-    assert sorted(map(text, harness.sink("pairs"))) == by_hand(*bounds, keyed, how)
+    assert sorted(map(text, harness.sink("pairs"))) == by_hand(bounds, keyed, how)
     assert late == [[], []]
     assert sorted(row["raw"] for row in harness.table("quarantine").to_pylist()) == sorted(map(text, nameless))
     assert_nothing_left(harness)

@@ -75,7 +75,7 @@ def test_errors_on_the_page_equal_the_codes_errors(page):
         page.products.join("listed", page.prices, emit=page.Listed.of)
     assert str(refused.value) in said
 
-    def of(product: page.Product, price: page.Price) -> page.Listed:
+    def of(product, price):
         raise NotImplementedError
 
     of.__annotations__ |= {"product": page.Product, "price": page.Price, "return": page.Listed}

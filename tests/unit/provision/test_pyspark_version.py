@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import zipfile
 from pathlib import Path
@@ -9,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.provision import pyspark_version
 from headrace.provision.pyspark_version import check_pyspark
 from headrace.spark import RunOptions, run
 
@@ -85,7 +85,7 @@ def test_pyspark_in_a_zip_file_is_read(installed, tmp_path, monkeypatch):
 
 
 def test_missing_pyspark_error_names_the_extra(monkeypatch):
-    monkeypatch.setattr(pyspark_version.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"pyspark is not installed.*pip install 'headrace\[spark\]'"):
         check_pyspark()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import duckdb
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -19,7 +21,6 @@ from headrace.commit.protocol import open_job
 from headrace.commit.restore import restore
 from headrace.commit.verify import verify
 from headrace.errors import ConfigError, HeadraceError, SinkMismatchError
-from headrace.sinks import parquet_folder
 from headrace.sinks.partitions import folder_name
 from headrace.sinks.sink import OutputFile
 from headrace.sinks.small_files import find_small_files
@@ -129,7 +130,7 @@ def test_disks_without_hard_links_get_copies(monkeypatch):
     def refuse(*_):
         raise PermissionError("no links here")
 
-    monkeypatch.setattr(parquet_folder.os, "link", refuse)
+    monkeypatch.setattr(os, "link", refuse)
     harness = harness_of(partition_by=["day"])
     feed(harness, "a", day="mon")
     feed(harness, "b")

@@ -32,6 +32,7 @@ from headrace.tables.schemas import ASYNC_REQUESTS
 from tests.jobs.asking import Unavailable
 from tests.jobs.home import Home
 from tests.jobs.purchases import Purchase
+from tests.unit.support.records import record_of
 
 HOUR = timedelta(hours=1)
 ALL = KeyGroupRange(0, 127)
@@ -114,7 +115,7 @@ class Job:
             self.report = output.report
             offset = SourceOffset(bucket=Bucket(), pending=output.report.pending, due=output.report.due)
             job.commit(Kind.BATCH, files=output.report.state_files, offsets={"purchases": offset})
-        return [one.record.seq for one in sent]
+        return [record_of(one).seq for one in sent]
 
     def rows(self):
         with open_job(self.config, "looking") as job:

@@ -31,9 +31,10 @@ class Order(Struct, frozen=True):
 def task(tmp_path, monkeypatch):
     """A task for one file of JSON lines."""
     module = ModuleType("stepped_pipeline")
-    module.pipeline = Pipeline("shop")
-    source = module.pipeline.source("orders", Order, event_time="at", row_kind="op")
+    pipeline = Pipeline("shop")
+    source = pipeline.source("orders", Order, event_time="at", row_kind="op")
     source.sql("select *", tables=("dims",)).sink("again")
+    monkeypatch.setattr(module, "pipeline", pipeline, raising=False)
     monkeypatch.setitem(sys.modules, module.__name__, module)
 
     def made(content, on_bad_file="fail"):

@@ -11,6 +11,7 @@ from headrace.plan.order import processing_time_order, record_order
 from headrace.spark.batch_result import BatchResult
 from headrace.spark.reports import TaskReport
 from tests.unit.support.micro_batches import element_of
+from tests.unit.support.records import record_of
 
 
 def put_together(*fired):
@@ -68,7 +69,7 @@ def test_every_timer_fires_exactly_once(backend, stops_at):
         held = process.run([elements], [Watermark(record_order(number + 2), now - 1)], stop=lambda: stop)  # noqa: B023
         backend.write_batch(process.timers.writes(process.timers.changes()))
         fired = process.timers.fired_until()
-        told += [emitted.record.key for emitted in process.emitted]
+        told += [record_of(emitted).key for emitted in process.emitted]
         if not stop:
             assert held.cut is None
             assert fired == {"event_time": now - 1, "processing_time": now}

@@ -7,6 +7,7 @@ import os
 import pytest
 from msgspec.structs import replace
 from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
 
 from headrace.config import load_job
 from headrace.errors import ClusterError, ConfigError
@@ -28,7 +29,7 @@ class Builder:
 
 @pytest.fixture
 def config(tmp_path, monkeypatch):
-    monkeypatch.setattr(session_module.SparkSession, "builder", Builder())
+    monkeypatch.setattr(SparkSession, "builder", Builder())
     monkeypatch.setattr(session_module, "absent_jars", lambda _: [])
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP", "JAVA_HOME"):
         monkeypatch.setenv(name, "")  # monkeypatch puts back what the session changes
@@ -69,7 +70,7 @@ def test_failed_start_of_spark_is_cluster_error(config, monkeypatch):
                 "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number."
             )
 
-    monkeypatch.setattr(session_module.SparkSession, "builder", Refusing())
+    monkeypatch.setattr(SparkSession, "builder", Refusing())
     monkeypatch.setattr(session_module, "require_java", lambda home: home)
     with pytest.raises(
         ClusterError, match=r"(?s)Spark cannot be started with master 'local.*'headrace doctor'"

@@ -74,7 +74,12 @@ def test_failed_start_of_spark_frees_job(home, refusals):
 def test_one_session_serves_a_whole_run(home, monkeypatch):
     session = SimpleNamespace(sparkContext=SimpleNamespace(uiWebUrl="http://node:4040"))
     started = []
-    monkeypatch.setattr(session_module, "session", lambda _: started.append(1) or session)
+
+    def start(_):
+        started.append(1)
+        return session
+
+    monkeypatch.setattr(session_module, "session", start)
     events: list[Event] = []
     spark = SparkOnDemand(home.config(), events.append)
     assert (started, events) == ([], [])

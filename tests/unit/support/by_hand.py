@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from typing import Any
 
 from headrace import BroadcastState, RowKind, UpdateType, ValueState
 from tests.unit.support.inputs import input_of, method_for
@@ -133,8 +134,8 @@ class Rules:
 class Stage:
     """One function with its states and timers, and its context; emits into `following`."""
 
-    function: object
-    following: object
+    function: Any  # of one or two inputs, with timers or without
+    following: Any  # a stage, or what keeps the results
     due: set = field(default_factory=set)
     sides: list = field(default_factory=list)
     watermark: int = -(1 << 62)

@@ -112,8 +112,10 @@ class AllAtOnce(Calls, KeyedProcessFunction[Work, Told]):
 
 
 class CallingBack(Calls, KeyedProcessFunction[Work, Told]):
+    idle: ValueState[int]
+
     async def process(self, work, ctx, /):
-        answers = [None] * len(work.calls)
+        answers: list[Any] = [None] * len(work.calls)
         for place, asked in enumerate(work.calls):
             answer = self.call(asked)
             if isinstance(answer, StateIterator):
@@ -148,7 +150,7 @@ def function_of(style, ttl):
         "aggregating": AggregatingState("aggregating", MeanOf(), ttl=ttl),
     }
     base = _STYLES[style]
-    return type(base.__name__, (base,), {**states, "__orig_bases__": base.__orig_bases__})()
+    return type(base.__name__, (base,), {**states, "__orig_bases__": vars(base)["__orig_bases__"]})()
 
 
 @dataclass
@@ -323,7 +325,8 @@ class Model:
             case "value":
                 return self.read(group, None)
             case "update":
-                return self.write(group, None, *call.arguments, call.ttl)
+                (value,) = call.arguments
+                return self.write(group, None, value, call.ttl)
             case "clear":
                 return group.clear()
             case _:
@@ -337,13 +340,15 @@ class Model:
             case "contains":
                 return self.read(group, *call.arguments) is not None
             case "put":
-                return self.write(group, *call.arguments, call.ttl)
+                name, value = call.arguments
+                return self.write(group, name, value, call.ttl)
             case "put_all":
                 for name, value in call.arguments[0].items():
                     self.write(group, name, value, call.ttl)
                 return None
             case "remove":
-                return self.write(group, *call.arguments, None, None)
+                (name,) = call.arguments
+                return self.write(group, name, None, None)
             case "clear":
                 return group.clear()
             case _:

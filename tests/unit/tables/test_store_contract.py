@@ -13,7 +13,7 @@ from headrace.errors import StorageError
 from headrace.plan.columns import ROW_KIND
 from headrace.tables.files import delete_files, list_files, remove_folder, stage
 from headrace.tables.memory_disk import disk_and_path, forget_disk
-from headrace.tables.predicate import BeginsWith, BetweenTimes, NoneOf, OneOf, Within
+from headrace.tables.predicate import BeginsWith, BetweenTimes, Condition, NoneOf, OneOf, Within
 from headrace.tables.schemas import ARROW_TIMESTAMP
 from headrace.tables.store import (
     CommitInfo,
@@ -377,7 +377,7 @@ def test_add_actions_have_the_ranges_of_files(table):
     ]
 
 
-CONDITIONS = {
+CONDITIONS: dict[str, tuple[Condition, list[str | None]]] = {
     "one of": (OneOf("key", ("a", "it's", "nobody")), ["a", "it's"]),
     "one": (OneOf("key", ("it's",)), ["it's"]),
     "one of numbers": (OneOf("key_group", (1, 9)), ["a", "b"]),
@@ -429,10 +429,17 @@ def test_lost_data_files_are_storage_errors(table):
 # ----------------------------------------------------------------------------------------- disks in memory alone
 
 
+class MemoryTable(Table):
+    """A table under test, and its disk."""
+
+    def __init__(self, uri):
+        super().__init__(uri)
+        self.disk = disk_and_path(uri)[0]
+
+
 @pytest.fixture
 def in_memory(tmp_path):
-    table = Table(f"memory://{tmp_path.name}/table")
-    table.disk = disk_and_path(table.uri)[0]
+    table = MemoryTable(f"memory://{tmp_path.name}/table")
     table.store.create(SCHEMA)
     yield table
     forget_disk(tmp_path.name)

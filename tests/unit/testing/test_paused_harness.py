@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -168,7 +169,8 @@ steps = st.lists(
 
 @given(steps)
 def test_lifetime_counts_only_unpaused_time(backends, steps):
-    now, born, gaps = 0, {"lasting": None, "strict": None}, []
+    now, gaps = 0, []
+    born: dict[str, Any] = {"lasting": None, "strict": None}
 
     def lived(state):
         counted = gaps if state == "lasting" else []

@@ -31,20 +31,27 @@ class BundledRecord(Protocol):
 class Bundle:
     """Records of one key in arrival order, at least two. None is late, and no watermark lies between them.
 
-    `current` is the record that the function works on: an error of the function names it.
+    `current` is the record that the function works on: state is stamped with its event time, and an error of the
+    function names it.
     """
 
-    __slots__ = ("current", "records")
+    __slots__ = ("_context", "current", "records")
 
-    def __init__(self, records: Sequence[BundledRecord]) -> None:
-        """Take the records."""
+    def __init__(self, records: Sequence[BundledRecord], context: Any) -> None:
+        """Take the records, and the engine's context, whose event time is that of the current record."""
         self.records = records
-        self.current = records[0]
+        self._context = context
+        self.work_on(records[0])
+
+    def work_on(self, record: BundledRecord) -> None:
+        """Make a record the current one."""
+        self.current = record
+        self._context.timestamp = record.timestamp
 
     def walk(self, records: Iterable[BundledRecord]) -> Iterator[BundledRecord]:
         """Yield some records of the bundle, each as the current one."""
         for record in records:
-            self.current = record
+            self.work_on(record)
             yield record
 
 
@@ -66,4 +73,4 @@ class BundleFunction(abc.ABC):
 
     @abc.abstractmethod
     async def process_bundle(self, bundle: Bundle, ctx: Context, /) -> None:
-        """Process the records of a bundle. The event time of `ctx` is that of the first record."""
+        """Process the records of a bundle. The event time of `ctx` is that of the current record."""

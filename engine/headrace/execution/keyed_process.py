@@ -310,7 +310,8 @@ class KeyedProcess:
             self.process(first)
             return
         self._records += len(elements)
-        context = ProcessContext(self._outputs, self.timers, first.key_json, self._take_bundle, Bundle(elements))
+        context = ProcessContext(self._outputs, self.timers, first.key_json, self._take_bundle, None)
+        context.record = Bundle(elements, context)
         context.enter(first.order, first.timestamp, self._watermark, self._watermark)
         self.controller.process(context)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -75,12 +75,8 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
     async def process(self, record: In, ctx: Context, /) -> None:
         """Add a record to its session, and merge the sessions that it joins. Corrects emitted results."""
         _check_kind(ctx.row_kind)
-        alone = Span(ctx.timestamp, ctx.timestamp + self._gap)
-        joined = await self._joined(alone)
-        whole = Span(
-            min([alone.start, *(old.span.start for old in joined)]),
-            max([alone.end, *(old.span.end for old in joined)]),
-        )
+        joined = await self._joined(Span(ctx.timestamp, ctx.timestamp + self._gap))
+        whole = self._span_with(ctx.timestamp, [old.span for old in joined])
         if self._over_at(whole) <= ctx.watermark:
             if self.emits_late:
                 ctx.output(self.LATE, record)
@@ -102,52 +98,59 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
     async def process_bundle(self, bundle: Bundle, ctx: Context, /) -> None:
         """Add records to their sessions, with one read of all sessions and one write for each. None of these has fired: no record is late."""
         stored = {name: span async for name, span in self.sessions.entries()}
-        spans = dict(stored)
+        spans, changed_by = dict(stored), dict[str, BundledRecord]()
         waiting: dict[str, list[BundledRecord]] = {}
         for record in bundle.walk(bundle.records):
             _check_kind(RowKind(record.kind))
             name, others = self._joined_by(record.timestamp, spans)
-            check_in_calendar(record.timestamp, spans[name].start, spans[name].end, self._lateness)
+            span = self._span_with(record.timestamp, [spans[joined] for joined in (name, *others) if joined in spans])
+            check_in_calendar(record.timestamp, span.start, span.end, self._lateness)
             if others:
                 for added in (name, *others):  # in the order in which single records are added and sessions merged
                     await self._add_all(added, waiting.pop(added, ()), bundle)
+                bundle.work_on(record)
                 await self.accumulators.merge_namespaces(name, others)
-                bundle.current = record
+                for other in others:
+                    del spans[other]
+            if spans.get(name) != span:
+                spans[name], changed_by[name] = span, record
             waiting.setdefault(name, []).append(record)
         for name, records in waiting.items():
             await self._add_all(name, records, bundle)
-        await self._keep(stored, spans, ctx)
+        for name in stored.keys() - spans.keys():
+            self._delete_timers(_Live(name, stored[name]), ctx)
+            await self.sessions.remove(name)
+        for name, record in changed_by.items():
+            if name in spans:
+                bundle.work_on(record)
+                await self._put(name, stored.get(name), spans[name], ctx)
 
-    def _joined_by(self, at: int, spans: dict[str, Span]) -> tuple[str, list[str]]:
-        """Add a record at `at` to the session that takes it; return that session's name, and those of the sessions merged into it."""
+    def _joined_by(self, at: int, spans: Mapping[str, Span]) -> tuple[str, list[str]]:
+        """Return the name of the session that takes a record at `at`, and those of the sessions that are merged into it."""
         end = at + self._gap
-        joined = [(span.start, span.end, name) for name, span in spans.items() if span.start < end and at < span.end]
+        joined = [(span.start, name) for name, span in spans.items() if span.start < end and at < span.end]
         if not joined:
-            spans[str(at)] = Span(at, end)
             return str(at), []
-        joined.sort()
-        first, _, name = joined[0]
-        others = [other for _, _, other in joined[1:]]
-        for other in others:
-            del spans[other]
-        spans[name] = Span(min(at, first), max(end, *(old_end for _, old_end, _ in joined)))
-        return name, others
+        (_, first), *others = sorted(joined)
+        return first, [name for _, name in others]
+
+    def _span_with(self, at: int, spans: Sequence[Span]) -> Span:
+        """Return the span of a record at `at` and of the sessions that it joins."""
+        starts, ends = (span.start for span in spans), (span.end for span in spans)
+        return Span(min([at, *starts]), max([at + self._gap, *ends]))
+
+    async def _put(self, name: str, before: Span | None, span: Span, ctx: Context) -> None:
+        """Write a session whose span has changed, with its timers."""
+        if before == span:
+            return
+        if before is not None:
+            self._delete_timers(_Live(name, before), ctx)
+        await self.sessions.put(name, span)
+        self._register_timers(_Live(name, span), ctx)
 
     async def _add_all(self, name: str, records: Sequence[BundledRecord], bundle: Bundle) -> None:
         if records:
             await self.accumulators.namespace(name).add_all(bundled_changes(bundle, records))
-
-    async def _keep(self, stored: dict[str, Span], spans: dict[str, Span], ctx: Context) -> None:
-        """Write the sessions of a bundle that have changed, and their timers."""
-        for name, span in stored.items():
-            if spans.get(name) != span:
-                self._delete_timers(_Live(name, span), ctx)
-            if name not in spans:
-                await self.sessions.remove(name)
-        for name, span in spans.items():
-            if stored.get(name) != span:
-                await self.sessions.put(name, span)
-                self._register_timers(_Live(name, span), ctx)
 
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
         """Emit a session's result, or its early result, or free it."""

@@ -78,9 +78,9 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
                 self._check_kind(RowKind(record.kind))
             by_slice.setdefault(self._windows.slice_of(record.timestamp), []).append(record)
         for start, records in by_slice.items():
-            bundle.current = first = records[0]
+            bundle.work_on(records[0])
             ends = self._windows.ends_of(start)
-            check_in_calendar(first.timestamp, self._windows.start_of(ends[0]), ends[-1], self._lateness)
+            check_in_calendar(ctx.timestamp, self._windows.start_of(ends[0]), ends[-1], self._lateness)
             slice_ = self.slices.namespace(str(start))
             if await slice_.get() is None:
                 self._register(start, ends, ctx)

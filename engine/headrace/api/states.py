@@ -326,6 +326,10 @@ class ReducingState(State, Generic[V]):
         """Reduce `value` into the state, or start with it. None is a `ValueError`."""
         raise self._unbound()
 
+    def add_all(self, values: Iterable[V], /, ttl: timedelta | None = None) -> StateFuture[None]:  # noqa: ARG002
+        """Add values with one call, in their order: the same as `add` for each. None among them fails the record with `ValueError`."""
+        raise self._unbound()
+
     def get(self) -> StateFuture[V | None]:
         """Read the reduced value; `None` if nothing was added, or it has expired."""
         raise self._unbound()
@@ -391,6 +395,10 @@ class AggregatingState(State, Generic[In, Acc, Out]):
 
     def add(self, value: In, /, ttl: timedelta | None = None) -> StateFuture[None]:  # noqa: ARG002 - the handle takes it
         """Add `value` to the accumulator."""
+        raise self._unbound()
+
+    def add_all(self, values: Iterable[In], /, ttl: timedelta | None = None) -> StateFuture[None]:  # noqa: ARG002
+        """Add values with one call, in their order: the same as `add` for each. None among them fails the record with `ValueError`."""
         raise self._unbound()
 
     def get(self) -> StateFuture[Out | None]:

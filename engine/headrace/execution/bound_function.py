@@ -8,6 +8,7 @@ from typing import Any
 
 from headrace.api import BroadcastState, Process, StateTtl
 from headrace.api.blocks import BoundBlock
+from headrace.api.bundles import BundleFunction
 from headrace.api.functions import KeyedFunction, has_timers, input_methods, is_blocking, listed_methods
 from headrace.execution.broadcast_input import BroadcastInput
 from headrace.execution.controller import AsyncExecutionController
@@ -61,6 +62,10 @@ class BoundFunction:
             setattr(function, name, bound)
         self.inputs: tuple[Callable[..., Any] | None, ...] = tuple(getattr(function, name) for name in self.methods)
         """Methods that take records, in the order of the inputs."""
+        self.takes_bundle: Callable[..., Any] | None = None
+        """Method that takes a bundle of records; None if the function takes single records only."""
+        if isinstance(function, BundleFunction) and function.takes_bundles and not any(ttls_of(function).values()):
+            self.takes_bundle = function.process_bundle
 
     def not_plain(self, returned: object) -> TypeError:
         """Return the error for a plain function that returned a value."""

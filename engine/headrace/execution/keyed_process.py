@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from headrace.api import Process, RowKind, TimeDomain
+from headrace.api.bundles import Bundle
 from headrace.errors import HeadraceError, UserFunctionError
 from headrace.execution.bound_function import BoundFunction, on_timer_of, ttls_of
 from headrace.execution.broadcast_input import BroadcastInput, is_broadcast
@@ -37,7 +38,7 @@ from headrace.execution.epoch import Epoch
 from headrace.execution.fast_drain import PROCESS, BufferedRequest, Held, chunked, merged, split
 from headrace.execution.held_records import HeldRecords
 from headrace.execution.keyed_work import Call
-from headrace.execution.options import AsyncStateOptions
+from headrace.execution.options import AsyncStateOptions, KeyOrder
 from headrace.execution.process_context import Outputs, ProcessContext, Refused
 from headrace.execution.record_codec import RecordCodec, shown_record
 from headrace.execution.request import AsyncExecutor
@@ -104,6 +105,9 @@ class KeyedProcess:
             operator, backend, self.controller, self.broadcast, lives or EntryLifetimes(), options=options
         )
         self._is_plain, self._inputs = self._function.is_plain, self._function.inputs
+        in_record_order = options.order_with_same_key is KeyOrder.RECORD_ORDERED
+        self._take_bundle = self._function.takes_bundle if in_record_order else None
+        self._bundles: dict[bytes, list[Element]] = {}
         self.stores = self._function.stores
         self.cleanup = TtlCleanup(ttls_of(operator.function), self.stores, backend, self.timers)
         self.due_timers.functions.update(dict.fromkeys(CLEANUP_DOMAINS, self.cleanup.on_timer))
@@ -163,8 +167,9 @@ class KeyedProcess:
     ) -> Held:
         """Process elements in arrival order, with processing time and `watermarks` between them; return the held ones.
 
-        These are the elements at or after `cut`. `stop` is called every 256 elements; once it returns true, elements
-        that have not begun are held, too, and those that wait at a declared block. `resumed` are the elements that an
+        These are the elements at or after `cut`. `stop` is called every 256 elements, or after each chunk where elements
+        are bundled; once it returns true, elements that have not begun are held, too, and those that wait at a declared
+        block. `resumed` are the elements that an
         earlier run held. The emitted records are in arrival order afterwards.
 
         `broadcast` are the records of the second input of a `KeyedBroadcastFunction`, the same in all tasks, like those
@@ -179,6 +184,8 @@ class KeyedProcess:
         self.broadcast.expect(others, cut)
         arriving = chunked(merged(batches, others) if others else batches, self._options.in_flight_records_limit)
         take: Callable[[Any], None] = self._take if others else self.process
+        if not others and self._take_bundle is not None:
+            take = self._bundle
         try:
             for chunk in arriving:
                 here, rest = split(chunk, cut)
@@ -201,13 +208,16 @@ class KeyedProcess:
         take: Callable[[Any], None],
     ) -> Sequence[Element | BufferedRequest] | None:
         """Process a chunk; return its rest when `stop` is true, otherwise None."""
-        for start in range(0, len(chunk), _ASKED_AFTER):
-            for element in chunk[start : start + _ASKED_AFTER]:
+        asked_after = _ASKED_AFTER if self._take_bundle is None else max(len(chunk), 1)
+        for start in range(0, len(chunk), asked_after):
+            for element in chunk[start : start + asked_after]:
                 while pending and pending[0].order <= element.order:
+                    self._process_bundles()
                     self._advance_to_next(pending)
                 take(element)
+            self._process_bundles()
             if stop is not None and self.broadcast.is_complete and stop():
-                return chunk[start + _ASKED_AFTER :]
+                return chunk[start + asked_after :]
         return None
 
     def _reach(self, cut: bytes | None, pending: _Pending, rest: Sequence[Element | BufferedRequest]) -> Held:
@@ -238,6 +248,9 @@ class KeyedProcess:
             if context.function is None:
                 if context.record is TimeDomain.EVENT_TIME:
                     unseen.append(Watermark(context.order, context.timestamp))
+            elif isinstance(context.record, Bundle):
+                self._records -= len(context.record.records)
+                held += self._held.hold_all(cast("Sequence[Element]", context.record.records))
             else:
                 held.append(self._hold(context))
         unseen += [event for event in pending if isinstance(event, Watermark)]
@@ -273,6 +286,33 @@ class KeyedProcess:
         context.timestamp = timestamp
         context.watermark = context.overdue_until = watermark
         context.row_kind = _ROW_KINDS[kind]
+        self.controller.process(context)
+
+    def _bundle(self, element: Element) -> None:
+        """Let an element wait for the others of its key up to the next watermark; process a late one, and those before it."""
+        if element.timestamp > self._watermark:
+            self._bundles.setdefault(element.key_json, []).append(element)
+            return
+        earlier = self._bundles.pop(element.key_json, None)
+        if earlier is not None:
+            self._process_bundle(earlier)
+        self.process(element)
+
+    def _process_bundles(self) -> None:
+        if self._bundles:
+            bundles, self._bundles = self._bundles, {}
+            for elements in bundles.values():
+                self._process_bundle(elements)
+
+    def _process_bundle(self, elements: Sequence[Element]) -> None:
+        first = elements[0]
+        if len(elements) == 1:
+            self.process(first)
+            return
+        self._records += len(elements)
+        context = ProcessContext(self._outputs, self.timers, first.key_json, self._take_bundle, None)
+        context.record = Bundle(elements, context)
+        context.enter(first.order, first.timestamp, self._watermark, self._watermark)
         self.controller.process(context)
 
     def process_broadcast(self, element: Element) -> None:
@@ -321,7 +361,8 @@ class KeyedProcess:
         if isinstance(error, HeadraceError):
             return error  # such as state that does not fit its type: the function did not cause it
         why = "".join(traceback.format_exception(error))
-        shown = shown_record(context.record) if context.timer is None else shown_timer(context.timer)
+        record = context.record.current.record if isinstance(context.record, Bundle) else context.record
+        shown = shown_record(record) if context.timer is None else shown_timer(context.timer)
         methods = self._function.methods
         method = None if len(methods) == 1 or context.timer else methods[self._held.input_of(context)]
         return UserFunctionError(self.operator.name, context.key_json.decode(), shown, why, method=method)

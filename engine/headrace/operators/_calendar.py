@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from headrace.api import Context
-
 FIRST_TIME = -62_135_596_800_000
 LAST_TIME = 253_402_300_799_999
 """Milliseconds of the years 1 and 9999."""
 
 
-def check_in_calendar(ctx: Context, start: int, end: int, lateness: int = 0, *, what: str = "window") -> None:
-    """Check that a window lies in the years 1 to 9999; `start`, `end` and `lateness` are in ms.
+def check_in_calendar(at: int, start: int, end: int, lateness: int = 0, *, what: str = "window") -> None:
+    """Check that the window of a record at `at` lies in the years 1 to 9999; `at`, `start`, `end` and `lateness` are in ms.
 
     Raises `ValueError` for a window that begins before, or that ends or takes late records after. `what` names it for
     people.
@@ -19,7 +17,7 @@ def check_in_calendar(ctx: Context, start: int, end: int, lateness: int = 0, *, 
         return
     side = "begins before the year 1" if start < FIRST_TIME else "ends after the year 9999"
     msg = (
-        f"the record has the event time {ctx.timestamp} (ms since 1970), and the {what} of that time {side}, which no table can hold. "
+        f"the record has the event time {at} (ms since 1970), and the {what} of that time {side}, which no table can hold. "
         "Nothing was changed. Take such records out with filter() before it, or correct their event time"
     )
     raise ValueError(msg)

@@ -103,7 +103,7 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
                 ctx.output(side.late, record)
             return
         if side.is_kept:
-            check_in_calendar(ctx, at, _unmatched_at(at, side), what="interval")
+            check_in_calendar(ctx.timestamp, at, _unmatched_at(at, side), what="interval")
         is_matched = await self._join(record, ctx, side, other)
         if at + side.high > ctx.watermark:
             await self._keep(record, ctx, side, is_matched=is_matched)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import msgspec
 
-from headrace.api import AggregatingState, Context, MapState, Struct, ValueState, WindowFunction
+from headrace.api import AggregatingState, Context, MapState, RowKind, Struct, ValueState, WindowFunction
+from headrace.api.bundles import Bundle, BundledRecord, BundleFunction
 from headrace.operators._accumulators import Change
+from headrace.operators._bundled_changes import bundled_changes
 from headrace.operators._calendar import check_in_calendar
 from headrace.operators._early_results import EARLY, next_step, state_name
 from headrace.operators._sliced_aggregation import FREE
@@ -46,7 +48,7 @@ class _Live:
     span: Span
 
 
-class SessionAggregation(WindowFunction[In, Out]):
+class SessionAggregation(WindowFunction[In, Out], BundleFunction):
     """Aggregates over sessions.
 
     A session is named after the time of its first record to arrive (ms). `sessions` holds the span of each session,
@@ -72,20 +74,14 @@ class SessionAggregation(WindowFunction[In, Out]):
 
     async def process(self, record: In, ctx: Context, /) -> None:
         """Add a record to its session, and merge the sessions that it joins. Corrects emitted results."""
-        if ctx.row_kind.is_retraction:
-            msg = f"sessions cannot take a record back, and this one is {ctx.row_kind.symbol}"
-            raise ValueError(msg)
-        alone = Span(ctx.timestamp, ctx.timestamp + self._gap)
-        joined = await self._joined(alone)
-        whole = Span(
-            min([alone.start, *(old.span.start for old in joined)]),
-            max([alone.end, *(old.span.end for old in joined)]),
-        )
+        _check_kind(ctx.row_kind)
+        joined = await self._joined(Span(ctx.timestamp, ctx.timestamp + self._gap))
+        whole = self._span_with(ctx.timestamp, [old.span for old in joined])
         if self._over_at(whole) <= ctx.watermark:
             if self.emits_late:
                 ctx.output(self.LATE, record)
             return
-        check_in_calendar(ctx, whole.start, whole.end, self._lateness)
+        check_in_calendar(ctx.timestamp, whole.start, whole.end, self._lateness)
         before = await self._emitted_of(joined, ctx)
         session = _Live(joined[0].name if joined else str(ctx.timestamp), whole)
         await self._merge(session, joined, ctx)
@@ -93,6 +89,68 @@ class SessionAggregation(WindowFunction[In, Out]):
         self._replace(before, await self._result(session, ctx) if self._has_fired(whole, ctx) else None, ctx)
         if self._early is not None:
             self._register_early(session, self._early, ctx)
+
+    @property
+    def takes_bundles(self) -> bool:
+        """Return whether records may come in bundles: not with early results, which each record may retract."""
+        return self._early is None
+
+    async def process_bundle(self, bundle: Bundle, ctx: Context, /) -> None:
+        """Add records to their sessions, with one read of all sessions and one write for each. None of these has fired: no record is late."""
+        stored = {name: span async for name, span in self.sessions.entries()}
+        spans, changed_by = dict(stored), dict[str, BundledRecord]()
+        waiting: dict[str, list[BundledRecord]] = {}
+        for record in bundle.walk(bundle.records):
+            _check_kind(RowKind(record.kind))
+            name, others = self._joined_by(record.timestamp, spans)
+            span = self._span_with(record.timestamp, [spans[joined] for joined in (name, *others) if joined in spans])
+            check_in_calendar(record.timestamp, span.start, span.end, self._lateness)
+            if others:
+                for added in (name, *others):  # in the order in which single records are added and sessions merged
+                    await self._add_all(added, waiting.pop(added, ()), bundle)
+                bundle.work_on(record)
+                await self.accumulators.merge_namespaces(name, others)
+                for other in others:
+                    del spans[other]
+            if spans.get(name) != span:
+                spans[name], changed_by[name] = span, record
+            waiting.setdefault(name, []).append(record)
+        for name, records in waiting.items():
+            await self._add_all(name, records, bundle)
+        for name in stored.keys() - spans.keys():
+            self._delete_timers(_Live(name, stored[name]), ctx)
+            await self.sessions.remove(name)
+        for name, record in changed_by.items():
+            if name in spans:
+                bundle.work_on(record)
+                await self._put(name, stored.get(name), spans[name], ctx)
+
+    def _joined_by(self, at: int, spans: Mapping[str, Span]) -> tuple[str, list[str]]:
+        """Return the name of the session that takes a record at `at`, and those of the sessions that are merged into it."""
+        end = at + self._gap
+        joined = [(span.start, name) for name, span in spans.items() if span.start < end and at < span.end]
+        if not joined:
+            return str(at), []
+        (_, first), *others = sorted(joined)
+        return first, [name for _, name in others]
+
+    def _span_with(self, at: int, spans: Sequence[Span]) -> Span:
+        """Return the span of a record at `at` and of the sessions that it joins."""
+        starts, ends = (span.start for span in spans), (span.end for span in spans)
+        return Span(min([at, *starts]), max([at + self._gap, *ends]))
+
+    async def _put(self, name: str, before: Span | None, span: Span, ctx: Context) -> None:
+        """Write a session whose span has changed, with its timers."""
+        if before == span:
+            return
+        if before is not None:
+            self._delete_timers(_Live(name, before), ctx)
+        await self.sessions.put(name, span)
+        self._register_timers(_Live(name, span), ctx)
+
+    async def _add_all(self, name: str, records: Sequence[BundledRecord], bundle: Bundle) -> None:
+        if records:
+            await self.accumulators.namespace(name).add_all(bundled_changes(bundle, records))
 
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
         """Emit a session's result, or its early result, or free it."""
@@ -157,18 +215,24 @@ class SessionAggregation(WindowFunction[In, Out]):
         if len(joined) == 1 and joined[0] == session:
             return
         for old in joined:
-            ctx.timers.delete_event_time(old.span.end - 1, old.name)
-            ctx.timers.delete_event_time(self._over_at(old.span), f"{FREE}{old.name}")
+            self._delete_timers(old, ctx)
         others = [old.name for old in joined[1:]]
         if others:
             await self.accumulators.merge_namespaces(session.name, others)
         for name in others:
             await self.sessions.remove(name)
         await self.sessions.put(session.name, session.span)
+        self._register_timers(session, ctx)
+
+    def _register_timers(self, session: _Live, ctx: Context) -> None:
         if not self._has_fired(session.span, ctx):
             ctx.timers.register_event_time(session.span.end - 1, session.name)
         if self._lateness:
             ctx.timers.register_event_time(self._over_at(session.span), f"{FREE}{session.name}")
+
+    def _delete_timers(self, session: _Live, ctx: Context) -> None:
+        ctx.timers.delete_event_time(session.span.end - 1, session.name)
+        ctx.timers.delete_event_time(self._over_at(session.span), f"{FREE}{session.name}")
 
     async def _emitted_of(self, joined: Sequence[_Live], ctx: Context) -> list[Any]:
         """Return the results that a record retracts: those of fired sessions, and early ones where several sessions merge."""
@@ -234,6 +298,12 @@ class SessionAggregation(WindowFunction[In, Out]):
             "state_freed": "when the watermark passes the end of the session"
             + (" by allowed_lateness" if self._lateness else ""),
         }
+
+
+def _check_kind(kind: RowKind) -> None:
+    if kind.is_retraction:
+        msg = f"sessions cannot take a record back, and this one is {kind.symbol}"
+        raise ValueError(msg)
 
 
 def session_aggregation(

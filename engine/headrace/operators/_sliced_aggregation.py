@@ -5,8 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from headrace.api import AggregatingState, Context, Struct, ValueState, WindowFunction
+from headrace.api import AggregatingState, Context, RowKind, Struct, ValueState, WindowFunction
+from headrace.api.bundles import Bundle, BundledRecord, BundleFunction
 from headrace.operators._accumulators import Change
+from headrace.operators._bundled_changes import bundled_changes
 from headrace.operators._calendar import check_in_calendar
 from headrace.operators._early_results import EARLY, next_step, state_name
 from headrace.operators._result_record import sign_of
@@ -20,7 +22,7 @@ FREE = "free "
 """Prefix of the namespace of a timer that frees a slice; the slice's start follows. It sorts after the windows' namespaces."""
 
 
-class SlicedAggregation(WindowFunction[In, Out]):
+class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
     """Results of windows that consist of slices.
 
     The state stores a slice in the namespace of its start (ms). An event-time timer at the last moment of each window
@@ -49,16 +51,14 @@ class SlicedAggregation(WindowFunction[In, Out]):
         Raises `ValueError` for a retraction where a field cannot remove a record, and for a window outside the
         calendar.
         """
-        if ctx.row_kind.is_retraction and self._refusing:
-            msg = f"{', '.join(self._refusing)} cannot take a record back, and this one is {ctx.row_kind.symbol}"
-            raise ValueError(msg)
+        self._check_kind(ctx.row_kind)
         start = self._windows.slice_of(ctx.timestamp)
         ends = self._windows.ends_of(start)
         if self._over_at(ends[-1]) <= ctx.watermark:
             if self.emits_late:
                 ctx.output(self.LATE, record)
             return
-        check_in_calendar(ctx, self._windows.start_of(ends[0]), ends[-1], self._lateness)
+        check_in_calendar(ctx.timestamp, self._windows.start_of(ends[0]), ends[-1], self._lateness)
         fired = [end for end in ends if end - 1 <= ctx.watermark < self._over_at(end)]
         before = [await self._result(end, ctx) for end in fired]
         slice_ = self.slices.namespace(str(start))
@@ -69,6 +69,24 @@ class SlicedAggregation(WindowFunction[In, Out]):
             self._window_result.emit(ctx, result, await self._result(end, ctx), at=end - 1)
         if self._early is not None:
             self._register_early(ends, self._early, ctx)
+
+    async def process_bundle(self, bundle: Bundle, ctx: Context, /) -> None:
+        """Add records to their slices, with one read and one write for each slice. No window of theirs has fired: none is late."""
+        by_slice: dict[int, list[BundledRecord]] = {}
+        for record in bundle.walk(bundle.records):
+            if record.kind:
+                self._check_kind(RowKind(record.kind))
+            by_slice.setdefault(self._windows.slice_of(record.timestamp), []).append(record)
+        for start, records in by_slice.items():
+            bundle.work_on(records[0])
+            ends = self._windows.ends_of(start)
+            check_in_calendar(ctx.timestamp, self._windows.start_of(ends[0]), ends[-1], self._lateness)
+            slice_ = self.slices.namespace(str(start))
+            if await slice_.get() is None:
+                self._register(start, ends, ctx)
+            await slice_.add_all(bundled_changes(bundle, records))
+            if self._early is not None:
+                self._register_early(ends, self._early, ctx)
 
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
         """Emit a window's result, or its early result, or free a slice."""
@@ -89,6 +107,11 @@ class SlicedAggregation(WindowFunction[In, Out]):
         for start in parts:
             if self._windows.ends_of(start)[-1] == end:
                 await self._free(start, ctx)
+
+    def _check_kind(self, kind: RowKind) -> None:
+        if kind.is_retraction and self._refusing:
+            msg = f"{', '.join(self._refusing)} cannot take a record back, and this one is {kind.symbol}"
+            raise ValueError(msg)
 
     def _register(self, start: int, ends: list[int], ctx: Context) -> None:
         """Register the timers of a new slice. A timer that fires at the end of the input could not register them."""

@@ -51,7 +51,7 @@ class WindowJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunct
             if late in self.declared:
                 ctx.output(late, record)
             return
-        check_in_calendar(ctx, self._windows.start_of(ends[0]), ends[-1])
+        check_in_calendar(ctx.timestamp, self._windows.start_of(ends[0]), ends[-1])
         records = side.namespace(str(start))
         if ctx.row_kind.is_retraction:
             held = await records.get()

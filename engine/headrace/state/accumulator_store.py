@@ -33,13 +33,24 @@ class AccumulatorStore(SingleStore):
         """Return the result of an accumulator, for user code."""
         raise NotImplementedError
 
-    def add(self, name: bytes, value: Any, own_ttl: int) -> StateFuture[None]:
-        """Add a value to an accumulator."""
+    def add(self, name: bytes, values: Iterable[Any], own_ttl: int) -> StateFuture[None]:
+        """Add values to an accumulator, in their order."""
 
         def add(moment: Moment, cell: Cell) -> None:
-            self.set(moment, cell, self.added(self._seen(moment, cell), value), own_ttl)
+            accumulator, is_changed = self._seen(moment, cell), False
+            for value in values:
+                self.check(value)
+                accumulator, is_changed = self.added(accumulator, value), True
+            if is_changed:
+                self.set(moment, cell, accumulator, own_ttl)
 
         return cast("StateFuture[None]", self.read(self.cells, name, add))
+
+    def check(self, value: Any) -> None:
+        """Raise `ValueError` for None, which cannot be added."""
+        if value is None:
+            msg = f"{self.what} was given None, which cannot be added"
+            raise ValueError(msg)
 
     def get(self, name: bytes) -> Any:
         """Read the result of an accumulator."""
@@ -154,10 +165,12 @@ class AccumulatorHandle(SingleHandle):
 
     def add(self, value: Any, /, ttl: timedelta | None = None) -> StateFuture[None]:
         """Add `value` to the accumulator. Raises `ValueError` for None."""
-        if value is None:
-            msg = f"{self._store.what} was given None, which cannot be added"
-            raise ValueError(msg)
-        return self._store.add(self._here, value, self._store.own_ttl(ttl))
+        self._store.check(value)
+        return self._store.add(self._here, (value,), self._store.own_ttl(ttl))
+
+    def add_all(self, values: Iterable[Any], /, ttl: timedelta | None = None) -> StateFuture[None]:
+        """Add values to the accumulator, in their order. None among them fails the record with `ValueError`."""
+        return self._store.add(self._here, values, self._store.own_ttl(ttl))
 
     def get(self) -> StateFuture[Any]:
         """Read the result; `None` if nothing was added, or it has expired."""

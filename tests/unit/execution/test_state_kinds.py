@@ -98,6 +98,7 @@ calls = {
         name: calls_of(
             name,
             ("add", one_number, True),
+            ("add_all", some_numbers, True),
             ("get", no_arguments, False),
             ("clear", no_arguments, False),
             ("remaining", no_arguments, False),

@@ -87,7 +87,11 @@ class Calls:
         state = getattr(self, asked.state)
         if asked.namespace:
             state = state.namespace(asked.namespace)
-        arguments = [str(n) if asked.state == "reducing" and asked.name == "add" else n for n in asked.arguments]
+        arguments = list(asked.arguments)
+        if asked.state == "reducing" and asked.name == "add":
+            arguments = [str(number) for number in arguments]
+        elif asked.state == "reducing" and asked.name == "add_all":
+            arguments = [[str(number) for number in arguments[0]]]
         lived = {} if asked.ttl is None else {"ttl": timedelta(milliseconds=asked.ttl)}
         return getattr(state, asked.name)(*arguments, **lived)
 
@@ -415,6 +419,11 @@ class Model:
             case "add":
                 old = self.read(group, None, is_read=False)
                 return self.write(group, None, add(nothing if old is None else old, *call.arguments), call.ttl)
+            case "add_all":
+                old = self.read(group, None, is_read=False)
+                for value in call.arguments[0]:
+                    old = add(nothing if old is None else old, value)
+                return self.write(group, None, old, call.ttl) if call.arguments[0] else None
             case "get":
                 return self.read(group, None)
             case "clear":

@@ -1,0 +1,76 @@
+"""Bundles: several records of a key that a function takes with one call (Flink: `MapBundleFunction`, mini-batch aggregation)."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+from headrace.api.functions import Context
+
+
+class BundledRecord(Protocol):
+    """A record with its event time (ms) and the number of its row kind."""
+
+    @property
+    def record(self) -> Any:
+        """Return the record."""
+        ...
+
+    @property
+    def timestamp(self) -> int:
+        """Return the event time (ms)."""
+        ...
+
+    @property
+    def kind(self) -> int:
+        """Return the number of the `RowKind`."""
+        ...
+
+
+class Bundle:
+    """Records of one key in arrival order, at least two. None is late, and no watermark lies between them.
+
+    `current` is the record that the function works on: state is stamped with its event time, and an error of the
+    function names it.
+    """
+
+    __slots__ = ("_context", "current", "records")
+
+    def __init__(self, records: Sequence[BundledRecord], context: Any) -> None:
+        """Take the records, and the engine's context, whose event time is that of the current record."""
+        self.records = records
+        self._context = context
+        self.work_on(records[0])
+
+    def work_on(self, record: BundledRecord) -> None:
+        """Make a record the current one."""
+        self.current = record
+        self._context.timestamp = record.timestamp
+
+    def walk(self, records: Iterable[BundledRecord]) -> Iterator[BundledRecord]:
+        """Yield some records of the bundle, each as the current one."""
+        for record in records:
+            self.work_on(record)
+            yield record
+
+
+class BundleFunction(abc.ABC):
+    """A keyed function that also takes bundles: reads and writes of its state are shared by the records of a bundle.
+
+    The engine bundles records of a key between two watermarks, as far as they lie in one portion of the input
+    (`async_state.in_flight_records_limit`). Late records come singly, to `process`.
+
+    State and output must be those of `process`, called for each record in turn. So the function must neither emit
+    anything here nor use list states, whose element ids contain the record's place. A function that has a state with
+    TTL gets no bundles, since each record would renew lifetimes at its own time.
+    """
+
+    @property
+    def takes_bundles(self) -> bool:
+        """Return whether the function takes bundles; if not, all records come singly. By default it does."""
+        return True
+
+    @abc.abstractmethod
+    async def process_bundle(self, bundle: Bundle, ctx: Context, /) -> None:
+        """Process the records of a bundle. The event time of `ctx` is that of the current record."""

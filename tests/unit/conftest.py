@@ -13,6 +13,7 @@ from headrace.state.backend import HashMapBackend
 from headrace.state.rocksdb import RocksDbBackend
 from headrace.state.state_cache import StateCache
 from tests.unit.support.committed_state import CommittedState, Memory
+from tests.unit.support.s3 import object_store
 
 # The machine is shared, so a slow example proves nothing; a failure prints what reproduces it. Developers draw new examples
 # in each run. `.ci/run` draws the same ones for the same tests, so that it fails for what was changed.
@@ -42,6 +43,13 @@ def clock():
     previous = engine_clock.use(virtual)
     yield virtual
     engine_clock.use(previous)
+
+
+@pytest.fixture(scope="session")
+def storage():
+    """The options that lead to an object store, which all tests share: each has a folder of its own there."""
+    with object_store() as storage:
+        yield storage
 
 
 class Backends:

@@ -8,7 +8,6 @@ from headrace.tables.memory_disk import forget_disk
 from tests.jobs.home import Home
 from tests.unit.support.memory_job import MemoryJob
 from tests.unit.support.purchase_job import put_on_object_store
-from tests.unit.support.s3 import object_store
 
 
 @pytest.fixture
@@ -17,13 +16,6 @@ def memory_job(clock):
     assert clock.now() == 1_000_000
     yield MemoryJob("job")
     forget_disk("job")
-
-
-@pytest.fixture(scope="module")
-def storage():
-    """An object store, and the options that lead to it."""
-    with object_store() as storage:
-        yield storage
 
 
 @pytest.fixture(params=["disk", pytest.param("object store", marks=pytest.mark.slow)])

@@ -20,7 +20,7 @@ from headrace.tables.stores import table_store
 from tests.jobs.home import Home
 from tests.unit.support.memory_job import memory_config
 from tests.unit.support.purchase_job import SINK, commit_purchase, put_on_object_store
-from tests.unit.support.s3 import BUCKET, object_store
+from tests.unit.support.s3 import BUCKET
 
 CUSTOMERS = ("ann", "bob", "cyd", "dee")
 
@@ -138,26 +138,25 @@ def test_restore_to_the_present_needs_no_files(config):
 
 
 @pytest.mark.slow
-def test_restore_looks_at_sinks_on_object_stores(tmp_path, monkeypatch):
+def test_restore_looks_at_sinks_on_object_stores(tmp_path, storage, monkeypatch):
     home = Home(tmp_path)
-    with object_store() as storage:
-        put_on_object_store(home, storage, monkeypatch)
-        config = job_of_four(home.config())
-        assert restore(config, 3, "all is there", "somebody").restored_from == 3
-        path = config.sinks[SINK].path
-        delete_files(path, table_store(path, config.storage_options).at(1).files(), storage)
-        with pytest.raises(StorageError, match=f"1 of the 1 files of version 1 of sink '{SINK}' at {path} are gone"):
-            restore(config, 1, "its file is not", "somebody")
+    put_on_object_store(home, storage, monkeypatch)
+    config = job_of_four(home.config())
+    assert restore(config, 3, "all is there", "somebody").restored_from == 3
+    path = config.sinks[SINK].path
+    delete_files(path, table_store(path, config.storage_options).at(1).files(), storage)
+    with pytest.raises(StorageError, match=f"1 of the 1 files of version 1 of sink '{SINK}' at {path} are gone"):
+        restore(config, 1, "its file is not", "somebody")
 
 
 @pytest.mark.parametrize("place", ["disk", "object store"])
-def test_files_of_partitions_are_found_under_their_names(tmp_path, place):
+def test_files_of_partitions_are_found_under_their_names(request, tmp_path, place):
     rows = pa.table({"p": ["a b", "ü/%", "x=y", "plain"], "n": [1, 2, 3, 4]})
     if place == "disk":
         check_partitions(f"{tmp_path}/a folder/t", rows, None)
     else:
-        with object_store() as storage:
-            check_partitions(f"s3://{BUCKET}/{tmp_path.name}/a folder/t", rows, storage)
+        storage = request.getfixturevalue("storage")
+        check_partitions(f"s3://{BUCKET}/{tmp_path.name}/a folder/t", rows, storage)
 
 
 def check_partitions(uri, rows, storage):

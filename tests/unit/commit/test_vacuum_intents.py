@@ -25,7 +25,6 @@ from headrace.tables.stores import table_store
 from tests.jobs.home import Home
 from tests.unit.support.memory_job import memory_config
 from tests.unit.support.purchase_job import after_retention, commit_purchase, put_on_object_store
-from tests.unit.support.s3 import object_store
 
 OLD = {f"{KEYED_STATE}/{name}.parquet" for name in ("1-ann", "2-bob", "3-cyd")}
 """The files that checkpoints 1 to 3 need, and 4 does not."""
@@ -223,16 +222,15 @@ def test_vacuum_does_not_end_a_pause(config):
 
 
 @pytest.mark.slow
-def test_intents_work_on_an_object_store(tmp_path, monkeypatch):
+def test_intents_work_on_an_object_store(tmp_path, storage, monkeypatch):
     home = Home(tmp_path)
-    with object_store() as storage:
-        put_on_object_store(home, storage, monkeypatch)
-        config = compacted_job(home.config())
-        with after_retention(config):
-            vacuum_killed(config, monkeypatch)
-            with pytest.raises(StorageError, match="checkpoint 3 cannot be restored"):
-                restore(config, 3, "it is needed", "too late")
-            assert state_files(config, vacuum(config, "next", dry_run=False)) == OLD
-        assert not files(config) & OLD
-        assert files(config, f"/{INTENTS}") == set()
-        assert_whole(config)
+    put_on_object_store(home, storage, monkeypatch)
+    config = compacted_job(home.config())
+    with after_retention(config):
+        vacuum_killed(config, monkeypatch)
+        with pytest.raises(StorageError, match="checkpoint 3 cannot be restored"):
+            restore(config, 3, "it is needed", "too late")
+        assert state_files(config, vacuum(config, "next", dry_run=False)) == OLD
+    assert not files(config) & OLD
+    assert files(config, f"/{INTENTS}") == set()
+    assert_whole(config)

@@ -30,7 +30,6 @@ from tests.jobs.home import Home
 from tests.unit.support.memory_job import REMINDERS, sink_rows_of
 from tests.unit.support.partitioned_rows import Row
 from tests.unit.support.purchase_job import put_on_object_store
-from tests.unit.support.s3 import object_store
 
 
 class Wider(Row, frozen=True):
@@ -214,14 +213,13 @@ def test_changes_have_their_kind_behind_a_materializer():
 
 
 @pytest.fixture
-def stored(tmp_path, monkeypatch):
+def stored(tmp_path, storage, monkeypatch):
     """A job on an object store that was never run, with a Parquet sink."""
     home = Home(tmp_path)
-    with object_store() as storage:
-        put_on_object_store(home, storage, monkeypatch)
-        config = home.config()
-        sink = replace(config.sinks[REMINDERS], format="parquet")
-        yield replace(config, sinks={**config.sinks, REMINDERS: sink})
+    put_on_object_store(home, storage, monkeypatch)
+    config = home.config()
+    sink = replace(config.sinks[REMINDERS], format="parquet")
+    return replace(config, sinks={**config.sinks, REMINDERS: sink})
 
 
 @pytest.mark.slow

@@ -13,13 +13,7 @@ from headrace.state.state_cache import StateCache
 from headrace.state.timer_service import Timer, timer_entry
 from headrace.tables.schemas import KEYED_STATE
 from tests.unit.support.committed_state import EVERYTHING, CommittedState, Memory
-from tests.unit.support.s3 import BUCKET, object_store
-
-
-@pytest.fixture(scope="module")
-def storage():
-    with object_store() as storage:
-        yield storage
+from tests.unit.support.s3 import BUCKET
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from headrace.tables.store import (
     VersionTakenError,
 )
 from headrace.tables.stores import table_store
-from tests.unit.support.s3 import BUCKET, object_store
+from tests.unit.support.s3 import BUCKET
 
 SCHEMA = pa.schema([pa.field("key", pa.string()), pa.field("key_group", pa.int32()), pa.field("at", ARROW_TIMESTAMP)])
 NOTE = pa.field("note", pa.string())
@@ -72,12 +72,6 @@ def arrow(*rows):
     return pa.Table.from_pylist(filled, SCHEMA.remove(2)).append_column(SCHEMA.field("at"), times)
 
 
-@pytest.fixture(scope="module")
-def server():
-    with object_store() as storage:
-        yield storage
-
-
 @pytest.fixture(params=["memory", "disk", "object store"])
 def missing(request, tmp_path):
     """A place without a table."""
@@ -87,7 +81,7 @@ def missing(request, tmp_path):
     elif request.param == "disk":
         yield Table(f"{tmp_path}/table")
     else:
-        yield Table(f"s3://{BUCKET}/{tmp_path.name}/table", request.getfixturevalue("server"))
+        yield Table(f"s3://{BUCKET}/{tmp_path.name}/table", request.getfixturevalue("storage"))
 
 
 @pytest.fixture

@@ -100,8 +100,8 @@ TIER = set -o pipefail; mkdir -p var/log; printf '\n-- %s\n' '$(1)'; \
 QUICK := -m 'not slow'
 
 # Two lanes of tiers go on at once: those that share a Spark session or a broker often wait, for a JVM or a disk, and leave a
-# core to the others. Never two of the first kind at once. What a tier says is shown when it ends; until then it is in var/log/.
-LANES = $(MAKE) --jobs=2 --output-sync lane-spark lane-others
+# core to the others. Never two of the first kind at once. Lines of both are shown as they come; each tier's own are in var/log/.
+LANES = lanes() { $(MAKE) --jobs=2 lane-spark lane-others "$$@" || { $(MAKE) closing-line; exit 1; }; }; lanes
 
 lane-spark:
 	@for tier in $(SPARK); do $(MAKE) tier-$$tier || exit 1; done

@@ -71,7 +71,7 @@ def play(pipeline, bids, seed, job, *, stops):
 
 
 @pytest.mark.parametrize("stops", [False, True])
-@settings(max_examples=5)
+@settings(max_examples=4)
 @given(
     windows=st.sampled_from([*SLICED, *SESSIONS]),
     bids=BIDS,

@@ -103,10 +103,10 @@ def _reason(why: str | None, *, apply: bool, purge: bool) -> str:
 def _check_operator(config: JobConfig, operator: str | None) -> None:
     from headrace.readers.job_at_checkpoint import JobAtCheckpoint
     from headrace.readers.known_operators import check_operator
-    from headrace.tables.schemas import STATE_TABLES
+    from headrace.tables.schemas import ALL_TABLES
 
     if operator is not None:
-        check_operator(JobAtCheckpoint(config), operator, tuple(STATE_TABLES))
+        check_operator(JobAtCheckpoint(config), operator, tuple(ALL_TABLES))
 
 
 def _show(key: ErasedKey, done: Erasure, left: ErasureSurvey, sinks: Sequence[SinkRows], *, apply: bool) -> None:

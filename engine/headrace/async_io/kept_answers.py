@@ -168,12 +168,19 @@ def kept_answers(wait: AsyncWait, answered: Iterable[AsyncElement], *, now: int,
 
 
 def digest_of(wait: AsyncWait, element: AsyncElement) -> str:
-    """Return the digest of an element's request. MessagePack, unlike JSON, tells NaN from null."""
+    """Return the digest of an element's request."""
     if element.digest is None:
         key = element.key_json if wait.mode is OutputMode.KEYED_ORDERED else b""
-        request = msgspec.msgpack.encode((key, element.emitted.record))
-        element.digest = blake2b(request, digest_size=_DIGEST_BYTES).hexdigest()
+        element.digest = blake2b(key + _encoded(element.emitted.record), digest_size=_DIGEST_BYTES).hexdigest()
     return element.digest
+
+
+def _encoded(record: msgspec.Struct) -> bytes:
+    """Return a record as bytes that tell NaN from null, unlike JSON."""
+    try:
+        return msgspec.msgpack.encode(record)
+    except OverflowError:  # a number of more than 64 bits
+        return repr(record).encode()
 
 
 def ordinal_of(emitted: Emitted) -> int:

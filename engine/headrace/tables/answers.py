@@ -8,8 +8,9 @@ a batch of rows at a time.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,8 +26,8 @@ from headrace.tables.stored_rows import typed_rows
 from headrace.tables.stores import state_view
 from headrace.tables.view import TableView, in_milliseconds
 
-_MARGIN: Final = 10_000
-"""Number of ordinals by which a window is larger than the elements in it, on each side."""
+MARGIN: Final = 10_000
+"""Default margin of a window: corrected input has its rows at other ordinals, but seldom by more than this."""
 
 _MOST_WINDOWS: Final = 8
 """Number of windows above which all answers of the operator are read instead."""
@@ -38,22 +39,25 @@ Window = tuple[int, int]
 
 
 def read_answers(
-    job_folder: str, version: int, operator: str, wanted: Wanted, *, storage: Storage = None
+    job_folder: str, version: int, operator: str, wanted: Wanted, *, storage: Storage = None, margin: int = MARGIN
 ) -> list[KeptAnswer]:
-    """Return the answers to requests that have not expired; of a request that the job got often, at least the nearest ones."""
+    """Return the answers to requests that have not expired; of a request that the job got often, at least the nearest ones.
+
+    A window is `margin` ordinals larger than the elements in it, on each side.
+    """
     answers = state_view(job_folder, ANSWERS, version, storage).of(operator)
-    windows = windows_around([ordinal for ordinals in wanted.values() for ordinal in ordinals])
+    windows = windows_around([ordinal for ordinals in wanted.values() for ordinal in ordinals], margin)
     near = [_rows(answers.where(Within("ordinal", *window)).live(), wanted) for window in windows]
     found = [KeptAnswer(**row) for rows in near for row in rows]
     far = {*wanted} - _settled(found, wanted, windows)
     return [answer for answer in found if answer.digest not in far] + (_anywhere(answers, far) if far else [])
 
 
-def windows_around(ordinals: Sequence[int]) -> list[Window]:
+def windows_around(ordinals: Sequence[int], margin: int) -> list[Window]:
     """Return the windows around ordinals, in order; none if there would be too many."""
     windows: list[Window] = []
     for ordinal in sorted(set(ordinals)):
-        first, last = max(0, ordinal - _MARGIN), ordinal + _MARGIN
+        first, last = max(0, ordinal - margin), ordinal + margin
         if windows and first <= windows[-1][1]:
             windows[-1] = windows[-1][0], last
         else:
@@ -91,9 +95,9 @@ def _anywhere(answers: TableView, digests: Iterable[str]) -> list[KeptAnswer]:
     return [KeptAnswer(**row) for row in _rows(last_rows(pa.concat_tables(found), answers.table), digests)]
 
 
-def _rows(rows: pa.Table, digests: Iterable[str]) -> list[dict[str, object]]:
+def _rows(rows: pa.Table, digests: Iterable[str]) -> list[dict[str, Any]]:
     conditions = (OneOf("digest", tuple(digests)), BetweenTimes("expires_at", after=clock.now()))
-    plain: list[dict[str, object]] = in_milliseconds(rows_that_meet(conditions, rows).select(_COLUMNS)).to_pylist()
+    plain: list[dict[str, Any]] = in_milliseconds(rows_that_meet(conditions, rows).select(_COLUMNS)).to_pylist()
     return plain
 
 
@@ -107,8 +111,10 @@ def answer_columns(rows: Sequence[KeptAnswer]) -> dict[str, list[str | int | Non
     return {name: [getattr(row, name) for row in rows] for name in _COLUMNS if name != "key"}
 
 
-def count_by_checkpoint(view: TableView) -> dict[int, int]:
-    """Return the number of answers that have not expired, by the checkpoint that has committed them."""
-    rows = unexpired_answers(view.live(["checkpoint_id", "expires_at"]), clock.now())
-    counts = pc.value_counts(rows["checkpoint_id"].combine_chunks())
-    return {count["values"]: count["counts"] for count in counts.to_pylist()}
+def count_by_checkpoint(chunks: Iterable[pa.Table]) -> Counter[int]:
+    """Return the number of answers that have not expired, by the checkpoint that committed them. `chunks` are live rows."""
+    now, counts = clock.now(), Counter[int]()
+    for rows in chunks:
+        ids = unexpired_answers(rows, now)["checkpoint_id"]
+        counts.update({count["values"]: count["counts"] for count in pc.value_counts(ids).to_pylist()})
+    return counts

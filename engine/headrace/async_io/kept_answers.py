@@ -31,6 +31,7 @@ class KeptAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Own columns of `answers`; times are milliseconds since the epoch."""
 
     key: str
+    """Key of the element; without keys, one of 256 texts such as "#a3", from the digest."""
     digest: str
     """Digest of the request."""
     position: str
@@ -152,7 +153,7 @@ def kept_answers(wait: AsyncWait, answered: Iterable[AsyncElement], *, now: int,
         digest = digest_of(wait, element)
         answered_at, expires_at = element.kept_at or (now, now + keep_for)
         yield KeptAnswer(
-            key=element.key_json.decode() if wait.mode is OutputMode.KEYED_ORDERED else f'"{digest}"',
+            key=element.key_json.decode() if wait.mode is OutputMode.KEYED_ORDERED else f'"#{digest[:2]}"',
             digest=digest,
             position=element.emitted.order.hex(),
             ordinal=ordinal_of(element.emitted),

@@ -249,6 +249,7 @@ def _plain_result(config: JobConfig, plan: BackfillPlan, result: BackfillResult)
         "checkpoint": report.checkpoint,
         "checkpoints": report.checkpoints,
         "rows_in": report.rows_in,
+        "answers_taken": report.answers_taken,
         "waiting": report.waiting,
         "stopped_because": report.stopped_because,
         "promotion": result.promotion,

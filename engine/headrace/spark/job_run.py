@@ -90,6 +90,7 @@ def run_on(
                     reason = remaining.end()
                 elif options.finish and not batches.limit():
                     reason = remaining.finish()
+            events.answers_taken(batches.total("answers_taken"))
             events.waiting(remaining.waiting, job.last.due)
         finally:
             batches.clean_up()

@@ -127,7 +127,7 @@ ORDERS = st.lists(st.tuples(st.sampled_from(CUSTOMERS[:3]), st.integers(0, 2)), 
 
 
 @pytest.mark.slow  # each example runs a job and its branch: 2 s
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_replay_of_unchanged_input_calls_nothing(data):
     draw = data.draw

@@ -21,7 +21,7 @@ NOW = 1_000
 
 def answer(ordinal, digest, value, expires_at=NOW + 1):
     return KeptAnswer(
-        key=f'"{digest}"',
+        key=f'"#{digest}"',
         digest=digest,
         position=f"{ordinal:016x}",
         ordinal=ordinal,

@@ -59,8 +59,6 @@ class AsyncWaitOperator:
         """After a run: accepted elements that were not emitted, in order."""
         self.settled: list[AsyncElement] = []
         """After a run: resumed elements whose rows are to be removed."""
-        self.answered: list[AsyncElement] = []
-        """After a run: elements that have their outcome since this run."""
         self.quarantined: list[AsyncElement] = []
         self._services = services
         self._limit = limit
@@ -68,6 +66,7 @@ class AsyncWaitOperator:
         self._stop = stop
         self._finishes = finishes
         self._answers = answers
+        self._arrived: Sequence[AsyncElement] = ()
         self._done_before: set[int | None] = set()
         self._breaker: Breaker | None = None
         self.attempts: Attempts | None = None
@@ -88,8 +87,10 @@ class AsyncWaitOperator:
         queue = queue_of(self.operator.mode)
         arrived = in_arrival_order(map(AsyncElement, elements), self.taken_up(resumed))
         self.look_up(arrived)
+        if self.has_answers:
+            for element in arrived:
+                self.take(element)
         for element in arrived:
-            self.take(element)
             queue.put(element)
             if element.is_done:
                 queue.done(element)
@@ -108,6 +109,11 @@ class AsyncWaitOperator:
             for one in resumed:
                 one.is_last = True
         return sorted((recovered(one, self.operator.recovery) for one in resumed), key=_order_of)
+
+    @property
+    def answered(self) -> list[AsyncElement]:
+        """Return, after a run, the elements that have their outcome since this run."""
+        return [one for one in self._arrived if one.is_done and one.sequence not in self._done_before]
 
     @property
     def has_answers(self) -> bool:
@@ -144,7 +150,7 @@ class AsyncWaitOperator:
         # A quarantined element has no results, so nothing waits for earlier elements.
         self.pending = [one for one in left if one.status is not Status.QUARANTINED]
         self.quarantined = [one for one in arrived if one.status is Status.QUARANTINED]
-        self.answered = [one for one in arrived if one.is_done and one.sequence not in self._done_before]
+        self._arrived = arrived
         finished = [*taken, *(one for one in left if one.status is Status.QUARANTINED)]
         self.settled = [one for one in finished if one.sequence is not None]
         if self._breaker is None and self.operator.breaker is not None and self._open_until is not None:

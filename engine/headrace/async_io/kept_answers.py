@@ -70,12 +70,12 @@ class KeptAnswers:
         for element in elements:
             if not element.is_done:
                 wanted[digest_of(self._wait, element)].append(ordinal_of(element.emitted))
-        found: dict[str, list[KeptAnswer]] = defaultdict(list)
+        by_digest: dict[str, list[KeptAnswer]] = defaultdict(list)
         for answer in self._read(wanted) if wanted else ():
             if answer.status != Status.QUARANTINED.value or self._wait.on_failure is OnFailure.QUARANTINE:
                 self._by_place[answer.digest, answer.position] = answer
-                found[answer.digest].append(answer)
-        for digest, answers in found.items():
+                by_digest[answer.digest].append(answer)
+        for digest, answers in by_digest.items():
             ordered = sorted(answers, key=lambda answer: (answer.ordinal, answer.position))
             self._by_digest[digest] = [answer.ordinal for answer in ordered], ordered
 

@@ -48,9 +48,9 @@ def read_answers(
     answers = state_view(job_folder, ANSWERS, version, storage).of(operator)
     windows = windows_around([ordinal for ordinals in wanted.values() for ordinal in ordinals], margin)
     near = [_rows(answers.where(Within("ordinal", *window)).live(), wanted) for window in windows]
-    found = [KeptAnswer(**row) for rows in near for row in rows]
-    far = {*wanted} - _settled(found, wanted, windows)
-    return [answer for answer in found if answer.digest not in far] + (_anywhere(answers, far) if far else [])
+    near_answers = [KeptAnswer(**row) for rows in near for row in rows]
+    far = {*wanted} - _settled(near_answers, wanted, windows)
+    return [answer for answer in near_answers if answer.digest not in far] + (_anywhere(answers, far) if far else [])
 
 
 def windows_around(ordinals: Sequence[int], margin: int) -> list[Window]:
@@ -65,10 +65,10 @@ def windows_around(ordinals: Sequence[int], margin: int) -> list[Window]:
     return windows if len(windows) <= _MOST_WINDOWS else []
 
 
-def _settled(found: Iterable[KeptAnswer], wanted: Wanted, windows: Sequence[Window]) -> set[str]:
+def _settled(near_answers: Iterable[KeptAnswer], wanted: Wanted, windows: Sequence[Window]) -> set[str]:
     """Return the requests for which no answer outside of the windows can be nearer."""
     places: dict[str, list[int]] = {}
-    for answer in found:
+    for answer in near_answers:
         places.setdefault(answer.digest, []).append(answer.ordinal)
     return {
         digest
@@ -87,12 +87,12 @@ def _is_nearest(near: Sequence[int], ordinal: int, windows: Sequence[Window]) ->
 def _anywhere(answers: TableView, digests: Iterable[str]) -> list[KeptAnswer]:
     """Return the answers to requests, wherever they arrived."""
     condition, schema, uri = OneOf("digest", tuple(sorted(digests))), answers.table.schema, answers.snapshot.uri
-    found = [schema.empty_table()]
+    matching = [schema.empty_table()]
     with storage_errors(f"to read {uri}"):
         for batch in pa.RecordBatchReader.from_stream(answers.stream()):
             rows = typed_rows(uri, pa.Table.from_batches([batch]), schema)
-            found.append(rows.filter(condition.mask(rows)))
-    return [KeptAnswer(**row) for row in _rows(last_rows(pa.concat_tables(found), answers.table), digests)]
+            matching.append(rows.filter(condition.mask(rows)))
+    return [KeptAnswer(**row) for row in _rows(last_rows(pa.concat_tables(matching), answers.table), digests)]
 
 
 def _rows(rows: pa.Table, digests: Iterable[str]) -> list[dict[str, Any]]:

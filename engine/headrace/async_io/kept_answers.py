@@ -90,10 +90,10 @@ class KeptAnswers:
             return False
         element.kept_at = answer.answered_at, answer.expires_at
         element.attempts, element.last_error = answer.attempts, answer.error
-        if answer.result is None:
+        if answer.status == Status.QUARANTINED.value:
             element.status = Status.QUARANTINED
         else:
-            element.complete(self._decoded(answer.result))
+            element.complete(self._decoded(answer.result or ""))
         return True
 
     def refuse_call(self, element: AsyncElement) -> None:

@@ -119,6 +119,7 @@ ordered: Final = asking(OutputMode.ORDERED)
 unordered: Final = asking(OutputMode.UNORDERED)
 processing_time: Final = asking(OutputMode.UNORDERED_PROCESSING_TIME)
 keyed: Final = asking(OutputMode.KEYED_ORDERED)
+kept: Final = asking(OutputMode.KEYED_ORDERED, service="oracle")
 careful: Final = asking(
     OutputMode.ORDERED,
     retry=FixedDelay(max_retries=1, delay=timedelta(0), exceptions=(Unavailable,)),

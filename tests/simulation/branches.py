@@ -138,7 +138,7 @@ class BranchSimulation(Simulation):
             self._carry_out(run_id, branch, fork_id, begun)
 
     def _carry_out(self, run_id: str, branch: str, fork_id: int, begun: Branch | None) -> None:
-        config, estimate = self.job.config, Estimate(0, 0, 0, {}, ())
+        config, estimate = self.job.config, Estimate(0, 0, 0, {}, {}, ())
         plan = BackfillPlan(branch, _DAY, fork_id, None, begun, (), None, (), estimate)
 
         def run_branch(of_branch: JobConfig, _options: RunOptions) -> RunReport:

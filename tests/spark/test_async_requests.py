@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.commit.fork import fork
 from headrace.commit.requeue import requeue
 from headrace.errors import ConfigError, StateSchemaError
+from headrace.readers.difference import differences
+from headrace.readers.job_at_checkpoint import JobAtCheckpoint
 from headrace.spark.batch_sequence import BatchSequence
+from headrace.spark.options import RunOptions
+from headrace.spark.runner import run_in
 from pipelines.flights.demo import outage as switch_outage
 from tests.jobs.asking import Service
 from tests.jobs.home import FLIGHTS, Home
@@ -168,6 +173,20 @@ def home_of(home):
         "pipeline": config.pipeline,
         "services": {"oracle": {"url": config.services["oracle"].url, "health": None}},
     }
+
+
+def test_branch_takes_kept_answers_of_dead_service(asking, service, run):
+    oracle = {"url": service.url, "health": None, "keep_answers": "90d"}
+    home = asking("kept", services={"oracle": oracle})
+    run(home)
+    fork(home.config(), "again", 0, "test")
+    asked = service.noted("asked")
+    service.goes_down(0)
+    branch = home.config().on_branch("again")
+    report = run_in(run.spark, branch, RunOptions(run_id="again"), run.events.append)
+    assert (report.answers_taken, report.waiting) == (asked.total(), 0)
+    assert service.noted("asked") == asked
+    assert not [*differences(JobAtCheckpoint(home.config()), JobAtCheckpoint(branch))]
 
 
 def test_given_up_element_is_quarantined_with_last_error(asking, service, run):

@@ -20,6 +20,7 @@ from headrace.async_io.circuit_breaker import Breaker, BreakerState
 from headrace.async_io.element import AsyncElement, Status
 from headrace.async_io.element_queue import ElementQueue, OrderedQueue, UnorderedQueue
 from headrace.async_io.invocation import Invocation
+from headrace.async_io.kept_answers import KeptAnswers
 from headrace.async_io.opening import Opening, RefusedError
 from headrace.async_io.recovery import recovered
 from headrace.async_io.service_limit import ServiceLimit
@@ -43,13 +44,14 @@ class AsyncWaitOperator:
         open_until: int | None = None,
         stop: Callable[[], bool] | None = None,
         finishes: bool = False,
+        answers: KeptAnswers | None = None,
     ) -> None:
         """Take `services`, the URLs for the function's `open`, and `limit`, the load limits of its service.
 
         `open_until` is when a breaker that an earlier micro-batch left open admits a probe (ms). `stop` is called four
         times a second and says whether to stop: calls in flight are then interrupted, and their elements stay pending.
         With `finishes`, elements that an earlier micro-batch left, due or not, are called at once and for the last time
-        (FLIP-232, `endInput`).
+        (FLIP-232, `endInput`). On a branch, elements take outcomes of the live line from `answers`, as far as they are kept.
         """
         self.operator = operator
         self.metrics = ServiceMetrics(latencies={})
@@ -63,6 +65,9 @@ class AsyncWaitOperator:
         self._open_until = open_until
         self._stop = stop
         self._finishes = finishes
+        self._answers = answers
+        self._arrived: Sequence[AsyncElement] = ()
+        self._done_before: set[int | None] = set()
         self._breaker: Breaker | None = None
         self.attempts: Attempts | None = None
         """The object that makes the calls, while the function is open."""
@@ -81,6 +86,10 @@ class AsyncWaitOperator:
         """
         queue = queue_of(self.operator.mode)
         arrived = in_arrival_order(map(AsyncElement, elements), self.taken_up(resumed))
+        self.look_up(arrived)
+        if self.has_answers:
+            for element in arrived:
+                self.take(element)
         for element in arrived:
             queue.put(element)
             if element.is_done:
@@ -95,10 +104,43 @@ class AsyncWaitOperator:
     def taken_up(self, resumed: Sequence[AsyncElement]) -> Iterable[AsyncElement]:
         """Return the elements that an earlier micro-batch left, with their remaining time, in arrival order."""
         self.metrics.resumed += len(resumed)
+        self._done_before = {one.sequence for one in resumed if one.is_done}
         if self._finishes:
             for one in resumed:
                 one.is_last = True
         return sorted((recovered(one, self.operator.recovery) for one in resumed), key=_order_of)
+
+    @property
+    def answered(self) -> list[AsyncElement]:
+        """Return, after a run, the elements that have their outcome since this run."""
+        return [one for one in self._arrived if one.is_done and one.sequence not in self._done_before]
+
+    @property
+    def has_answers(self) -> bool:
+        """Return whether elements may take outcomes of the live line."""
+        return self._answers is not None
+
+    def look_up(self, arrived: Sequence[AsyncElement]) -> bool:
+        """Read the kept answers to elements; return whether all of them are done, or have one.
+
+        Raises `ConfigError` for an element that is due and has none, if the service must not be called.
+        """
+        if self._answers is None:
+            return False
+        self._answers.look_up(arrived)
+        unanswered = [element for element in arrived if not element.is_done and not self._answers.has(element)]
+        for element in unanswered:
+            if is_due(element):
+                self._answers.refuse_call(element)
+        return not unanswered
+
+    def take(self, element: AsyncElement) -> bool:
+        """Give an element the outcome that the live line got; return False if none is kept."""
+        if self._answers is None or element.is_done or not self._answers.take(element):
+            return False
+        self.metrics.answers_taken += 1
+        self.metrics.quarantined += element.status is Status.QUARANTINED
+        return True
 
     def keep(
         self, taken: Sequence[AsyncElement], left: Sequence[AsyncElement], arrived: Sequence[AsyncElement]
@@ -108,6 +150,7 @@ class AsyncWaitOperator:
         # A quarantined element has no results, so nothing waits for earlier elements.
         self.pending = [one for one in left if one.status is not Status.QUARANTINED]
         self.quarantined = [one for one in arrived if one.status is Status.QUARANTINED]
+        self._arrived = arrived
         finished = [*taken, *(one for one in left if one.status is Status.QUARANTINED)]
         self.settled = [one for one in finished if one.sequence is not None]
         if self._breaker is None and self.operator.breaker is not None and self._open_until is not None:

@@ -44,6 +44,10 @@ class AsyncElement:
     results: Sequence[msgspec.Struct] | None = None
     key_json: bytes = b"null"
     """The record's key, in mode keyed-ordered."""
+    digest: str | None = None
+    """Digest of its request, once it is known."""
+    kept_at: tuple[int, int] | None = None
+    """When the live line got its outcome, and when that expires (ms); None unless a branch has taken it."""
     sequence: int | None = None
     """Number of its row in `async_requests`; None without a row."""
     is_changed = False

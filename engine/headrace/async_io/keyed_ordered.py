@@ -13,7 +13,7 @@ from datetime import timedelta
 from heapq import merge
 from typing import Any
 
-from headrace.async_io.async_wait import AsyncWaitOperator, is_due
+from headrace.async_io.async_wait import AsyncWaitOperator, in_arrival_order, is_due
 from headrace.async_io.asyncio_executor import AsyncioExecutor
 from headrace.async_io.attempts import Attempts
 from headrace.async_io.element import AsyncElement
@@ -42,6 +42,7 @@ class KeyedOrderedWait:
         """
         self._wait = wait
         self._blocked: set[bytes] = set()
+        self._has_answers = wait.has_answers
         executor = AsyncioExecutor(wait.operator.capacity, wait.opened, _settle, loop)
         options = AsyncStateOptions(
             buffer_size=_HANDED_OVER_AT_ONCE,
@@ -52,9 +53,13 @@ class KeyedOrderedWait:
 
     def run(self, elements: Iterable[KeyedElement], resumed: Sequence[AsyncElement] = ()) -> list[Emitted]:
         """Process new elements, and those of `resumed` that are due; as `AsyncWaitOperator.run_async`."""
+        return self.run_arrived(merge(self._wait.taken_up(resumed), map(_element, elements), key=_order_of))
+
+    def run_arrived(self, arriving: Iterable[AsyncElement]) -> list[Emitted]:
+        """Process new and resumed elements, in arrival order."""
         arrived: list[AsyncElement] = []
         try:
-            for element in merge(self._wait.taken_up(resumed), map(_element, elements), key=_order_of):
+            for element in arriving:
                 arrived.append(element)
                 if not element.is_done:
                     self.controller.process(RecordContext(element.key_json, element))
@@ -72,6 +77,8 @@ class KeyedOrderedWait:
         """Start the user code of a record: return its coroutine, or None if it has run to its end."""
         element: AsyncElement = context.record
         # Most elements are new, and so are due.
+        if self._has_answers and element.key_json not in self._blocked and self._wait.take(element):
+            return
         if element.key_json in self._blocked or (element.next_attempt_at is not None and not is_due(element)):
             self._blocked.add(element.key_json)
         else:
@@ -92,6 +99,24 @@ class KeyedOrderedWait:
     def failed(self, _: Any, error: Exception) -> Exception:
         """Return the error that the task fails with when the user code of a record raised `error`."""
         return error
+
+
+def run_keyed_ordered(
+    wait: AsyncWaitOperator, elements: Iterable[KeyedElement], resumed: Sequence[AsyncElement] = ()
+) -> list[Emitted]:
+    """Process new elements, and those of `resumed` that are due; as `AsyncWaitOperator.run_async`.
+
+    If all elements have kept answers, does not open the function: its service may be down.
+    """
+    if not wait.has_answers:
+        return KeyedOrderedWait(wait).run(elements, resumed)
+    arrived = in_arrival_order(map(_element, elements), wait.taken_up(resumed))
+    if not wait.look_up(arrived):
+        return KeyedOrderedWait(wait).run_arrived(arrived)
+    for element in arrived:
+        wait.take(element)
+    wait.keep(arrived, [], arrived)
+    return wait.emitted
 
 
 def _settle(attempts: Attempts) -> Any:

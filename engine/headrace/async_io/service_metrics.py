@@ -35,6 +35,10 @@ class ServiceMetrics(msgspec.Struct, kw_only=True):
     """Elements that an earlier micro-batch left."""
     quarantined: int = 0
     defaulted: int = 0
+    answers_kept: int = 0
+    """Outcomes of elements that were stored for replays."""
+    answers_taken: int = 0
+    """Elements that got the outcome of the live line, without a call."""
     cache_hits: int = 0
     """Attempts that the cache answered, without a call."""
     coalesced: int = 0

@@ -76,7 +76,8 @@ def backfill(
     command shows how state and sinks differ (-n rows of each table), and the next step: by 'replay.promote' in the job's file, the
     result becomes live at once, by 'headrace branch promote', or not at all.
 
-    You may kill it at any point: the same command continues. Services are called again; --dry-run shows the number of calls.
+    You may kill it at any point: the same command continues. Services whose answers are kept are not called again, others are;
+    --dry-run shows both numbers.
 
     Schedulers name the branch, and join requests. --renew replaces an open branch that begins too late, or whose input has changed
     since, by one for both intervals. --only-open never begins a branch, for requests whose branch may be promoted or dropped by then.
@@ -164,6 +165,10 @@ def _show_plan(config: JobConfig, plan: BackfillPlan, *, as_json: bool) -> None:
         ("rows", f"{estimate.rows:,} at the first time"),
         ("minutes", f"{estimate.seconds / 60:.1f} at the first time"),
         *(("calls", f"{count:,} by '{name}' at the first time: made again") for name, count in estimate.calls.items()),
+        *(
+            ("answers", f"{count:,} of '{name}' are kept: taken, with calls for changed requests only")
+            for name, count in estimate.answers.items()
+        ),
         ("sinks", ", ".join(estimate.sinks) or "none"),
         ("then", _policy(config)),
     ]
@@ -219,6 +224,7 @@ def _plain_plan(config: JobConfig, plan: BackfillPlan) -> dict[str, Any]:
         "rows": estimate.rows,
         "seconds": estimate.seconds,
         "calls": dict(estimate.calls),
+        "answers": dict(estimate.answers),
         "sinks": list(estimate.sinks),
         "promote": config.replay.promote.value,
     }
@@ -243,6 +249,7 @@ def _plain_result(config: JobConfig, plan: BackfillPlan, result: BackfillResult)
         "checkpoint": report.checkpoint,
         "checkpoints": report.checkpoints,
         "rows_in": report.rows_in,
+        "answers_taken": report.answers_taken,
         "waiting": report.waiting,
         "stopped_because": report.stopped_because,
         "promotion": result.promotion,

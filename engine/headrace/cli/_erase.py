@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 First = Annotated[str, typer.Argument(metavar="JOB", help="Leave it out if there is only one.", show_default=False)]
 Second = Annotated[Optional[str], typer.Argument(metavar="KEY", help="Plain text, or JSON.", show_default=False)]  # noqa: UP045
 Mentions = Annotated[
-    bool, typer.Option("--mentions", help="Also waiting records and quarantined input with the key in their text.")
+    bool,
+    typer.Option(
+        "--mentions", help="Also waiting records, quarantined input and kept answers with the key in their text."
+    ),
 ]
 
 
@@ -49,7 +52,7 @@ def erase(
     run_id: RunId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Erase one key from the job: state, timers, histories, records that wait, quarantine.
+    """Erase one key from the job: state, timers, histories, records that wait, quarantine, answers.
 
     Shows the rows, and changes nothing unless --apply is given. Old versions keep the rows until the retention
     ends; --purge deletes their files at once, and checkpoints that had the key can then be neither read nor restored.
@@ -103,10 +106,10 @@ def _reason(why: str | None, *, apply: bool, purge: bool) -> str:
 def _check_operator(config: JobConfig, operator: str | None) -> None:
     from headrace.readers.job_at_checkpoint import JobAtCheckpoint
     from headrace.readers.known_operators import check_operator
-    from headrace.tables.schemas import STATE_TABLES
+    from headrace.tables.schemas import ALL_TABLES
 
     if operator is not None:
-        check_operator(JobAtCheckpoint(config), operator, tuple(STATE_TABLES))
+        check_operator(JobAtCheckpoint(config), operator, tuple(ALL_TABLES))
 
 
 def _show(key: ErasedKey, done: Erasure, left: ErasureSurvey, sinks: Sequence[SinkRows], *, apply: bool) -> None:
@@ -128,7 +131,7 @@ def _show(key: ErasedKey, done: Erasure, left: ErasureSurvey, sinks: Sequence[Si
         show("\nThese rows of other keys have it in their text, and stay:", _table(before.mentions))
         show("Erase such a key by a call of its own.")
         if not key.with_mentions:
-            show("With --mentions, rows that wait or are in quarantine go with this one.")
+            show("With --mentions, rows that wait, are in quarantine or are kept answers go with this one.")
     show(*_elsewhere(config, sinks))
     if not apply and not before.is_empty:
         show(f"\nNothing was changed. To erase it:\n  {_call(config.job, key)} --apply --why ...")

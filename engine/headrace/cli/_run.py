@@ -177,6 +177,7 @@ def _show(report: RunReport, options: RunOptions, *, as_json: bool) -> None:
         ("rows in", shown(report.rows_in)),
         ("rows out", shown(report.rows_out)),
         ("quarantined", shown(report.quarantined)),
+        *([("answers taken", shown(report.answers_taken))] if report.answers_taken else []),
         ("waiting for services", shown(report.waiting)),
         ("seconds", f"{report.seconds:.1f}"),
         ("ended because", report.stopped_because),

@@ -30,11 +30,15 @@ def refuse_with_branches(config: JobConfig, what: str) -> None:
 
 
 def refuse_effects(config: JobConfig, plan: Plan) -> None:
-    """Raise `ConfigError` if `config` is that of a branch, and an operator calls a service with effects outside."""
+    """Raise `ConfigError` if `config` is that of a branch, and an operator calls a service with effects outside.
+
+    A service whose answers are kept is not called on the branch: see `headrace.commit.live_answers`.
+    """
     if config.branch is None:
         return
     for wait in waits_of(plan):
-        if wait.service is not None and config.services[wait.service].effects:
+        service = None if wait.service is None else config.services[wait.service]
+        if service is not None and service.effects and not service.takes_answers:
             msg = (
                 f"operator '{wait.name}' calls service '{wait.service}', which has effects outside (services.{wait.service}.effects), "
                 f"and branch '{config.branch}' would repeat them. Nothing was run. If they do no harm, run it with --allow-effects."

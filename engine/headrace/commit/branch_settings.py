@@ -21,7 +21,7 @@ from headrace.errors import ConfigError
 
 _RESULTS_DEPEND_ON: Final = ("pipeline", "mode", "max_parallelism", "watermark", "sources", "services", "async_io")
 _NO_RESULT_DEPENDS_ON: Final = frozenset(
-    {"max_files_per_batch", "max_rows_per_batch", "health", "rate", "concurrency", "capacity"}
+    {"max_files_per_batch", "max_rows_per_batch", "health", "rate", "concurrency", "capacity", "keep_answers", "replay"}
 )
 _HIDDEN: Final = frozenset({"options", "url"})
 """Keys whose values may hold secrets: they are compared as `shown` prints them, without secrets."""

@@ -14,10 +14,11 @@ from headrace.commit.ttl_history import certain_expiries, declared_ttls
 from headrace.config import JobConfig
 from headrace.plan.pipelines import plan_of
 from headrace.sinks.small_files import find_small_files, rewrite_small_files
+from headrace.tables.answers import unexpired_answers
 from headrace.tables.files import StagedFile
 from headrace.tables.last_rows import last_rows
 from headrace.tables.row_expiry import RowExpiry, unexpired
-from headrace.tables.schemas import KEYED_STATE, QUARANTINE, STATE_TABLES
+from headrace.tables.schemas import ALL_TABLES, ANSWERS, KEYED_STATE, QUARANTINE, tables_in
 from headrace.tables.state_files import parts
 
 
@@ -34,7 +35,7 @@ def compact(config: JobConfig, run_id: str, every: int | None = None) -> Checkpo
             return None
         versions = dict(job.versions)
         before = after = expired = 0
-        for name in STATE_TABLES:
+        for name in tables_in(job.versions):
             if name == QUARANTINE:
                 continue
             staged, rows, dead = _rewrite(job, name)
@@ -88,8 +89,10 @@ def _rewrite(job: OpenJob, name: str) -> tuple[list[StagedFile], int, int]:
     is_on_branch = job.view(name).has_base
     for number, changes in enumerate(_chunks(job, name)):
         rows += changes.num_rows
-        live = last_rows(changes, STATE_TABLES[name], keeps_deleted=is_on_branch)
+        live = last_rows(changes, ALL_TABLES[name], keeps_deleted=is_on_branch)
         kept = live if is_on_branch else unexpired(live, expiries)
+        if name == ANSWERS and not is_on_branch:
+            kept = unexpired_answers(kept, clock.now())
         expired += live.num_rows - kept.num_rows
         staged += [job.stage(name, f"compaction-{number}", part) for part in parts(name, kept)]
     return staged, rows, expired

@@ -17,15 +17,15 @@ import pyarrow.compute as pc
 from headrace.errors import ConfigError
 from headrace.tables.key_texts import key_texts
 from headrace.tables.predicate import OneOf
-from headrace.tables.schemas import ASYNC_REQUESTS, BUFFERED_REQUESTS, QUARANTINE, STATE_TABLES
+from headrace.tables.schemas import ALL_TABLES, ANSWERS, ASYNC_REQUESTS, BUFFERED_REQUESTS, QUARANTINE
 
-WAITING_TABLES = (ASYNC_REQUESTS, BUFFERED_REQUESTS, QUARANTINE)
+WAITING_TABLES = (ASYNC_REQUESTS, BUFFERED_REQUESTS, QUARANTINE, ANSWERS)
 """Tables that store whole records. An erasure may remove their rows for a mention of the key."""
 
 _NO_KEY = "null"
 """Key of broadcast state, and of rows in quarantine whose record has no key. It belongs to nobody."""
 
-_OUR_WORDS = frozenset({"operator", "state", "domain", "row_kind", "status", "block_id", "source"})
+_OUR_WORDS = frozenset({"operator", "state", "domain", "row_kind", "status", "block_id", "source", "service", "digest"})
 """Text columns that hold names only, nothing of a record."""
 
 _NUMBER = r"(^|[^0-9A-Za-z_.+-]){}($|[^0-9A-Za-z_.])"
@@ -84,7 +84,7 @@ class ErasedKey:
         """
         if not self.looks_into(table):
             return self.own(rows)
-        entry = list(STATE_TABLES[table].entry)
+        entry = list(ALL_TABLES[table].entry)
         names = rows.select(entry).to_pylist()
         traces = self.traces(table, rows).to_pylist()
         erased = {tuple(name.values()) for name, is_erased in zip(names, traces, strict=True) if is_erased}
@@ -97,7 +97,7 @@ class ErasedKey:
     def columns(self, table: str) -> list[str]:
         """Return the columns that `traces` needs."""
         needed = ["operator", "key"]
-        return [*needed, *text_columns(STATE_TABLES[table].schema)] if self.looks_into(table) else needed
+        return [*needed, *text_columns(ALL_TABLES[table].schema)] if self.looks_into(table) else needed
 
     def _named_in(self, texts: pa.ChunkedArray) -> pa.ChunkedArray:
         """Return a mask of the texts that have the key as a whole word."""

@@ -23,7 +23,7 @@ from headrace.config import JobConfig
 from headrace.state.key_groups import KeyGroupRange
 from headrace.tables.files import file_system, list_files
 from headrace.tables.last_rows import last_rows
-from headrace.tables.schemas import STATE_TABLES
+from headrace.tables.schemas import ALL_TABLES, tables_in
 from headrace.tables.store import LOG, FileTrace, storage_errors
 from headrace.tables.stores import state_view, table_store
 from headrace.tables.view import TableView
@@ -113,7 +113,7 @@ def survey(config: JobConfig, checkpoints: Sequence[Checkpoint], versions: Versi
 
     Raises `StorageError` when a file that these versions name cannot be read.
     """
-    tables = [_Found(config, table, versions[table], key) for table in STATE_TABLES]
+    tables = [_Found(config, table, versions[table], key) for table in tables_in(versions)]
     groups = checkpoints[-1].max_parallelism
     rows, mentions = [], []
     for table in tables:
@@ -162,11 +162,11 @@ class _Found:
             erased = self._key.erased(self.table, changes)
             rest = changes.filter(pc.invert(erased))
             _count(own, changes.filter(erased), is_live=False)
-            _count(own, last_rows(changes.filter(erased), STATE_TABLES[self.table]), is_live=True)
+            _count(own, last_rows(changes.filter(erased), ALL_TABLES[self.table]), is_live=True)
             named = rest.filter(self._key.mentions(rest))
             if named.num_rows:
                 _count(others, named, is_live=False)
-                live = last_rows(rest, STATE_TABLES[self.table])
+                live = last_rows(rest, ALL_TABLES[self.table])
                 _count(others, live.filter(self._key.mentions(live)), is_live=True)
         return [*self._as_found(own)], [*self._as_found(others)]
 

@@ -33,7 +33,7 @@ from headrace.commit.sink_tables import SinkTables
 from headrace.config import JobConfig, checked_name, with_settings
 from headrace.errors import ConfigError, StorageError
 from headrace.tables.overlay import DELETED, Base
-from headrace.tables.schemas import FORMAT_VERSION, STATE_TABLES
+from headrace.tables.schemas import ALL_TABLES, FORMAT_VERSION, tables_in
 from headrace.tables.store import storage_errors
 from headrace.tables.stores import table_store
 
@@ -184,10 +184,12 @@ def _broken_off(branches: Branches, on_branch: JobConfig) -> Branch | None:
 def _make_tables(config: JobConfig, on_branch: JobConfig, branch: Branch, sinks: SinkTables) -> None:
     """Create the empty tables of a branch, each on the job's table at the version of the fork."""
     storage = config.storage_options
-    for name, table in STATE_TABLES.items():
+    for name in tables_in(branch.versions):
         store = table_store(f"{on_branch.job_folder}/{name}", storage)
         with storage_errors(f"to create {store.uri}"):
-            store.create(table.schema, description=Base(f"../../../{name}", branch.versions[name]).described())
+            store.create(
+                ALL_TABLES[name].schema, description=Base(f"../../../{name}", branch.versions[name]).described()
+            )
     for name, version in branch.sinks.items():
         uri = config.sinks[name].table_path
         store = table_store(on_branch.sinks[name].table_path, storage)
@@ -217,7 +219,7 @@ def _fork(log: CheckpointLog, origin: Checkpoint, branch: Branch) -> Checkpoint:
         run_id=branch.run_id or "",
         attempt_id=clock.unique_id(),
         committed_at=clock.now(),
-        versions=dict.fromkeys(STATE_TABLES, 0),
+        versions=dict.fromkeys(tables_in(branch.versions), 0),
         outputs={},
         local_copies={},
         state_schemas=log.state_schemas(origin),

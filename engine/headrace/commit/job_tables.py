@@ -9,7 +9,7 @@ import pyarrow as pa
 from headrace import faults, threads
 from headrace.errors import FencedError, StorageError
 from headrace.tables.files import StagedFile, Storage
-from headrace.tables.schemas import STATE_TABLES
+from headrace.tables.schemas import ALL_TABLES, STATE_TABLES
 from headrace.tables.store import CommitInfo, TableMissingError, TableStore, VersionTakenError, storage_errors
 from headrace.tables.stores import table_store
 
@@ -27,7 +27,7 @@ class JobTables:
 
     def __init__(self, job_folder: str, run_id: str, attempt_id: str, *, storage: Storage = None) -> None:
         """Store `run_id` and `attempt_id`. Each commit records them: a writer that loses a race can name the winner."""
-        self._stores = {name: table_store(f"{job_folder}/{name}", storage) for name in STATE_TABLES}
+        self._stores = {name: table_store(f"{job_folder}/{name}", storage) for name in ALL_TABLES}
         self._info = CommitInfo(run_id=run_id, attempt_id=attempt_id)
         self._who = f"run {run_id}, attempt {attempt_id}"
 
@@ -51,6 +51,21 @@ class JobTables:
                 raise StorageError(msg)
         return dict.fromkeys(STATE_TABLES, 0)
 
+    def add(self, name: str) -> int:
+        """Create a table that no checkpoint names yet, without rows; return its version.
+
+        An attempt that died before its first commit may have left the table, with rows that no checkpoint names.
+        """
+        store, schema = self._stores[name], ALL_TABLES[name].schema
+        with storage_errors(f"to create {store.uri}"):
+            store.create(schema)
+            version = store.latest().version
+        return (
+            version
+            if version == 0
+            else self._commit(store, version, lambda: store.replace(version, schema, [], self._info))
+        )
+
     def fence(self, committed: Mapping[str, int]) -> Versions:
         """Undo commits that no checkpoint names, and return the versions to build on.
 
@@ -66,7 +81,7 @@ class JobTables:
         """
 
         def add(name: str) -> int:
-            store, schema, parent = self._stores[name], STATE_TABLES[name].schema, parents[name]
+            store, schema, parent = self._stores[name], ALL_TABLES[name].schema, parents[name]
             return self._commit(store, parent, lambda: store.append(parent, schema, changed[name], self._info))
 
         faults.reached("prepare.before")
@@ -82,7 +97,7 @@ class JobTables:
 
     def replace(self, name: str, staged: Sequence[StagedFile], parent: int) -> int:
         """Make `staged` the whole content of a table, as version `parent + 1`."""
-        store, schema = self._stores[name], STATE_TABLES[name].schema
+        store, schema = self._stores[name], ALL_TABLES[name].schema
         return self._commit(store, parent, lambda: store.replace(parent, schema, staged, self._info))
 
     def add_columns(self, name: str, columns: Sequence[pa.Field], parent: int) -> int:

@@ -21,7 +21,7 @@ from headrace.commit.checkpoint import Checkpoint
 from headrace.commit.erased_checkpoints import purged_ids
 from headrace.commit.savepoints import live_savepoints
 from headrace.config import JobConfig
-from headrace.tables.schemas import CHECKPOINTS, STATE_TABLES
+from headrace.tables.schemas import CHECKPOINTS, tables_in
 from headrace.tables.store import TableStore, storage_errors
 from headrace.tables.stores import table_store
 
@@ -57,7 +57,16 @@ class KeptCheckpoints:
 
     def versions(self, table: str) -> set[int]:
         """Return the kept versions of a state table."""
-        return {checkpoint.versions[table] for checkpoint in (*self.recent, *self.savepoints)}
+        return {checkpoint.versions[table] for checkpoint in self._all if table in checkpoint.versions}
+
+    @property
+    def tables(self) -> set[str]:
+        """Return the names of the state tables that a kept checkpoint has."""
+        return {table for checkpoint in self._all for table in checkpoint.versions}
+
+    @property
+    def _all(self) -> Sequence[Checkpoint]:
+        return (*self.recent, *self.savepoints)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +90,7 @@ class LogCleanup:
     def cuts(self) -> Iterator[LogCut]:
         """Yield the cuts of all tables. Writes nothing."""
         yield self._cut(CHECKPOINTS, lambda at_oldest: (at_oldest, frozenset()))
-        for name in STATE_TABLES:
+        for name in tables_in(self._kept.tables):
             yield self._cut(name, lambda _, name=name: self._versions(name))  # type: ignore[misc]
 
     def checkpoint_files(self) -> set[str]:
@@ -100,8 +109,12 @@ class LogCleanup:
 
     def _versions(self, table: str) -> tuple[int, frozenset[int]]:
         """Return the first version of a state table from which on all are needed, and the needed ones before it."""
-        first = min(checkpoint.versions[table] for checkpoint in self._kept.recent)
-        spared = {checkpoint.versions[table] for checkpoint in self._kept.savepoints}
+        recent, pinned = (
+            {checkpoint.versions[table] for checkpoint in kept if table in checkpoint.versions}
+            for kept in (self._kept.recent, self._kept.savepoints)
+        )
+        first = min(recent or pinned)
+        spared = pinned
         return first, frozenset(version for version in spared if version < first)
 
     def _cut(self, table: str, needed: Callable[[int], tuple[int, frozenset[int]]]) -> LogCut:

@@ -15,7 +15,6 @@ import pyarrow as pa
 from headrace import faults
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.log import CheckpointLog
-from headrace.commit.operator_rows import STATE_OF_OPERATORS
 from headrace.commit.protocol import OpenJob, open_job
 from headrace.commit.rewritten_rows import removed
 from headrace.commit.stored_operator import (
@@ -32,7 +31,7 @@ from headrace.plan.stages import Plan
 from headrace.sources.offset import SourceOffset
 from headrace.state.ttl_history import TtlHistory
 from headrace.tables.files import StagedFile
-from headrace.tables.schemas import ASYNC_REQUESTS, BUFFERED_REQUESTS
+from headrace.tables.schemas import ASYNC_REQUESTS, BUFFERED_REQUESTS, QUARANTINE, tables_in
 from headrace.tables.stores import state_views
 
 T = TypeVar("T")
@@ -60,7 +59,7 @@ def drop_operator(config: JobConfig, operator: str, why: str, run_id: str) -> Ch
     _check_not_declared(plan_of(config.code), operator)
     with open_job(config, run_id) as job:
         stored = stored_operator(config, job.last, job.view, job.state_schemas, operator)
-        files = {table: [*_removals(job, table, operator)] for table in STATE_OF_OPERATORS}
+        files = {table: [*_removals(job, table, operator)] for table in tables_in(job.versions) if table != QUARANTINE}
         faults.reached("operator_state.staged")
         return job.commit(
             Kind.MIGRATION,

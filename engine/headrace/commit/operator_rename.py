@@ -33,7 +33,7 @@ from headrace.plan.stages import Plan
 from headrace.state.ttl import Gap
 from headrace.state.ttl_history import TtlHistory
 from headrace.tables.files import StagedFile
-from headrace.tables.schemas import STATE_TABLES
+from headrace.tables.schemas import tables_in
 from headrace.tables.stores import ViewOf, state_views
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ def rename_operator(config: JobConfig, old: str, new: str, run_id: str, *, why: 
     rename = _Rename.by_code(config, old, new)
     with open_job(config, run_id) as job:
         stored = rename.checked(job.log, job.view)
-        files = {table: [*_moved(job, table, old, new)] for table in STATE_TABLES}
+        files = {table: [*_moved(job, table, old, new)] for table in tables_in(job.versions)}
         faults.reached("operator_state.staged")
         return job.commit(
             Kind.MIGRATION,

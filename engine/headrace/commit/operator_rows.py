@@ -35,9 +35,7 @@ def live_chunks(
         yield from (view.of(key_groups=groups).live(columns) for groups in key_group_chunks(max_parallelism))
 
 
-def count_rows(
-    view_of: ViewOf, operator: str, max_parallelism: int, tables: Iterable[str] = tuple(STATE_TABLES)
-) -> dict[str, int]:
+def count_rows(view_of: ViewOf, operator: str, max_parallelism: int, tables: Iterable[str]) -> dict[str, int]:
     """Return the number of live rows of an operator by table, without zeros."""
     counts = {
         table: sum(rows.num_rows for rows in live_chunks(view_of, table, operator, max_parallelism, ["key"]))

@@ -50,7 +50,7 @@ from headrace.errors import ConfigError, FencedError, SinkMismatchError
 from headrace.sinks.sink import NO_WRITERS, OutputFile, SparkWriters
 from headrace.sources.offset import SourceOffset
 from headrace.tables.files import StagedFile
-from headrace.tables.schemas import QUARANTINE, STATE_TABLES
+from headrace.tables.schemas import QUARANTINE, tables_in
 from headrace.tables.state_files import parts
 
 _LEAVES_ROWS: Final = frozenset(
@@ -294,7 +294,7 @@ def _place(offset: SourceOffset) -> tuple[int, str, int, int]:
 def _stage_rows(job: OpenJob, own: OpenJob, shift: int) -> Mapping[str, Sequence[StagedFile]]:
     """Stage the rows that a branch has written to the state tables, with the ids of its checkpoints in the job's log."""
     staged: dict[str, list[StagedFile]] = {}
-    for name in STATE_TABLES:
+    for name in tables_in(job.versions.keys() & own.versions):
         view = own.view(name).own
         chunks = (
             [view]

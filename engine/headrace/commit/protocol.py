@@ -43,7 +43,7 @@ from headrace.plan.pipelines import plan_of, sink_schemas
 from headrace.plan.stages import Plan
 from headrace.sinks.sink import NO_WRITERS, Publication, SparkWriters
 from headrace.tables.files import StagedFile
-from headrace.tables.schemas import FORMAT_VERSION
+from headrace.tables.schemas import ANSWERS, FORMAT_VERSION
 from headrace.tables.state_files import stage_state
 from headrace.tables.store import TableMissingError
 from headrace.tables.stores import state_view
@@ -125,6 +125,7 @@ def open_job(
         job = OpenJob(config, log, lease, tables, publisher=publisher, sink_tables=sinks, notify=notify)
         check_key_groups(config, job.last)
         job.fence(publishes=publishes)
+        job.add_tables()
         if publishes:  # before a restore, migrations could take ids of checkpoints that a sink has and the log has lost
             job.migrate_format()
         yield job
@@ -267,6 +268,11 @@ class OpenJob:
         finish_promotion(self.config, self.last)
         if published:
             self.notify("published", f"published checkpoint {self.last.checkpoint_id} to {published} sink(s)")
+
+    def add_tables(self) -> None:
+        """Create the table of answers if a service keeps them, and the job has no such table yet. The next checkpoint names it."""
+        if self.config.keeps_answers and ANSWERS not in self.versions:
+            self.versions = {**self.versions, ANSWERS: self._tables.add(ANSWERS)}
 
     def commit(
         self,

@@ -23,7 +23,7 @@ from headrace.commit.rewritten_rows import in_key_groups
 from headrace.config import JobConfig
 from headrace.errors import ConfigError
 from headrace.tables.files import StagedFile
-from headrace.tables.schemas import STATE_TABLES
+from headrace.tables.schemas import tables_in
 from headrace.tables.state_files import parts
 from headrace.tables.stores import state_view
 
@@ -46,7 +46,7 @@ def plan_rescaling(config: JobConfig, max_parallelism: int) -> Rescaling:
     last = CheckpointLog(config.job_folder, config.storage_options).resolve(config)
     _check_number(config, last, max_parallelism)
     rows = {}
-    for table in STATE_TABLES:
+    for table in tables_in(last.versions):
         view = state_view(config.job_folder, table, last.versions[table], config.storage_options)
         chunks = [*key_group_chunks(last.max_parallelism)] if view.files() else []
         rows[table] = sum(view.of(key_groups=groups).live(["key"]).num_rows for groups in chunks)
@@ -70,7 +70,7 @@ def rescale_in(job: OpenJob, max_parallelism: int, why: str | None = None) -> Ch
     """Rescale a job that is open already."""
     before = job.last.max_parallelism
     versions, rows = dict(job.versions), 0
-    for table in STATE_TABLES:
+    for table in tables_in(job.versions):
         if job.view(table).files():
             staged = _rewritten(job, table, max_parallelism)
             versions[table] = job.replace_table(table, staged)

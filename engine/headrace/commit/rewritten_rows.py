@@ -7,12 +7,12 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.state.key_groups import key_group
-from headrace.tables.schemas import STATE_TABLES
+from headrace.tables.schemas import ALL_TABLES
 
 
 def removed(table: str, rows: pa.Table, checkpoint_id: int) -> pa.Table:
     """Return rows that remove the entries of live `rows`. They keep only the columns that name the entry."""
-    entry = STATE_TABLES[table].entry
+    entry = ALL_TABLES[table].entry
     for column in rows.schema:
         if column.name not in entry and column.nullable:
             rows = _with(rows, column.name, pa.nulls(rows.num_rows, column.type))

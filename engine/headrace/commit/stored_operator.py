@@ -16,7 +16,7 @@ from headrace.config import JobConfig
 from headrace.errors import ConfigError
 from headrace.plan.stages import Plan, waits_of
 from headrace.tables.files import StagedFile
-from headrace.tables.schemas import QUARANTINE
+from headrace.tables.schemas import QUARANTINE, tables_in
 from headrace.tables.state_files import parts
 from headrace.tables.stores import ViewOf
 
@@ -47,7 +47,9 @@ def stored_operator(
     if operator in last.offsets:
         raise ConfigError(f"'{operator}' is a source of job '{config.job}', which has no state: name a keyed operator")
     states = tuple(sorted((schemas or {}).get(operator, {})))
-    stored = StoredOperator(operator, count_rows(view_of, operator, last.max_parallelism), states)
+    stored = StoredOperator(
+        operator, count_rows(view_of, operator, last.max_parallelism, tables_in(last.versions)), states
+    )
     if not stored.state_rows and not states:
         aside = " but what it set aside (headrace quarantine)" if stored.set_aside else ""
         msg = (

@@ -16,7 +16,7 @@ from headrace.commit.vacuum_intents import INTENTS, VacuumIntent
 from headrace.config import JobConfig
 from headrace.sources.landed import LANDED
 from headrace.tables.files import file_system, path_of
-from headrace.tables.schemas import CHECKPOINTS, STATE_TABLES
+from headrace.tables.schemas import ALL_TABLES, CHECKPOINTS, tables_in
 from headrace.tables.store import storage_errors
 from headrace.tables.stores import state_view
 
@@ -47,7 +47,7 @@ class UnneededFiles:
         cuts = [*logs.cuts()]
         unneeded = {file for cut in cuts for file in cut.files}
         unneeded |= self._old_files(CHECKPOINTS) - logs.checkpoint_files()
-        for name in STATE_TABLES:
+        for name in tables_in(kept.tables):
             unneeded |= self._old_files(name) - self._needed_files(name, kept)
         # Left over: files between stages of dead attempts, published outputs, intents whose commit failed.
         for folder in ("transit", "outputs", INTENTS):
@@ -66,7 +66,7 @@ class UnneededFiles:
 
     def _listed(self, name: str) -> set[str]:
         """Return the Parquet files in a folder of the job that are older than the retention; for a table, not those in its subfolders."""
-        recursive = name not in {CHECKPOINTS, *STATE_TABLES}
+        recursive = name not in {CHECKPOINTS, *ALL_TABLES}
         store, root = file_system(self._config.job_folder, self._config.storage_options)
         selector = fs.FileSelector(f"{root}/{name}", allow_not_found=True, recursive=recursive)
         with storage_errors(f"to list the files in {self._config.job_folder}/{name}"):

@@ -21,7 +21,7 @@ from headrace.sinks.parquet_folder import ParquetFolderSink
 from headrace.sinks.sink import NEVER
 from headrace.tables.files import list_files
 from headrace.tables.overlay import is_elsewhere
-from headrace.tables.schemas import STATE_TABLES
+from headrace.tables.schemas import tables_in
 from headrace.tables.store import TableMissingError, storage_errors
 from headrace.tables.stores import table_store
 
@@ -71,14 +71,14 @@ def _versions_follow(checkpoints: list[Checkpoint]) -> CheckResult:
     wrong = [
         f"{name} at checkpoint {second.checkpoint_id}"
         for first, second in pairwise(checkpoint for checkpoint in checkpoints if checkpoint.has_state)
-        for name in STATE_TABLES
-        if second.versions[name] < first.versions[name]
+        for name in tables_in(first.versions)
+        if second.versions.get(name, -1) < first.versions[name]
     ]
     return CheckResult("table versions never go back", not wrong, ", ".join(wrong) or "all tables")
 
 
 def _tables(config: JobConfig, last: Checkpoint) -> Iterator[CheckResult]:
-    for name in STATE_TABLES:
+    for name in tables_in(last.versions):
         uri = f"{config.job_folder}/{name}"
         committed = last.versions[name]
         store = table_store(uri, config.storage_options)

@@ -275,6 +275,18 @@ def _services(config: JobConfig) -> Iterator[Problem]:
             yield key, "a URL must not hold a user or a password; give them in the environment"
 
 
+def _kept_answers(config: JobConfig) -> Iterator[Problem]:
+    for name, service in config.services.items():
+        if service.keep_answers is None:
+            if service.replay == "answers":
+                yield (
+                    f"services.{name}.replay",
+                    f"there are no answers to take: give services.{name}.keep_answers, or write replay: call",
+                )
+        elif service.keep_answers <= timedelta(0):
+            yield f"services.{name}.keep_answers", "answers are kept for a time such as 90d; to keep none, remove this"
+
+
 def _deadline(config: JobConfig) -> Iterator[Problem]:
     if config.airflow.on_deadline is not None and config.airflow.deadline is None:
         yield "airflow.on_deadline", "it is never called without `airflow.deadline`: give one, or remove this"
@@ -292,5 +304,6 @@ _CHECKS: tuple[Callable[[JobConfig], Iterator[Problem]], ...] = (
     _csv,
     _limits,
     _services,
+    _kept_answers,
     _deadline,
 )

@@ -261,6 +261,17 @@ class ServiceConfig(Section, frozen=True, kw_only=True):
     effects: bool = False
     """Whether a call changes something outside: sends, orders, pays. Branches and backfills then refuse to call it, unless asked to."""
 
+    keep_answers: Span | None = None
+    """How long the answers to each request are kept in the table `answers`, for replays; null: they are not kept."""
+
+    replay: Literal["answers", "call"] | None = None
+    """What branches and backfills do. answers: they take the answers that the job got and kept, and call only for other requests. call: they call again. null: answers where they are kept, else call."""
+
+    @property
+    def takes_answers(self) -> bool:
+        """Return whether branches take the kept answers of the job."""
+        return self.keep_answers is not None and self.replay != "call"
+
     def health_url(self) -> str | None:
         """Return the address of the health check, or None if the service is not checked."""
         return None if self.health is None else with_path(self.url, self.health)
@@ -465,6 +476,11 @@ class JobConfig(JobFile, frozen=True, kw_only=True):
     def tasks(self) -> int:
         """Return the number of tasks per operator: the job's own number, else the profile's; never more than the key groups."""
         return min(self.parallelism or self.profile.parallelism, self.max_parallelism)
+
+    @property
+    def keeps_answers(self) -> bool:
+        """Return whether a service keeps its answers."""
+        return any(service.keep_answers is not None for service in self.services.values())
 
     @property
     def appended(self) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from headrace.readers.job_ttl import JobTtl
 from headrace.readers.query import Rows, ask_once, reading
 from headrace.tables.last_rows import last_rows_sql
 from headrace.tables.predicate import Conditions
-from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
+from headrace.tables.schemas import ALL_TABLES, KEYED_STATE
 from headrace.tables.store import Snapshot
 from headrace.tables.stores import table_store
 from headrace.tables.view import TableView
@@ -66,7 +66,7 @@ class JobAtCheckpoint:
 
         A table that the checkpoint does not record is empty. Raises `StorageError` when its files are gone.
         """
-        table = STATE_TABLES[name]
+        table = ALL_TABLES[name]
         version = (self.checkpoint if at is None else at).versions.get(name)
         if version is None:
             return table.schema.empty_table().to_reader()
@@ -80,7 +80,7 @@ class JobAtCheckpoint:
 
     def live_sql(self, name: str, changes: str = "raw") -> str:
         """Return SQL for the live entries of a state table, over the relation `changes` with all its changes."""
-        return last_rows_sql(changes, STATE_TABLES[name], unless=self.hidden_sql(name))
+        return last_rows_sql(changes, ALL_TABLES[name], unless=self.hidden_sql(name))
 
     def live_rows(
         self, name: str, conditions: Conditions, order: str, parameters: Sequence[Any] = (), *, columns: str = "*"

@@ -12,7 +12,7 @@ from headrace.readers.query import Rows, ask, connect, copy, reading, unreadable
 from headrace.readers.reserved_words import with_quoted_names
 from headrace.readers.sink_versions import sink_version
 from headrace.tables.predicate import Conditions, NoneOf
-from headrace.tables.schemas import CHECKPOINTS, STATE_TABLES
+from headrace.tables.schemas import CHECKPOINTS, STATE_TABLES, tables_in
 from headrace.tables.stored_rows import MARK
 
 if TYPE_CHECKING:
@@ -51,14 +51,21 @@ def ask_sql(job: JobAtCheckpoint, query: str, conditions: Conditions = ()) -> Ro
 
 def views(job: JobAtCheckpoint) -> list[str]:
     """Return the names of the views that a query can use."""
-    changelogs = [f"{name}{CHANGELOG}" for name in STATE_TABLES]
-    return [*STATE_TABLES, *changelogs, CHECKPOINTS, *job.config.sinks]
+    tables = _tables(job)
+    changelogs = [f"{name}{CHANGELOG}" for name in tables]
+    return [*tables, *changelogs, CHECKPOINTS, *job.config.sinks]
+
+
+def _tables(job: JobAtCheckpoint) -> list[str]:
+    """Return the state tables of the job. A table that an old checkpoint does not record is empty."""
+    return tables_in(STATE_TABLES.keys() | job.checkpoint.versions.keys())
 
 
 def _register(
     connection: duckdb.DuckDBPyConnection, job: JobAtCheckpoint, words: set[str], conditions: Conditions
 ) -> None:
-    for name in STATE_TABLES:
+    tables = _tables(job)
+    for name in tables:
         raw = f"{name}{CHANGELOG}"
         if words & {name, raw}:
             copy(connection, raw, job.changes(name, conditions))
@@ -69,7 +76,7 @@ def _register(
         with reading(uri, None):
             stream = job.snapshot(uri, None).stream(conditions=[NoneOf("kind", (Kind.LEASE.value,))])
         copy(connection, CHECKPOINTS, stream)
-    for name in job.config.sinks.keys() & words - STATE_TABLES.keys():
+    for name in job.config.sinks.keys() & words - {*tables}:
         uri = job.config.sinks[name].table_path
         version = sink_version(job, uri)
         with reading(uri, version):

@@ -15,7 +15,8 @@ from headrace.api import AsyncWait, OutputMode
 from headrace.api.stream_types import input_type, output_type
 from headrace.async_io.async_wait import AsyncWaitOperator
 from headrace.async_io.element import AsyncElement
-from headrace.async_io.keyed_ordered import KeyedOrderedWait
+from headrace.async_io.kept_answers import KeptAnswer, KeptAnswers, Wanted, kept_answers
+from headrace.async_io.keyed_ordered import run_keyed_ordered
 from headrace.async_io.service_limit import ServiceLimit
 from headrace.async_io.stored_element import StoredElement, came_as, check_stored, loaded
 from headrace.commit.progress_file import TaskProgress
@@ -27,9 +28,10 @@ from headrace.spark.reports import AsyncSettings, BatchSettings
 from headrace.spark.task_output import QuarantineRow, TaskOutput
 from headrace.state.codec import encode
 from headrace.state.key_groups import KeyGroupRange
+from headrace.tables.answers import read_answers
 from headrace.tables.async_requests import load_waiting_elements, waiting_element_rows
 from headrace.tables.changelog import Changelog
-from headrace.tables.schemas import ASYNC_REQUESTS, QUARANTINE
+from headrace.tables.schemas import ANSWERS, ASYNC_REQUESTS, QUARANTINE
 
 
 @dataclass(slots=True)
@@ -73,7 +75,7 @@ class AsyncStage:
             for order, timestamp, kind, key_json, record, _ in batch
         )
         operator, resumed = self._operator(wait), self._resumed(wait)
-        emitted = KeyedOrderedWait(operator).run(keyed, resumed)
+        emitted = run_keyed_ordered(operator, keyed, resumed)
         self._keep(operator)
         return emitted
 
@@ -87,8 +89,22 @@ class AsyncStage:
             open_until=settings.open_until.get(wait.name),
             stop=self.notes.asked_along(self.stop, lambda: _progress(operator, of)),
             finishes=settings.finishes,
+            answers=self._live_answers(wait),
         )
         return operator
+
+    def _live_answers(self, wait: AsyncWait) -> KeptAnswers | None:
+        """Return the answers of the live line that a wait takes; None on the job itself, and if the service is called again."""
+        live, batch = self.settings.answers, self.batch
+        if live is None or wait.service not in live.services:
+            return None
+
+        def read(wanted: Wanted) -> list[KeptAnswer]:
+            if live.version is None:
+                return []
+            return read_answers(live.job_folder, live.version, wait.name, wanted, storage=batch.storage)
+
+        return KeptAnswers(wait, read, never_calls=wait.service in live.never_called)
 
     def _limit(self, service: str | None) -> ServiceLimit | None:
         """Return the limit of a service. All waits of the task that name the service share it."""
@@ -124,12 +140,18 @@ class AsyncStage:
         _check_rows(wait, [row for row, is_gone in zip(rows, deleted, strict=True) if not is_gone])
         output.state(ASYNC_REQUESTS, changelog.requests(rows, deleted))
         output.state(QUARANTINE, changelog.quarantine([_given_up(wait, element) for element in operator.quarantined]))
+        keep_for = None if wait.service is None else self.settings.keep_answers.get(wait.service)
+        if keep_for is not None:
+            answers = [*kept_answers(wait, operator.answered, now=clock.now(), keep_for=keep_for)]
+            operator.metrics.answers_kept = len(answers)
+            output.state(ANSWERS, changelog.answers(answers))
         metrics = report.services[wait.name] = operator.metrics
         output.count(
             requests=metrics.elements,
             retries=metrics.retries,
             timeouts=metrics.timeouts,
             parked=metrics.parked,
+            answers_taken=metrics.answers_taken,
             quarantined=len(operator.quarantined),
         )
         report.pending += len(operator.pending)
@@ -152,7 +174,7 @@ def _progress(operator: AsyncWaitOperator, of: int | None) -> TaskProgress:
     under_way, retrying = (0, 0) if attempts is None else (len(attempts.under_way), len(attempts.retrying))
     return TaskProgress(
         operator=operator.operator.name,
-        rows=operator.metrics.elements - under_way,
+        rows=operator.metrics.elements + operator.metrics.answers_taken - under_way,
         of=of,
         in_flight=under_way - retrying,
         waiting=retrying,

@@ -23,13 +23,17 @@ from headrace.commit.fork import log_of, unforkable_source
 from headrace.commit.input_changes import InputChange, input_changes
 from headrace.commit.interval_order import interval_of, place_of, position_of
 from headrace.commit.lineage import Lineage
+from headrace.commit.operator_rows import live_chunks
 from headrace.config import JobConfig
 from headrace.errors import ConfigError, IntervalError, SourceError
-from headrace.plan.stages import Plan
+from headrace.plan.stages import Plan, waits_of
 from headrace.sources.intake import Intake
 from headrace.sources.interval import Interval, moment_text
 from headrace.sources.source import ListedFile
 from headrace.spark.replay import Step, branch_replay
+from headrace.tables.answers import count_by_checkpoint
+from headrace.tables.schemas import ANSWERS
+from headrace.tables.stores import state_views
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,9 @@ class Estimate:
     rows: int
     seconds: float
     calls: Mapping[str, int]
-    """Number of calls by async operator. The live line keeps no answers, so a replay calls again."""
+    """Number of calls by async operator, without those whose answers are taken."""
+    answers: Mapping[str, int]
+    """Number of kept answers by async operator that are taken in place of calls."""
     sinks: tuple[str, ...]
 
 
@@ -125,7 +131,10 @@ def plan_backfill(
         reason=reason,
         steps=() if replay is None else replay.steps,
         estimate=_estimate(
-            _behind(line, fork_id, reached), _files_between(listed, reached, position_of(line)), config.sinks
+            _behind(line, fork_id, reached),
+            _files_between(listed, reached, position_of(line)),
+            config.sinks,
+            _answers_by_operator(config, plan, line[-1]),
         ),
         replaced=replaced,
     )
@@ -225,8 +234,29 @@ def _files_between(listed: Mapping[str, Sequence[ListedFile]], start: int | None
     )
 
 
-def _estimate(checkpoints: Iterable[Checkpoint], files: int, all_sinks: Iterable[str]) -> Estimate:
-    rows, seconds, calls = 0, 0.0, Counter[str]()
+def _answers_by_operator(config: JobConfig, plan: Plan, last: Checkpoint) -> dict[str, Counter[int]]:
+    """Return the kept answers that a branch would take, by operator: their numbers by checkpoint."""
+    if ANSWERS not in last.versions:
+        return {}
+    view_of, groups = state_views(config.job_folder, last.versions, config.storage_options), last.max_parallelism
+    columns = ["checkpoint_id", "expires_at"]
+    return {
+        wait.name: count_by_checkpoint(live_chunks(view_of, ANSWERS, wait.name, groups, columns))
+        for wait in waits_of(plan)
+        if wait.service is not None and config.services[wait.service].takes_answers
+    }
+
+
+def _expected_calls(metrics: Mapping[str, int], answers: int) -> int:
+    """Return the number of calls that a micro-batch needs if this number of its answers is still kept."""
+    calls, kept = metrics.get("calls", 0) + metrics.get("answers_taken", 0), metrics.get("answers_kept", 0)
+    return calls if not kept else round(calls * max(0, kept - answers) / kept)
+
+
+def _estimate(
+    checkpoints: Iterable[Checkpoint], files: int, all_sinks: Iterable[str], kept: Mapping[str, Mapping[int, int]]
+) -> Estimate:
+    rows, seconds, calls, answers = 0, 0.0, Counter[str](), Counter[str]()
     sinks: set[str] = set()
     for checkpoint in checkpoints:
         sinks |= {name for name, outputs in checkpoint.outputs.items() if outputs}
@@ -236,9 +266,8 @@ def _estimate(checkpoints: Iterable[Checkpoint], files: int, all_sinks: Iterable
         metrics = checkpoint.metrics
         rows += metrics.get("rows_in", 0)
         seconds += metrics.get("seconds", {}).get("run", 0.0)
-        calls.update(
-            {name: service_metrics.get("calls", 0) for name, service_metrics in metrics.get("services", {}).items()}
-        )
-    return Estimate(
-        files, rows, round(seconds, 1), {name: count for name, count in calls.items() if count}, tuple(sorted(sinks))
-    )
+        for name, of_service in metrics.get("services", {}).items():
+            taken = kept.get(name, {}).get(checkpoint.checkpoint_id, 0)
+            calls[name] += _expected_calls(of_service, taken)
+            answers[name] += taken
+    return Estimate(files, rows, round(seconds, 1), dict(+calls), dict(+answers), tuple(sorted(sinks)))

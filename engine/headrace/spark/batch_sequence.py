@@ -12,6 +12,7 @@ from headrace import clock, faults
 from headrace.commit.checkpoint import Checkpoint, Kind, metrics_of
 from headrace.commit.interval_order import taken_in
 from headrace.commit.lineage import Lineage
+from headrace.commit.live_answers import LiveAnswers
 from headrace.commit.protocol import OpenJob
 from headrace.commit.service_records import services_entry
 from headrace.config import JobConfig
@@ -33,7 +34,10 @@ from headrace.tables.files import remove_file, remove_folder, touch
 
 @dataclass(slots=True)
 class BatchSequence:
-    """Micro-batches of a run that began at `begun` (s, monotonic). `committed` has their checkpoints."""
+    """Micro-batches of a run that began at `begun` (s, monotonic). `committed` has their checkpoints.
+
+    On a branch, `answers` are those of the live line.
+    """
 
     tasks: StageTasks
     job: OpenJob
@@ -44,6 +48,7 @@ class BatchSequence:
     begun: float
     followed: FollowedLine
     watch: Watch = NO_WATCH
+    answers: LiveAnswers | None = None
     stopping: threading.Event = field(default_factory=threading.Event)
     committed: list[Checkpoint] = field(default_factory=list)
 
@@ -148,6 +153,7 @@ class BatchSequence:
             stop_at=self.stop_at(),
             finishes=finishes,
             watch=self.watch,
+            answers=self.answers,
         )
         self.events.batch(self.job.next_id, taken)
         self.events.ttl(self.job.last.state_ttl, batch.state_ttl)

@@ -9,6 +9,7 @@ from typing import Final
 from headrace import clock
 from headrace.commit.branch_refusals import refuse_effects
 from headrace.commit.branch_settings import check_forked, record_run
+from headrace.commit.live_answers import live_answers
 from headrace.commit.protocol import open_job
 from headrace.commit.run_check import checked_plan
 from headrace.config import JobConfig
@@ -77,7 +78,8 @@ def run_on(
         record_run(config, options.run_id)
         events.opened(job.last)
         followed = FollowedLine(config, job, [source.name for source in plan.sources])
-        batches = BatchSequence(tasks, job, plan, config, options, events, begun, followed, watch)
+        answers = live_answers(config, allow_effects=options.allow_effects)
+        batches = BatchSequence(tasks, job, plan, config, options, events, begun, followed, watch, answers)
         intake = Intake(plan, config, topics=topics, steps=steps)
         remaining, replays = RemainingWork(batches), ReplayRun(batches, intake)
         this_run = _KINDS[mode](batches, intake, remaining, replays)
@@ -88,6 +90,7 @@ def run_on(
                     reason = remaining.end()
                 elif options.finish and not batches.limit():
                     reason = remaining.finish()
+            events.answers_taken(batches.total("answers_taken"))
             events.waiting(remaining.waiting, job.last.due)
         finally:
             batches.clean_up()
@@ -101,6 +104,7 @@ def run_on(
         seconds=round(clock.monotonic() - begun, 3),
         stopped_because=reason,
         quarantined=batches.total("quarantined"),
+        answers_taken=batches.total("answers_taken"),
         waiting=remaining.waiting,
         checkpoint=last.checkpoint_id,
         watermark=last.watermark,

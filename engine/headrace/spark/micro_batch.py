@@ -10,6 +10,7 @@ import msgspec
 
 from headrace import faults
 from headrace.api import AsyncWait, SourceNode
+from headrace.commit.live_answers import LiveAnswers
 from headrace.commit.protocol import OpenJob
 from headrace.commit.run_check import lost_elements
 from headrace.commit.service_records import open_breakers
@@ -41,14 +42,17 @@ class MicroBatch:
         stop_at: int | None = None,
         finishes: bool = False,
         watch: Watch = NO_WATCH,
+        answers: LiveAnswers | None = None,
     ) -> None:
         """Store the settings. Every operator gets `parallelism` tasks, and sees `processing_time` (ms).
 
         `async_state`, unless None, overrides the job's setting. At `stop_at` (ms) keyed tasks stop and hold elements not begun yet.
         With `finishes`, services are called for the last time for all waiting elements. `watch` watches the progress of each stage.
+        On a branch, elements take `answers` of the live line.
         """
         self._tasks = tasks
         self._watch = watch
+        self._answers = answers
         self._job = job
         self._plan = plan
         self._parallelism = parallelism
@@ -138,6 +142,12 @@ class MicroBatch:
             open_until=open_breakers(self._job.lineage.line),
             resumes=self._resumes,
             finishes=self._finishes,
+            keep_answers={
+                name: round(service.keep_answers.total_seconds() * 1000)
+                for name, service in config.services.items()
+                if service.keep_answers is not None
+            },
+            answers=self._answers,
         )
 
     def _operators_of(self, group: Group) -> list[str]:

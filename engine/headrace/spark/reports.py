@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from headrace.async_io.service_metrics import ServiceMetrics
+from headrace.commit.live_answers import LiveAnswers
 from headrace.config import FileOptions
 from headrace.execution.options import AsyncStateOptions
 from headrace.materializer.options import MaterializerOptions
@@ -57,6 +58,10 @@ class AsyncSettings(msgspec.Struct, frozen=True, kw_only=True):
     """True if earlier micro-batches have left elements."""
     finishes: bool = False
     """True if services are called for the last time for these elements."""
+    keep_answers: dict[str, int] = {}
+    """Time for which answers are kept (ms), by service that keeps them."""
+    answers: LiveAnswers | None = None
+    """Answers that the elements of a branch take; None on the job itself."""
 
 
 class SourceTask(msgspec.Struct, frozen=True, kw_only=True):

@@ -110,6 +110,15 @@ class RunEvents:
         """Say that the end of the input is declared."""
         self.tell("ending", "the end of the input: the watermark passes all timers of event time")
 
+    def answers_taken(self, count: int) -> None:
+        """Say how many elements of a branch took kept answers, if any did."""
+        if count:
+            self.tell(
+                "answers",
+                f"{count:,} elements took kept answers, without a call",
+                {"elements": count},
+            )
+
     def waiting(self, pending: int, due: int | None) -> None:
         """Report, at the end of a run, the number of waiting elements, and when the first is due (ms)."""
         if pending:

@@ -8,20 +8,23 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from headrace.api import RowKind
+from headrace.async_io.kept_answers import KeptAnswer
 from headrace.async_io.stored_element import StoredElement
 from headrace.materializer.histories import HistoryChange
 from headrace.state.entry import EntryChange
 from headrace.state.key_groups import key_group
 from headrace.state.timer_service import TimerChange
+from headrace.tables.answers import answer_columns
 from headrace.tables.async_requests import waiting_element_columns
 from headrace.tables.buffered_requests import StoredRequest, buffered_request_columns
 from headrace.tables.schemas import (
+    ALL_TABLES,
+    ANSWERS,
     ASYNC_REQUESTS,
     BUFFERED_REQUESTS,
     KEYED_STATE,
     MATERIALIZER_HISTORY,
     QUARANTINE,
-    STATE_TABLES,
     TIMERS,
 )
 
@@ -103,6 +106,10 @@ class Changelog:
         keys = [row.key.encode() for row in rows]
         return self._table(ASYNC_REQUESTS, keys, deleted, **waiting_element_columns(rows, deleted))
 
+    def answers(self, rows: Sequence[KeptAnswer]) -> pa.Table:
+        """Return rows of `answers`."""
+        return self._table(ANSWERS, [row.key.encode() for row in rows], [False] * len(rows), **answer_columns(rows))
+
     def quarantine(self, rows: Sequence[tuple[str, str, str, str | None, str]]) -> pa.Table:
         """Return rows of `quarantine` from (source, position, key, raw, error)."""
         return self._table(
@@ -124,7 +131,7 @@ class Changelog:
             "checkpoint_id": [self._checkpoint_id] * count,
             "deleted": deleted,
         }
-        schema = STATE_TABLES[name].schema
+        schema = ALL_TABLES[name].schema
         arrays = [_array(columns.get(field.name) or [None] * count, field.type) for field in schema]
         return pa.Table.from_arrays(arrays, schema=schema)
 

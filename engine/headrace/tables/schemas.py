@@ -1,11 +1,14 @@
 """Delta tables of a job: their names and columns. All of them are in the job's folder.
 
+Every job has the `STATE_TABLES`. A job has `answers` from the first run on in which a service keeps answers.
+
 All of them are append-only changelogs. The state at checkpoint *c* is the last row of each entry, by `checkpoint_id`, in the
 version of the table that *c* records.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -22,6 +25,7 @@ BUFFERED_REQUESTS = "buffered_requests"
 ASYNC_REQUESTS = "async_requests"
 MATERIALIZER_HISTORY = "materializer_history"
 QUARANTINE = "quarantine"
+ANSWERS = "answers"
 
 _ENTRY = [
     pa.field("operator", pa.string(), nullable=False),
@@ -120,6 +124,37 @@ STATE_TABLES: dict[str, StateTable] = {
         ),
     )
 }
+"""Tables of every job."""
+
+OPTIONAL_TABLES: dict[str, StateTable] = {
+    ANSWERS: _table(
+        ANSWERS,
+        [
+            pa.field("digest", pa.string(), nullable=False),
+            pa.field("position", pa.string(), nullable=False),
+        ],
+        [
+            pa.field("ordinal", pa.int64()),
+            pa.field("service", pa.string()),
+            pa.field("status", pa.string()),
+            pa.field("attempts", pa.int32()),
+            pa.field("request", pa.string()),
+            pa.field("result", pa.string()),
+            pa.field("error", pa.string()),
+            pa.field("answered_at", ARROW_TIMESTAMP),
+            pa.field("expires_at", ARROW_TIMESTAMP),
+        ],
+    )
+}
+"""Tables that a job has from the first run on that needs them. Earlier checkpoints name no version of them."""
+
+ALL_TABLES: dict[str, StateTable] = STATE_TABLES | OPTIONAL_TABLES
+
+
+def tables_in(versions: Container[str]) -> list[str]:
+    """Return the names of the tables that a checkpoint with these versions has."""
+    return [name for name in ALL_TABLES if name in versions]
+
 
 CHECKPOINTS_SCHEMA = pa.schema(
     [

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.tables.files import ParquetLayout, StagedFile, Storage, stage
-from headrace.tables.schemas import KEYED_STATE, STATE_TABLES, TIMERS
+from headrace.tables.schemas import ALL_TABLES, ANSWERS, KEYED_STATE, TIMERS
 
 ROWS_PER_GROUP = 16_384
 """Rows per row group: a look-up of one key reads at least one. A quarter of it makes reading a whole table a third slower."""
@@ -26,10 +26,14 @@ _NEVER_TWICE = frozenset(
         "inserted_at",
         "record",
         "element",
+        "digest",
+        "position",
+        "ordinal",
     }
 )
 
 
+_SORTED_BY = {TIMERS: "timestamp", ANSWERS: "ordinal"}
 _WITHIN_KEY = ("state", "namespace", "user_key")
 """Sort columns within a key: so a page of a list or map is in few row groups."""
 
@@ -37,9 +41,9 @@ _WITHIN_KEY = ("state", "namespace", "user_key")
 def sort_column(table: str) -> str:
     """Return the column by which an operator's rows are sorted in each file, before `key`.
 
-    Timers are looked up by time, everything else by key.
+    Timers are looked up by time, answers by place of arrival, everything else by key.
     """
-    return "timestamp" if table == TIMERS else "key_group"
+    return _SORTED_BY.get(table, "key_group")
 
 
 def parts(table: str, rows: pa.Table) -> Iterator[pa.Table]:
@@ -66,6 +70,6 @@ def stage_state(job_folder: str, table: str, name: str, rows: pa.Table, storage:
 def _layout(table: str) -> ParquetLayout:
     # A look-up spends its time on decoding: with lz4 and plain texts it needs a quarter less CPU than with zstd and
     # dictionaries (`make bench-state-look-ups`). The files are half as large again, but compaction keeps the tables small.
-    names = STATE_TABLES[table].schema.names
+    names = ALL_TABLES[table].schema.names
     dictionary = [name for name in names if name not in _NEVER_TWICE]
     return ParquetLayout(compression="lz4", dictionary=dictionary, rows_per_group=ROWS_PER_GROUP)

@@ -18,6 +18,7 @@ from headrace.async_io.element import Status
 from headrace.errors import StorageError
 from headrace.state.timer_service import DOMAINS
 from headrace.tables.schemas import (
+    ANSWERS,
     ASYNC_REQUESTS,
     BUFFERED_REQUESTS,
     KEYED_STATE,
@@ -34,6 +35,7 @@ _OF_LIVE_ROWS: Final[Mapping[str, tuple[str, ...]]] = {
     KEYED_STATE: ("value",),
     BUFFERED_REQUESTS: ("record", "block_id"),
     ASYNC_REQUESTS: ("element", "status", "attempts", "cost_ms"),
+    ANSWERS: ("ordinal", "service", "status", "attempts", "request", "answered_at", "expires_at"),
     MATERIALIZER_HISTORY: ("row", "row_kind", "inserted_at"),
 }
 """Columns that are null only in rows of deleted entries. Readers of such rows do not check them."""
@@ -41,6 +43,7 @@ _OF_LIVE_ROWS: Final[Mapping[str, tuple[str, ...]]] = {
 _ALLOWED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     TIMERS: {"domain": tuple(DOMAINS)},
     ASYNC_REQUESTS: {"status": tuple(status.value for status in Status)},
+    ANSWERS: {"status": (Status.COMPLETED.value, Status.QUARANTINED.value)},
     MATERIALIZER_HISTORY: {"row_kind": tuple(kind.symbol for kind in RowKind)},
 }
 _REFUSED: Final = re.compile(r"Column '(\w+)' is declared as non-nullable but contains null values")

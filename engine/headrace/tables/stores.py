@@ -9,7 +9,7 @@ from headrace.tables.delta_table import DeltaStore
 from headrace.tables.files import Storage
 from headrace.tables.memory_disk import is_in_memory
 from headrace.tables.memory_table import MemoryStore
-from headrace.tables.schemas import STATE_TABLES
+from headrace.tables.schemas import ALL_TABLES
 from headrace.tables.store import TableMissingError, TableStore, storage_errors
 from headrace.tables.view import TableView
 
@@ -30,7 +30,7 @@ def state_view(job_folder: str, name: str, version: int, storage: Storage = None
     uri = f"{job_folder}/{name}"
     try:
         with storage_errors(f"to read {uri}"):
-            return TableView(STATE_TABLES[name], table_store(uri, storage).at(version))
+            return TableView(ALL_TABLES[name], table_store(uri, storage).at(version))
     except TableMissingError as error:
         msg = (
             f"state table {uri} is gone, or its log is, but checkpoints name its version {version}. Bring the whole job folder "

@@ -261,10 +261,10 @@ class PipelineHarness:
 
     def table(self, name: str) -> pa.Table:
         """Return the rows of a state table, such as "quarantine", "timers" or "keyed_state"."""
-        from headrace.tables.schemas import CHECKPOINTS, STATE_TABLES
+        from headrace.tables.schemas import ALL_TABLES, CHECKPOINTS
 
         return self._read(
-            self.folder / "state" / self.pipeline.name / _known("table", name, [*STATE_TABLES, CHECKPOINTS])
+            self.folder / "state" / self.pipeline.name / _known("table", name, [*ALL_TABLES, CHECKPOINTS])
         )
 
     @property

@@ -28,6 +28,15 @@ MISTAKES = {
     "a password": ("services: {w: {url: 'http://me:pw@x'}}\n", ["services.w.url", "environment"]),
     "a URL of another kind": ("services: {w: {url: 'file:///etc/passwd'}}\n", ["services.w.url", "http://127"]),
     "no URL at all": ("services: {w: {url: 'http://[x?key=hush'}}\n", ["services.w.url", "this is no URL"]),
+    "no time to keep answers": (
+        "services: {w: {url: 'http://x', keep_answers: 0}}\n",
+        ["services.w.keep_answers", "90d"],
+    ),
+    "no answers to take": (
+        "services: {w: {url: 'http://x', replay: answers}}\n",
+        ["services.w.replay", "keep_answers"],
+    ),
+    "no kind of replay": ("services: {w: {url: 'http://x', replay: no}}\n", ["services.w.replay"]),
     "a bad cron": ("schedule: {cron: daily, start: 2026-01-01}\n", ["schedule.cron", "five fields"]),
     "a bad time zone": ("schedule: {cron: '@daily', start: 2026-01-01, timezone: Mars}\n", ["no time zone 'Mars'"]),
     "a bad date": ("schedule: {cron: '@daily', start: soon}\n", ["schedule.start", "such as 2026-01-31", "soon"]),

@@ -1,0 +1,89 @@
+"""Reading of kept answers: the nearest ones are found, in windows or anywhere (in memory)."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace import clock
+from headrace.async_io.kept_answers import KeptAnswer
+from headrace.clock import VirtualClock
+from headrace.tables.answers import read_answers, windows_around
+from headrace.tables.changelog import Changelog
+from headrace.tables.memory_disk import forget_disk
+from headrace.tables.schemas import ALL_TABLES, ANSWERS
+from headrace.tables.state_files import stage_state
+from headrace.tables.stores import table_store
+
+JOB = "memory://answers/job"
+NOW = 1_000
+
+
+def answer(ordinal, digest, value, expires_at=NOW + 1):
+    return KeptAnswer(
+        key=f'"#{digest}"',
+        digest=digest,
+        position=f"{ordinal:016x}",
+        ordinal=ordinal,
+        service="oracle",
+        status="completed",
+        attempts=1,
+        request="{}",
+        result=str(value),
+        error=None,
+        answered_at=0,
+        expires_at=expires_at,
+    )
+
+
+def stored(*checkpoints):
+    """Store the answers of each checkpoint as a version of the table; return the last version."""
+    forget_disk("answers")
+    store, schema = table_store(f"{JOB}/{ANSWERS}"), ALL_TABLES[ANSWERS].schema
+    store.create(schema)
+    for number, answers in enumerate(checkpoints):
+        for operator in ("ask", "other"):
+            rows = Changelog(operator, number + 1, 128).answers(answers if operator == "ask" else answers[:1])
+            file = stage_state(JOB, ANSWERS, f"{operator}-{number}.parquet", rows)
+            store.append(store.latest().version, schema, [file])
+    return store.latest().version
+
+
+def read(version, wanted, margin):
+    before = clock.use(VirtualClock(NOW))
+    try:
+        return read_answers(JOB, version, "ask", wanted, margin=margin)
+    finally:
+        clock.use(before)
+        forget_disk("answers")
+
+
+ORDINALS = st.integers(0, 40) | st.integers(0, 400)
+ANSWERS_OF = st.builds(answer, ORDINALS, st.sampled_from("abc"), st.integers(0, 9), st.sampled_from((NOW, NOW + 1)))
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.lists(ANSWERS_OF, max_size=6, unique_by=lambda one: (one.ordinal, one.digest)), max_size=3),
+    st.dictionaries(st.sampled_from("abcd"), st.lists(ORDINALS, min_size=1, max_size=12)),
+    st.integers(0, 30),
+)
+def test_nearest_answers_are_always_found(checkpoints, wanted, margin):
+    last = {(one.digest, one.ordinal): one for answers in checkpoints for one in answers}
+    alive = [one for one in last.values() if one.expires_at > NOW]
+    found = read(stored(*checkpoints), wanted, margin)
+    assert all(one in alive for one in found)
+    assert len({(one.digest, one.position) for one in found}) == len(found)
+    for digest, ordinals in wanted.items():
+        for ordinal in ordinals:
+            assert distance(found, digest, ordinal) == distance(alive, digest, ordinal)
+
+
+def distance(answers, digest, ordinal):
+    """Return the distance of the nearest answer; None without one."""
+    return min((abs(one.ordinal - ordinal) for one in answers if one.digest == digest), default=None)
+
+
+def test_scattered_elements_have_no_windows():
+    assert windows_around([5, 30, 31], 10) == [(0, 15), (20, 41)]
+    assert not windows_around([100 * number for number in range(9)], 10)

@@ -121,7 +121,7 @@ def test_exact_place_wins_within_a_record():
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_service_is_asked_for_the_rest_alone(mode):
+def test_only_elements_without_answer_are_called(mode):
     function = Ask()
     wait = wait_of(function, mode)
     stored = kept(wait, (1, 1, 10), (3, 3, 30))
@@ -139,7 +139,7 @@ def test_answered_elements_open_nothing(mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_forbidden_call_is_refused_before_any(mode):
+def test_forbidden_call_stops_all_calls(mode):
     function = Ask()
     wait = wait_of(function, mode)
     answers = taken_from(wait, kept(wait, (3, 3, 30)), never_calls=True)
@@ -158,7 +158,7 @@ def run(wait, elements, answers):
 
 
 @pytest.mark.parametrize(("policy", "is_taken"), [(OnFailure.QUARANTINE, True), (OnFailure.FAIL, False)])
-def test_failure_is_taken_where_it_may_happen(policy, is_taken):
+def test_quarantine_policy_decides_about_kept_failures(policy, is_taken):
     failed = element(1, 1)
     failed.status, failed.attempts, failed.last_error = Status.QUARANTINED, 2, "gone"
     wait = wait_of(Ask(), on_failure=policy)
@@ -182,7 +182,7 @@ def test_answer_of_another_type_is_refused():
 
 @settings(max_examples=40)
 @given(*[st.builds(Asked, st.integers(), st.floats() | st.just(float("nan")))] * 2)
-def test_digest_tells_requests_apart(one, other):
+def test_different_requests_have_different_digests(one, other):
     wait = wait_of(Ask())
     first, second = (AsyncElement(Emitted(record_order(1), 0, 0, record)) for record in (one, other))
     assert (digest_of(wait, first) == digest_of(wait, second)) == (repr(one) == repr(other))

@@ -166,7 +166,7 @@ def test_dead_service_is_not_even_opened(mode):
 
 
 @pytest.mark.parametrize("mode", [OutputMode.ORDERED, OutputMode.KEYED_ORDERED])
-def test_changed_records_alone_are_asked_for(mode):
+def test_only_changed_records_are_called(mode):
     oracle = Oracle()
     job = three_days(oracle, mode)
     job.write(1, ("cyd", 7), ("ann", 1), ("bob", 5))
@@ -192,7 +192,7 @@ def test_promoted_answers_are_taken_again():
     assert (job.content("more"), len(oracle.calls)) == (live, called)
 
 
-def test_plan_tells_calls_from_answers():
+def test_plan_shows_calls_and_answers():
     job = three_days(Oracle())
     with job.on_its_clock():
         estimate = job.plan(days(1)).estimate
@@ -203,7 +203,7 @@ def test_plan_tells_calls_from_answers():
     assert (estimate.calls, estimate.answers) == ({"ask": 4}, {})
 
 
-def test_expired_answers_are_asked_for_again():
+def test_expired_answers_are_called_again():
     oracle = Oracle()
     job = three_days(oracle)
     job.pause(89 * 24)
@@ -217,7 +217,7 @@ def test_expired_answers_are_asked_for_again():
 
 
 @pytest.mark.slow
-def test_service_is_called_where_the_file_says():
+def test_replay_setting_call_calls_again():
     oracle = Oracle()
     job = three_days(oracle, service=KEEP | {"replay": "call"})
     assert job.plan(days(1)).estimate.calls == {"ask": 4}
@@ -254,7 +254,7 @@ def told(oracle):
 
 
 @pytest.mark.slow
-def test_answer_that_json_changes_is_not_kept():
+def test_answer_changed_by_json_is_dropped():
     oracle = Oracle()
     oracle.value = math.nan
     job = BackfilledJob(told(oracle), services={"oracle": KEEP})
@@ -272,7 +272,7 @@ def test_job_without_kept_answers_has_no_table():
 
 
 @pytest.mark.slow
-def test_table_is_made_when_it_is_needed():
+def test_keeping_service_creates_the_table():
     oracle = Oracle()
     job = three_days(oracle, service={"url": "http://oracle"})
     old = job.last().checkpoint_id
@@ -298,7 +298,7 @@ def test_answers_of_an_erased_key_are_erased():
 
 
 @pytest.mark.slow
-def test_answers_that_mention_a_key_are_erased():
+def test_answers_mentioning_a_key_are_erased():
     job = three_days(Oracle())
     with job.on_its_clock():
         kept = erase(job.config, "somebody", ErasedKey('"ann"'), why="request 7").survey.mentions

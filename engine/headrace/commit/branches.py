@@ -45,10 +45,11 @@ _SCHEMA = pa.schema(
         pa.field("made_at", pa.int64()),
         pa.field("settings", pa.string()),
         pa.field("ran_with", pa.string()),
+        pa.field("code", pa.string()),
         pa.field("log_version", pa.int64(), nullable=False),
     ]
 )
-_JSON = ("versions", "sinks", "settings", "ran_with")
+_JSON = ("versions", "sinks", "settings", "ran_with", "code")
 _ATTEMPTS = 10
 
 
@@ -80,7 +81,9 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str] = {}
     """Values of the branch that replace those of the job's file: YAML, by dotted key."""
     ran_with: dict[str, str] | None = None
-    """Code and settings of its last run; None before the first run. See `headrace.commit.branch_settings`."""
+    """Pipeline and settings of its last run; None before the first run. See `headrace.commit.branch_settings`."""
+    code: dict[str, str] | None = None
+    """Files and packages of its last run's code; None if it has not run, or its code could not be read. See `code_digests`."""
 
     @property
     def is_there(self) -> bool:

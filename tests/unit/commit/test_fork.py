@@ -19,6 +19,7 @@ from headrace.commit.vacuum import vacuum
 from headrace.errors import ConfigError, FencedError, StorageError
 from headrace.readers.difference import differences
 from headrace.readers.job_at_checkpoint import JobAtCheckpoint
+from headrace.readers.query import connect
 from headrace.tables.files import delete_files, list_files
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
 from headrace.tables.stores import table_store
@@ -129,6 +130,15 @@ def test_difference_names_checkpoints_of_the_branch(job):
     changes = {row.name["customer"]: row.change for row in found["totals"].rows}
     assert changes == {"ann": "changed", "bob": "gone", "dee": "added"}
     assert {row.name["key"] for row in found[KEYED_STATE].rows} == {'"ann"', '"bob"', '"dee"'}
+
+
+def test_tables_that_neither_line_wrote_are_not_compared(job, monkeypatch):
+    opened = []
+    monkeypatch.setattr("headrace.readers.difference.connect", lambda: opened.append("table") or connect())
+    fork(job.config, "other", None, "somebody")
+    live, branch = (JobAtCheckpoint(config) for config in (job.config, job.config.on_branch("other")))
+    assert [*differences(live, branch)] == []
+    assert len(opened) == len(job.config.sinks)
 
 
 def test_savepoint_and_restore_work_on_branches(job):

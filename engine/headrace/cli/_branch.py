@@ -209,6 +209,8 @@ def promote(
 def drop(first: JobOrText, second: Second = None, *, why: Why = None, as_json: AsJson = False) -> None:
     """Remove a branch with all its tables. The job, its tables and its sinks stay as they are.
 
+    A branch that was dropped already is no error: the command finishes a removal that was interrupted.
+
     Example:  headrace branch drop flights late_fix
 
     Exit codes: 0; 2 for an unknown job or branch; 3 while a run holds the branch; 8 storage.

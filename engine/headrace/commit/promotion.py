@@ -53,6 +53,7 @@ from headrace.commit.promoted_sinks import promoted_sinks
 from headrace.commit.protocol import OF_STATE, OpenJob, open_job, sinks_of
 from headrace.commit.requeue import again_note
 from headrace.commit.restore_check import RestoreCheck
+from headrace.commit.sink_tables import to_schemas
 from headrace.config import JobConfig
 from headrace.errors import ConfigError, FencedError, SinkMismatchError
 from headrace.sinks.sink import NO_WRITERS, OutputFile, SparkWriters
@@ -163,6 +164,7 @@ class Promotion:
                 f"{origin.format_version}. Nothing was changed. Fork a branch anew, and run it."
             )
             raise ConfigError(msg)
+        self._refuse_new_columns(own)
         check = RestoreCheck(self.job.config, self.job.checkpoints, self.branch.sinks)
         check.refuse_unless_restorable(origin)
         for sink, version in self.branch.sinks.items():
@@ -173,6 +175,18 @@ class Promotion:
                     "Fork a branch at a later checkpoint, and run it."
                 )
                 raise SinkMismatchError(msg)
+
+    def _refuse_new_columns(self, own: OpenJob) -> None:
+        """Raise `ConfigError` if the job has added a column to a sink since the fork, and the branch has not."""
+        of_job, of_branch = (to_schemas(line.log.sink_tables(line.last) or {}) for line in (self.job, own))
+        for sink in sorted(of_job.keys() & of_branch.keys()):
+            if added := [name for name in of_job[sink][0].names if name not in of_branch[sink][0].names]:
+                msg = (
+                    f"branch '{self.branch.name}' cannot be promoted: sink '{sink}' of job '{self.job.config.job}' got the column "
+                    f"{', '.join(added)} since the fork, and the branch's rows do not have it. Nothing was changed. Drop the branch, fork "
+                    "it anew, and run it with the job's code of today."
+                )
+                raise ConfigError(msg)
 
     def _refuse_other_code(self) -> None:
         config, name = self.job.config, self.branch.name

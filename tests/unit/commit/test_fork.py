@@ -272,6 +272,41 @@ def test_interrupted_drop_leaves_nothing_behind(job):
     assert job.content("other") == job.content()
 
 
+def test_repeated_drop_finishes_the_first(job):
+    fork(job.config, "other", None, "somebody")
+    with pytest.raises(KeyboardInterrupt), faults.observed(interrupted_at("branch.dropped")):
+        drop_branch(job.config, "other", "somebody", "rejected")
+    folder = job.config.on_branch("other").job_folder
+    assert list_files(folder)
+    for _ in range(2):
+        assert drop_branch(job.config, "other", "somebody else").note == "rejected"
+        assert not list_files(folder)
+    with pytest.raises(ConfigError, match="has no branch 'never'"):
+        drop_branch(job.config, "never", "somebody")
+
+
+def interrupted_at(wanted):
+    """Return an observer that interrupts the process at a place."""
+
+    def interrupt(place):
+        if place == wanted:
+            raise KeyboardInterrupt
+
+    return interrupt
+
+
+def test_slow_drop_spares_a_newer_branch(job):
+    def forks_anew(place):
+        if place == "branch.dropped":
+            fork(job.config, "other", 1, "somebody else")
+
+    fork(job.config, "other", None, "somebody")
+    with faults.observed(forks_anew):
+        drop_branch(job.config, "other", "somebody")
+    assert [branch.run_id for branch in Branches(job.config).open] == ["somebody else"]
+    assert job.content("other") == job.content()
+
+
 def test_branch_names_are_unique(job):
     fork(job.config, "other", None, "somebody")
     with pytest.raises(ConfigError, match="has a branch 'other' already"):

@@ -29,8 +29,8 @@ PLACES = frozenset(
         *("compaction.prepared", "restore.prepared", "rescale.prepared", "vacuum.listed", "vacuum.committed"),
         *("erasure.prepared", "erasure.committed", "purge.listed", "purge.committed"),
         *("requeue.staged", "reconcile.planned", "fork.listed", "fork.tables", "branch.dropped"),
-        *("promotion.begun", "promotion.staged", "promotion.prepared", "promotion.removed"),
-        *("backfill.forked", "backfill.caught_up"),
+        *("promotion.begun", "promotion.staged", "promotion.prepared", "promotion.committed"),
+        *("promotion.removed", "backfill.forked", "backfill.caught_up"),
     }
 )
 """All places, by name."""

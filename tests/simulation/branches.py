@@ -276,7 +276,7 @@ class _SimulatedBackfill(Backfill):
 
     input_check: Callable[[], None] = lambda: None
 
-    def _check_input(self) -> None:
+    def _check_input(self, _log: CheckpointLog) -> None:
         self.input_check()
 
 

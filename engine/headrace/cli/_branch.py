@@ -37,6 +37,11 @@ At = Annotated[
 ]
 Why = Annotated[Optional[str], typer.Option("--why", help="The reason, kept with the branch.")]  # noqa: UP045
 
+AllowOtherCode = Annotated[
+    bool,
+    typer.Option("--allow-other-code", help="Also if source files or packages differ from those the branch ran with."),
+]
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
@@ -157,14 +162,21 @@ def diff(
     show_differences(live, branch, list(differences(live, branch, operator, limit)), as_json=as_json)
 
 
-def promote(first: JobOrText, second: Second = None, *, why: Why = None, as_json: AsJson = False) -> None:
+def promote(
+    first: JobOrText,
+    second: Second = None,
+    *,
+    why: Why = None,
+    allow_other_code: AllowOtherCode = False,
+    as_json: AsJson = False,
+) -> None:
     """Make state and sinks of a branch those of the job, in one commit; then remove the branch.
 
     It leaves behind the job's own checkpoints since the fork, as a restore does: 'headrace restore JOB --to ID' brings them back.
     Readers of a sink see the table as before, or as on the branch, and nothing in between.
 
-    It refuses while the branch lacks input of the job, when somebody changed the job's state by hand since the fork, and when somebody
-    else has written to a sink since.
+    It refuses while the branch lacks input of the job, when the job's code or settings are not what the branch ran with, when
+    somebody changed the job's state by hand since the fork, and when somebody else has written to a sink since.
 
     Example:  headrace branch promote flights late_fix --why "10 January was corrected"
 
@@ -178,11 +190,14 @@ def promote(first: JobOrText, second: Second = None, *, why: Why = None, as_json
     config = load(job)
     with promoting(config, name, new_run_id()) as promotion:
         before = promotion.job.last.checkpoint_id
-        checkpoint = promotion.promote(why)
+        uncompared = promotion.uncompared_code
+        checkpoint = promotion.promote(why, allow_other_code=allow_other_code)
     metrics = checkpoint.metrics
     if as_json:
         print_json({"branch": name, "checkpoint_id": checkpoint.checkpoint_id, "former_id": before, **metrics})
         return
+    if uncompared is not None and not allow_other_code:
+        show(uncompared)
     show(
         f"checkpoint {checkpoint.checkpoint_id} promotes branch '{name}': job '{config.job}' continues with the branch's result of "
         f"{metrics['checkpoints']:,} micro-batches ({metrics['rows_brought']:,} rows in)\n"
@@ -193,6 +208,8 @@ def promote(first: JobOrText, second: Second = None, *, why: Why = None, as_json
 
 def drop(first: JobOrText, second: Second = None, *, why: Why = None, as_json: AsJson = False) -> None:
     """Remove a branch with all its tables. The job, its tables and its sinks stay as they are.
+
+    A branch that was dropped already is no error: the command finishes a removal that was interrupted.
 
     Example:  headrace branch drop flights late_fix
 

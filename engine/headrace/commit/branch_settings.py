@@ -1,12 +1,13 @@
 """Code, input and settings of a branch: values of its own, and those of the job's file for all others.
 
-The table `branches` has the values given to the branch (`settings`), and all values that its last run used (`ran_with`). Later runs
-and readers use `settings`. Promotion compares `ran_with` with the job's file, which may have changed since.
+The table `branches` has the values given to the branch (`settings`), all values that its last run used (`ran_with`), and digests of
+the code that it ran (`code`). Later runs and readers use `settings`. Promotion compares `ran_with` and `code` with the job's file and
+code, which may have changed since.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -18,13 +19,17 @@ from headrace.commit.branches import Branch, Branches
 from headrace.commit.log import CheckpointLog
 from headrace.config import JobConfig, format_duration, with_settings
 from headrace.errors import ConfigError
+from headrace.plan.code_digests import code_digests, described_difference, loaded_code_digests
 
-_RESULTS_DEPEND_ON: Final = ("pipeline", "mode", "max_parallelism", "watermark", "sources", "services", "async_io")
+_PIPELINE: Final = "pipeline"
+_RESULTS_DEPEND_ON: Final = (_PIPELINE, "mode", "max_parallelism", "watermark", "sources", "services", "async_io")
 _NO_RESULT_DEPENDS_ON: Final = frozenset(
     {"max_files_per_batch", "max_rows_per_batch", "health", "rate", "concurrency", "capacity", "keep_answers", "replay"}
 )
 _HIDDEN: Final = frozenset({"options", "url"})
 """Keys whose values may hold secrets: they are compared as `shown` prints them, without secrets."""
+
+_SHOWN: Final = 5
 
 
 def on_branch(config: JobConfig, name: str) -> JobConfig:
@@ -66,7 +71,13 @@ def record_run(config: JobConfig, run_id: str) -> None:
         return
     branches = Branches(config.itself)
     recorded = branches.get(config.branch)
-    current = replace(recorded, settings=config.settings, ran_with=dict(_values(config)), run_id=run_id)
+    current = replace(
+        recorded,
+        settings=config.settings,
+        ran_with=dict(_values(config)),
+        code=loaded_code_digests(config.code),
+        run_id=run_id,
+    )
     if replace(current, run_id=recorded.run_id) != recorded:
         branches.change(current)
 
@@ -84,6 +95,37 @@ def differences_to_file(config: JobConfig, branch: Branch) -> list[str]:
         for key in sorted({*today, *ran})
         if today.get(key) != ran.get(key)
     ]
+
+
+def code_differences(config: JobConfig, branch: Branch) -> list[str]:
+    """Return a clause for each file and package of the job's code that is not what the branch's last run had.
+
+    `config` is the job's. Empty if the code cannot be compared (see `uncompared_code`), and if the branch ran another pipeline: then
+    `differences_to_file` says so.
+    """
+    now = code_digests(config.code)
+    if branch.code is None or now is None or dict(_values(config))[_PIPELINE] != (branch.ran_with or {}).get(_PIPELINE):
+        return []
+    return [
+        described_difference(name, branch.code.get(name), now.get(name))
+        for name in sorted({*branch.code, *now})
+        if branch.code.get(name) != now.get(name)
+    ]
+
+
+def listed(differences: Sequence[str]) -> str:
+    """Return the first differences for a message, and the number of the others."""
+    more = len(differences) - _SHOWN
+    return "; ".join([*differences[:_SHOWN], *([f"and {more} more"] if more > 0 else [])])
+
+
+def uncompared_code(config: JobConfig, branch: Branch) -> str | None:
+    """Return a sentence if a promotion cannot compare the job's code with that of the branch's last run; else None."""
+    if branch.code is None:
+        return f"the code was not compared: the last run of branch '{branch.name}' could not read its own, or was of an earlier release"
+    if code_digests(config.code) is None:
+        return f"the code was not compared: the module of {config.pipeline} is no file on this machine, or py_files are elsewhere"
+    return None
 
 
 def _shown(key: str, value: str | None) -> str:

@@ -45,10 +45,11 @@ _SCHEMA = pa.schema(
         pa.field("made_at", pa.int64()),
         pa.field("settings", pa.string()),
         pa.field("ran_with", pa.string()),
+        pa.field("code", pa.string()),
         pa.field("log_version", pa.int64(), nullable=False),
     ]
 )
-_JSON = ("versions", "sinks", "settings", "ran_with")
+_JSON = ("versions", "sinks", "settings", "ran_with", "code")
 _ATTEMPTS = 10
 
 
@@ -80,7 +81,9 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str] = {}
     """Values of the branch that replace those of the job's file: YAML, by dotted key."""
     ran_with: dict[str, str] | None = None
-    """Code and settings of its last run; None before the first run. See `headrace.commit.branch_settings`."""
+    """Pipeline and settings of its last run; None before the first run. See `headrace.commit.branch_settings`."""
+    code: dict[str, str] | None = None
+    """Files and packages of its last run's code; None if it has not run, or its code could not be read. See `code_digests`."""
 
     @property
     def is_there(self) -> bool:
@@ -133,6 +136,16 @@ class Branches:
         """Return the last branch with a name if it was dropped; None if it is open, was promoted, or never existed."""
         branch = self._by_name.get(name)
         return branch if branch is not None and branch.status is BranchStatus.DROPPED else None
+
+    def ended(self, name: str) -> Branch | None:
+        """Return the last branch with a name if it was dropped or promoted; None if it is open, or never existed."""
+        branch = self._by_name.get(name)
+        return None if branch is None or branch in self.open else branch
+
+    def is_last(self, branch: Branch) -> bool:
+        """Return whether a branch, as of its last commit, is still the last one with its name. Reads the table again."""
+        self.refresh()
+        return self._by_name.get(branch.name) == branch
 
     def get(self, name: str) -> Branch:
         """Return an open branch. Raises `ConfigError` when none has the name."""
@@ -218,14 +231,27 @@ def remove_branch(on_branch: JobConfig) -> None:
         shutil.rmtree(on_branch.local_folder)
 
 
+def remove_last_branch(config: JobConfig, branch: Branch) -> bool:
+    """Do what `remove_branch` does if the branch is still the last one with its name; return whether it was.
+
+    The process may have slept since it committed `branch`. Another one may have removed the branch, and forked one with its name.
+    """
+    is_last = Branches(config).is_last(branch)
+    if is_last:
+        remove_branch(config.on_branch(branch.name))
+    return is_last
+
+
 def finish_promotion(config: JobConfig, last: Checkpoint) -> None:
     """Remove the branch whose promotion is the job's last checkpoint, if it is still there."""
     if last.kind is not Kind.PROMOTION:
         return
     branches = Branches(config)
     branch = branches.promoted_by(last)
-    if branch is not None:
-        remove_branch(config.on_branch(branch.name))
+    if branch is None:
+        return
+    faults.reached("promotion.committed")
+    if remove_last_branch(config, branch):
         faults.reached("promotion.removed")
         branches.end_promotion(branch)
 

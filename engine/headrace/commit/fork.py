@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from headrace import clock, faults
 from headrace.commit.branch_refusals import refuse_without_state
-from headrace.commit.branches import Branch, Branches, BranchStatus, remove_branch
+from headrace.commit.branches import Branch, Branches, BranchStatus, remove_last_branch
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.erased_checkpoints import refuse_erased
 from headrace.commit.lease import JobLease
@@ -97,8 +97,11 @@ def fork(
             made_at=None if log.last is None else log.last.checkpoint_id,
             settings=on_branch.settings,
         )
+        if (ended := branches.ended(name)) is not None:
+            remove_last_branch(config, ended)  # remains of an interrupted drop or promotion
         branches.add(begun)
-    remove_branch(on_branch)  # remains of an interrupted drop or fork with this name
+    elif not log_of(on_branch).checkpoints:
+        remove_last_branch(config, begun)  # remains of the interrupted fork
     faults.reached("fork.listed")
     # Read again after the row is committed: a vacuum that has not seen the row has committed its intent by now.
     with storage_errors(f"to look for the files of checkpoint {origin.checkpoint_id}"):
@@ -116,8 +119,15 @@ def fork(
 
 
 def drop_branch(config: JobConfig, name: str, run_id: str, note: str | None = None) -> Branch:
-    """Remove a branch with all its tables. Raises `ConfigError` when no open branch has the name, `FencedError` while a run holds it."""
+    """Remove a branch with all its tables; finish an interrupted call.
+
+    Returns the dropped branch, also if it was dropped before. Raises `ConfigError` when no branch had the name, or the last one was
+    promoted, `FencedError` while a run holds it.
+    """
     branches = Branches(config)
+    if (dropped := branches.dropped(name)) is not None:
+        remove_last_branch(config, dropped)
+        return dropped
     branches.get(name)
     on_branch = config.on_branch(name)
     log = log_of(on_branch)
@@ -128,7 +138,7 @@ def drop_branch(config: JobConfig, name: str, run_id: str, note: str | None = No
     else:
         dropped = branches.drop(name, note)
     faults.reached("branch.dropped")
-    remove_branch(on_branch)
+    remove_last_branch(config, dropped)
     return dropped
 
 

@@ -34,7 +34,15 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from headrace import faults
-from headrace.commit.branch_settings import check_forked, differences_to_file, on_branch
+from headrace.commit.backfill_branches import asked_of
+from headrace.commit.branch_settings import (
+    check_forked,
+    code_differences,
+    differences_to_file,
+    listed,
+    on_branch,
+    uncompared_code,
+)
 from headrace.commit.branches import Branch, Branches, finish_promotion
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.fork import WITHOUT_STATE, linked, log_of
@@ -45,9 +53,11 @@ from headrace.commit.promoted_sinks import promoted_sinks
 from headrace.commit.protocol import OF_STATE, OpenJob, open_job, sinks_of
 from headrace.commit.requeue import again_note
 from headrace.commit.restore_check import RestoreCheck
+from headrace.commit.sink_tables import to_schemas
 from headrace.config import JobConfig
 from headrace.errors import ConfigError, FencedError, SinkMismatchError
 from headrace.sinks.sink import NO_WRITERS, OutputFile, SparkWriters
+from headrace.sources.interval import moment_text
 from headrace.sources.offset import SourceOffset
 from headrace.tables.files import StagedFile
 from headrace.tables.schemas import QUARANTINE, tables_in
@@ -97,16 +107,25 @@ class Promotion:
         """Return whether the job has taken in input that the branch lacks."""
         return bool(behind(self._origin_line(), log_of(self.on_branch).lineage.line))
 
-    def promote(self, why: str | None = None) -> Checkpoint:
+    @property
+    def uncompared_code(self) -> str | None:
+        """Return a sentence if the code cannot be compared with that of the branch; see `uncompared_code`."""
+        return uncompared_code(self.job.config, self.branch)
+
+    def promote(self, why: str | None = None, *, allow_other_code: bool = False) -> Checkpoint:
         """Make state and sinks of the branch those of the job, and remove the branch; return the checkpoint of the promotion.
 
-        Raises `ConfigError` when the job has taken in input that the branch lacks, when the job's file has other code or settings
-        than the branch's last run, when the branch does not begin on the job's line, and when somebody changed the job's state by
-        hand since the fork; `SinkMismatchError` when somebody else has written to a sink since the fork; `StorageError` when files
-        of the fork are gone; `FencedError` while a run holds the branch, or takes it meanwhile. Nothing has changed then.
+        With `allow_other_code`, source files and packages may differ from those of the branch's last run.
+
+        Raises `ConfigError` when the job has taken in input that the branch lacks, when the job has other code, or its file other
+        settings, than the branch's last run, when the branch does not begin on the job's line, and when somebody changed the job's
+        state by hand since the fork; `SinkMismatchError` when somebody else has written to a sink since the fork; `StorageError` when
+        files of the fork are gone; `FencedError` while a run holds the branch, or takes it meanwhile. Nothing has changed then.
         """
         with open_job(self.on_branch, self.job.run_id) as own:
             self.refuse_unless_safe(own)
+            if not allow_other_code:
+                self._refuse_other_code()
             self.job.write_sinks_as(sinks_of(self.on_branch, own.log))
             Branches(self.job.config).begin_promotion(self.branch.name, self.job.attempt_id)
             faults.reached("promotion.begun")
@@ -145,6 +164,7 @@ class Promotion:
                 f"{origin.format_version}. Nothing was changed. Fork a branch anew, and run it."
             )
             raise ConfigError(msg)
+        self._refuse_new_columns(own)
         check = RestoreCheck(self.job.config, self.job.checkpoints, self.branch.sinks)
         check.refuse_unless_restorable(origin)
         for sink, version in self.branch.sinks.items():
@@ -155,6 +175,35 @@ class Promotion:
                     "Fork a branch at a later checkpoint, and run it."
                 )
                 raise SinkMismatchError(msg)
+
+    def _refuse_new_columns(self, own: OpenJob) -> None:
+        """Raise `ConfigError` if the job has added a column to a sink since the fork, and the branch has not."""
+        of_job, of_branch = (to_schemas(line.log.sink_tables(line.last) or {}) for line in (self.job, own))
+        for sink in sorted(of_job.keys() & of_branch.keys()):
+            if added := [name for name in of_job[sink][0].names if name not in of_branch[sink][0].names]:
+                msg = (
+                    f"branch '{self.branch.name}' cannot be promoted: sink '{sink}' of job '{self.job.config.job}' got the column "
+                    f"{', '.join(added)} since the fork, and the branch's rows do not have it. Nothing was changed. Drop the branch, fork "
+                    "it anew, and run it with the job's code of today."
+                )
+                raise ConfigError(msg)
+
+    def _refuse_other_code(self) -> None:
+        config, name = self.job.config, self.branch.name
+        branch = Branches(config).get(name)
+        if differences := code_differences(config, branch):
+            asked = asked_of(branch)
+            anew = (
+                "drop the branch, fork it anew and run it"
+                if asked is None
+                else f"headrace backfill {config.job} --from {moment_text(asked.start)} --to {moment_text(asked.end)} --name {name} --renew"
+            )
+            msg = (
+                f"branch '{name}' cannot be promoted: the code of job '{config.job}' is not what the branch ran with: "
+                f"{listed(differences)}. Nothing was changed. Bring the former code back, or compute the branch anew: {anew}. If the "
+                "difference does no harm, promote it with --allow-other-code."
+            )
+            raise ConfigError(msg)
 
     def _would_lose(self, checkpoint: Checkpoint) -> bool:
         """Return whether the branch lacks the change that a checkpoint of the job after the fork has made.

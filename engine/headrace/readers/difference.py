@@ -118,9 +118,7 @@ def _state_difference(
     before: JobAtCheckpoint, after: JobAtCheckpoint, table: StateTable, conditions: Conditions, limit: int
 ) -> TableDifference:
     nothing = TableDifference(table.name, False, (), ())
-    if _are_on_one_line(before, after) and (
-        before.checkpoint.versions.get(table.name) == after.checkpoint.versions.get(table.name)
-    ):
+    if _is_same_table(before, after, table.name):
         return nothing
     connection = connect()
     fork = _fork(before, after)
@@ -133,6 +131,19 @@ def _state_difference(
     values = [name for name in table.schema.names if name not in {*table.entry, *_NOT_COMPARED}]
     name = [column for column in table.entry if column != "key_group"]
     return _compare(connection, table.name, name, values, limit)
+
+
+def _is_same_table(before: JobAtCheckpoint, after: JobAtCheckpoint, table: str) -> bool:
+    """Return whether a state table has the same rows at both checkpoints, as far as its versions tell."""
+    if _are_on_one_line(before, after):
+        return before.checkpoint.versions.get(table) == after.checkpoint.versions.get(table)
+    live, branch = (before, after) if before.config.branch is None else (after, before)
+    fork = branch.lineage.last_of(Kind.FORK)
+    if live.config.branch is not None or fork is None:
+        return False
+    origins = [one for one in live.log.checkpoints if one.checkpoint_id == fork.restored_from]
+    begun_with = [origin.versions.get(table) for origin in (*origins, fork)]
+    return begun_with == [job.checkpoint.versions.get(table) for job in (live, branch)]
 
 
 def _are_on_one_line(before: JobAtCheckpoint, after: JobAtCheckpoint) -> bool:

@@ -12,6 +12,7 @@ from headrace import faults
 from headrace.commit.backfill_branches import backfill_note
 from headrace.commit.branch_refusals import refuse_effects
 from headrace.commit.fork import drop_branch, fork, log_of
+from headrace.commit.log import CheckpointLog
 from headrace.commit.promotion import promoting
 from headrace.config import JobConfig, Promote
 from headrace.plan.stages import Plan
@@ -98,8 +99,9 @@ class Backfill:
         report = self._catch_up()
         if report.stopped_because != "interval":
             return BackfillResult(BackfillOutcome.UNFINISHED, report)
-        self._check_input()
-        comparison = self._compared()
+        live, branch = (JobAtCheckpoint(config) for config in (self.config, self._on_branch))
+        self._check_input(branch.log)
+        comparison = Comparison(live, branch, tuple(differences(live, branch, limit=self.limit)))
         if comparison.branch.checkpoint.pending > comparison.live.checkpoint.pending:
             return BackfillResult(BackfillOutcome.WAITING, report, comparison)
         if self.config.replay.promote is Promote.AUTOMATIC:
@@ -117,13 +119,9 @@ class Backfill:
         faults.reached("backfill.caught_up")
         return report
 
-    def _check_input(self) -> None:
-        line = log_of(self._on_branch).lineage.line
-        refuse_changed_input(self.config, self.plan.name, line, Intake(self.code, self.config).listed())
-
-    def _compared(self) -> Comparison:
-        live, branch = (JobAtCheckpoint(config, None) for config in (self.config, self._on_branch))
-        return Comparison(live, branch, tuple(differences(live, branch, limit=self.limit)))
+    def _check_input(self, log: CheckpointLog) -> None:
+        """Raise `SourceError` if input has changed that the branch took in. `log` is the branch's."""
+        refuse_changed_input(self.config, self.plan.name, log.lineage.line, Intake(self.code, self.config).listed())
 
     def _promoted(self, report: RunReport, comparison: Comparison) -> BackfillResult:
         """Promote the branch. If the job has taken in more input since, the branch catches up while this call holds the job."""
@@ -132,6 +130,6 @@ class Backfill:
                 report = self._catch_up()
                 if report.stopped_because != "interval":
                     return BackfillResult(BackfillOutcome.UNFINISHED, report, comparison)
-                self._check_input()
+                self._check_input(log_of(self._on_branch))
             checkpoint = promotion.promote()
         return BackfillResult(BackfillOutcome.PROMOTED, report, comparison, checkpoint.checkpoint_id)

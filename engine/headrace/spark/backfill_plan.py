@@ -16,7 +16,7 @@ from headrace.commit.backfill_branches import (
     open_branch,
     union,
 )
-from headrace.commit.branch_settings import differences_to_file
+from headrace.commit.branch_settings import code_differences, differences_to_file, listed
 from headrace.commit.branches import Branch
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.fork import log_of, unforkable_source
@@ -88,8 +88,9 @@ def plan_backfill(
     With `renews`, the plan replaces an open backfill with this name if it cannot take in the interval, ran with other code or settings
     than the job's file has today, or has taken in input that changed since. The new one takes in the intervals of both.
 
-    Raises `ConfigError` for a job that never ran, has sources without intervals, or has another open backfill; `IntervalError` for
-    an interval that the job has not taken in yet; `SourceError` when a folder is gone, or input of an open backfill has changed.
+    Raises `ConfigError` for a job that never ran, has sources without intervals, or has another open backfill, and for an open one
+    that was computed with other code or settings; `IntervalError` for an interval that the job has not taken in yet; `SourceError`
+    when a folder is gone, or input of an open backfill has changed.
     """
     log = log_of(config)
     if log.last is None:
@@ -118,6 +119,7 @@ def plan_backfill(
     else:
         fork_id = branch.fork_id
         branch_line = _line_of(config, branch, line)
+        _refuse_other_code(config, branch, branch_line)
         refuse_changed_input(config, name, branch_line, listed)
     replay = branch_replay(asked, "", line, branch_line, fork_id)
     reached = position_of(branch_line)
@@ -159,9 +161,23 @@ def _stale_branch(
     is_stale = (
         begins_behind(branch, asked, line)
         or differences_to_file(config, branch)
+        or code_differences(config, branch)
         or input_changes(_line_of(config, branch, line), listed)
     )
     return branch if is_stale else None
+
+
+def _refuse_other_code(config: JobConfig, branch: Branch, line: Sequence[Checkpoint]) -> None:
+    """Raise `ConfigError` if a branch has results of other code or settings than the job has now. `line` is the branch's."""
+    if not any(checkpoint.kind is Kind.BATCH and checkpoint.checkpoint_id > branch.fork_id for checkpoint in line):
+        return
+    if differences := [*differences_to_file(config, branch), *code_differences(config, branch)]:
+        msg = (
+            f"the code or the settings of job '{config.job}' have changed since branch '{branch.name}' ran: {listed(differences)}. The "
+            "live tables were not changed. Bring back what the branch ran with, or compute it anew: run the backfill again with "
+            f"--name {branch.name} --renew."
+        )
+        raise ConfigError(msg)
 
 
 def refuse_changed_input(

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from msgspec.structs import replace
-
 from headrace.commit.backfill_branches import left_behind
 from headrace.commit.checkpoint import Checkpoint, Kind
-from headrace.commit.fork import log_of
 from headrace.commit.state_migration import settle_schemas
 from headrace.errors import ConfigError
 from headrace.sources.intake import Intake
@@ -51,7 +48,10 @@ class BranchReplay:
         asked = Interval.of(options.interval_start, options.interval_end)
         line = self.batches.job.lineage.line
         fork_id = _fork_id(config.job, line)
-        live = log_of(replace(config, branch=None)).lineage.line
+        log = self.batches.followed.live
+        assert log is not None  # noqa: S101 - the line is a branch's
+        log.refresh()
+        live = log.lineage.line
         if all(checkpoint.checkpoint_id != fork_id for checkpoint in live):
             raise left_behind(config, config.branch or "", fork_id)
         return branch_replay(asked, options.run_id, live, line, fork_id)

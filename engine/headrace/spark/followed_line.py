@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from headrace import clock
 from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.fork import log_of
 from headrace.commit.interval_order import interval_of
 from headrace.commit.log import CheckpointLog
 from headrace.commit.protocol import OpenJob
@@ -26,8 +27,10 @@ class FollowedLine:
     def __init__(self, config: JobConfig, job: OpenJob, sources: Collection[str]) -> None:
         """Read the job's log. `job` is the opened branch. A branch with other `sources` than the job follows nothing."""
         self._job = job
-        self._is_branch = config.branch is not None
-        ahead = [*_ahead(config, job)] if self._is_branch else []
+        self.live = None if config.branch is None else log_of(config.itself)
+        """Log of the job, as of construction or of the last refresh; None if the job itself is run."""
+        self._is_branch = self.live is not None
+        ahead = [] if self.live is None else [*_ahead(self.live, job)]
         known = {name for _, batch in ahead for name in batch.offsets}
         # A source of the job that never had a file has no offset.
         has_same = known == {*sources} or (known < {*sources} and "pipeline" not in config.settings)
@@ -83,10 +86,10 @@ class FollowedLine:
         return any(place > own.get(name, NOTHING_READ) for name, place in end.items())
 
 
-def _ahead(config: JobConfig, branch: OpenJob) -> Iterator[tuple[Checkpoint, Checkpoint]]:
+def _ahead(live: CheckpointLog, branch: OpenJob) -> Iterator[tuple[Checkpoint, Checkpoint]]:
     """Yield the micro-batches of the job after the fork, each with the checkpoint before it; none if a restore left the fork behind."""
     fork = _fork_of(branch)
-    line = CheckpointLog(config.itself.job_folder, config.storage_options).lineage.line
+    line = live.lineage.line
     if fork in {checkpoint.checkpoint_id for checkpoint in line}:
         pairs = ((before, checkpoint) for before, checkpoint in pairwise(line) if before.checkpoint_id >= fork)
         yield from ((before, checkpoint) for before, checkpoint in pairs if checkpoint.kind is Kind.BATCH)

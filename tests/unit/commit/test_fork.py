@@ -19,6 +19,7 @@ from headrace.commit.vacuum import vacuum
 from headrace.errors import ConfigError, FencedError, StorageError
 from headrace.readers.difference import differences
 from headrace.readers.job_at_checkpoint import JobAtCheckpoint
+from headrace.readers.query import connect
 from headrace.tables.files import delete_files, list_files
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
 from headrace.tables.stores import table_store
@@ -129,6 +130,15 @@ def test_difference_names_checkpoints_of_the_branch(job):
     changes = {row.name["customer"]: row.change for row in found["totals"].rows}
     assert changes == {"ann": "changed", "bob": "gone", "dee": "added"}
     assert {row.name["key"] for row in found[KEYED_STATE].rows} == {'"ann"', '"bob"', '"dee"'}
+
+
+def test_tables_that_neither_line_wrote_are_not_compared(job, monkeypatch):
+    opened = []
+    monkeypatch.setattr("headrace.readers.difference.connect", lambda: opened.append("table") or connect())
+    fork(job.config, "other", None, "somebody")
+    live, branch = (JobAtCheckpoint(config) for config in (job.config, job.config.on_branch("other")))
+    assert [*differences(live, branch)] == []
+    assert len(opened) == len(job.config.sinks)
 
 
 def test_savepoint_and_restore_work_on_branches(job):
@@ -259,6 +269,41 @@ def test_interrupted_drop_leaves_nothing_behind(job):
     with pytest.raises(Killed), faults.observed(kill):
         drop_branch(job.config, "other", "somebody")
     fork(job.config, "other", 1, "somebody")
+    assert job.content("other") == job.content()
+
+
+def test_repeated_drop_finishes_the_first(job):
+    fork(job.config, "other", None, "somebody")
+    with pytest.raises(KeyboardInterrupt), faults.observed(interrupted_at("branch.dropped")):
+        drop_branch(job.config, "other", "somebody", "rejected")
+    folder = job.config.on_branch("other").job_folder
+    assert list_files(folder)
+    for _ in range(2):
+        assert drop_branch(job.config, "other", "somebody else").note == "rejected"
+        assert not list_files(folder)
+    with pytest.raises(ConfigError, match="has no branch 'never'"):
+        drop_branch(job.config, "never", "somebody")
+
+
+def interrupted_at(wanted):
+    """Return an observer that interrupts the process at a place."""
+
+    def interrupt(place):
+        if place == wanted:
+            raise KeyboardInterrupt
+
+    return interrupt
+
+
+def test_slow_drop_spares_a_newer_branch(job):
+    def forks_anew(place):
+        if place == "branch.dropped":
+            fork(job.config, "other", 1, "somebody else")
+
+    fork(job.config, "other", None, "somebody")
+    with faults.observed(forks_anew):
+        drop_branch(job.config, "other", "somebody")
+    assert [branch.run_id for branch in Branches(job.config).open] == ["somebody else"]
     assert job.content("other") == job.content()
 
 

@@ -217,6 +217,25 @@ def test_promotion_keeps_new_columns_of_the_branch():
     assert sound(job)
 
 
+def test_column_the_job_alone_added_is_refused():
+    job = BranchedJob(with_column(False))
+    job.feed(("ann", 1))
+    job.run()
+    fork(job.config, "other", None, "somebody")
+    job.run("other")
+    job.harness.change(pipeline=with_column(True))
+    job.config = job.harness.config
+    job.feed(("bob", 2))
+    job.run()
+    job.harness.change(pipeline=with_column(False))
+    job.config = job.harness.config
+    table_before = table_store(job.config.sinks["small"].table_path).latest().version
+    job.run("other")
+    with pytest.raises(ConfigError, match="branch 'other' cannot be promoted: sink 'small' .*got the column why"):
+        promote(job)
+    assert table_store(job.config.sinks["small"].table_path).latest().version == table_before
+
+
 def test_rows_of_other_writers_are_kept(job):
     sink = table_store(job.config.sinks["small"].table_path)
     latest = sink.latest()
@@ -343,12 +362,13 @@ def test_promotion_notices_that_its_branch_is_another(job):
     assert [branch.name for branch in Branches(job.config).open] == ["other"]
 
 
-def test_late_promotion_cleanup_spares_a_new_branch(job):
+@pytest.mark.parametrize("place", ["promotion.committed", "promotion.removed"])
+def test_late_promotion_cleanup_spares_a_new_branch(job, place):
     def finish_and_fork():
         finish_promotion(job.config, job.last())
         fork(job.config, "other", None, "somebody")
 
-    with at("promotion.removed", finish_and_fork):
+    with at(place, finish_and_fork):
         promote(job)
     assert [branch.name for branch in Branches(job.config).open] == ["other"]
     assert job.content("other") == job.content()

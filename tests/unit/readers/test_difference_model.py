@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.commit.checkpoint import Kind
 from headrace.commit.compaction import compact
+from headrace.commit.fork import fork
 from headrace.commit.restore import restore, savepoint
 from headrace.readers.difference import Change, differences
 from headrace.readers.job_at_checkpoint import JobAtCheckpoint
@@ -31,6 +32,8 @@ STEPS = st.lists(
     max_size=7,
 )
 
+LINE = st.lists(st.one_of(BATCH, st.tuples(st.just("tick"), CUSTOMERS), st.tuples(st.just("compact"))), max_size=3)
+
 
 def play(job: MemoryJob, step: tuple[Any, ...]) -> None:
     """Make one step of a drawn history."""
@@ -41,6 +44,9 @@ def play(job: MemoryJob, step: tuple[Any, ...]) -> None:
             item = "apples" if deleted else "pears"
             outputs = {**board(opened, customer, kind, item), **reminder(opened, customer)}
             opened.commit(Kind.BATCH, files=files, outputs=outputs)
+    elif step[0] == "tick":
+        with job.open() as opened:
+            opened.commit(Kind.BATCH, files={TIMERS: [timer_row(opened, step[1])]})
     elif step[0] == "restore":
         known = job.log.checkpoints
         restore(job.config, known[step[1] % len(known)].checkpoint_id, "drawn", "run")
@@ -94,16 +100,38 @@ def test_differences_equal_a_plain_comparison(steps, data):
             play(job, step)
             seen[job.last.checkpoint_id] = (state_of(job), sinks_of(job))
         first, second = (data.draw(st.sampled_from(sorted(seen))) for _ in range(2))
-        jobs = [JobAtCheckpoint(job.config, at) for at in (first, second)]
-        totals = {}
-        for found in differences(*jobs, limit=1000):
-            totals[found.table] = sum((Counter(counts.rows) for counts in found.counts), Counter[Change]())
-            if found.table != REMINDERS:  # its rows are counted: the same one may be there several times
-                assert totals[found.table] == Counter(row.change for row in found.rows)
-        wanted = {name: expected(seen[first][0][name], seen[second][0][name]) for name in STATE_TABLES}
-        boards = [{row["item"]: row for row in seen[at][1][BOARD]} for at in (first, second)]
-        wanted[BOARD] = expected(*boards)
-        wanted[REMINDERS] = expected_rows(seen[first][1][REMINDERS], seen[second][1][REMINDERS])
-        assert totals == {name: kinds for name, kinds in wanted.items() if kinds}
+        assert_found([JobAtCheckpoint(job.config, at) for at in (first, second)], seen[first], seen[second])
     finally:
         forget_disk("difference")
+
+
+@settings(max_examples=15, deadline=None)
+@given(before=STEPS, live=LINE, branch=LINE)
+def test_differences_of_branches_equal_a_plain_comparison(before, live, branch):
+    job, other = MemoryJob("difference"), MemoryJob("difference")
+    other.config = job.config.on_branch("other")
+    try:
+        for step in [("batch", "ann", False, "+U"), *before]:
+            play(job, step)
+        fork(job.config, "other", None, "run")
+        for line, steps in ((job, live), (other, branch)):
+            for step in steps:
+                play(line, step)
+        contents = [(state_of(line), sinks_of(line)) for line in (job, other)]
+        assert_found([JobAtCheckpoint(line.config) for line in (job, other)], *contents)
+    finally:
+        forget_disk("difference")
+
+
+def assert_found(jobs, before, after):
+    """Check the differences of two checkpoints against their contents."""
+    totals = {}
+    for found in differences(*jobs, limit=1000):
+        totals[found.table] = sum((Counter(counts.rows) for counts in found.counts), Counter[Change]())
+        if found.table != REMINDERS:  # its rows are counted: the same one may be there several times
+            assert totals[found.table] == Counter(row.change for row in found.rows)
+    wanted = {name: expected(before[0][name], after[0][name]) for name in STATE_TABLES}
+    boards = [{row["item"]: row for row in content[1][BOARD]} for content in (before, after)]
+    wanted[BOARD] = expected(*boards)
+    wanted[REMINDERS] = expected_rows(before[1][REMINDERS], after[1][REMINDERS])
+    assert totals == {name: kinds for name, kinds in wanted.items() if kinds}

@@ -57,7 +57,7 @@ class Job:
         elements = [Emitted(record_order(one.number), one.number, 0, one) for one in arriving]
         operator = AsyncWaitOperator(self.wait, {}, open_until=self.open_until, **options)
         asked_before = len(self.wait.function.calls)
-        completed = {one.emitted.record.number for one in self.table.elements() if one.is_done}
+        completed = {element.emitted.record.number for element in self.table.elements() if element.is_done}
         self._run(operator, elements)
         assert not completed & set(self.wait.function.calls[asked_before:]), "a result was asked for again"
         self.given_up += [one.emitted.record.number for one in operator.quarantined]
@@ -67,10 +67,10 @@ class Job:
 
     def _run(self, operator, elements):
         emitted, self.now = micro_batch(operator, elements, self.table.elements(), self.now)
-        self.emitted += [one.record.number for one in emitted]
+        self.emitted += [emitted_record.record.number for emitted_record in emitted]
 
     def check(self):
-        pending = [one.emitted.record.number for one in self.table.elements()]
+        pending = [element.emitted.record.number for element in self.table.elements()]
         assert sorted([*self.emitted, *self.given_up, *pending]) == [one.number for one in self.taken]
         assert self.wait.function.most <= self.wait.capacity
         if self.wait.mode is OutputMode.ORDERED:

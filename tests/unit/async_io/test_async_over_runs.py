@@ -58,11 +58,11 @@ class Wild(AsyncFunction[Question, Answer]):
         self.running += 1
         self.most = max(self.most, self.running)
         try:
-            made = [self._next(one) for one in questions]
-            await asyncio.sleep(max(seconds for seconds, _ in made))
+            result = [self._next(question) for question in questions]
+            await asyncio.sleep(max(seconds for seconds, _ in result))
             return [
                 [Answer(one.number, 0)] if succeeds else Unavailable(one.number)
-                for one, (_, succeeds) in zip(questions, made, strict=True)
+                for one, (_, succeeds) in zip(questions, result, strict=True)
             ]
         finally:
             self.running -= 1
@@ -95,7 +95,7 @@ class Runs:
         limit = None if self.limit is None else ServiceLimit(concurrency=self.limit)
         stop = None if looks is None else iter([False] * looks + [True]).__next__
         operator = AsyncWaitOperator(wait, {}, limit=limit, open_until=self.open_until, stop=stop)
-        done = {one.emitted.record.number for one in self.table.elements() if one.is_done}
+        done = {element.emitted.record.number for element in self.table.elements() if element.is_done}
         before = len(wait.function.calls)
         sent = self._run(operator, [Emitted(record_order(one.number), one.number, 0, one) for one in arriving])
         assert wait.cache is not None or not done & set(wait.function.calls[before:]), "a result was asked for again"
@@ -123,7 +123,7 @@ class Runs:
         self.table.commit(nothing)
 
     def check(self):
-        pending = [one.emitted.record.number for one in self.table.elements()]
+        pending = [element.emitted.record.number for element in self.table.elements()]
         given_up = [came(text, Question).record.number for _, text in self.quarantine]
         assert sorted([*self.emitted, *given_up, *pending]) == list(range(len(self.taken)))
         assert self.wait.function.most <= min(self.wait.capacity, self.limit or CAPACITY)
@@ -140,8 +140,10 @@ class Runs:
     def _run(self, operator, elements):
         sent, self.now = micro_batch(operator, elements, self.table.elements(), self.now)
         if operator.operator.mode is not OutputMode.KEYED_ORDERED:
-            for one in operator.pending:
-                one.key_json = b"%d" % one.emitted.record.number if one.sequence is None else one.key_json
+            for element in operator.pending:
+                element.key_json = (
+                    b"%d" % element.emitted.record.number if element.sequence is None else element.key_json
+                )
         return sent
 
 

@@ -23,7 +23,9 @@ EVENTS = st.lists(RECORDS | st.integers(-30, 60), max_size=40)
 def harness_of(low, high, *, how=JoinType.INNER, backend="hashmap", late=True):
     if not late:
         return KeyedHarness(function_of(near(low, high, how=how)), key=KEYS, backend=backend)
-    function = next(each for each in interval_pipeline(low, high, how=how).operators if each.name == "near").function
+    function = next(
+        operator for operator in interval_pipeline(low, high, how=how).operators if operator.name == "near"
+    ).function
     return KeyedHarness(function, key=KEYS, backend=backend, side_outputs=SIDES)
 
 
@@ -48,7 +50,7 @@ def play(harness, events):
 
 def by_hand(low, high, records, how=JoinType.INNER, now=1000):
     """Return the result of a double loop, sorted; it has an unmatched record if no record after `now` can match it."""
-    orders = [each for each in records if isinstance(each, Order)]
+    orders = [record for record in records if isinstance(record, Order)]
     offers = [each for each in records if isinstance(each, Offer)]
     pairs = [
         (one, other)
@@ -59,8 +61,8 @@ def by_hand(low, high, records, how=JoinType.INNER, now=1000):
     lone_orders = [one for one in orders if one.at + high <= now and one not in [order for order, _ in pairs]]
     lone_offers = [one for one in offers if one.at - low <= now and one not in [offer for _, offer in pairs]]
     rows = [Row(*pair) for pair in pairs]
-    rows += [Row(one, None) for one in lone_orders if how.keeps_left]
-    rows += [Row(None, one) for one in lone_offers if how.keeps_right]
+    rows += [Row(lone_order, None) for lone_order in lone_orders if how.keeps_left]
+    rows += [Row(None, lone_offer) for lone_offer in lone_offers if how.keeps_right]
     return sorted(map(text, rows))
 
 
@@ -68,7 +70,7 @@ def check(harness, low, high, events, how=JoinType.INNER):
     taken, late = play(harness, events)
     assert {kind for kind, _ in harness.kinds()} <= {INSERT}
     assert sorted(text(row) for _, row in harness.kinds()) == by_hand(low, high, taken, how)
-    assert [each.record for each in harness.output() if isinstance(each, SideRecord)] == late
+    assert [output.record for output in harness.output() if isinstance(output, SideRecord)] == late
     assert harness.snapshot().entries == ()
 
 
@@ -168,7 +170,7 @@ def test_late_records_are_dropped_without_side_outputs():
     with harness_of(0, 5, late=False) as harness:
         harness.watermark(12)
         give(harness, Order("a", 12))
-        assert [each for each in harness.output() if isinstance(each, SideRecord)] == []
+        assert [output for output in harness.output() if isinstance(output, SideRecord)] == []
         assert harness.snapshot().entries == ()
 
 

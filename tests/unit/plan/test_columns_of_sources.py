@@ -246,8 +246,8 @@ def test_event_times_are_milliseconds_or_null():
 @given(table=TABLES)
 def test_event_times_are_those_of_good_records(table):
     records = RecordReader(Flat, None).read(table)[0]
-    found = event_times(table, SOURCE).to_pylist()
-    assert all(record is None or record.at == time for record, time in zip(records, found, strict=True))
+    result = event_times(table, SOURCE).to_pylist()
+    assert all(record is None or record.at == time for record, time in zip(records, result, strict=True))
 
 
 KEYS = [

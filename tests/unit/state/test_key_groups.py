@@ -55,9 +55,9 @@ def test_tasks_own_about_as_many_key_groups_each(max_parallelism, parallelism):
 
 def test_range_is_written_as_in_paths():
     """A range also knows its members."""
-    found = KeyGroupRange(0, 63)
-    assert str(found) == "0-63"
-    assert 0 in found
-    assert 63 in found
-    assert 64 not in found
-    assert "0" not in found
+    result = KeyGroupRange(0, 63)
+    assert str(result) == "0-63"
+    assert 0 in result
+    assert 63 in result
+    assert 64 not in result
+    assert "0" not in result

@@ -90,7 +90,7 @@ def test_failed_probe_costs_its_element_no_attempt():
 
 
 def test_late_failure_of_earlier_call_is_no_probe():
-    # 1 fails at once and opens it until 10; 2, called before that, fails at 12, while the probe is under way until 20.
+    # Call 1 fails at once and opens the breaker until 10; call 2 began earlier and fails at 12, during the probe, which ends at 20.
     scripts = {1: [(0.0, False), (0.010, True)], 2: [(0.012, False)]}
     breaker = CircuitBreaker(failures=1, probe_after=10 * MS)
     with harness(Promised(scripts), breaker=breaker, retry=FixedDelay(max_retries=9, delay=0 * MS)) as h:

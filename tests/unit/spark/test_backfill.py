@@ -109,7 +109,7 @@ def test_corrected_day_is_computed_again(job):
     assert [asked_of(branch) for branch in Branches(job.config).open] == [days(2)]
 
 
-def test_branch_cuts_where_the_job_did(job):
+def test_branch_repeats_the_micro_batches_of_the_job(job):
     job.backfill(days(1, 3))
     result = log_of(job.config.on_branch("backfill_20191202_20191204")).checkpoints[-3:]
     assert list(map(interval_of, result)) == [days(1), days(2), days(3)]

@@ -49,7 +49,7 @@ def test_key_group_owner_has_its_range(max_parallelism, parallelism, data):
 @given(max_parallelism=sizes, parallelism=sizes)
 def test_tasks_own_about_as_many_key_groups_each(max_parallelism, parallelism):
     ranges = [key_group_range(task, max_parallelism, parallelism) for task in range(parallelism)]
-    counts = [found.last - found.first + 1 for found in ranges]
+    counts = [key_groups.last - key_groups.first + 1 for key_groups in ranges]
     assert max(counts) - min(counts) <= 1
 
 

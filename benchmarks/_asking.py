@@ -78,24 +78,24 @@ class Bare:
         questions = [Question(number) for number in range(self.records)]
 
         def prepare():
-            found = []
+            results = []
             function = HttpLookup(self.url) if self.url else Lookup(failures=self.failures)
             return (
                 self.records,
-                [lambda: found.extend(asyncio.run(self.all(function, questions)))],
-                checked(found, self),
+                [lambda: results.extend(asyncio.run(self.all(function, questions)))],
+                checked(results, self),
             )
 
         return prepare
 
     async def all(self, function, questions):
-        room, found = asyncio.Semaphore(self.capacity), []
+        room, results = asyncio.Semaphore(self.capacity), []
 
         async def one(question):
             async with room:
                 while True:
                     try:
-                        found.extend(await function.invoke(question))
+                        results.extend(await function.invoke(question))
                     except OSError:
                         await asyncio.sleep(0.01)
                     else:
@@ -104,7 +104,7 @@ class Bare:
         await function.open({})
         await asyncio.gather(*map(one, questions))
         await function.close()
-        return found
+        return results
 
 
 @dataclass(frozen=True)
@@ -122,13 +122,17 @@ class Operator:
         keyed = [(b"%d" % element.timestamp, element) for element in elements]
 
         def prepare():
-            found = []
+            results = []
             function = HttpLookup(self.url) if self.url else Lookup(failures=self.failures)
             wait = AsyncWait("ask", function, self.mode, self.capacity, timedelta(seconds=60), RETRY)
             operator = AsyncWaitOperator(wait, {})
             if self.mode is OutputMode.KEYED_ORDERED:
-                return self.records, [lambda: found.extend(KeyedOrderedWait(operator).run(keyed))], checked(found, self)
-            return self.records, [lambda: found.extend(operator.run(elements))], checked(found, self)
+                return (
+                    self.records,
+                    [lambda: results.extend(KeyedOrderedWait(operator).run(keyed))],
+                    checked(results, self),
+                )
+            return self.records, [lambda: results.extend(operator.run(elements))], checked(results, self)
 
         return prepare
 

@@ -75,10 +75,10 @@ class Workload:
         return last.metrics["seconds"]
 
     def check(self):
-        found = Counter()
+        result = Counter()
         table = pa.table(DeltaTable(self.config.sinks["counts"].path).scan(columns=["key", "seq", "sum"]))
         best = {}
         for key, seq, total in zip(*(table[name].to_pylist() for name in ("key", "seq", "sum")), strict=True):
             if seq >= best.get(key, -1):
-                best[key], found[int(key[4:])] = seq, total
-        assert found == self.expected, "the sink's sums are wrong"
+                best[key], result[int(key[4:])] = seq, total
+        assert result == self.expected, "the sink's sums are wrong"

@@ -224,9 +224,9 @@ def backend_of(kind):
 def folder():
     """Return a new folder, removed at exit."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(dir=FOLDER))
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
-    return made
+    result = Path(tempfile.mkdtemp(dir=FOLDER))
+    atexit.register(shutil.rmtree, result, ignore_errors=True)
+    return result
 
 
 class Latest(KeyedProcessFunction[Visit, Visit]):

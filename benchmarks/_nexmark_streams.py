@@ -93,8 +93,8 @@ class LastTen(StatefulProcessor):
         self.latest = handle.getValueState("latest", "sold array<struct<expires bigint, id bigint, final bigint>>")
 
     def handleInputRows(self, key, rows, timers):  # noqa: N802, ARG002 - Spark's
-        found = self.latest.get()
-        sold = [tuple(one) for one in found[0]] if found else []
+        result = self.latest.get()
+        sold = [tuple(one) for one in result[0]] if result else []
         sold += [(row.expires, row.id, row.final) for row in rows]
         sold = sorted(sold)[-10:]
         self.latest.update((sold,))
@@ -111,8 +111,8 @@ class TopTen(StatefulProcessor):
         self.bids = handle.getValueState("bids", f"top array<struct<{BID}>>")
 
     def handleInputRows(self, key, rows, timers):  # noqa: N802, ARG002 - Spark's
-        found = self.bids.get()
-        before = [tuple(one) for one in found[0]] if found else []
+        result = self.bids.get()
+        before = [tuple(one) for one in result[0]] if result else []
         top = sorted([*before, *(tuple(row) for row in rows)], key=lambda bid: (-bid[2], bid[5]))[:10]
         self.bids.update((top,))
         for place, bid in enumerate(top):

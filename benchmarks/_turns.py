@@ -32,12 +32,12 @@ def turns(count, variants):
         processes = {name: stack.enter_context(_process(variant)) for name, variant in variants.items()}
         for connection in processes.values():
             connection.recv()  # prepared
-        told = {name: [] for name in processes}
+        output = {name: [] for name in processes}
         for _ in range(count):
             for name, connection in processes.items():
                 connection.send("turn")
-                told[name].append(connection.recv())
-        return told
+                output[name].append(connection.recv())
+        return output
 
 
 @contextmanager

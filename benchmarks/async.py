@@ -140,8 +140,8 @@ def remote_state(size):
                 f"{place}, async with prefetch": Framework(many, "delta", storage=options),
                 f"{place}, async, cached on disk": Framework(many, "delta, cached", storage=options),
             }
-        told = turns(TURNS, variants)
-    rates = {name: processing(of) for name, of in told.items()}
+        output = turns(TURNS, variants)
+    rates = {name: processing(of) for name, of in output.items()}
     for place in ("1 ms", "5 ms", "delta", "delta on S3"):
         goal = {} if place == "delta" else at_least(50)
         yield figure(f"{place}: async / sync", over(rates[f"{place}, async"], rates[f"{place}, sync"]), "ratio", **goal)
@@ -166,8 +166,8 @@ def watermarks(size):
             for order in (STRICT, RELAXED):
                 options = {"event_order_watermark": EventOrder(order)}
                 variants[every, place, order] = Framework(words, backend, options, prefetch=place != "1 ms")
-    told = turns(TURNS, variants)
-    rates = {name: processing(of) for name, of in told.items()}
+    output = turns(TURNS, variants)
+    rates = {name: processing(of) for name, of in output.items()}
     for every, place, order in rates:
         if order is RELAXED:
             gain = over(rates[every, place, RELAXED], rates[every, place, STRICT])
@@ -182,7 +182,7 @@ def limits(size):
     in_flight = (10, 30, 100, 300, 1000, 3000, 6000, 20_000)
     lines = {}
     for batch in (10, 100, 1000):
-        told = turns(
+        output = turns(
             TURNS,
             {
                 limit: Framework(
@@ -194,7 +194,7 @@ def limits(size):
                 for limit in in_flight
             },
         )
-        for limit, of in told.items():
+        for limit, of in output.items():
             one = figure(f"state 1 ms, {limit:,} in flight, batches of {batch:,}", processing(of), "records/s")
             lines.setdefault(f"batches of {batch:,}", []).append((limit, one["value"]))
             yield one
@@ -217,7 +217,7 @@ def main():
     options = parser.parse_args()
     OUT.mkdir(parents=True, exist_ok=True)
     figures = [one for part in options.parts for one in PARTS[part](QUICK if options.quick else FULL)]
-    figures.sort(key=lambda one: one["unit"] != "ratio")
+    figures.sort(key=lambda item: item["unit"] != "ratio")
     report("async", figures)
 
 

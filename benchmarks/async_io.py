@@ -37,7 +37,7 @@ def over(ours, theirs):
 def in_process(records):
     """The operator's own cost."""
     for failures in (False, True):
-        told = turns(
+        output = turns(
             TURNS,
             {
                 "bare asyncio": Bare(records, failures),
@@ -46,11 +46,11 @@ def in_process(records):
         )
         of = ", 1 % fail" if failures else ""
         for mode in OutputMode:
-            ratio = over(told[mode.value], told["bare asyncio"])
+            ratio = over(output[mode.value], output["bare asyncio"])
             yield figure(
                 f"{mode.value}{of} / bare asyncio", ratio, "ratio", goal=">= 0.9", met=lambda value: value >= 0.9
             )
-        for name, each in told.items():
+        for name, each in output.items():
             yield figure(f"{name}{of}", [turn.rate for turn in each], "records/s")
             yield figure(f"{name}{of}, CPU", [turn.cpu[0] for turn in each], "us a record")
     for name, rate in FLINK.items():
@@ -60,7 +60,7 @@ def in_process(records):
 def over_loopback(records):
     """A real client against a real service: the operator's cost disappears in the cost of HTTP."""
     with loopback() as url:
-        told = turns(
+        output = turns(
             TURNS,
             {
                 "bare asyncio": Bare(records, False, url, HTTP_CAPACITY),
@@ -69,12 +69,12 @@ def over_loopback(records):
         )
     yield figure(
         "loopback: ordered / bare asyncio",
-        over(told["ordered"], told["bare asyncio"]),
+        over(output["ordered"], output["bare asyncio"]),
         "ratio",
         goal=">= 0.9",
         met=lambda value: value >= 0.9,
     )
-    for name, each in told.items():
+    for name, each in output.items():
         yield figure(f"loopback: {name}", [turn.rate for turn in each], "records/s")
 
 
@@ -121,7 +121,7 @@ def main():
     options = parser.parse_args()
     records, http = (QUICK, HTTP_QUICK) if options.quick else (FULL, HTTP_FULL)
     figures = [*in_process(records), *over_loopback(http), *while_down(records)]
-    figures.sort(key=lambda one: one["unit"] != "ratio")
+    figures.sort(key=lambda item: item["unit"] != "ratio")
     report("async_io", figures)
 
 

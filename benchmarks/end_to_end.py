@@ -26,11 +26,11 @@ def main():
     for backend in options.backends:
         load = Workload(spark, Path(f"var/bench/end-to-end-{backend}"), backend, options.keys)
         load.batch(options.rows)
-        made = [load.batch(options.rows) for _ in range(options.batches)]
+        result = [load.batch(options.rows) for _ in range(options.batches)]
         load.check()
         name = f"{backend}, {options.rows:,} rows on {options.keys:,} keys"
-        figures.append(figure(f"{name}, CPU a record", [cpu / options.rows * 1e6 for _, cpu in made], "us"))
-        figures.append(figure(f"{name}, wall", [wall for wall, _ in made], "s"))
+        figures.append(figure(f"{name}, CPU a record", [cpu / options.rows * 1e6 for _, cpu in result], "us"))
+        figures.append(figure(f"{name}, wall", [wall for wall, _ in result], "s"))
         figures += [figure(f"{name}: {phase}", [seconds], "s") for phase, seconds in load.phases().items()]
     report("end_to_end", figures)
     spark.stop()

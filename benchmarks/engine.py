@@ -39,12 +39,12 @@ class Version(Struct, frozen=True):
 
 def clicks(count, keys):
     chance = random.Random(42)
-    found = []
+    results = []
     for ordinal in range(count):
         key = f"key-{chance.randrange(keys):07d}"
         record = Click(key, chance.randrange(100), ordinal, 1_000_000 + ordinal)
-        found.append(Element(record_order(ordinal), record.ts, 0, encode(key), record))
-    return found
+        results.append(Element(record_order(ordinal), record.ts, 0, encode(key), record))
+    return results
 
 
 def batches(elements):
@@ -75,8 +75,8 @@ def keyed(elements, backend):
 def changelog(count, keys):
     """Return an insert, then late pairs of -U and +U: the new row often comes before the retraction of the old row."""
     chance = random.Random(43)
-    last, found, ordinal = {}, [], 0
-    while len(found) < count:
+    last, results, ordinal = {}, [], 0
+    while len(results) < count:
         key = encode(f"key-{chance.randrange(keys):07d}")
         row = Version(key.decode(), ordinal, "x" * 60)
         pair = [(RowKind.UPDATE_AFTER if key in last else RowKind.INSERT, row)]
@@ -84,9 +84,9 @@ def changelog(count, keys):
             pair.insert(chance.randrange(2), (RowKind.UPDATE_BEFORE, last[key]))
         last[key] = row
         for kind, row in pair:
-            found.append(Element(record_order(ordinal), ordinal, int(kind), key, row))
+            results.append(Element(record_order(ordinal), ordinal, int(kind), key, row))
             ordinal += 1
-    return found, {key: encode(row) for key, row in last.items()}
+    return results, {key: encode(row) for key, row in last.items()}
 
 
 def materialize(elements, backend):
@@ -143,9 +143,9 @@ def main():
         costs.setdefault("bare loop over a dict", []).append(cpu / len(elements) * 1e6)
         for name, make in backends():
             backend = make()
-            found, wall, cpu = timed(lambda backend=backend: keyed(elements, backend))
+            actual, wall, cpu = timed(lambda backend=backend: keyed(elements, backend))
             backend.close()
-            assert found == expected, f"{name}: wrong counts"
+            assert actual == expected, f"{name}: wrong counts"
             rates.setdefault(f"keyed process, {name}", []).append(len(elements) / wall)
             costs.setdefault(f"keyed process, {name}", []).append(cpu / len(elements) * 1e6)
             ratios.setdefault(f"keyed process, {name} / bare loop, CPU", []).append(cpu / floor)

@@ -46,7 +46,7 @@ def year(spark, name, pipeline, events):
     """Run once, and return the sizes of the tables."""
     config = home_of(pipeline, events)
     began = time.perf_counter()
-    told = run_in(spark, config, RunOptions(run_id="bench"), lambda event: None)
+    output = run_in(spark, config, RunOptions(run_id="bench"), lambda event: None)
     seconds = time.perf_counter() - began
     job = JobAtCheckpoint(config)
     rows, size, keys = one(
@@ -56,7 +56,7 @@ def year(spark, name, pipeline, events):
     (board,) = one(job, "SELECT count(*) FROM flight_board")
     largest = largest_histories(job, "board", limit=1).dicts()
     expired = sum(of.metrics.get("expired", 0) for of in CheckpointLog(config.job_folder).checkpoints)
-    yield figure(f"{name}: events", [told.rows_in], "rows")
+    yield figure(f"{name}: events", [output.rows_in], "rows")
     yield figure(f"{name}: run", [seconds], "s")
     yield figure(f"{name}: rows of the board's history", [rows], "rows")
     yield figure(f"{name}: bytes a key", [size / keys], "bytes")

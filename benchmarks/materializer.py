@@ -120,17 +120,17 @@ class HotKey:
             taken = elements(hot_changes(rows, self.delay))
             backend = self.setting.open(next(numbers))
             task = self.setting.task(backend)
-            told = []
-            before[:] = [taken, backend, task, told]
+            events = []
+            before[:] = [taken, backend, task, events]
 
             def keep():
                 backend.write_batch(task.writes())
 
             def checkpoint():
-                told.extend((task.changes(), task.outputs()))
+                events.extend((task.changes(), task.outputs()))
 
             def check():
-                changes, outputs = told
+                changes, outputs = events
                 assert len(outputs) == ROWS, f"{len(outputs)} rows were emitted"
                 assert len(changes) == self.delay, f"{len(changes)} rows are left"
                 assert task.metrics == {"records": len(taken)}, task.metrics
@@ -208,10 +208,10 @@ class ShortHistories:
             for key in order[::2]:
                 yield RowKind.UPDATE_AFTER, encode(key), row(key, 2)
 
-        made = list(changes())
+        result = list(changes())
 
         def prepare():
-            taken = elements(made)
+            taken = elements(result)
             backend = self.setting.open(next(numbers))
             task = self.setting.task(backend)
             batches = [taken[first : first + BATCH] for first in range(0, len(taken), BATCH)]
@@ -240,16 +240,18 @@ def name_of(setting):
 
 
 def settings(backend, upsert_key, strategies=Strategy):
-    return [Setting(each, backend, upsert_key, f"{backend}-{upsert_key}-{each.value}") for each in strategies]
+    return [
+        Setting(strategy, backend, upsert_key, f"{backend}-{upsert_key}-{strategy.value}") for strategy in strategies
+    ]
 
 
 def hot_key(options):
     figures, rates = [], {}
     for backend, upsert_key, delay in itertools.product(("hashmap", "rocksdb"), (False, True), options.delays):
         chosen = settings(backend, upsert_key)
-        told = turns(options.runs, {each.strategy: HotKey(each, delay) for each in chosen})
+        output = turns(options.runs, {each.strategy: HotKey(each, delay) for each in chosen})
         for setting in chosen:
-            of = told[setting.strategy][1:] or told[setting.strategy]
+            of = output[setting.strategy][1:] or output[setting.strategy]
             cpu, wall = per_millisecond(of, 0, 1)
             taking, _ = per_millisecond(of, 0)
             whole, _ = per_millisecond(of, 0, 1, 2)
@@ -301,10 +303,10 @@ def ratios(options, rates):
 def change_by_change(options):
     for upsert_key, delay in itertools.product((False, True), options.delays[-2:]):
         chosen = settings("rocksdb", upsert_key, (Strategy.LEGACY, Strategy.ADAPTIVE))
-        told = turns(
+        output = turns(
             max(2, options.runs // 2), {each.strategy: ChangeByChange(each, delay, options.single) for each in chosen}
         )
-        rates = {each: per_millisecond(of[1:], 0)[0] for each, of in told.items()}
+        rates = {each: per_millisecond(of[1:], 0)[0] for each, of in output.items()}
         times = statistics.median(rates[Strategy.ADAPTIVE]) / statistics.median(rates[Strategy.LEGACY])
         last = delay == DELAYS[-1]
         what = f"rocksdb, {'upsert key' if upsert_key else 'no upsert key'}, one change a micro-batch, {delay} rows"
@@ -322,8 +324,8 @@ def change_by_change(options):
 def short_histories(options):
     for backend in ("hashmap", "rocksdb"):
         chosen = settings(backend, upsert_key=False, strategies=(Strategy.VALUE, Strategy.ADAPTIVE, Strategy.LEGACY))
-        told = turns(options.runs, {each.strategy: ShortHistories(each, options.keys) for each in chosen})
-        rates = {each: per_millisecond(of[1:] or of, 0, 1)[0] for each, of in told.items()}
+        output = turns(options.runs, {each.strategy: ShortHistories(each, options.keys) for each in chosen})
+        rates = {each: per_millisecond(of[1:] or of, 0, 1)[0] for each, of in output.items()}
         # Turn by turn, since the machine's pace changes between them.
         shares = [
             100 * ours / theirs for ours, theirs in zip(rates[Strategy.ADAPTIVE], rates[Strategy.VALUE], strict=True)

@@ -106,8 +106,8 @@ def as_figures(figures, peer):
     for query, made in figures.items():
         goal, name = goal_of(query, peer), f"{query}, {way_of(query, peer)}"
         met = None if goal is None else lambda ratio, goal=goal: ratio <= goal
-        said = None if goal is None else f"<= {goal:g}"
-        listed.append(figure(f"{name}: CPU, job / Spark", ratios(made, "cpu"), "", goal=said, met=met))
+        message = None if goal is None else f"<= {goal:g}"
+        listed.append(figure(f"{name}: CPU, job / Spark", ratios(made, "cpu"), "", goal=message, met=met))
         listed.append(figure(f"{name}: wall, job / Spark", ratios(made, "wall"), ""))
     for query, made in figures.items():
         for side in ("job", "spark"):
@@ -156,19 +156,19 @@ def main():
             small.job(query)
             getattr(small, peer)(query)
             figures.keep(query, measure(large, query, peer, options.repeat))
-            made = figures.of[query]
-            ratio = statistics.median(ratios(made, "cpu"))
-            counts = f"{made['job']['batches']} and {made['spark']['batches']} micro-batches"
+            result = figures.of[query]
+            ratio = statistics.median(ratios(result, "cpu"))
+            counts = f"{result['job']['batches']} and {result['spark']['batches']} micro-batches"
             print(
                 f"{query}: both as DuckDB; CPU {ratio:.2f}; {counts}; {time.perf_counter() - began:.0f} s", flush=True
             )
         small.clear()
         large.clear()
         spark.stop()
-    told = {query: figures.of[query] for query in options.queries}
-    machine = written("nexmark", as_figures(told, peer))
+    output = {query: figures.of[query] for query in options.queries}
+    machine = written("nexmark", as_figures(output, peer))
     print(f"\n{events:,} events, median of {options.repeat}; load {machine['load'][0]} on {machine['cores']} cores")
-    Console(width=80).print(shown(told, peer))
+    Console(width=80).print(shown(output, peer))
     print(f"\n{figures.path}")
 
 

@@ -60,19 +60,19 @@ def ttl_cost(sizes):
     """Return records per second by kind, backend and TTL; variants of one kind and backend run in consecutive turns."""
     for backend in ("hashmap", "rocksdb"):
         for kind in KINDS:
-            told = turns(
+            output = turns(
                 TURNS,
                 {name: Visits(kind, backend, ttl, sizes.records, sizes.users) for name, ttl in TTLS.items()},
             )
-            without = [sum(turn.cpu) for turn in told["no TTL"]]
-            for name, of in told.items():
+            without = [sum(turn.cpu) for turn in output["no TTL"]]
+            for name, of in output.items():
                 if name != "no TTL":
                     ratios = [sum(turn.cpu) / plain for turn, plain in zip(of, without, strict=True)]
                     # Looking at more entries than the default does is the user's choice.
                     is_goal = kind == "value" and "5" not in name
                     goal = {"goal": "<= 1.1", "met": lambda v: v <= 1.1} if is_goal else {}
                     yield figure(f"{backend}, {kind}: {name} / no TTL, CPU", ratios, "ratio", **goal)
-            for name, of in told.items():
+            for name, of in output.items():
                 yield figure(f"{backend}, {kind}, {name}", [turn.rate for turn in of], "records/s")
 
 
@@ -104,7 +104,7 @@ def walking(sizes):
             _walk(backend, entries)
             peaks[entries].append((tracemalloc.get_traced_memory()[1] - before) / 1e6)
         tracemalloc.stop()
-        yield figure(f"walk over a map of {entries:,}", [entries / each for each in seconds], "entries/s")
+        yield figure(f"walk over a map of {entries:,}", [entries / second for second in seconds], "entries/s")
     small, large = peaks.values()
     ratios = [a / b for a, b in zip(large, small, strict=True)]
     name = f"walk: peak memory, map of {sizes.large_map:,} / of {sizes.small_map:,}"
@@ -136,14 +136,14 @@ def compaction(sizes):
         files = list(_filled(config.job_folder, sizes.entries))
         job.commit(Kind.BATCH, files={KEYED_STATE: files}, watermark=2 * HOUR)
     wall, cpu = time.perf_counter(), time.process_time()
-    made = compact(config, "bench")
+    checkpoint = compact(config, "bench")
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    assert made.metrics["rows_after"] == sizes.entries // 2, "compaction kept the wrong rows"
+    assert checkpoint.metrics["rows_after"] == sizes.entries // 2, "compaction kept the wrong rows"
     name = f"compaction of {sizes.entries:,} rows, half expired"
     yield figure(f"{name}, wall", [wall], "s")
     yield figure(f"{name}", [sizes.entries / wall], "rows/s")
     yield figure(f"{name}, CPU", [cpu], "s")
-    yield from rebuilding(config.job_folder, made, sizes.entries // 2)
+    yield from rebuilding(config.job_folder, checkpoint, sizes.entries // 2)
     shutil.rmtree(root)
 
 
@@ -189,8 +189,8 @@ def rebuilding(folder, checkpoint, entries):
 
 def _check(backend, entries):
     users = [user for user in range(1, min(2 * entries, 2000), 2) if key_group(key_of(user), GROUPS) < GROUPS // 2]
-    found = backend.get_many([value_entry(Latest.latest.name, key_of(user)) for user in users])
-    assert found == [stored_value(HOUR + HOUR // 2, b"%d" % (user % 100)) for user in users], "rebuilt wrongly"
+    result = backend.get_many([value_entry(Latest.latest.name, key_of(user)) for user in users])
+    assert result == [stored_value(HOUR + HOUR // 2, b"%d" % (user % 100)) for user in users], "rebuilt wrongly"
 
 
 PARTS = {"ttl": ttl_cost, "walking": walking, "compaction": compaction}
@@ -204,7 +204,7 @@ def main():
     Path(FOLDER).mkdir(parents=True, exist_ok=True)
     sizes = Sizes(quick=options.quick)
     figures = [one for part in options.parts for one in PARTS[part](sizes)]
-    figures.sort(key=lambda one: one["unit"] != "ratio")
+    figures.sort(key=lambda item: item["unit"] != "ratio")
     report("state", figures)
 
 

@@ -128,8 +128,8 @@ def main():
         for run in range(options.runs + 1):
             numbers = chance.sample(range(options.keys), count)
             entries = [value_entry(STATE, key(number)) for number in numbers]
-            found, wall, cpu = timed(lambda backend=backend, entries=entries: backend.get_many(entries))
-            assert found == [stored_value(number, value(number)) for number in numbers], "a wrong value"
+            result, wall, cpu = timed(lambda backend=backend, entries=entries: backend.get_many(entries))
+            assert result == [stored_value(number, value(number)) for number in numbers], "a wrong value"
             if run:  # the first one opens the table and its files
                 walls.setdefault((layout, count), []).append(wall)
                 cpus.setdefault((layout, count), []).append(cpu)
@@ -137,8 +137,8 @@ def main():
     for (name, reader), count in product({"DeltaTable.scan": by_scan, "DuckDB": by_duckdb}.items(), (1, 1000)):
         for _ in range(options.runs):
             names = [key(number).decode() for number in chance.sample(range(options.keys), count)]
-            found, wall, cpu = timed(lambda reader=reader, names=names: reader(folders["state files"], names))
-            assert found == count, "rows are missing"
+            result, wall, cpu = timed(lambda reader=reader, names=names: reader(folders["state files"], names))
+            assert result == count, "rows are missing"
             walls.setdefault((name, count), []).append(wall)
             cpus.setdefault((name, count), []).append(cpu)
     for (name, count), values in walls.items():

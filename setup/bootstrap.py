@@ -62,15 +62,15 @@ def main() -> int:
 def _step(name: str, made_from: str, make: Callable[[], str], is_whole: Callable[[], bool]) -> None:
     stamp = STAMPS / name
     if stamp.exists() and is_whole():
-        digest, _, said = stamp.read_text().partition("\n")
+        digest, _, message = stamp.read_text().partition("\n")
         if digest == made_from:
             if not quiet:
-                print(f"  {name:<10} reused  {said}", flush=True)
+                print(f"  {name:<10} reused  {message}", flush=True)
             return
     started = time.perf_counter()
-    said = make()
-    stamp.write_text(f"{made_from}\n{said}")
-    print(f"  {name:<10} {time.perf_counter() - started:4.0f} s  {said}", flush=True)
+    message = make()
+    stamp.write_text(f"{made_from}\n{message}")
+    print(f"  {name:<10} {time.perf_counter() - started:4.0f} s  {message}", flush=True)
 
 
 def _forget(*steps: str) -> None:

@@ -66,8 +66,8 @@ def _path_with(folder: Path) -> str:
 
 
 def _spark_home() -> Path:
-    found = sorted(VENV.glob("lib/python3.*/site-packages/pyspark"))
-    return found[0] if found else VENV / "lib" / "pyspark"
+    result = sorted(VENV.glob("lib/python3.*/site-packages/pyspark"))
+    return result[0] if result else VENV / "lib" / "pyspark"
 
 
 def main() -> None:

@@ -151,8 +151,8 @@ class Demo:
 
     def taken_in(self) -> datetime:
         """Return the moment up to which the job has taken in all input; the first day if it has not run."""
-        found = self.checkpoints()
-        last_file = found[-1]["offsets"].get(SOURCE, {}).get("last_file") if found else None
+        result = self.checkpoints()
+        last_file = result[-1]["offsets"].get(SOURCE, {}).get("last_file") if result else None
         if not last_file:
             return START
         return datetime.fromisoformat(last_file.removesuffix(".parquet")).replace(tzinfo=UTC) + timedelta(days=1)
@@ -318,8 +318,8 @@ def verify(demo: Demo) -> int:
     """Compare the sinks with a plain computation of all flights; return the exit code."""
     from pipelines.flights.verify import main as compare
 
-    found = demo.checkpoints()
-    if not found:
+    result = demo.checkpoints()
+    if not result:
         print("There is nothing to verify yet: make demo", file=sys.stderr)
         return 1
     lake = demo.home / "var" / "lake"
@@ -331,9 +331,9 @@ def verify(demo: Demo) -> int:
         "--to",
         LAST_DAY,
         "--through",
-        found[-1]["offsets"][SOURCE]["last_file"].removesuffix(".parquet"),
+        result[-1]["offsets"][SOURCE]["last_file"].removesuffix(".parquet"),
         "--watermark",
-        str(milliseconds(found[-1]["watermark"])),
+        str(milliseconds(result[-1]["watermark"])),
     )
     return compare([*tables, *read])
 

@@ -63,9 +63,9 @@ class Airflow:
         run = self._run_of(dag, day)
         path = f"/dags/{dag}/dagRuns/{run}/taskInstances/run"
         self._wait(lambda: self._state_of(dag, run, "run") == "success", RUN_ENDS_WITHIN, f"{run} has not ended")
-        found = self._ask("GET", f"{path}/xcomEntries/return_value?deserialize=true")
+        result = self._ask("GET", f"{path}/xcomEntries/return_value?deserialize=true")
         seconds: float = self._ask("GET", path)["duration"]
-        return found["value"], seconds
+        return result["value"], seconds
 
     def wait_for_success(self, dag: str, day: datetime) -> None:
         """Wait for the end of all tasks of a day. Raises `StepFailedError` if one failed."""

@@ -1,4 +1,4 @@
-"""The logbook of the flights of 2013: each flight with its plane and its weather, and every correction of the three."""
+"""The logbook of the flights of 2013: each flight with its plane and its weather, kept right when any of the three inputs is corrected."""
 
 from __future__ import annotations
 

@@ -96,8 +96,8 @@ def _without_zone(field: pa.Field[Any]) -> str:
 
 
 def _count(connection: duckdb.DuckDBPyConnection, table: str) -> int:
-    found = connection.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608 - as above
-    return int(found[0]) if found else 0
+    result = connection.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608 - as above
+    return int(result[0]) if result else 0
 
 
 def _examples(connection: duckdb.DuckDBPyConnection, table: str, other: str) -> list[Any]:

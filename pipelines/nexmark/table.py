@@ -132,10 +132,10 @@ def _live(rows: pa.Table) -> int:
     entry = ", ".join(f'"{name}"' for name in rows.column_names if name in ENTRY)
     with closing(duckdb.connect()) as connection:
         connection.register("rows", rows)
-        found = connection.execute(
+        result = connection.execute(
             f"SELECT count(*) FILTER (WHERE NOT gone) FROM (SELECT arg_max(deleted, checkpoint_id) AS gone FROM rows GROUP BY {entry})"  # noqa: S608 - names of columns
         ).fetchone()
-    return int(found[0]) if found else 0
+    return int(result[0]) if result else 0
 
 
 def _row(cells: Sequence[str] | Iterator[str]) -> str:

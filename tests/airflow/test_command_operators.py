@@ -58,8 +58,8 @@ def test_savepoint_and_restore_tasks_create_checkpoints(tmp_path):
     for task in savepoint, restore, nowhere:
         task.allow_nested_operators = True
 
-    made = execute(savepoint)["checkpoint"]
-    assert (made["name"], made["checkpoint_id"]) == ("now", 1)
+    result = execute(savepoint)["checkpoint"]
+    assert (result["name"], result["checkpoint_id"]) == ("now", 1)
     restored = execute(restore)["checkpoint"]
     assert (restored["checkpoint_id"], restored["restored_from"], restored["note"]) == (2, 1, "bad $(weather); data")
     with pytest.raises(AirflowFailException, match="ConfigError: .*99"):
@@ -135,7 +135,7 @@ def test_job_never_run_has_reached_no_milestone():
 
 
 @pytest.mark.parametrize(
-    ("wanted", "said"),
+    ("wanted", "message"),
     [
         ({}, "give the sensor a checkpoint"),
         ({"checkpoint": "seven"}, "'seven' is not the id of a checkpoint"),
@@ -143,6 +143,6 @@ def test_job_never_run_has_reached_no_milestone():
         ({"interval_end": "None"}, "give the sensor a checkpoint"),
     ],
 )
-def test_invalid_milestone_is_refused(wanted, said):
-    with pytest.raises(ConfigError, match=said):
+def test_invalid_milestone_is_refused(wanted, message):
+    with pytest.raises(ConfigError, match=message):
         Milestone.of(**wanted)

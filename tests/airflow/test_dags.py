@@ -210,7 +210,7 @@ def test_bad_job_file_does_not_affect_other_jobs(dag_bag, home, caplog):
 
 
 @pytest.mark.parametrize(
-    ("slip", "said"),
+    ("slip", "message"),
     [
         ({"job": "other"}, "'other' must be the file's own name, 'flights'"),
         ({"cluster": "nowhere"}, "unknown cluster 'nowhere' (known: compose, local, standalone)"),
@@ -222,7 +222,7 @@ def test_bad_job_file_does_not_affect_other_jobs(dag_bag, home, caplog):
         ({"tags": ["x" * 101]}, "ValueError: tag cannot be longer than 100 characters"),
     ],
 )
-def test_mistake_in_a_job_file_is_named(dag_bag, edit_job, slip, said):
+def test_mistake_in_a_job_file_is_named(dag_bag, edit_job, slip, message):
     edit_job("flights", **slip)
 
     bag = dag_bag()
@@ -230,7 +230,7 @@ def test_mistake_in_a_job_file_is_named(dag_bag, edit_job, slip, said):
     assert set(bag.dags) == OTHERS
     assert list(bag.import_errors) == ["headrace_errors.py"]
     assert "conf/jobs/flights.yaml" in bag.import_errors["headrace_errors.py"]
-    assert said in bag.import_errors["headrace_errors.py"]
+    assert message in bag.import_errors["headrace_errors.py"]
 
 
 def test_mistake_in_profile_names_the_job(dag_bag, home):

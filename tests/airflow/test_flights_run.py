@@ -91,5 +91,5 @@ def result_of(run):
 
     with create_session() as session:
         query = XComModel.get_many(key="return_value", dag_ids="flights", task_ids="run", run_id=run.run_id)
-        (found,) = session.scalars(query)
-        return XComModel.deserialize_value(found)
+        (result,) = session.scalars(query)
+        return XComModel.deserialize_value(result)

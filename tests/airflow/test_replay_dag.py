@@ -64,7 +64,7 @@ def test_promotion_policy_selects_the_dag_tasks(dag_bag, edit_job, policy, tasks
 
 def test_run_requests_replay_through_its_asset(dag_bag):
     dags = dag_bag().dags
-    (asset,) = [one for one in dags["flights"].get_task("run").outlets if one.name == "flights_replay"]
+    (asset,) = [outlet for outlet in dags["flights"].get_task("run").outlets if outlet.name == "flights_replay"]
     assert dags["flights_replay"].schedule == [asset]
 
 
@@ -121,10 +121,10 @@ ASKED = ["2013-01-10T00:00:00+00:00", "2013-01-11T00:00:00+00:00"]
 
 def execute_taken_in(run, **context):
     run.application_args = ["run", "flights", f"--interval-start={ASKED[0]}", f"--interval-end={ASKED[1]}"]
-    made = context_of(run, **context)
+    result = context_of(run, **context)
     words = run.application_args
     try:
-        return execute_words(run, words, made), made
+        return execute_words(run, words, result), result
     finally:
         run.application_args = words
 
@@ -141,10 +141,10 @@ def execute_words(run, words, context):
     "context", [{"run_type": "backfill"}, {"max_tries": 3}, {"run_type": "manual", "logical_date": DAY}]
 )
 def test_interval_asked_for_again_is_registered(run, notes, context):
-    result, made = execute_taken_in(run, **context)
+    result, actual = execute_taken_in(run, **context)
     (asset,) = run.outlets
     assert (asset.name, result["registered"]) == ("flights_replay", True)
-    assert made["outlet_events"][asset].extra == {"from": ASKED[0], "to": ASKED[1], "run_id": "this"}
+    assert actual["outlet_events"][asset].extra == {"from": ASKED[0], "to": ASKED[1], "run_id": "this"}
     assert "registered with the DAG flights_replay" in notes[0]
 
 

@@ -227,19 +227,19 @@ def test_sink_without_news_fires_no_event(run, told, last, updated):
 
 
 @pytest.mark.parametrize(
-    ("report", "said"),
+    ("report", "message"),
     [
         ({**REPORT, "waiting": 3}, "3 elements wait for services (headrace retries flights)"),
         ({**REPORT, "quarantined": 2}, "2 rows of this run are in the quarantine (headrace quarantine flights)"),
         (REPORT, None),
     ],
 )
-def test_degraded_run_warns_and_gets_a_note(run, monkeypatch, report, said):
+def test_degraded_run_warns_and_gets_a_note(run, monkeypatch, report, message):
     notes = []
     monkeypatch.setattr("headrace.airflow._run_operator.write_note", lambda _, text, __: notes.append(text))
     execute(run, report=report)
 
-    assert notes == ([] if said is None else [said])
+    assert notes == ([] if message is None else [message])
 
 
 def test_links_lead_to_checkpoint_and_spark(run):

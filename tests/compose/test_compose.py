@@ -147,7 +147,7 @@ def test_a_service_has_a_health_check(name):
 def test_folders_of_volumes_belong_to_the_user():
     dockerfile = (PROJECT / "Dockerfile").read_text()
     as_user = dockerfile.partition("\nUSER headrace\n")[2]
-    made = {
+    result = {
         f"/opt/headrace/{folder}"
         for line in re.findall(r"^RUN mkdir -p (.*)$", as_user, re.MULTILINE)
         for folder in line.split()
@@ -159,7 +159,7 @@ def test_folders_of_volumes_belong_to_the_user():
         for volume in service.get("volumes", ())
     }
 
-    assert mounted - made == {"/volumes/input", "/volumes/logs", "/volumes/passwords"}
+    assert mounted - result == {"/volumes/input", "/volumes/logs", "/volumes/passwords"}
 
 
 def test_new_volumes_get_the_owner_of_the_image():

@@ -119,8 +119,8 @@ class Containers:
         line = self._line(service, SERVICES[service]["healthcheck"]["test"][1:])
         deadline = clock.monotonic() + STARTS_WITHIN
         while (done := subprocess.run(line, capture_output=True, text=True, check=False)).returncode:
-            said = self._log(service).read_text()[-3000:]
-            assert clock.monotonic() < deadline, f"{service} is not healthy: {done.stderr[-1000:]}\n{said}"
+            message = self._log(service).read_text()[-3000:]
+            assert clock.monotonic() < deadline, f"{service} is not healthy: {done.stderr[-1000:]}\n{message}"
             clock.sleep(1)
 
     def _build(self) -> None:

@@ -93,9 +93,9 @@ def commands():
 
 
 def test_page_repairs_an_incomplete_day(flights):
-    code, said = differences(flights)
+    code, message = differences(flights)
     assert code != 0
-    assert "departures must be" in said
+    assert "departures must be" in message
     shutil.copy(flights.home / "whole" / f"{HALF}.parquet", flights.events)
     shown = {tuple(words): flights(HEADRACE, *words) for words in commands()}
     assert [words[:2] for words in commands()] == [
@@ -108,8 +108,8 @@ def test_page_repairs_an_incomplete_day(flights):
     assert "overdue_alerts" in comparison
     assert "waits for approval" in comparison
     assert "promotes branch 'backfill_20130110_20130111'" in " ".join(promotion.split())
-    code, said = differences(flights)
-    assert code == 0, said
+    code, message = differences(flights)
+    assert code == 0, message
 
 
 def test_earlier_alerts_are_compared_on_a_branch(flights):

@@ -26,9 +26,9 @@ DAYS = 3
 @pytest.fixture(scope="session")
 def undisturbed(run, tmp_path_factory) -> Home:  # noqa: F811 - the fixture
     """Return the outcome of the job when no process is killed."""
-    made = ready(tmp_path_factory.mktemp("undisturbed"))
-    run(made)
-    return made
+    result = ready(tmp_path_factory.mktemp("undisturbed"))
+    run(result)
+    return result
 
 
 @pytest.fixture(scope="session")
@@ -55,10 +55,10 @@ def runner(request) -> Runner:
 
 def ready(folder: Path) -> Home:
     """Create a job with three days of input, one micro-batch per day."""
-    made = Home(folder)
-    made.configure({"sources": {"purchases": {"max_files_per_batch": 1}}})
-    write_days(made.input, range(DAYS), rows=60)
-    return made
+    result = Home(folder)
+    result.configure({"sources": {"purchases": {"max_files_per_batch": 1}}})
+    write_days(result.input, range(DAYS), rows=60)
+    return result
 
 
 @pytest.fixture

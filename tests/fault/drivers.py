@@ -57,8 +57,8 @@ class Drivers:
     def run(self, home: Home, variables: dict[str, str] | None = None, **options: Any) -> tuple[int, str]:
         """Run a driver until it ends or is killed; return its exit code and its last output."""
         with self.started(home, variables or {}, options) as process:
-            _, said = process.communicate(timeout=300)
-        return process.returncode, said
+            _, message = process.communicate(timeout=300)
+        return process.returncode, message
 
 
 def wait_until_asleep(process: subprocess.Popen[str]) -> None:
@@ -70,5 +70,5 @@ def wait_until_asleep(process: subprocess.Popen[str]) -> None:
 def wake(process: subprocess.Popen[str]) -> tuple[int, str]:
     """Continue the process until its end; return its exit code and its output."""
     process.send_signal(signal.SIGCONT)
-    _, said = process.communicate(timeout=300)
-    return process.returncode, said
+    _, message = process.communicate(timeout=300)
+    return process.returncode, message

@@ -40,8 +40,8 @@ DEATHS = [
 def test_driver_killed_during_commit_leaves_one_checkpoint(tmp_path, undisturbed, runner, place, counts):
     """The job has either the old or the new checkpoint."""
     home = ready(tmp_path)
-    code, said = runner.drivers.run(home, {"HEADRACE_KILL_AT": place})
-    assert code == KILLED, said
+    code, message = runner.drivers.run(home, {"HEADRACE_KILL_AT": place})
+    assert code == KILLED, message
     assert checkpoints(home.config())[-1].checkpoint_id == counts
     runner.run(home)
     assert outcome(home.config()) == outcome(undisturbed.config())
@@ -102,8 +102,8 @@ def test_next_run_finishes_a_killed_replay(tmp_path, undisturbed, run, drivers, 
     home = ready(tmp_path)
     run(home)
     replay = {"mode": "interval", "interval_start": day_start(0), "interval_end": day_start(1), "replay": True}
-    code, said = drivers.run(home, {"HEADRACE_KILL_AT": place}, **replay)
-    assert code == KILLED, said
+    code, message = drivers.run(home, {"HEADRACE_KILL_AT": place}, **replay)
+    assert code == KILLED, message
     assert outcome(home.config()) != outcome(undisturbed.config())
     run(home)
     assert outcome(home.config()) == outcome(undisturbed.config())

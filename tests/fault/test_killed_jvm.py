@@ -28,13 +28,13 @@ def test_jvm_killed_by_kernel_is_reported(tmp_path, undisturbed, run):
     environment = {**os.environ, "HEADRACE_HOME": str(home.folder), "PYTHONPATH": PYTHONPATH}
     line = [sys.executable, "-c", "from headrace.cli import main; main()", "run", "purchases"]
     with subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        said = []
+        lines = []
         for text in process.stderr:
-            said.append(text)
+            lines.append(text)
             if "batch: micro-batch 2" in text:
                 kill_java_of(process)
-    assert process.returncode == ClusterError.exit_code, "".join(said)
-    assert "ClusterError: Spark's JVM is gone in the tasks of" in "".join(said)
+    assert process.returncode == ClusterError.exit_code, "".join(lines)
+    assert "ClusterError: Spark's JVM is gone in the tasks of" in "".join(lines)
     run(home)
     assert outcome(home.config()) == outcome(undisturbed.config())
     assert_well_formed(home.config())

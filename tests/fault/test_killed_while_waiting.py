@@ -36,8 +36,8 @@ def asking(tmp_path):
 
 
 def sinks_and_state(home):
-    found = outcome(home.config())
-    return found.sinks, {name: rows for name, rows in found.state.items() if name != "quarantine"}, found.watermark
+    result = outcome(home.config())
+    return result.sinks, {name: rows for name, rows in result.state.items() if name != "quarantine"}, result.watermark
 
 
 def committed_answers(home):
@@ -55,8 +55,8 @@ def test_killed_driver_leaves_waiting_elements_in_one_place(
     tmp_path, undisturbed_day, run, drivers, asking, place, visit
 ):
     home, service = asking
-    code, said = drivers.run(home, {"HEADRACE_KILL_AT": f"{place}:{visit}"})
-    assert code == KILLED, said
+    code, message = drivers.run(home, {"HEADRACE_KILL_AT": f"{place}:{visit}"})
+    assert code == KILLED, message
     run(home)
     parked = checkpoints(home.config())[-1].offsets["purchases"].pending
     assert parked > 0
@@ -98,8 +98,8 @@ def test_driver_terminated_during_calls_keeps_waiting_elements(undisturbed_day, 
         while sum(service.noted("answered").values()) < 5:
             clock.sleep(0.05)
         process.terminate()
-        _, said = process.communicate(timeout=300)
-    assert process.returncode == 0, said
+        _, message = process.communicate(timeout=300)
+    assert process.returncode == 0, message
     offset = checkpoints(home.config())[-1].offsets["purchases"]
     assert offset.pending > 0
     home.configure(

@@ -35,13 +35,13 @@ FIRST, _, LAST = os.environ.get("HEADRACE_KILL_SEEDS", "100-101").partition("-")
 def story(seed: int) -> list[tuple[str, dict[str, object]]]:
     """Return the place of death and the settings of each driver of a seed."""
     chance = random.Random(seed)
-    told = []
+    events = []
     for _ in range(chance.randint(2, 5)):
         place = f"{chance.choice(PLACES)}:{chance.randint(1, 3)}"
-        told.append(
+        events.append(
             (place, {"parallelism": chance.choice((1, 2, 3)), "backend": chance.choice(("rocksdb", "hashmap"))})
         )
-    return told
+    return events
 
 
 @pytest.mark.parametrize("seed", range(int(FIRST), int(LAST) + 1))
@@ -62,8 +62,8 @@ def test_drivers_that_die_anywhere_leave_no_trace(tmp_path, runner, undisturbed,
 def test_killed_recovery_can_be_recovered(tmp_path, drivers, undisturbed, places):
     home = ready(tmp_path)
     for place in places:
-        code, said = drivers.run(home, {"HEADRACE_KILL_AT": place})
-        assert code == KILLED, said
+        code, message = drivers.run(home, {"HEADRACE_KILL_AT": place})
+        assert code == KILLED, message
     assert drivers.run(home) == (0, "")
     assert outcome(home.config()) == outcome(undisturbed.config())
     assert_well_formed(home.config())

@@ -26,9 +26,9 @@ def test_a_zombie_fails_and_names_the_winner(tmp_path, drivers, undisturbed, run
     with drivers.started(home, {**ASLEEP, "HEADRACE_KILL_AT": place}, {"run_id": "zombie"}) as zombie:
         wait_until_asleep(zombie)
         run(home, run_id="winner", force_fail_over=True)
-        code, said = wake(zombie)
-    assert code == FencedError.exit_code, said
-    assert "winner" in said
+        code, message = wake(zombie)
+    assert code == FencedError.exit_code, message
+    assert "winner" in message
     assert outcome(home.config()) == outcome(undisturbed.config())
     assert_well_formed(home.config())
 
@@ -39,8 +39,8 @@ def test_awakened_zombie_writes_nothing(tmp_path, drivers, undisturbed, run):
     with drivers.started(home, {**ASLEEP, "HEADRACE_KILL_AT": "publish.half:2"}, {"run_id": "zombie"}) as zombie:
         wait_until_asleep(zombie)
         run(home, run_id="winner", force_fail_over=True, max_batches=1)
-        code, said = wake(zombie)
-    assert code == FencedError.exit_code, said
+        code, message = wake(zombie)
+    assert code == FencedError.exit_code, message
     run(home)
     assert outcome(home.config()) == outcome(undisturbed.config())
 
@@ -57,8 +57,8 @@ def test_expired_lease_of_paused_driver_is_taken(tmp_path, drivers, undisturbed,
             run(home, run_id="winner")
         finally:
             clock.use(previous)
-        code, said = wake(zombie)
-    assert code == FencedError.exit_code, said
+        code, message = wake(zombie)
+    assert code == FencedError.exit_code, message
     assert outcome(home.config()) == outcome(undisturbed.config())
 
 

@@ -234,10 +234,10 @@ class Program:
             for one in self.inputs
         }
         for op in self.ops:
-            made = self._added(op, [streams[name] for name in op.inputs])
-            streams[op.name] = made
+            result = self._added(op, [streams[name] for name in op.inputs])
+            streams[op.name] = result
             if op.has_side:
-                streams[f"{op.name}.aside"] = made.side("aside", Event)
+                streams[f"{op.name}.aside"] = result.side("aside", Event)
         for stream, sink in self.sinks.items():
             streams[stream].sink(sink)
         return p
@@ -374,14 +374,14 @@ class _Loop:
         key = json.dumps(KEYS[op.key][1](event), separators=(",", ":"))
         after = self.states[op.name, key] = mixed(self.states.get((op.name, key)), event, factor)
         out, aside, timer = reaction(after, event, op.constant)
-        made = [(op.name, out)]
+        result = [(op.name, out)]
         if aside and op.has_side:
-            made.append((f"{op.name}.aside", out))
+            result.append((f"{op.name}.aside", out))
         if timer is not None and timer <= self.clocks[op.name]:
-            made.append((op.name, self.fire(op, timer, key)))
+            result.append((op.name, self.fire(op, timer, key)))
         elif timer is not None:
             self.timers[op.name].add((timer, key))
-        for stream, one in made:
+        for stream, one in result:
             self.push(stream, one, one.at)
 
     def fire(self, op, time, key):

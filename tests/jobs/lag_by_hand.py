@@ -51,7 +51,7 @@ class LagByHand:
             return
         for partition, rows in self.partitions.items():
             newest = max((stamp for *_, stamp in rows), default=0)
-            self.partitions[partition] = [one for one in rows if (newest if self.legacy else one[2]) + self.ttl > clock]
+            self.partitions[partition] = [row for row in rows if (newest if self.legacy else row[2]) + self.ttl > clock]
 
     def _tell(self, partition: str, places: Iterable[int]) -> None:
         rows = self.partitions[partition]

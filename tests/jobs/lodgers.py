@@ -55,10 +55,10 @@ class Desk(KeyedProcessFunction[Order, Greeting]):
 
     async def process(self, order: Order, ctx: Context, /) -> None:
         """Emit whether the guest is remembered."""
-        found = await self.lasting.value(), await self.strict.value()
+        result = await self.lasting.value(), await self.strict.value()
         await self.lasting.update(1)
         await self.strict.update(1)
-        ctx.collect(Greeting(order.at, order.guest, found[0] is not None, found[1] is not None))
+        ctx.collect(Greeting(order.at, order.guest, result[0] is not None, result[1] is not None))
 
 
 pipeline: Final = (

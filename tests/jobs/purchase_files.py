@@ -43,12 +43,12 @@ def day_start(day: int) -> int:
 def purchases_of(day: int, *, rows: int = 90, seed: int = 7) -> list[Row]:
     """The rows of a day in the order of delivery: some late, some retracting, one without a customer."""
     chance = random.Random(f"{seed}/{day}")
-    made = []
+    created = []
     for number in range(rows):
         at = day_start(day) + number * 24 * HOUR // rows
         if chance.random() < 0.1:
             at -= chance.randrange(5 * HOUR)
-        made.append(
+        created.append(
             {
                 "seq": day * 1_000_000 + number,
                 "kind": chance.choices(("+I", "+U", "-U", "-D"), (20, 5, 1, 2))[0],
@@ -59,8 +59,8 @@ def purchases_of(day: int, *, rows: int = 90, seed: int = 7) -> list[Row]:
                 "note": None,
             }
         )
-    made[rows // 2]["customer"] = None
-    return made
+    created[rows // 2]["customer"] = None
+    return created
 
 
 def write_rows(folder: Path, name: str, rows: Sequence[Row], schema: pa.Schema = SCHEMA) -> Path:

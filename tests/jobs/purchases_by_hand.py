@@ -165,8 +165,8 @@ def by_hand(days: Iterable[Sequence[Row]], bucket: int = BUCKET) -> ByHand:
 def assert_as_by_hand(config: JobConfig, expected: ByHand) -> None:
     """Assert that the outcome of a job equals the loop: sinks, state, timers and watermark."""
     assert_well_formed(config)
-    found = outcome(config)
-    assert found.sinks == expected.sinks()
+    result = outcome(config)
+    assert result.sinks == expected.sinks()
     assert values_of(config, "spent") == expected.spent()
-    assert len(found.state["timers"]) == len(expected.timers)
-    assert found.watermark == (None if expected.watermark == NEVER else expected.watermark)
+    assert len(result.state["timers"]) == len(expected.timers)
+    assert result.watermark == (None if expected.watermark == NEVER else expected.watermark)

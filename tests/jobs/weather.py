@@ -20,8 +20,8 @@ def weather_service(*, port: int = 0) -> Iterator[str]:
     with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            said = process.stdout.readline()
-            assert said.startswith(_SAID_FIRST), f"the weather service ended with {process.wait()}"
-            yield said.removeprefix(_SAID_FIRST).strip()
+            output = process.stdout.readline()
+            assert output.startswith(_SAID_FIRST), f"the weather service ended with {process.wait()}"
+            yield output.removeprefix(_SAID_FIRST).strip()
         finally:
             process.terminate()

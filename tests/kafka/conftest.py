@@ -165,10 +165,10 @@ class Broker:
     def expire(self, topic: str, before: int, partition: int = 0) -> None:
         kafka = self.jvm.org.apache.kafka
         # py4j does not see a static method that has the name of another one: reflection does.
-        made = self.jvm.java.lang.Class.forName("org.apache.kafka.clients.admin.RecordsToDelete")
+        result = self.jvm.java.lang.Class.forName("org.apache.kafka.clients.admin.RecordsToDelete")
         types, arguments = (self.gateway.new_array(kind, 1) for kind in (self.jvm.Class, self.jvm.Object))
         types[0], arguments[0] = self.jvm.java.lang.Long.TYPE, self.jvm.java.lang.Long.valueOf(str(before))
-        records = made.getMethod("beforeOffset", types).invoke(None, arguments)
+        records = result.getMethod("beforeOffset", types).invoke(None, arguments)
         with self.admin() as admin:
             admin.deleteRecords(self._map({kafka.common.TopicPartition(topic, partition): records})).all().get()
 
@@ -210,16 +210,16 @@ class Broker:
         return settings
 
     def _map(self, items: dict[Any, Any]) -> Any:
-        made = self.jvm.java.util.HashMap()
+        result = self.jvm.java.util.HashMap()
         for key, value in items.items():
-            made.put(key, value)
-        return made
+            result.put(key, value)
+        return result
 
     def _set(self, items: Sequence[Any]) -> Any:
-        made = self.jvm.java.util.ArrayList()
+        result = self.jvm.java.util.ArrayList()
         for item in items:
-            made.add(item)
-        return made
+            result.add(item)
+        return result
 
 
 @pytest.fixture(scope="session")

@@ -104,7 +104,7 @@ def test_second_job_reads_messages_of_the_first(jobs, spark):
     with pytest.raises(Killed), faults.observed(kill):
         jobs.run(jobs.sender)
     jobs.run(jobs.sender)
-    assert [found for found in verify(jobs.sender.config()) if not found.ok] == []
+    assert [result for result in verify(jobs.sender.config()) if not result.ok] == []
 
     jobs.run(jobs.receiver, end_of_input=True)
     messages = jobs.landed()
@@ -126,12 +126,14 @@ def test_second_job_reads_messages_of_the_first(jobs, spark):
         assert sorted({*ids}, key=int) == expected[name]
 
     kept = jobs.kept().to_pylist()
-    found = {one["id"]: one for one in kept}
+    result = {one["id"]: one for one in kept}
     assert len(kept) == 67
-    assert {key: (one["shop"], one["amount"], one["paid"], one["notes"]) for key, one in found.items()} == {
+    assert {key: (one["shop"], one["amount"], one["paid"], one["notes"]) for key, one in result.items()} == {
         one.id: (one.shop, one.amount, one.paid, one.notes) for one in lines
     }
-    assert {key: round(one["at"].timestamp() * 1000) for key, one in found.items()} == {one.id: one.at for one in lines}
+    assert {key: round(one["at"].timestamp() * 1000) for key, one in result.items()} == {
+        one.id: one.at for one in lines
+    }
     folder = str(jobs.receiver.folder / "lake" / "kept")
     read = spark.read.parquet(folder)
     assert (read.count(), read.where("shop = 'b'").count()) == (67, len(expected["b"]) + 7)

@@ -16,7 +16,7 @@ from tests.unit.support.topic_job import merged_by_hand, message
 
 def positions(job):
     (offset,) = CheckpointLog(job.home.config().job_folder).last.offsets.values()
-    return {one.partition: one.position for one in offset.partitions}
+    return {partition.partition: partition.position for partition in offset.partitions}
 
 
 def test_partitions_merge_by_event_time_over_runs(broker, job):

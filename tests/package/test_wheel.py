@@ -187,7 +187,7 @@ def test_own_dag_runs_the_job_in_another_environment(full, airflow_alone, shop, 
     }
     airflow_alone.run("airflow", "dags", "test", "morning", "2026-01-02", cwd=tmp_path, **airflow)
     status = json.loads(full.run("headrace", "checkpoints", "--json", cwd=home))
-    assert [made["name"] for made in status["checkpoints"] if made["name"]] == ["day_20260102"]
+    assert [checkpoint["name"] for checkpoint in status["checkpoints"] if checkpoint["name"]] == ["day_20260102"]
     answer = full.run("headrace", "sql", "shop", "select count(*) as n from vouchers", "--json", cwd=home)
     assert json.loads(answer)["rows"] == [{"n": 10}]
 

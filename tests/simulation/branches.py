@@ -118,16 +118,16 @@ class BranchSimulation(Simulation):
             if promotion.is_behind and self.world.chance.random() < 0.8:
                 self._catch_up(promotion.on_branch, run_id, until_done=True)
             try:
-                made = promotion.promote("simulated")
+                result = promotion.promote("simulated")
             except (ConfigError, SinkMismatchError):
                 self._check_refused(promotion.job.attempt_id)
                 raise
-        self.told[made.checkpoint_id] = made
+        self.told[result.checkpoint_id] = result
         self.world.counts["promotions"] += 1
 
     def _check_refused(self, attempt_id: str) -> None:
         log = CheckpointLog(self.job.config.job_folder)
-        if made := [one.checkpoint_id for one in log.checkpoints if one.attempt_id == attempt_id]:
+        if made := [checkpoint.checkpoint_id for checkpoint in log.checkpoints if checkpoint.attempt_id == attempt_id]:
             raise FoundError(f"a promotion was refused, and has committed checkpoint {made[0]}")
 
     def _backfill(self, run_id: str, branch: str) -> None:
@@ -257,12 +257,12 @@ class BranchSimulation(Simulation):
             raise FoundError(f"checkpoint {checkpoint.checkpoint_id}: {problem}")
         rows = table.read(table.schema).to_pylist()
         if name == BOARD:
-            found, wanted = {row["item"]: row["bought"] for row in rows}, content.board()
+            result, wanted = {row["item"]: row["bought"] for row in rows}, content.board()
         else:
-            found, wanted = sorted(row["customer"] for row in rows), sorted(map(str, content.counted))
-        if found != wanted:
+            result, wanted = sorted(row["customer"] for row in rows), sorted(map(str, content.counted))
+        if result != wanted:
             raise FoundError(
-                f"version {version} of sink '{name}', of checkpoint {checkpoint.checkpoint_id}, has {found}, not {wanted}"
+                f"version {version} of sink '{name}', of checkpoint {checkpoint.checkpoint_id}, has {result}, not {wanted}"
             )
 
 

@@ -260,8 +260,8 @@ class Simulation:
             with self._documented_errors():
                 target = self._target() if target is None else target
                 if target is not None:
-                    made = restore(self.job.config, target, "", name)
-                    self.told[made.checkpoint_id] = made
+                    checkpoint = restore(self.job.config, target, "", name)
+                    self.told[checkpoint.checkpoint_id] = checkpoint
                     self.world.counts["restores"] += 1
                     return
 

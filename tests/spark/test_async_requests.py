@@ -56,9 +56,9 @@ def plain(tmp_path_factory, run):
 
 def comparable(home):
     """Return the outcome without the positions in quarantine: outputs of the wait have longer positions."""
-    found = outcome(home.config())
-    quarantined = found.state.pop("quarantine")
-    return found.sinks, found.state, len(quarantined), found.watermark
+    result = outcome(home.config())
+    quarantined = result.state.pop("quarantine")
+    return result.sinks, result.state, len(quarantined), result.watermark
 
 
 def of_customers(found):
@@ -94,7 +94,7 @@ def test_later_run_finishes_elements_parked_in_outage(asking, service, run, plai
     assert first.stopped_because == "drained"
     # What was parked may have come due within the run, on a slow machine: then more than one micro-batch tells of it.
     metrics = [checkpoint.metrics for checkpoint in checkpoints(home.config())]
-    assert sum(each.get("parked", 0) for each in metrics) > 0
+    assert sum(metric.get("parked", 0) for metric in metrics) > 0
     assert sum(each["services"]["ask"].get("failures", 0) for each in metrics if "services" in each) > 0
     assert checkpoints(home.config())[-1].offsets["purchases"].pending == len(waiting(home)) > 0
     answered = service.noted("answered")
@@ -145,8 +145,8 @@ def test_timed_out_run_leaves_unanswered_elements(asking, service, run, plain, m
     service.comes_back()
     home.configure({**home_of(home), "async_io": {"ask": {"capacity": 8}}})
     run_until_done(run, home)
-    found = comparable(home)
-    assert found == plain if mode == "ordered" else of_customers(found) == of_customers(plain)
+    result = comparable(home)
+    assert result == plain if mode == "ordered" else of_customers(result) == of_customers(plain)
 
 
 COLUMNS = sorted(
@@ -207,8 +207,8 @@ def test_given_up_element_can_be_requested_again(asking, service, run):
     run(home)
     given_up = [number for number in service.noted("asked") if number >= 50]
     service.comes_back()
-    made = requeue(home.config(), "by-hand", operator="ask", why="it is back")
-    assert made.metrics["requeued"] == len(given_up) == len(waiting(home))
+    result = requeue(home.config(), "by-hand", operator="ask", why="it is back")
+    assert result.metrics["requeued"] == len(given_up) == len(waiting(home))
     assert requeue(home.config(), "by-hand") is None
     assert run(home).stopped_because == "drained"
     assert waiting(home) == []
@@ -231,8 +231,8 @@ def test_breaker_parks_rest_and_next_run_probes(asking, service, run, plain):
     run(home, parallelism=1)
     asked = sum(service.noted("asked").values())
     assert asked < 15
-    made = checkpoints(home.config())[-1].metrics["services"]["ask"]
-    assert made["breaker"] == "open"
+    result = checkpoints(home.config())[-1].metrics["services"]["ask"]
+    assert result["breaker"] == "open"
     when_due(home.config(), "purchases")
     run(home, parallelism=1, max_batches=1)
     assert sum(service.noted("asked").values()) == asked + 1

@@ -34,8 +34,8 @@ def quarantined(home: Home) -> list[dict[str, Any]]:
     last = checkpoints(home.config())[-1]
     names = ("error", "key", "key_group", "operator", "position", "raw", "source")
     rows = live_rows(home.config(), last, "quarantine")
-    found = [dict(zip(names, row, strict=True)) for row in rows]
-    return [row for row in found if row["source"] == "purchases" and not row["error"].startswith("the key (")]
+    result = [dict(zip(names, row, strict=True)) for row in rows]
+    return [row for row in result if row["source"] == "purchases" and not row["error"].startswith("the key (")]
 
 
 def configure(home: Home, **source: Any) -> None:

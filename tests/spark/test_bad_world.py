@@ -56,8 +56,8 @@ def test_raising_user_function_names_key_and_record(half_way, run):
     rows = purchases_of(1)
     rows[50] |= {"note": "explode", "customer": "unlucky", "kind": "+I"}
     write_rows(half_way.input, day_name(1), rows)
-    told = '(?s)operator \'customers\', key "unlucky", record .*"seq":1000050.*a purchase that explodes'
-    assert_fails_without_a_trace(half_way, run, UserFunctionError, 5, told)
+    output = '(?s)operator \'customers\', key "unlucky", record .*"seq":1000050.*a purchase that explodes'
+    assert_fails_without_a_trace(half_way, run, UserFunctionError, 5, output)
     write_days(half_way.input, [1])
     assert_finished(half_way, run)
 

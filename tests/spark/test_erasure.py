@@ -30,7 +30,7 @@ def test_erasure_leaves_other_keys_unchanged(tmp_path, run, backend):
         run(home, max_batches=1, **quick)
     config = erased.config()
     done = erase(config, "dpo", ErasedKey(CUSTOMER, with_mentions=True), why="request 17", purge=True)
-    operators = {each.operator for each in done.survey.rows}
+    operators = {row.operator for row in done.survey.rows}
     assert operators
     assert [name for name in operators if (config.local_folder / name).exists()] == []
     assert find_key(config, ErasedKey(CUSTOMER)).is_empty

@@ -147,15 +147,15 @@ def test_vacuum_removes_unneeded_files_unless_dry(three_days, run):
     later = clock.VirtualClock(clock.now() + (config.retention.hours + 2) * 3_600_000)
     previous = clock.use(later)
     try:
-        found = vacuum(config, "weekly")
-        assert found
-        assert all(Path(path).exists() for path in found)
+        result = vacuum(config, "weekly")
+        assert result
+        assert all(Path(path).exists() for path in result)
         removed = vacuum(config, "weekly", dry_run=False)
     finally:
         clock.use(previous)
-    assert {*found} <= {*removed}
-    own = {path for path in removed if "/checkpoints/" in path or "/_delta_log/" in path} - {*found}
-    assert {*removed} - {*found} == own  # it has claimed the job and undone what nobody committed
+    assert {*result} <= {*removed}
+    own = {path for path in removed if "/checkpoints/" in path or "/_delta_log/" in path} - {*result}
+    assert {*removed} - {*result} == own  # it has claimed the job and undone what nobody committed
     assert not any(Path(path).exists() for path in removed)
     assert outcome(config) == before
 

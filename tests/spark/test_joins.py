@@ -63,11 +63,11 @@ def test_spark_joins_equal_a_plain_loop(tmp_path, run):
         for name, rows in records.items():
             part = rows[number * 30 : number * 30 + 30]
             here[name] += part
-            gone = [] if name.startswith("near") else chance.sample(here[name], 10)
-            for one in gone:
+            removed = [] if name.startswith("near") else chance.sample(here[name], 10)
+            for one in removed:
                 here[name].remove(one)
-            kinds = [*[RowKind.INSERT] * len(part), *[RowKind.DELETE] * len(gone)]
-            feed(home, name, number, [*part, *gone], kinds)
+            kinds = [*[RowKind.INSERT] * len(part), *[RowKind.DELETE] * len(removed)]
+            feed(home, name, number, [*part, *removed], kinds)
         run(home, parallelism=number + 1, backend=backend, end_of_input=number == 2)
     config = home.config()
     assert table_of(rows_of(config, "log", Change)) == sql_join(JoinType.FULL, here["orders"], here["offers"])

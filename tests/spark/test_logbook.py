@@ -46,8 +46,8 @@ def test_corrections_reach_the_logbook_after_a_restore(tmp_path, run):
     deliver(tmp_path / "changes", home.input, files[3:])
     for backend, parallelism in (("delta", 1), ("hashmap", 3)):
         run(home, parallelism=parallelism, backend=backend)
-        found = verify(read_table(config.sinks["logbook"].path), LAST, raw=raw)
-        assert found.total == 0, [*found.lines("logbook")]
+        differences = verify(read_table(config.sinks["logbook"].path), LAST, raw=raw)
+        assert differences.total == 0, [*differences.lines("logbook")]
         restore(config, report.checkpoints[-1], "to take the corrections again", "somebody")
         assert by_flight(read_table(config.sinks["logbook"].path)) == by_flight(midway)
     assert all(finding.ok for finding in verify_tables(config))

@@ -63,16 +63,16 @@ def short_lived(tmp_path):
 
 def readings() -> list[dict[str, Any]]:
     """Two and a half hours of readings, corrections among them. Two of four sensors fall silent after an hour."""
-    chance, rows, told = random.Random(3), [], []
+    chance, rows, events = random.Random(3), [], []
     for seq in range(150):
         at = seq * MINUTE + chance.randrange(-3, 1) * MINUTE + 10 * 60 * MINUTE
         sensor = f"s{chance.randrange(4) if seq < 60 else chance.randrange(2)}"
-        if told and chance.random() < 0.4:
-            sensor, level = told.pop(chance.randrange(len(told)))
+        if events and chance.random() < 0.4:
+            sensor, level = events.pop(chance.randrange(len(events)))
             kind = "-U"
         else:
             level = chance.randrange(5)
-            told += [(sensor, level)] if sensor in {"s0", "s1"} else []
+            events += [(sensor, level)] if sensor in {"s0", "s1"} else []
             kind = "+U"
         rows.append({"seq": seq, "at": at, "sensor": sensor, "level": level, "kind": kind})
     return rows
@@ -83,22 +83,22 @@ def readings() -> list[dict[str, Any]]:
     ["rocksdb", pytest.param("hashmap", marks=pytest.mark.slow), pytest.param("delta", marks=pytest.mark.slow)],
 )
 def test_watermark_expires_rows_in_idle_keys_too(short_lived, run, backend):
-    homes, found = [], []
+    homes, results = [], []
     for strategy, parallelism, files in (("value", 1, 3), ("map", 2, 1), ("adaptive", 2, 2)):
         home = short_lived(strategy)
         home.configure({"sources": {"readings": {"max_files_per_batch": files}}, **chosen(strategy)})
         run(home, parallelism=parallelism, backend=backend)
         homes.append(home)
-        found.append(outcome(home.config()))
-    assert [one.sinks for one in found] == [found[0].sinks] * 3
-    assert [one.state for one in found] == [found[0].state] * 3
+        results.append(outcome(home.config()))
+    assert [result.sinks for result in results] == [results[0].sinks] * 3
+    assert [result.state for result in results] == [results[0].state] * 3
     home = homes[-1]
     last = checkpoints(home.config())[-1]
-    kept = {row[names("materializer_history").index("key")] for row in found[0].state["materializer_history"]}
+    kept = {row[names("materializer_history").index("key")] for row in results[0].state["materializer_history"]}
     assert kept == {'"s0"', '"s1"'}  # the others were silent for more than an hour
-    assert len(found[0].state["timers"]) == 2  # the next sweep of each of them
+    assert len(results[0].state["timers"]) == 2  # the next sweep of each of them
     assert len(sink_rows(home.config(), "levels")) == 4  # a row that dies, dies in silence
-    assert sum(one.metrics.get("expired", 0) for one in checkpoints(home.config())) > 0
+    assert sum(checkpoint.metrics.get("expired", 0) for checkpoint in checkpoints(home.config())) > 0
     assert any("rows die after 1h" in str(row) for row in live_rows(home.config(), last, "quarantine"))
 
 
@@ -117,15 +117,15 @@ def test_lag_equals_a_computation_by_hand(short_lived, run, backend):
             sources = {"readings": {"max_files_per_batch": 3 // len(strategies)}}
             home.configure({"pipeline": "tests.jobs.short_lived:lagging", "sources": sources, **chosen(strategy)})
             run(home, parallelism=parallelism, backend=backend, max_batches=1)
-        told = [
+        output = [
             (before and before["seq"], row["level"], row["sensor"], row["seq"])
             for row, before in expected.table.values()
         ]
-        assert sink_rows(home.config(), "levels") == sorted(told, key=repr)
-        found = outcome(home.config())
-        stored = [(row[names("materializer_history").index("key")]) for row in found.state["materializer_history"]]
+        assert sink_rows(home.config(), "levels") == sorted(output, key=repr)
+        result = outcome(home.config())
+        stored = [(row[names("materializer_history").index("key")]) for row in result.state["materializer_history"]]
         assert Counter(stored) == Counter(f'"{sensor}"' for sensor, rows in expected.partitions.items() for _ in rows)
-        assert len(found.state["quarantine"]) == expected.unmatched
+        assert len(result.state["quarantine"]) == expected.unmatched
 
 
 def lagged_by_hand(rows: list[dict[str, Any]]) -> LagByHand:

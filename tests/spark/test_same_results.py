@@ -36,8 +36,8 @@ def test_any_slicing_of_purchases_gives_same_results(home, run, first_outcome, f
     report = run(home, parallelism=parallelism, backend=backend)
     assert len(report.checkpoints) == -(-len(DAYS) // files_per_batch)
     assert_as_by_hand(home.config(), by_hand(map(purchases_of, DAYS)))
-    found = outcome(home.config())
-    assert found == first_outcome.setdefault("purchases", found)
+    result = outcome(home.config())
+    assert result == first_outcome.setdefault("purchases", result)
 
 
 def test_parallelism_and_backend_may_change_between_runs(home, run):
@@ -116,18 +116,18 @@ def test_five_days_of_flights_equal_plain_computation(
     home = flights(FLIGHT_DAYS, max_files_per_batch=files_per_batch)
     run(home, parallelism=parallelism, backend=backend)
     assert_well_formed(home.config())
-    found = outcome(home.config())
+    result = outcome(home.config())
     if "flights" not in first_outcome:
         assert compare_with_raw_tables(home.config(), FLIGHT_DAYS).total == 0
-    assert found == first_outcome.setdefault("flights", found)
+    assert result == first_outcome.setdefault("flights", result)
 
 
 @pytest.mark.slow
 def test_synchronous_state_gives_flights_same_results(flights, run, first_outcome):
     home = flights(FLIGHT_DAYS, max_files_per_batch=2)
     run(home, parallelism=2, async_state=False)
-    found = outcome(home.config())
-    assert found == first_outcome.setdefault("flights", found)
+    result = outcome(home.config())
+    assert result == first_outcome.setdefault("flights", result)
 
 
 @pytest.mark.slow
@@ -135,8 +135,8 @@ def test_strictly_ordered_watermarks_give_flights_same_results(flights, run, fir
     strictly = {"event-order.watermark": "strictly-ordered", "in-flight-records-limit": 50, "buffer-size": 7}
     home = flights(FLIGHT_DAYS, strictly, max_files_per_batch=2)
     run(home, parallelism=2)
-    found = outcome(home.config())
-    assert found == first_outcome.setdefault("flights", found)
+    result = outcome(home.config())
+    assert result == first_outcome.setdefault("flights", result)
 
 
 JANUARY = [
@@ -153,7 +153,7 @@ def test_january_has_the_same_results(flights, run, first_outcome, files_per_bat
     home = flights(31, max_files_per_batch=files_per_batch)
     report = run(home, parallelism=parallelism, backend=backend)
     assert len(report.checkpoints) == -(-31 // files_per_batch)
-    found = outcome(home.config())
+    result = outcome(home.config())
     if "january" not in first_outcome:
         assert compare_with_raw_tables(home.config(), 31).total == 0
-    assert found == first_outcome.setdefault("january", found)
+    assert result == first_outcome.setdefault("january", result)

@@ -53,8 +53,8 @@ def test_the_reader_shows_namespaces_and_user_keys(run, tmp_path):
     write_clicks(home.input, 0)
     run(home, backend="rocksdb", parallelism=2)
     job = JobAtCheckpoint(home.config())
-    found = keyed_state.get(job, "user 3").dicts()
-    order = [(row["state"], row["namespace"] or "", row["user_key"] or "") for row in found]
+    result = keyed_state.get(job, "user 3").dicts()
+    order = [(row["state"], row["namespace"] or "", row["user_key"] or "") for row in result]
     assert {state for state, _, _ in order} == {"pages", "looks", "total", "span", "last"}
     assert any(namespace for _, namespace, _ in order)
     assert {name for state, _, name in order if state == "pages"} <= {f'"/{page}"' for page in "abcdé"}

@@ -36,8 +36,8 @@ def rows_of(table):
     """Return the rows without their times, which tables store in another type."""
     query = QueryBuilder().register("rows", table)
     names = [field.name for field in table.schema().fields if field.name in {"currency", "rank", "cents", "rate"}]
-    found = query.execute(f"select {', '.join(names)} from rows").read_all()
-    return sorted(zip(*(found.column(n).to_pylist() for n in range(len(names))), strict=True), key=repr)
+    result = query.execute(f"select {', '.join(names)} from rows").read_all()
+    return sorted(zip(*(result.column(n).to_pylist() for n in range(len(names))), strict=True), key=repr)
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ def drawn(count):
 def rows_of(config):
     fields = Summary.__struct_fields__
     times = {"window_start", "window_end", "latest"}
-    columns = ", ".join(f"cast({one} as bigint) / 1000 as {one}" if one in times else one for one in fields)
+    columns = ", ".join(f"cast({field} as bigint) / 1000 as {field}" if field in times else field for field in fields)
     query = QueryBuilder().register("rows", DeltaTable(config.sinks["summaries"].path))
     table = query.execute(f"select {columns} from rows").read_all()
     return sorted(zip(*(table.column(number).to_pylist() for number in range(len(fields))), strict=True))

@@ -20,9 +20,9 @@ NOON = datetime(2026, 3, 1, 12)  # noqa: DTZ001 - as the page has it
 
 def block(heading: str, language: str) -> str:
     """The first block of a language below a heading."""
-    found = re.search(rf"^## {heading}.*?^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    assert found, f"no block of {language} below {heading}"
-    return found[1]
+    match = re.search(rf"^## {heading}.*?^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    assert match, f"no block of {language} below {heading}"
+    return match[1]
 
 
 @pytest.fixture

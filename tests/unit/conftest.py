@@ -101,9 +101,9 @@ class Backends:
 @pytest.fixture(params=["hashmap", "rocksdb", "rocksdb that waits", "delta"], scope="session")
 def backends(request, tmp_path_factory):
     """Lends as many backends as an example of a property needs."""
-    found = Backends(request.param, tmp_path_factory.mktemp("backends"))
-    yield found
-    found.close()
+    result = Backends(request.param, tmp_path_factory.mktemp("backends"))
+    yield result
+    result.close()
 
 
 @pytest.fixture

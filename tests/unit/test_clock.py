@@ -37,14 +37,14 @@ def test_use_returns_the_previous_clock():
 
 @pytest.mark.parametrize("kind", [SystemClock, VirtualClock])
 def test_clocks_give_32_digit_ids_and_probabilities(kind):
-    found = kind()
-    ids = {found.unique_id() for _ in range(100)}
+    result = kind()
+    ids = {result.unique_id() for _ in range(100)}
     assert len(ids) == 100
     assert all(len(one) == 32 and int(one, 16) >= 0 for one in ids)
-    assert 0 <= found.jitter() < 1
+    assert 0 <= result.jitter() < 1
 
 
 def test_system_clock_counts_milliseconds_without_going_back():
-    found = SystemClock()
-    assert found.now() > 1_700_000_000_000
-    assert found.monotonic() <= found.monotonic()
+    result = SystemClock()
+    assert result.now() > 1_700_000_000_000
+    assert result.monotonic() <= result.monotonic()

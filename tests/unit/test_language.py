@@ -39,6 +39,7 @@ PACKAGES = [
 # Add a folder of tests here when each name in it has at most eight words.
 TEST_FOLDERS = [
     *(f"unit/{package}" for package in PACKAGES),
+    "unit/docs",
     "unit/flights",
     "unit/logbook",
     "unit/nexmark",

@@ -41,7 +41,7 @@ class _Rows(Struct):
 
 
 class ResultRecord(WindowResult):
-    """Makes results of records. `takes` and `gives` are the types of both; `key` is the key of the records.
+    """Makes results of records. `takes` is the type of the records, `gives` the type of the result; `key` is the key of the records.
 
     Raises `TypeError` for a field that nothing defines, or that has another type than its definition gives;
     `ValueError` for a field that the records lack.

@@ -142,7 +142,11 @@ class Plan:
 
     def lines(self) -> dict[str, str]:
         """Return the first source of each operator's line, including async waits behind a source."""
-        lines = {wait.name: self.group_of(one.name)[0] for one in self.source_stages for wait in waits_in(one.flow)}
+        lines = {
+            wait.name: self.group_of(source_stage.name)[0]
+            for source_stage in self.source_stages
+            for wait in waits_in(source_stage.flow)
+        }
         return lines | {stage.name: self.group_of(stage.name)[0] for stage in self.keyed}
 
     def numbers(self) -> dict[str, int]:

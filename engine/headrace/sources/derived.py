@@ -272,7 +272,7 @@ class DerivedSource:
         if self._step is None or not self._step.tables.paths or not files or not self._is_landed(files[-1]):
             return passed
         versions = sorted(self._origin(files[-1]).tables.items())
-        return msgspec.structs.replace(passed, tables=tuple(TableVersion(*one) for one in versions))
+        return msgspec.structs.replace(passed, tables=tuple(TableVersion(*version) for version in versions))
 
     def interval_of(self, name: str) -> Interval | None:
         """Return the interval of a file; None where names have no intervals."""

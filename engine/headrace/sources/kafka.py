@@ -48,7 +48,7 @@ class KafkaSource:
     # --------------------------------------------------------------------------------------------------- partitions
 
     def with_partitions(self, offset: SourceOffset, number: int) -> SourceOffset:
-        """Ask the brokers for the topic's partitions; return the offset with all of them. New ones get numbers from `number` on.
+        """Ask the brokers for the topic's partitions; return the offset with all of them. New partitions get numbers from `number` on.
 
         At the first call, partitions begin where `start` says; partitions that appear later begin at their first message.
         Raises `SourceError` for a topic that was replaced, and for a partition that no longer exists.

@@ -93,7 +93,7 @@ class BatchSequence:
         return 0 if self.stopping.is_set() else clock.now() + round(self.seconds_left() * 1000)
 
     def standing(self, follows: Checkpoint | None = None) -> JobPosition:
-        """Return the job's position, to plan the next slice: its own, or on a branch one that `follows` a checkpoint of the job."""
+        """Return the job's position, to plan the next slice: its own position, or on a branch a position that `follows` a checkpoint of the job."""
         last = self.job.last
         return JobPosition(
             offsets=last.offsets,

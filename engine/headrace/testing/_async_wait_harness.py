@@ -183,7 +183,7 @@ class AsyncWaitHarness(Generic[R]):
         for queued in self._queue.remaining():
             if isinstance(queued, AsyncElement):
                 queued.is_last = True
-        for element in sorted(self._parked, key=lambda one: one.emitted.order):
+        for element in sorted(self._parked, key=lambda item: item.emitted.order):
             self._unpark(element)
         self._advanced_to_rest()
         while len(self._queue) and self._is_at_work:

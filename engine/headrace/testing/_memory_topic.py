@@ -85,16 +85,16 @@ class MemoryTopic:
     def expire(self, before: int, *, partition: int = 0) -> None:
         """Delete the messages of a partition before an offset, as retention does."""
         self._bounds[partition][0] = before
-        self._messages[partition] = [one for one in self._messages[partition] if one.offset >= before]
+        self._messages[partition] = [message for message in self._messages[partition] if message.offset >= before]
 
     def compact(self, *offsets: int, partition: int = 0) -> None:
         """Delete single messages, as compaction does."""
-        self._messages[partition] = [one for one in self._messages[partition] if one.offset not in offsets]
+        self._messages[partition] = [message for message in self._messages[partition] if message.offset not in offsets]
 
     def truncate(self, end: int, *, partition: int = 0) -> None:
         """Remove all messages of a partition from an offset on, as after an unclean leader election."""
         self._bounds[partition][1] = end
-        self._messages[partition] = [one for one in self._messages[partition] if one.offset < end]
+        self._messages[partition] = [message for message in self._messages[partition] if message.offset < end]
 
     def recreate(self, partitions: int = 1) -> None:
         """Delete the topic, and create one of the same name."""
@@ -111,7 +111,9 @@ class MemoryTopic:
     def offsets_at(self, moment: int) -> Mapping[int, int]:
         """Return, by partition, the offset of the first message at or after a moment (ms). Called by the engine."""
         return {
-            number: next((one.offset for one in messages if one.timestamp >= moment), self._bounds[number][1])
+            number: next(
+                (message.offset for message in messages if message.timestamp >= moment), self._bounds[number][1]
+            )
             for number, messages in enumerate(self._messages)
         }
 
@@ -125,14 +127,14 @@ class MemoryTopic:
             self.reads += 1
             rows = [
                 {
-                    **one._asdict(),
+                    **message._asdict(),
                     "topic": self.name,
                     "partition": offsets.partition,
-                    "timestamp": 1000 * one.timestamp,
+                    "timestamp": 1000 * message.timestamp,
                     "headers": None,
                 }
-                for one in self._messages[offsets.partition]
-                if offsets.first <= one.offset < offsets.end
+                for message in self._messages[offsets.partition]
+                if offsets.first <= message.offset < offsets.end
             ]
             temporary = temporary_name()
             write_messages(f"{folder}/{temporary}", [pa.RecordBatch.from_pylist(rows, schema=MESSAGES)], storage)

@@ -37,14 +37,14 @@ class SteppedKeys(KeyedOrderedWait):
             controller.poll()
             if not controller.buffer.active:
                 break
-        done = [one for one in self._waiting if one.is_done]
+        done = [element for element in self._waiting if element.is_done]
         if done:
             self._waiting = [one for one in self._waiting if not one.is_done]
         return done
 
     def blocking(self) -> list[AsyncElement]:
         """Return the elements that are parked, or not due yet, and block their keys."""
-        first = {one.key_json: one for one in reversed(self._waiting)}
+        first = {element.key_json: element for element in reversed(self._waiting)}
         return [one for key, one in first.items() if key in self._blocked]
 
     def take_up(self, element: AsyncElement) -> None:

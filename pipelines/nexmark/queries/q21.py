@@ -25,8 +25,8 @@ class Channel(Struct, frozen=True):
 
 def with_channel_id(bid: Bid) -> Iterator[Channel]:
     """Yield the bid with its channel's id, if it has one."""
-    found = IN_URL.search(bid.url)
-    channel_id = IDS.get(bid.channel.lower(), found[1] if found else None)
+    match = IN_URL.search(bid.url)
+    channel_id = IDS.get(bid.channel.lower(), match[1] if match else None)
     if channel_id is not None:
         yield Channel(bid.auction, bid.bidder, bid.price, bid.channel, channel_id)
 

@@ -44,8 +44,8 @@ def postgres() -> Iterator[str]:
 
 def _programs() -> Path:
     """Return the folder of PostgreSQL's programs."""
-    found = shutil.which("pg_ctl")
-    installed = [found] if found else sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin/pg_ctl")))
+    result = shutil.which("pg_ctl")
+    installed = [result] if result else sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin/pg_ctl")))
     if not installed:
         pytest.skip(
             f"there is no PostgreSQL on this machine: install it, or set {GIVEN} to the URL of an empty database"

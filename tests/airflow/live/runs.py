@@ -111,10 +111,10 @@ class Runs:
         Assert that its task `run` failed at the first try, and that its exception says `words`.
         """
         assert self._ended(run) == "failed"
-        said = self.log(run)
+        message = self.log(run)
         for word in words:
-            assert word in said
-        assert "not retried" in said or "Nothing was done" in said
+            assert word in message
+        assert "not retried" in message or "Nothing was done" in message
 
     def result(self, run: str, task: str = "run") -> Any:
         """Return what a task returned."""

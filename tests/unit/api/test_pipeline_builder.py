@@ -300,8 +300,8 @@ def test_steps_take_the_type_from_the_annotation(source):
 
 def test_users_do_not_name_operators_of_steps(source):
     both = source.union(source).union(source)
-    made = both.map(named).key_by("name").process("union", Lines())
-    assert [operator.name for operator in made.operators] == ["events", "union", "union", "map named", "union"]
+    result = both.map(named).key_by("name").process("union", Lines())
+    assert [operator.name for operator in result.operators] == ["events", "union", "union", "map named", "union"]
 
 
 @pytest.mark.parametrize(

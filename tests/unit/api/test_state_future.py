@@ -113,9 +113,9 @@ def test_waiting_callback_lets_later_callback_run(task, at_hand):
         return StateFuture(0, task) if at_hand else StateFuture.pending(task)
 
     asked = [fetch() for _ in range(3)]
-    told = []
-    asked[0].then_compose(lambda _: told[0]).then_accept(lambda _: log.append("after told"))
-    told.append(asked[1].then_apply(lambda _: log.append("told")))
+    events = []
+    asked[0].then_compose(lambda _: events[0]).then_accept(lambda _: log.append("after told"))
+    events.append(asked[1].then_apply(lambda _: log.append("told")))
     asked[2].then_accept(lambda _: log.append("last"))
     for future in reversed(asked):
         task.run()
@@ -157,9 +157,9 @@ def test_future_composed_with_state_delays_its_callbacks(task, pending):
 
 @pytest.mark.parametrize("length", [1, 2])
 def test_circular_futures_are_refused(task, length):
-    made = []
+    created = []
     for place in range(length):
-        made.append(StateFuture(0, task).then_compose(lambda _, place=place: made[(place + 1) % length]))
+        created.append(StateFuture(0, task).then_compose(lambda _, place=place: created[(place + 1) % length]))
     with pytest.raises(RuntimeError, match="waits for that callback"):
         task.run()
 
@@ -172,7 +172,7 @@ def test_compose_function_must_return_a_future(task):
 
 def test_composed_futures_nest(task, pending):
     futures = [StateFuture.pending(task) for _ in range(3)]
-    told = pending.then_compose(
+    output = pending.then_compose(
         lambda a: futures[0].then_compose(
             lambda b: futures[1].then_compose(lambda c: futures[2].then_apply(lambda d: a + b + c + d))
         )
@@ -180,17 +180,17 @@ def test_composed_futures_nest(task, pending):
     for future in (*reversed(futures), pending):
         future.complete(1)
         task.run()
-    assert answer(told) == 4
+    assert answer(output) == 4
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_combined_answers_may_arrive_in_any_order(task, order):
     both = [StateFuture.pending(task), StateFuture.pending(task)]
-    told = both[0].then_combine(both[1], lambda mine, theirs: (mine, theirs))
+    output = both[0].then_combine(both[1], lambda mine, theirs: (mine, theirs))
     for number in order:
         both[number].complete(number)
         task.run()
-    assert answer(told) == (0, 1)
+    assert answer(output) == (0, 1)
 
 
 def test_awaiting_suspends_until_the_answer_arrives(pending):

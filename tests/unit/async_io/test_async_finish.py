@@ -126,7 +126,7 @@ def test_single_calls_finish_in_one_micro_batch(mode, batches, scripts, breaker,
     for keys, pause in batches:
         job.micro_batch(keys)
         job.now += pause
-    waited = [one.emitted.record.number for one in job.table.elements() if not one.is_done]
+    waited = [element.emitted.record.number for element in job.table.elements() if not element.is_done]
     before = len(job.wait.function.calls)
     job.micro_batch("", finishes=True)
     assert sorted(job.wait.function.calls[before:]) == sorted(waited)

@@ -288,7 +288,7 @@ class Counting(AsyncFunction[Question, Answer]):
         self.most = max(self.most, self.running)
         try:
             await asyncio.sleep(1e6 if self.calls <= self.hang else 0.001)
-            return [[Answer(one.number, 0)] for one in questions]
+            return [[Answer(question.number, 0)] for question in questions]
         finally:
             self.running -= 1
 
@@ -310,7 +310,7 @@ def test_unneeded_calls_are_ended_to_keep_capacity(options):
         for number in range(4):
             h.process(Question(number, "abcd"[number]), block=True)
         h.clock.advance(20)
-        assert [one.number for one in h.output()] == [2, 3]
+        assert [output.number for output in h.output()] == [2, 3]
         assert (function.most, function.running) == (2, 0)
 
 
@@ -329,7 +329,7 @@ def test_group_continues_while_a_record_waits():
     class Slow(Counting):
         async def invoke_many(self, questions, /):
             await asyncio.sleep(0.012)
-            return [[Answer(one.number, 0)] for one in questions]
+            return [[Answer(question.number, 0)] for question in questions]
 
     with AsyncWaitHarness(Slow(0), timeout=18 * MS, batch=Batching(size=2, wait=9 * MS)) as h:
         h.process(Question(1))
@@ -350,8 +350,8 @@ def test_record_may_fail_without_its_group():
         async def invoke_many(self, questions, /):
             self.calls += 1
             return [
-                Unavailable() if self.calls == 1 and one.number == 1 else [Answer(one.number, self.calls)]
-                for one in questions
+                Unavailable() if self.calls == 1 and question.number == 1 else [Answer(question.number, self.calls)]
+                for question in questions
             ]
 
     with AsyncWaitHarness(

@@ -50,7 +50,7 @@ def test_calls_retry_a_refused_opening(mode, refused):
         for number in range(3):
             h.process(Question(number, key=str(number)))
         h.clock.advance(1000)
-        assert sorted(h.output(), key=lambda one: one.number) == [Answer(number, 1) for number in range(3)]
+        assert sorted(h.output(), key=lambda item: item.number) == [Answer(number, 1) for number in range(3)]
     # What was refused is closed, so that the next attempt finds nothing half open.
     assert h.function.log == ["open", "close"] * (refused + 1)
 
@@ -122,7 +122,7 @@ def test_timed_out_element_leaves_opening_to_others(mode):
         h.clock.advance(1999)
         assert h.output() == []
         h.clock.advance(1)
-        assert sorted(one.number for one in h.output()) == [1, 2]
+        assert sorted(output.number for output in h.output()) == [1, 2]
     with harness(Connecting(OSError("no route"), (6, None)), mode, on_failure=OnFailure.QUARANTINE) as h:
         h.process(Question(1, key="a"))
         h.clock.advance(2000)

@@ -60,11 +60,11 @@ class Wild(AsyncFunction[Question, Answer]):
         self.running += 1
         self.most = max(self.most, self.running)
         try:
-            made = [self._next(one) for one in questions]
-            await asyncio.sleep(max(seconds for seconds, _ in made))
+            result = [self._next(question) for question in questions]
+            await asyncio.sleep(max(seconds for seconds, _ in result))
             return [
                 [Answer(one.number, 0)] if succeeds else Unavailable(one.number)
-                for one, (_, succeeds) in zip(questions, made, strict=True)
+                for one, (_, succeeds) in zip(questions, result, strict=True)
             ]
         finally:
             self.running -= 1

@@ -111,7 +111,7 @@ def test_waiting_for_a_probe_costs_no_time():
         ]
         h.function.scripts = {}
         h.clock.advance(2000)
-        assert [one.number for one in h.output()] == [1, 2, 3]
+        assert [output.number for output in h.output()] == [1, 2, 3]
 
 
 def test_failed_first_probe_counts_no_attempt():

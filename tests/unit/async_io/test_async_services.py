@@ -60,7 +60,7 @@ def test_breaker_opens_after_failures_and_parks_others():
         h.clock.advance(1)
         assert h.statistics().breaker == "closed"
         h.clock.advance(100)
-        assert sorted(one.number for one in h.output()) == list(range(100))
+        assert sorted(output.number for output in h.output()) == list(range(100))
 
 
 #   opens at 0; probes at 1,000, at 1,000 + 2,000 = 3,000, at 3,000 + 3,000 (the longest) = 6,000
@@ -91,7 +91,7 @@ def test_failed_probe_costs_its_element_no_attempt():
 
 
 def test_late_failure_of_earlier_call_is_no_probe():
-    # 1 fails at once and opens it until 10; 2, called before that, fails at 12, while the probe is under way until 20.
+    # Call 1 fails at once and opens the breaker until 10; call 2 began earlier and fails at 12, during the probe, which ends at 20.
     scripts = {1: [(0.0, False), (0.010, True)], 2: [(0.012, False)]}
     breaker = CircuitBreaker(failures=1, probe_after=10 * MS)
     with harness(Promised(scripts), breaker=breaker, retry=FixedDelay(max_retries=9, delay=0 * MS)) as h:
@@ -264,13 +264,13 @@ def test_refused_answer_is_not_cached():
 class Bulk(AsyncFunction[Question, Answer]):
     def __init__(self, answer=None):
         self.groups = []
-        self.answer = answer or (lambda questions: [[Answer(one.number, 0)] for one in questions])
+        self.answer = answer or (lambda questions: [[Answer(question.number, 0)] for question in questions])
 
     async def invoke(self, question, /):
         raise AssertionError("invoke_many is called in its place")
 
     async def invoke_many(self, questions, /):
-        self.groups.append([one.number for one in questions])
+        self.groups.append([question.number for question in questions])
         await asyncio.sleep(0.001)
         return self.answer(questions)
 
@@ -289,7 +289,7 @@ def test_records_are_grouped_by_size_and_wait():
 
 
 def test_record_failing_its_group_counts_as_failure():
-    bulk = Bulk(lambda questions: [Unavailable() if one.number else [Answer(0, 0)] for one in questions])
+    bulk = Bulk(lambda questions: [Unavailable() if question.number else [Answer(0, 0)] for question in questions])
     with harness(bulk, batch=Batching(size=3, wait=10 * MS), retry=ALWAYS) as h:
         for number in range(3):
             h.process(Question(number))
@@ -301,14 +301,14 @@ def test_failed_group_is_retried_record_by_record():
     def once(questions):
         if len(bulk.groups) == 1:
             raise Unavailable
-        return [[Answer(one.number, 0)] for one in questions]
+        return [[Answer(question.number, 0)] for question in questions]
 
     bulk = Bulk(once)
     with harness(bulk, batch=Batching(size=2), retry=ALWAYS) as h:
         h.process(Question(1))
         h.process(Question(2))
         h.clock.advance(12)
-        assert sorted(one.number for one in h.output()) == [1, 2]
+        assert sorted(output.number for output in h.output()) == [1, 2]
 
 
 @pytest.mark.parametrize("answer", [lambda _: [], lambda _: None, lambda _: [[]]])
@@ -371,8 +371,8 @@ def run_blocking(*numbers):
 
 
 def test_blocking_client_runs_in_own_threads():
-    found, function = run_blocking(*range(12))
-    assert found == list(range(12))
+    result, function = run_blocking(*range(12))
+    assert result == list(range(12))
     assert 1 <= len(function.names) <= 3
     assert all(name.startswith("Blocking") for name in function.names)
 

@@ -80,8 +80,8 @@ retries = st.dictionaries(st.integers(0, 15), st.integers(0, 3))
 @given(count=st.integers(0, 16), capacity=st.integers(1, 20), failures=retries, answers=retries)
 def test_records_are_answered_once_ordered_within_capacity(count, capacity, failures, answers):
     service, retry = Service(failures, answers), FixedDelay(max_retries=3, delay=seconds(2))
-    found, operator = run(service, count, capacity=capacity, timeout=1e6, retry=retry)
-    assert found == [
+    result, operator = run(service, count, capacity=capacity, timeout=1e6, retry=retry)
+    assert result == [
         Emitted(output_order(record_order(n), index), 1_000 + n, n % 4, Answer(n, failures.get(n, 0) + 1))
         for n in range(count)
         for index in range(answers.get(n, 1))
@@ -155,8 +155,8 @@ def test_time_outside_the_event_loop_is_not_counted():
             return await super().invoke(question)
 
     service = Blocking()
-    found, operator = run(service, 3, timeout=1)
-    assert [out.record.number for out in found] == [0, 1, 2]
+    result, operator = run(service, 3, timeout=1)
+    assert [out.record.number for out in result] == [0, 1, 2]
     assert operator.metrics.timeouts == 0
 
 
@@ -175,8 +175,8 @@ def test_timeout_counts_once_without_retry():
 
 
 def test_timeout_error_of_client_is_ordinary_failure():
-    found, operator = run(Service({0: 1}, error=TimeoutError), retry=FixedDelay(max_retries=1, delay=seconds(1)))
-    assert [out.record.attempt for out in found] == [2]
+    result, operator = run(Service({0: 1}, error=TimeoutError), retry=FixedDelay(max_retries=1, delay=seconds(1)))
+    assert [out.record.attempt for out in result] == [2]
     assert (operator.metrics.elements, operator.metrics.retries, operator.metrics.timeouts) == (1, 1, 0)
 
 

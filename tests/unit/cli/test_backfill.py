@@ -17,22 +17,22 @@ NAME = "backfill_20191202_20191203"
 
 @pytest.fixture
 def job(headrace, monkeypatch):
-    made = BackfilledJob()
+    result = BackfilledJob()
     for number in range(3):
-        made.write(number, ("ann", 1 + number), ("bob", 2))
-    made.run()
-    made.write(1, ("ann", 9), ("bob", 2))
-    monkeypatch.setenv("HEADRACE_HOME", str(made.harness.folder))
+        result.write(number, ("ann", 1 + number), ("bob", 2))
+    result.run()
+    result.write(1, ("ann", 9), ("bob", 2))
+    monkeypatch.setenv("HEADRACE_HOME", str(result.harness.folder))
 
     def run(config, options, on_event):
-        before = clock.use(made.harness.clock)
+        before = clock.use(result.harness.clock)
         try:
             return run_on(LocalTasks(), config, options, on_event)
         finally:
             clock.use(before)
 
     monkeypatch.setattr("headrace.spark.run", run)
-    return made
+    return result
 
 
 def test_dry_run_changes_nothing(headrace, job):
@@ -72,14 +72,14 @@ def test_unfinished_backfill_prints_the_resume_command(headrace, job):
     assert f"headrace backfill shop --from 2019-12-02 --to 2019-12-03 --name {NAME}" in answer.stdout
 
 
-@pytest.mark.parametrize(("policy", "said"), [("refuse", "is not promoted, as replay.promote says")])
-def test_promotion_policy_decides_about_the_result(headrace, job, policy, said):
+@pytest.mark.parametrize(("policy", "message"), [("refuse", "is not promoted, as replay.promote says")])
+def test_promotion_policy_decides_about_the_result(headrace, job, policy, message):
     job.change(job=job.harness.job | {"replay": {"promote": policy}})
-    assert said in headrace(ASKED).stdout
+    assert message in headrace(ASKED).stdout
 
 
 @pytest.mark.parametrize(
-    ("command", "code", "said"),
+    ("command", "code", "message"),
     [
         ("backfill shop --from 2019-12-05 --to 2019-12-06", 9, "takes in what comes next"),
         ("backfill shop --from 2019-12-02 --to 2019-12-02", 2, "is empty"),
@@ -88,6 +88,6 @@ def test_promotion_policy_decides_about_the_result(headrace, job, policy, said):
         ("backfill shop --from 2019-12-02", 2, "--to"),
     ],
 )
-def test_bad_requests_are_refused(headrace, job, command, code, said):
+def test_bad_requests_are_refused(headrace, job, command, code, message):
     answer = headrace(command)
-    assert (answer.exit_code, said in answer.output) == (code, True)
+    assert (answer.exit_code, message in answer.output) == (code, True)

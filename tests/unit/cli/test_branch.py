@@ -17,11 +17,11 @@ from tests.unit.support.purchase_job import after_retention
 
 @pytest.fixture
 def job(headrace, monkeypatch):
-    made = BranchedJob()
-    made.feed(("ann", 1), ("bob", 2))
-    made.run()
-    monkeypatch.setenv("HEADRACE_HOME", str(made.harness.folder))
-    return made
+    result = BranchedJob()
+    result.feed(("ann", 1), ("bob", 2))
+    result.run()
+    monkeypatch.setenv("HEADRACE_HOME", str(result.harness.folder))
+    return result
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def test_forgotten_branch_shows_its_cost(headrace, job, forked):
         (vacuumed,) = json.loads(headrace("vacuum shop --dry-run --json").stdout)["branches"]
         text = headrace("status shop").stdout
         (listed,) = json.loads(headrace("branch list shop --json").stdout)["branches"]
-        told = headrace("vacuum shop --dry-run").stdout
+        output = headrace("vacuum shop --dry-run").stdout
     assert (vacuumed["name"], vacuumed["age"]) == ("try_it", "7 days")
     assert vacuumed["held_back_bytes"] > 0
     assert vacuumed["bytes"] > 0
@@ -172,4 +172,4 @@ def test_forgotten_branch_shows_its_cost(headrace, job, forked):
         f"vacuum spares {vacuumed['held_back_bytes']:,} bytes of the job for it"
     )
     assert sentence in text
-    assert sentence in told
+    assert sentence in output

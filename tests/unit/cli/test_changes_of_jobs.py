@@ -41,11 +41,11 @@ def plainly(result):
 
 
 def test_state_drop_shows_before_it_drops(job, headrace):
-    told = headrace(f"state drop wake_ups --operator {OLD}")
-    assert told.exit_code == 0, told.stderr
-    assert "keyed_state 3" in plainly(told)
-    assert "Its 1 rows in the quarantine stay" in plainly(told)
-    assert "Nothing was changed. --apply does it." in plainly(told)
+    output = headrace(f"state drop wake_ups --operator {OLD}")
+    assert output.exit_code == 0, output.stderr
+    assert "keyed_state 3" in plainly(output)
+    assert "Its 1 rows in the quarantine stay" in plainly(output)
+    assert "Nothing was changed. --apply does it." in plainly(output)
     assert len(job.live()) == 3
     done = headrace("state", "drop", "wake_ups", "--operator", OLD, "--apply", "--why", "not needed")
     assert "3 rows of operator 'wakers' were dropped: checkpoint 2." in plainly(done)
@@ -54,8 +54,8 @@ def test_state_drop_shows_before_it_drops(job, headrace):
 
 
 def test_state_rename_shows_before_it_moves(job, headrace):
-    told = headrace(f"state rename wake_ups --operator {OLD} --to alarms")
-    assert "rows to move to 'alarms'" in plainly(told)
+    output = headrace(f"state rename wake_ups --operator {OLD} --to alarms")
+    assert "rows to move to 'alarms'" in plainly(output)
     assert {row["operator"] for row in job.live()} == {OLD}
     done = headrace(f"state rename wake_ups --operator {OLD} --to alarms --apply")
     assert "4 rows of operator 'wakers' are of 'alarms' now: checkpoint 2." in plainly(done)
@@ -63,8 +63,8 @@ def test_state_rename_shows_before_it_moves(job, headrace):
 
 
 def test_rescale_prints_the_new_job_file_line(job, headrace):
-    told = headrace("rescale wake_ups --max-parallelism 16")
-    assert "wake_ups: from 128 key groups to 16. Nothing was changed." in plainly(told)
+    output = headrace("rescale wake_ups --max-parallelism 16")
+    assert "wake_ups: from 128 key groups to 16. Nothing was changed." in plainly(output)
     assert job.last.max_parallelism == 128
     done = headrace("rescale", "wake_ups", "--max-parallelism", "16", "--apply", "--why", "few keys")
     assert "4 rows have 16 key groups now: checkpoint 2." in plainly(done)

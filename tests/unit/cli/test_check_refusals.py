@@ -33,7 +33,7 @@ def test_file_bindings_and_pipeline_are_listed_together(headrace, home, command)
     assert result.exit_code == 2
     file = home / "conf/jobs/demo.yaml"
     assert f"{file} has 8 problems:" in result.stderr
-    told = [line.partition("demo.yaml")[2].lstrip(":0123456789 ") or line for line in problems(result)]
+    output = [line.partition("demo.yaml")[2].lstrip(":0123456789 ") or line for line in problems(result)]
     starts = [
         "sinks.board.path: source 'evnts' reads this folder",
         "run.lease: shorter than 5s",
@@ -44,7 +44,7 @@ def test_file_bindings_and_pipeline_are_listed_together(headrace, home, command)
         "pipeline 'demo': event_time 'tail' of Event must be a Timestamp",
         "pipeline 'demo': nobody reads the stream of 'filter str'",
     ]
-    assert [start for start in starts if not any(line.startswith(start) for line in told)] == []
+    assert [start for start in starts if not any(line.startswith(start) for line in output)] == []
 
 
 def test_failed_import_is_one_problem(headrace, home):
@@ -80,7 +80,7 @@ def test_two_sinks_may_not_share_a_table(headrace, home):
 
 @pytest.mark.parametrize("command", ["check demo", "run demo"])
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         ("FILE://localhost{home}/x/../l%61ke/board", "sinks.more.path: sink 'board' writes to the same table"),
         ("link//board/", "sinks.more.path: sink 'board' writes to the same table"),
@@ -88,12 +88,12 @@ def test_two_sinks_may_not_share_a_table(headrace, home):
         ("var/state/x/..", "sinks.more.path: the job's state, "),
     ],
 )
-def test_equal_paths_spelled_differently_are_detected(headrace, home, command, more, said):
+def test_equal_paths_spelled_differently_are_detected(headrace, home, command, more, message):
     (home / "link").symlink_to(home / "lake")
     text = JOB.replace("mode: merge}", f"mode: merge}}, more: {{path: '{more.format(home=home)}', mode: append}}")
     (home / "conf/jobs/demo.yaml").write_text(text)
     result = headrace(command)
-    assert (result.exit_code, said in result.stderr) == (2, True)
+    assert (result.exit_code, message in result.stderr) == (2, True)
 
 
 def test_a_sink_may_not_lie_in_the_state(headrace, home):
@@ -110,9 +110,11 @@ def test_doctor_lists_the_same_refusals(headrace, home):
 
 def test_check_finds_a_sink_with_other_columns(headrace, state):
     result = headrace("check demo --json")
-    told = [detail for what, outcome, detail in findings(result) if (what, outcome) == ("sinks", "fail")]
+    output = [detail for what, outcome, detail in findings(result) if (what, outcome) == ("sinks", "fail")]
     assert result.exit_code == 1
-    assert any("has the columns leg, tail; the pipeline writes tail, at. Give the sink another path" in t for t in told)
+    assert any(
+        "has the columns leg, tail; the pipeline writes tail, at. Give the sink another path" in t for t in output
+    )
 
 
 def test_check_finds_another_number_of_key_groups(headrace, state, home):

@@ -45,11 +45,11 @@ class FakeEngine:
 
 @pytest.fixture
 def fake(home, monkeypatch) -> FakeEngine:
-    made = FakeEngine()
-    monkeypatch.setattr(spark, "run", made.run)
+    result = FakeEngine()
+    monkeypatch.setattr(spark, "run", result.run)
     for module, name in (("restore", "restore"), ("restore", "savepoint"), ("compaction", "compact")):
-        monkeypatch.setattr(f"headrace.commit.{module}.{name}", made.change(name))
-    return made
+        monkeypatch.setattr(f"headrace.commit.{module}.{name}", result.change(name))
+    return result
 
 
 def test_run_passes_every_option_on(headrace, fake):
@@ -76,11 +76,11 @@ def test_run_without_options_leaves_all_to_the_configuration(headrace, fake):
 
 
 def test_run_reports_elements_it_could_not_finish(headrace, fake):
-    said = "To continue: headrace run demo --finish"
-    assert said not in headrace("run --finish").stdout
+    message = "To continue: headrace run demo --finish"
+    assert message not in headrace("run --finish").stdout
     fake.waiting = 3
-    assert said in headrace("run --finish").stdout
-    assert said not in headrace("run").stdout
+    assert message in headrace("run --finish").stdout
+    assert message not in headrace("run").stdout
 
 
 def test_run_says_when_the_end_was_not_reached(headrace, fake):
@@ -129,15 +129,15 @@ def test_changing_commands_need_a_reason(headrace, fake, command):
 
 
 def test_savepoint_and_compact_answer_with_their_checkpoint(headrace, fake):
-    made = json.loads(headrace("savepoint demo before --why upgrade --json").stdout)["checkpoint"]
-    assert made["checkpoint_id"] == 8
+    result = json.loads(headrace("savepoint demo before --why upgrade --json").stdout)["checkpoint"]
+    assert result["checkpoint_id"] == 8
     assert "compacted as checkpoint 8" in headrace("compact --every 7").stdout
     assert [call[0] for call in fake.calls] == ["savepoint", "compact"]
 
 
 def test_savepoint_output_warns_about_unkept_sinks(headrace, fake):
-    told = " ".join(headrace("savepoint demo before --why upgrade").stdout.split())
-    assert "Savepoints keep files of the state, and none of the sinks: a VACUUM of '" in told
+    output = " ".join(headrace("savepoint demo before --why upgrade").stdout.split())
+    assert "Savepoints keep files of the state, and none of the sinks: a VACUUM of '" in output
 
 
 def test_compaction_that_is_not_due_is_no_error(headrace, fake, monkeypatch):

@@ -54,8 +54,8 @@ def test_checkpoints_output_warns_about_unkept_sinks(headrace, state):
 
 
 def test_stored_json_comes_out_as_json(headrace, state):
-    found = json.loads(headrace("state get demo N1 --operator legs --json").stdout)["entries"]
-    assert [(row["key"], row["value"], row["expires_at"]) for row in found] == [
+    document = json.loads(headrace("state get demo N1 --operator legs --json").stdout)["entries"]
+    assert [(row["key"], row["value"], row["expires_at"]) for row in document] == [
         ("N1", "LAX-SFO", "2013-01-31T12:00:00Z")
     ]
 
@@ -63,11 +63,11 @@ def test_stored_json_comes_out_as_json(headrace, state):
 def test_timers_show_their_domain(headrace, state):
     state.add("timers", [timer("N1", 3 * HOUR, 5, domain="processing_time")])
     state.commit(Kind.BATCH)
-    told = headrace("timers").stdout
-    assert "event_time" in told
-    assert "processing_time" in told
-    found = json.loads(headrace("timers --json").stdout)["timers"]
-    assert sorted(row["domain"] for row in found) == ["event_time", "processing_time"]
+    output = headrace("timers").stdout
+    assert "event_time" in output
+    assert "processing_time" in output
+    document = json.loads(headrace("timers --json").stdout)["timers"]
+    assert sorted(row["domain"] for row in document) == ["event_time", "processing_time"]
 
 
 @pytest.fixture
@@ -84,17 +84,17 @@ def cleaned_up(state):
 
 def test_engine_timers_are_left_out_and_counted(headrace, cleaned_up):
     for command in ("timers", "state list"):
-        told = headrace(command).stdout
-        assert "cleanup" not in told
-        assert "left out: 3 timers that Headrace sets to clean up; --all shows them" in told
+        output = headrace(command).stdout
+        assert "cleanup" not in output
+        assert "left out: 3 timers that Headrace sets to clean up; --all shows them" in output
         assert json.loads(headrace(f"{command} --json").stdout)["timers_left_out"] == 3
     assert [row["key"] for row in json.loads(headrace("timers --json").stdout)["timers"]] == ["N1"]
     assert "1 timers, at checkpoint 5" in headrace("timers").stdout
 
 
 def test_all_timers_are_listed_if_asked_for(headrace, cleaned_up):
-    found = json.loads(headrace("timers --all --json").stdout)
-    assert ([row["key"] for row in found["timers"]], found["timers_left_out"]) == (["A", "B", "C", "N1"], 0)
+    document = json.loads(headrace("timers --all --json").stdout)
+    assert ([row["key"] for row in document["timers"]], document["timers_left_out"]) == (["A", "B", "C", "N1"], 0)
     kinds = {
         row["state"]: (row["kind"], row["entries"])
         for row in json.loads(headrace("state list --all --json").stdout)["states"]
@@ -130,18 +130,18 @@ def test_job_argument_is_required_with_several_jobs(headrace, home):
 
 def test_sql_answers_with_columns_and_rows(headrace, state):
     result = headrace("sql", "select kind, count(*) as n from checkpoints group by 1 order by 2 desc, 1", "--json")
-    found = json.loads(result.stdout)
-    assert (found["columns"], found["rows"][0]) == (["kind", "n"], {"kind": "batch", "n": 2})
+    document = json.loads(result.stdout)
+    assert (document["columns"], document["rows"][0]) == (["kind", "n"], {"kind": "batch", "n": 2})
 
 
 def test_checkpoints_are_listed_newest_first(headrace, state):
-    found = json.loads(headrace("checkpoints --json -n 3").stdout)
-    assert [(c["checkpoint_id"], c["kind"], c["name"]) for c in found["checkpoints"]] == [
+    document = json.loads(headrace("checkpoints --json -n 3").stdout)
+    assert [(c["checkpoint_id"], c["kind"], c["name"]) for c in document["checkpoints"]] == [
         (4, "compaction", None),
         (3, "savepoint", "before"),
         (2, "batch", None),
     ]
-    assert found["total"] == 5
+    assert document["total"] == 5
     assert "savepoint before" in headrace("checkpoints").stdout
 
 
@@ -167,9 +167,9 @@ def test_status_shows_progress_of_the_holder_alone(headrace, state, at_nine):
 def test_status_lists_a_broken_job_beside_the_others(headrace, home):
     (home / "conf" / "jobs" / "broken.yaml").write_text("job: broken\npipelin: x\n")
     result = headrace("status --json")
-    found = {each["job"]: each["error"] for each in json.loads(result.stdout)["jobs"]}
-    broken = found.pop("broken")
-    assert (result.exit_code, list(found.values())) == (2, [None])
+    document = {each["job"]: each["error"] for each in json.loads(result.stdout)["jobs"]}
+    broken = document.pop("broken")
+    assert (result.exit_code, list(document.values())) == (2, [None])
     assert "pipelin" in broken
     assert "pipelin" in headrace("status").stdout
     assert (headrace("status broken").exit_code, headrace("status broken").stdout) == (2, "")
@@ -183,10 +183,10 @@ def test_status_of_new_job_is_no_error(headrace):
 def test_jobs_lists_a_broken_file_with_its_error(headrace, home):
     (home / "conf/jobs/broken.yaml").write_text("job: broken\n")
     result = headrace("jobs --json")
-    found = {job["job"]: job["error"] for job in json.loads(result.stdout)["jobs"]}
+    document = {job["job"]: job["error"] for job in json.loads(result.stdout)["jobs"]}
     assert result.exit_code == 2
-    assert found["demo"] is None
-    assert "broken.yaml" in found["broken"]
+    assert document["demo"] is None
+    assert "broken.yaml" in document["broken"]
 
 
 @pytest.mark.parametrize("option", ["--schema", "--cluster-schema"])
@@ -195,7 +195,7 @@ def test_schemas_are_printed_for_editors(headrace, option):
 
 
 def test_explain_shows_operators_state_and_bindings(headrace, home):
-    told = headrace("explain").stdout
+    output = headrace("explain").stdout
     expected = [
         "stage 2",
         "keyed process legs",
@@ -206,7 +206,7 @@ def test_explain_shows_operators_state_and_bindings(headrace, home):
         "upsert materializer",
         "mode: merge",
     ]
-    assert [part for part in expected if part not in told] == []
+    assert [part for part in expected if part not in output] == []
     stages = json.loads(headrace("explain --json").stdout)["stages"]
     assert [stage["operators"][0]["kind"] for stage in stages] == ["source", "keyed process", "upsert materializer"]
 
@@ -215,8 +215,8 @@ def test_explain_shows_changed_state_options_json_shows_all(headrace, home):
     with (home / "conf/jobs/demo.yaml").open("a") as file:
         file.write("execution: {async-state: {buffer-timeout: 250ms, buffer-size: 500}}\n")
         file.write("operators: {legs: {execution: {async-state: {buffer-size: 200}}}}\n")
-    told = "async state: in-flight-records-limit 6000, buffer-size 200, buffer-timeout 250ms\n"
-    assert told in headrace("explain").stdout
+    output = "async state: in-flight-records-limit 6000, buffer-size 200, buffer-timeout 250ms\n"
+    assert output in headrace("explain").stdout
     (_, stage, _) = json.loads(headrace("explain --json").stdout)["stages"]
     assert stage["operators"][0]["async_state"] == {
         "enabled": True,

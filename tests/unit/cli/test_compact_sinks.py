@@ -54,8 +54,8 @@ def test_new_job_has_nothing_to_compact(headrace, board):
 
 def test_check_shows_columns_that_a_run_adds(headrace, board):
     findings = json.loads(headrace("check --json").stdout)["findings"]
-    (found,) = (each for each in findings if "adds to sink" in each["detail"])
-    assert found["outcome"] == "warn"
-    assert "'board' at" in found["detail"]
-    assert "at (int64). Existing rows get null" in found["detail"]
+    (result,) = (finding for finding in findings if "adds to sink" in finding["detail"])
+    assert result["outcome"] == "warn"
+    assert "'board' at" in result["detail"]
+    assert "at (int64). Existing rows get null" in result["detail"]
     assert DeltaTable(board).version() == 2

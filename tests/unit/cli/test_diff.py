@@ -62,7 +62,7 @@ def test_json_has_counts_and_rows(headrace, state):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ("diff demo --from 99", "no checkpoint 99"),
         ("diff demo --to 0", "first one"),
@@ -70,10 +70,10 @@ def test_json_has_counts_and_rows(headrace, state):
         ("diff demo --from 2012-01-01", "no checkpoint at 2012-01-01"),
     ],
 )
-def test_incomparable_checkpoints_are_refused(headrace, state, words, said):
+def test_incomparable_checkpoints_are_refused(headrace, state, words, message):
     result = headrace(words)
     assert result.exit_code == 2
-    assert said in result.stderr
+    assert message in result.stderr
 
 
 def test_checkpoints_command_marks_lines_left_by_restore(headrace, state):

@@ -6,20 +6,20 @@ import json
 
 
 def test_dry_run_lists_and_changes_nothing(headrace, state):
-    told = " ".join(headrace("drop demo").stdout.split())
-    assert f"folder {state.folder}" in told
-    assert "keyed_state" in told
-    assert f"sink 'board' at {state.sink}" in told
-    assert "stays" in told
-    assert "Nothing was changed. --apply does it." in told
+    output = " ".join(headrace("drop demo").stdout.split())
+    assert f"folder {state.folder}" in output
+    assert "keyed_state" in output
+    assert f"sink 'board' at {state.sink}" in output
+    assert "stays" in output
+    assert "Nothing was changed. --apply does it." in output
     assert (state.folder / "keyed_state").exists()
 
 
 def test_drop_deletes_folder_and_lists_remaining_sinks(headrace, state, home):
     done = headrace("drop", "demo", "--apply", "--why", "not needed")
-    told = " ".join(done.stdout.split())
-    assert f"demo: {state.folder} is deleted." in told
-    assert f"sink 'board' at {state.sink} stays" in told
+    output = " ".join(done.stdout.split())
+    assert f"demo: {state.folder} is deleted." in output
+    assert f"sink 'board' at {state.sink} stays" in output
     assert not state.folder.exists()
     assert state.sink.exists()
     assert (home / "conf/jobs/demo.yaml").exists()

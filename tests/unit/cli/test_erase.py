@@ -48,7 +48,7 @@ def last_checkpoint():
 def test_dry_run_lists_the_rows_of_the_key(job):
     result = headrace("erase anna")
     assert result.exit_code == 0
-    told = " ".join(result.output.split())
+    output = " ".join(result.output.split())
     for part in (
         'materializer_history lines "anna" 1 1',
         'keyed_state customers "order 1" 1 1',
@@ -58,7 +58,7 @@ def test_dry_run_lists_the_rows_of_the_key(job):
         "WHERE `customer` = 'anna';",
         "Nothing was changed. To erase it: headrace erase purchases anna --apply --why ...",
     ):
-        assert part in told
+        assert part in output
     assert last_checkpoint() == 4
 
 
@@ -100,9 +100,9 @@ def test_purge_leaves_nothing_behind(job):
 
 def test_erasure_reports_the_remaining_mentions(job):
     result = applied()
-    told = " ".join(result.output.split())
-    assert "erased 7 rows, as checkpoint 5" in told
-    assert "or at once with --purge: these checkpoints" in told
+    output = " ".join(result.output.split())
+    assert "erased 7 rows, as checkpoint 5" in output
+    assert "or at once with --purge: these checkpoints" in output
     assert applied().exit_code == 0
     assert last_checkpoint() == 5
 

@@ -95,6 +95,6 @@ def test_json_lists_state_of_a_regular_join(joins):
 
 
 def test_the_tree_says_when_state_is_freed(headrace):
-    told = " ".join(headrace("explain shops").stdout.split())
-    assert "join outer" in told
-    assert "state freed: when a record is taken back, or that long after" in told
+    output = " ".join(headrace("explain shops").stdout.split())
+    assert "join outer" in output
+    assert "state freed: when a record is taken back, or that long after" in output

@@ -27,9 +27,9 @@ def explained(mode="merge", **options):
 
 
 def test_explain_shows_an_unneeded_history():
-    told = explained(upsert_key=("key",))
-    assert told["history"].startswith("not needed: the upsert key is the primary key")
-    assert told["strategy"] is None
+    output = explained(upsert_key=("key",))
+    assert output["history"].startswith("not needed: the upsert key is the primary key")
+    assert output["strategy"] is None
 
 
 def test_forced_materializer_is_shown_as_forced():
@@ -47,8 +47,8 @@ def test_merge_sink_always_gets_net_change():
 
 
 def test_explain_shows_strategy_thresholds_ttl_and_policy():
-    told = explained(strategy=Strategy.ADAPTIVE, ttl=StateTtl(timedelta(hours=2)), on_conflict=OnConflict.DO_NOTHING)
-    assert (told["strategy"], told["thresholds"], told["ttl"], told["on_conflict"]) == (
+    output = explained(strategy=Strategy.ADAPTIVE, ttl=StateTtl(timedelta(hours=2)), on_conflict=OnConflict.DO_NOTHING)
+    assert (output["strategy"], output["thresholds"], output["ttl"], output["on_conflict"]) == (
         "adaptive",
         {"high": 50, "low": 40},
         "2h",

@@ -63,13 +63,13 @@ def test_mermaid_has_the_step_as_a_node(headrace):
 
 def test_check_names_a_table_that_is_not_bound(headrace, home):
     (home / "conf/jobs/shop.yaml").write_text(JOB.replace(", tables: {dims: lake/dims}", ""))
-    told = " ".join(headrace("check shop").stderr.split())
-    assert "sources.orders.tables.dims: the pipeline's table 'dims' is not bound" in told
+    output = " ".join(headrace("check shop").stderr.split())
+    assert "sources.orders.tables.dims: the pipeline's table 'dims' is not bound" in output
 
 
 def test_check_looks_at_the_tables(headrace, home):
     assert "its table 'dims'" in " ".join(headrace("check shop").stdout.split())
     write_deltalake(str(home / "lake/dims"), pa.table({"id": [1]}))
-    found = " ".join(headrace("check shop").stdout.split())
-    assert "table dims" in found
-    assert "version 0" in found
+    result = " ".join(headrace("check shop").stdout.split())
+    assert "table dims" in result
+    assert "version 0" in result

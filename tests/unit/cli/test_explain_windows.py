@@ -67,6 +67,6 @@ def test_json_says_when_state_is_freed(headrace):
 
 
 def test_the_tree_says_when_state_is_freed(headrace):
-    told = " ".join(headrace("explain shops").stdout.split())
-    assert "windows: tumbling, 1h" in told
-    assert "state freed: when the watermark passes the end of the session" in told
+    output = " ".join(headrace("explain shops").stdout.split())
+    assert "windows: tumbling, 1h" in output
+    assert "state freed: when the watermark passes the end of the session" in output

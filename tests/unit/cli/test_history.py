@@ -45,14 +45,14 @@ def histories(state):
 
 
 def test_history_shows_rows_in_order_with_differences(headrace, histories):
-    told = headrace("history N7").stdout
-    marked = [line for line in told.splitlines() if line.strip().startswith("*")]
+    output = headrace("history N7").stdout
+    marked = [line for line in output.splitlines() if line.strip().startswith("*")]
     assert [("LEG-4" in line, "2013" in line or "1970" in line) for line in marked] == [(True, True)]
-    assert "latest: 4 rows" in told
-    assert 'in all of them  tail "N7", seats 150' in told
-    assert "LEG-1" not in told
-    assert told.index("LEG-0") < told.index("LEG-2") < told.index("LEG-4")
-    assert max(map(len, told.splitlines())) <= 100
+    assert "latest: 4 rows" in output
+    assert 'in all of them  tail "N7", seats 150' in output
+    assert "LEG-1" not in output
+    assert output.index("LEG-0") < output.index("LEG-2") < output.index("LEG-4")
+    assert max(map(len, output.splitlines())) <= 100
 
 
 def test_history_at_older_checkpoint_is_unchanged(headrace, histories):
@@ -60,17 +60,17 @@ def test_history_at_older_checkpoint_is_unchanged(headrace, histories):
 
 
 def test_long_history_shows_last_rows(headrace, histories):
-    told = headrace("history N7 -n 2").stdout
-    assert "the last 2 of them" in told
-    assert ("LEG-2" in told, "LEG-3" in told) == (False, True)
+    output = headrace("history N7 -n 2").stdout
+    assert "the last 2 of them" in output
+    assert ("LEG-2" in output, "LEG-3" in output) == (False, True)
 
 
 def test_rows_longer_than_screen_are_cut(headrace, state):
     state.add("materializer_history", [row("N7", 0, "LEG"), row("N7", 1, "x" * 600)])
     state.commit(Kind.BATCH)
-    told = headrace("history N7").stdout
-    assert "602 characters" in " ".join(told.split())
-    assert told.count("x") < 550
+    output = headrace("history N7").stdout
+    assert "602 characters" in " ".join(output.split())
+    assert output.count("x") < 550
     assert "x" * 600 in headrace("history N7 --json").stdout
 
 
@@ -79,8 +79,8 @@ def test_history_warns_when_sink_may_show_other_row(upsert_key, is_told):
     source = Pipeline("p").source("legs", Leg, event_time="at")
     operator = source.upsert_materialize("latest", primary_key=("tail",), upsert_key=upsert_key).operators[-1]
     rows = [{**row("N7", number, f"LEG-{number}"), "inserted_at": None} for number in range(2)]
-    told = [part for part in _of_operator("latest", operator, rows, 20) if isinstance(part, str)]
-    assert any("updated in place" in part for part in told) is is_told
+    output = [part for part in _of_operator("latest", operator, rows, 20) if isinstance(part, str)]
+    assert any("updated in place" in part for part in output) is is_told
 
 
 def test_whole_number_finds_float_key(headrace, state):
@@ -91,9 +91,9 @@ def test_whole_number_finds_float_key(headrace, state):
 
 
 def test_machines_get_the_rows_as_json(headrace, histories):
-    found = json.loads(headrace("history demo N7 --json").stdout)
-    assert found["checkpoint"] == 6
-    assert [(one["sequence_number"], one["row"]["leg"], one["row_kind"]) for one in found["rows"]] == [
+    document = json.loads(headrace("history demo N7 --json").stdout)
+    assert document["checkpoint"] == 6
+    assert [(one["sequence_number"], one["row"]["leg"], one["row_kind"]) for one in document["rows"]] == [
         (0, "LEG-0", "+I"),
         (2, "LEG-2", "+U"),
         (3, "LEG-3", "+U"),
@@ -102,17 +102,17 @@ def test_machines_get_the_rows_as_json(headrace, histories):
 
 
 def test_key_without_history_gets_hint(headrace, histories):
-    told = headrace("history demo N99")
-    assert (told.exit_code, "headrace history demo --largest" in told.stdout) == (0, True)
+    output = headrace("history demo N99")
+    assert (output.exit_code, "headrace history demo --largest" in output.stdout) == (0, True)
 
 
 def test_largest_histories_come_first(headrace, histories):
-    found = json.loads(headrace("history --largest --json").stdout)["histories"]
-    assert [(one["key"], one["rows"]) for one in found[:2]] == [("N7", 4), ("N1", 1)]
+    document = json.loads(headrace("history --largest --json").stdout)["histories"]
+    assert [(one["key"], one["rows"]) for one in document[:2]] == [("N7", 4), ("N1", 1)]
     assert "N7" in headrace("history demo --largest -n 1").stdout
     assert "N8" not in headrace("history demo --largest -n 1").stdout
 
 
 def test_missing_key_is_explained(headrace, histories):
-    told = headrace("history")
-    assert (told.exit_code, "--largest" in told.stderr) == (2, True)
+    output = headrace("history")
+    assert (output.exit_code, "--largest" in output.stderr) == (2, True)

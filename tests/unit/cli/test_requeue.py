@@ -13,12 +13,12 @@ from tests.unit.support.refused_rows import RefusedJob, table
 @pytest.fixture
 def job(headrace, monkeypatch):
     """Two rows of the first file are refused, and the second file as a whole."""
-    made = RefusedJob(source={"on_bad_file": "quarantine"})
-    made.feed("p", "q?", "r?")
-    made.harness.feed_table("rows", table("s", at=9000).drop(["size"]))
-    made.run()
-    monkeypatch.setenv("HEADRACE_HOME", os.fspath(made.harness.folder))
-    return made.mend()
+    result = RefusedJob(source={"on_bad_file": "quarantine"})
+    result.feed("p", "q?", "r?")
+    result.harness.feed_table("rows", table("s", at=9000).drop(["size"]))
+    result.run()
+    monkeypatch.setenv("HEADRACE_HOME", os.fspath(result.harness.folder))
+    return result.mend()
 
 
 def said(result):

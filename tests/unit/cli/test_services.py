@@ -22,9 +22,9 @@ def test_capacity_estimate_equals_example_of_flip():
     assert capacity_for_retries(MADE)["capacity"] == 60
 
 
-@pytest.mark.parametrize("made", [{}, {"elements": 5}, {"busy_ms": 5}])
-def test_estimate_without_measurements_is_none(made):
-    assert capacity_for_retries(made) is None
+@pytest.mark.parametrize("created", [{}, {"elements": 5}, {"busy_ms": 5}])
+def test_estimate_without_measurements_is_none(created):
+    assert capacity_for_retries(created) is None
 
 
 def test_estimate_without_retries_adds_no_capacity():
@@ -32,14 +32,14 @@ def test_estimate_without_retries_adds_no_capacity():
 
 
 def test_status_shows_service_results_and_waiting_elements(headrace, state):
-    made = {**MADE, "p50_ms": 5.0, "p95_ms": 9.5, "p99_ms": 20.0, "breaker": "open", "parked": 7}
+    result = {**MADE, "p50_ms": 5.0, "p95_ms": 9.5, "p99_ms": 20.0, "breaker": "open", "parked": 7}
     waits = {"events": SourceOffset(pending=1234, due=START + 3 * HOUR)}
-    state.commit(Kind.BATCH, metrics={"services": {"weather": made}}, offsets=waits)
-    said = headrace("status").stdout
-    assert "demo, weather: 1,010 calls, p50/p95/p99 5/9.5/20 ms, 10 retries, 7 parked, breaker open" in said
-    assert "1,234 elements wait for services, the next attempt is due at 2013-01-31T03:00:00Z" in said
-    (told,) = json.loads(headrace("status --json").stdout)["jobs"]
-    assert (told["waiting"], told["services"]["weather"]["breaker"]) == (1234, "open")
+    state.commit(Kind.BATCH, metrics={"services": {"weather": result}}, offsets=waits)
+    output = headrace("status").stdout
+    assert "demo, weather: 1,010 calls, p50/p95/p99 5/9.5/20 ms, 10 retries, 7 parked, breaker open" in output
+    assert "1,234 elements wait for services, the next attempt is due at 2013-01-31T03:00:00Z" in output
+    (printed,) = json.loads(headrace("status --json").stdout)["jobs"]
+    assert (printed["waiting"], printed["services"]["weather"]["breaker"]) == (1234, "open")
 
 
 def test_status_shows_last_calls_of_services(headrace, state):

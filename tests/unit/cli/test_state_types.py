@@ -42,28 +42,28 @@ class Event(msgspec.Struct, frozen=True):
 
 def test_state_list_shows_kinds_and_types(headrace, recorded):
     recorded(Board)
-    found = {row["state"]: row for row in json.loads(headrace("state list demo --json").stdout)["states"]}
-    assert (found["last_leg"]["kind"], found["event_time"]["kind"], found["history"]["kind"]) == (
+    document = {row["state"]: row for row in json.loads(headrace("state list demo --json").stdout)["states"]}
+    assert (document["last_leg"]["kind"], document["event_time"]["kind"], document["history"]["kind"]) == (
         "value",
         "timers",
         "history",
     )
-    assert found["last_leg"]["type"].startswith("Board(tail: str, carriers: dict[str, list[int]], delayed_by")
+    assert document["last_leg"]["type"].startswith("Board(tail: str, carriers: dict[str, list[int]], delayed_by")
     shown = headrace("state list demo").stdout
     assert " Board\n" in shown
     assert "tail: str" not in shown
 
 
 def test_state_no_longer_declared_is_marked(headrace, state):
-    gone = StateSchema(kind="value", types=(type_schema_of(str),), removed=True)
-    state.commit(Kind.BATCH, state_schemas={"legs": {"last_leg": gone}}, schemas_of=state.log.last.checkpoint_id + 1)
-    found = {row["state"]: row["kind"] for row in json.loads(headrace("state list demo --json").stdout)["states"]}
-    assert found["last_leg"] == "value, removed"
+    removed = StateSchema(kind="value", types=(type_schema_of(str),), removed=True)
+    state.commit(Kind.BATCH, state_schemas={"legs": {"last_leg": removed}}, schemas_of=state.log.last.checkpoint_id + 1)
+    document = {row["state"]: row["kind"] for row in json.loads(headrace("state list demo --json").stdout)["states"]}
+    assert document["last_leg"] == "value, removed"
 
 
 def test_state_from_before_types_were_recorded_has_none(headrace, state):
-    found = json.loads(headrace("state list demo --json").stdout)["states"]
-    assert {(row["type"], row["kind"]) for row in found} == {(None, None), (None, "timers")}
+    document = json.loads(headrace("state list demo --json").stdout)["states"]
+    assert {(row["type"], row["kind"]) for row in document} == {(None, None), (None, "timers")}
 
 
 def test_check_confirms_compatible_state_types(headrace, recorded):

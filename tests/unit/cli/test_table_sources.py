@@ -33,8 +33,8 @@ COLUMNS = {"tail": ["N1"], "at": [1], "more": [True]}
 
 
 def finding(result):
-    (found,) = (each for each in json.loads(result.stdout)["findings"] if each["check"] == "source events")
-    return found["outcome"], found["detail"]
+    (document,) = (each for each in json.loads(result.stdout)["findings"] if each["check"] == "source events")
+    return document["outcome"], document["detail"]
 
 
 def test_check_names_the_version_of_the_table(table_job, home):
@@ -51,9 +51,9 @@ def test_check_names_the_version_of_the_table(table_job, home):
     ],
 )
 def test_check_refuses_a_table_that_does_not_fit(table_job, columns, detail):
-    outcome, found = finding(table_job(columns)("check demo --json"))
+    outcome, result = finding(table_job(columns)("check demo --json"))
     assert outcome == "fail"
-    assert re.search(detail, found)
+    assert re.search(detail, result)
 
 
 def test_check_requires_the_change_feed(table_job, home):

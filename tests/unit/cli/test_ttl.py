@@ -41,8 +41,8 @@ def later(state):
 
 def test_expired_entries_are_hidden_by_default(headrace, later):
     assert live(headrace) == ["N4"]
-    found = answer(headrace("state scan --with-expired --json"))["entries"]
-    assert [(row["key"], row["expired"], row["expires_at"]) for row in found] == [
+    document = answer(headrace("state scan --with-expired --json"))["entries"]
+    assert [(row["key"], row["expired"], row["expires_at"]) for row in document] == [
         ("N1", True, "2013-01-31T12:00:00Z"),
         ("N4", False, "2013-02-01T06:00:00Z"),
     ]
@@ -57,8 +57,8 @@ def test_currently_declared_ttl_decides_expiry(headrace, later, home):
 
 def test_without_a_ttl_nothing_is_hidden(headrace, later, home):
     pipeline(home, "None")
-    found = answer(headrace("state scan --with-expired --json"))["entries"]
-    assert [(row["expired"], row["expires_at"]) for row in found] == [(False, None), (False, None)]
+    document = answer(headrace("state scan --with-expired --json"))["entries"]
+    assert [(row["expired"], row["expires_at"]) for row in document] == [(False, None), (False, None)]
 
 
 def test_entry_with_its_own_ttl_is_shown(headrace, later):
@@ -110,26 +110,26 @@ def test_table_without_ttl_ms_can_be_read(headrace, state):
 
 
 def test_expired_lists_entries_without_values(headrace, later):
-    found = answer(headrace("state expired --json"))
-    assert [(row["operator"], row["state"], row["entries"], row["keys"]) for row in found["states"]] == [
+    document = answer(headrace("state expired --json"))
+    assert [(row["operator"], row["state"], row["entries"], row["keys"]) for row in document["states"]] == [
         ("legs", "last_leg", 1, 1)
     ]
-    assert [(row["key"], row["expires_at"]) for row in found["entries"]] == [("N1", "2013-01-31T12:00:00Z")]
+    assert [(row["key"], row["expires_at"]) for row in document["entries"]] == [("N1", "2013-01-31T12:00:00Z")]
     assert "LAX" not in headrace("state expired").stdout
     assert "LAX" not in headrace("state expired --json").stdout
 
 
 def test_expired_shows_when_bytes_are_removed(headrace, later):
     later.commit(Kind.COMPACTION, metrics={"expired": 3})
-    found = answer(headrace("state expired --json"))
-    assert found["savepoints"] == ["before"]
-    (removal,) = found["removals"]
+    document = answer(headrace("state expired --json"))
+    assert document["savepoints"] == ["before"]
+    (removal,) = document["removals"]
     assert (removal["checkpoint_id"], removal["entries"]) == (6, 3)
     # The checkpoint before the compaction, of 5:00, names the files for a week.
     assert removal["files_until"] == "2013-02-07T05:00:00Z"
-    told = headrace("state expired").stdout
-    assert "2013-02-07T05:00:00Z" in told
-    assert "before" in told
+    output = headrace("state expired").stdout
+    assert "2013-02-07T05:00:00Z" in output
+    assert "before" in output
 
 
 def test_expired_reports_an_empty_result(headrace, state):
@@ -143,9 +143,9 @@ def test_expired_reports_an_empty_result(headrace, state):
 )
 def test_dry_run_tries_another_ttl(headrace, later, ttl, goes, comes_back):
     before = len(later.log.checkpoints)
-    found = answer(headrace("state", "expired", "--state", "last_leg", "--ttl", ttl, "--json"))
-    assert (found["entries"], found["keys"]) == (1, 1)
-    assert (found["entries_that_go"], found["keys_that_go"], found["entries_that_come_back"]) == (
+    document = answer(headrace("state", "expired", "--state", "last_leg", "--ttl", ttl, "--json"))
+    assert (document["entries"], document["keys"]) == (1, 1)
+    assert (document["entries_that_go"], document["keys_that_go"], document["entries_that_come_back"]) == (
         goes,
         goes,
         comes_back,

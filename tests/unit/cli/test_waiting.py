@@ -64,9 +64,9 @@ def test_finished_elements_are_not_listed(headrace, delayed):
 
 
 def test_list_ends_with_line_for_each_operator(headrace, delayed):
-    said = headrace("retries").stdout
-    assert "Unavailable: 503" in said
-    assert "most_attempts" in said
+    output = headrace("retries").stdout
+    assert "Unavailable: 503" in output
+    assert "most_attempts" in output
 
 
 def test_requests_lists_all_unfinished_elements(headrace, delayed):

@@ -17,10 +17,10 @@ from tests.unit.support.branched_job import BranchedJob, Order, Totals, totals
 
 @pytest.fixture
 def job():
-    made = BranchedJob()
-    made.feed(("ann", 1), ("bob", 2))
-    made.run()
-    return made
+    result = BranchedJob()
+    result.feed(("ann", 1), ("bob", 2))
+    result.run()
+    return result
 
 
 def forked(job, **settings):

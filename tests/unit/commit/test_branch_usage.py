@@ -15,10 +15,10 @@ from tests.unit.support.purchase_job import after_retention
 
 @pytest.fixture
 def job():
-    made = BranchedJob()
-    made.feed(("ann", 1), ("bob", 2))
-    made.run()
-    return made
+    result = BranchedJob()
+    result.feed(("ann", 1), ("bob", 2))
+    result.run()
+    return result
 
 
 def go_on(job):

@@ -112,13 +112,13 @@ CHECKPOINTS = {
 
 @pytest.mark.parametrize("column", CHECKPOINTS)
 def test_a_damaged_checkpoint_is_named(shop, column):
-    value, said = CHECKPOINTS[column]
+    value, message = CHECKPOINTS[column]
     path = next(path for path in shop.files("checkpoints") if shop.read(path)["kind"][0].as_py() == "batch")
     shop.write(path, with_value(shop.read(path), column, value))
     for words in (["status", "shop"], ["checkpoints", "shop"], ["state", "list", "shop"], ["verify", "shop"]):
         result = CliRunner().invoke(app, words)
         assert result.exit_code == 8, result.output
-        assert said in result.output
+        assert message in result.output
 
 
 def test_two_rows_of_one_checkpoint_are_refused(shop):

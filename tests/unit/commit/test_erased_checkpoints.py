@@ -64,6 +64,6 @@ def test_dropped_names_can_be_given_again():
     named = [(Kind.INITIAL, {}), (Kind.SAVEPOINT, {"name": "a"}), (Kind.SAVEPOINT, {"name": "b"})]
     again = [(Kind.SAVEPOINT_DROP, {"name": "a"}), (Kind.SAVEPOINT, {"name": "a"})]
     dropped = line(*named, *again)
-    assert [each.checkpoint_id for each in live_savepoints(dropped)] == [2, 4]
+    assert [live_savepoint.checkpoint_id for live_savepoint in live_savepoints(dropped)] == [2, 4]
     assert drop_of(dropped, "a").checkpoint_id == 3
     assert drop_of(dropped, "b") is None

@@ -55,19 +55,19 @@ def without(changes, key):
 
 def test_erasure_removes_rows_of_all_tables(job):
     before = changes_of(job.config)
-    made = erase(job.config, "dpo", ANNA, why=WHY).checkpoint
-    assert (made.kind, made.note, made.metrics) == (Kind.ERASURE, WHY, {"rows_erased": 8})
+    checkpoint = erase(job.config, "dpo", ANNA, why=WHY).checkpoint
+    assert (checkpoint.kind, checkpoint.note, checkpoint.metrics) == (Kind.ERASURE, WHY, {"rows_erased": 8})
     assert changes_of(job.config) == without(before, '"anna"')
 
 
 def test_finding_a_key_writes_nothing(job):
     files = job.files("")
-    found = find_key(job.config, ANNA)
-    assert {(each.table, each.rows, each.live) for each in found.rows} == {
+    survey = find_key(job.config, ANNA)
+    assert {(row.table, row.rows, row.live) for row in survey.rows} == {
         (name, 2 if name in {"keyed_state", "timers"} else 1, 2 if name in {"keyed_state", "timers"} else 1)
         for name in STATE_TABLES
     }
-    assert [holder.checkpoint_id for holder in found.holders] == [2, 3]
+    assert [holder.checkpoint_id for holder in survey.holders] == [2, 3]
     assert (job.files(""), job.last.checkpoint_id) == (files, 3)
 
 
@@ -85,8 +85,8 @@ def test_erasing_twice_does_nothing_more(job):
 
 def test_erasure_can_select_one_operator(job):
     erase(job.config, "dpo", ErasedKey("anna", operator="lines"), why=WHY)
-    found = find_key(job.config, ANNA)
-    assert {each.operator for each in found.rows} == {"customers", "ask", "purchases"}
+    survey = find_key(job.config, ANNA)
+    assert {row.operator for row in survey.rows} == {"customers", "ask", "purchases"}
 
 
 def test_erasure_removes_keys_only_in_old_versions(job):
@@ -94,10 +94,10 @@ def test_erasure_removes_keys_only_in_old_versions(job):
         rows = {name: [] for name in STATE_TABLES}
         versions = {name: opened.replace_table(name, its) for name, its in rows.items()}
         opened.commit(Kind.COMPACTION, versions=versions)
-    found = find_key(job.config, ANNA)
-    assert (found.rows, [holder.checkpoint_id for holder in found.holders]) == ([], [2, 3])
-    made = erase(job.config, "dpo", ANNA, why=WHY).checkpoint
-    assert (made.versions, made.erased) == (job.log.get(4).versions, ((2, 3),))
+    survey = find_key(job.config, ANNA)
+    assert (survey.rows, [holder.checkpoint_id for holder in survey.holders]) == ([], [2, 3])
+    checkpoint = erase(job.config, "dpo", ANNA, why=WHY).checkpoint
+    assert (checkpoint.versions, checkpoint.erased) == (job.log.get(4).versions, ((2, 3),))
 
 
 @pytest.mark.parametrize("key", ["null", " null ", "", " "])
@@ -133,8 +133,8 @@ def test_erased_key_can_be_brought_back(job):
     erase(job.config, "dpo", ANNA, why=WHY)
     restore(job.config, 3, "a disaster", "run", brings_back_erased=True)
     assert '"anna"' in keys_of(job)
-    made = erase(job.config, "dpo", ANNA, why=WHY).checkpoint
-    assert made.erased == ((2, 3), (5, 5))
+    checkpoint = erase(job.config, "dpo", ANNA, why=WHY).checkpoint
+    assert checkpoint.erased == ((2, 3), (5, 5))
     assert keys_of(job) == {'"bob"'}
 
 
@@ -171,8 +171,8 @@ def test_local_copies_of_the_operators_are_dropped(job, tmp_path, monkeypatch):
     monkeypatch.setattr(JobConfig, "local_folder", property(lambda _: tmp_path))
     with job.open() as opened:
         commit_rows(opened, {KEYED_STATE: [state("anna", "9")]}, local_copies=copies)
-    made = erase(job.config, "dpo", ANNA, why=WHY).checkpoint
-    assert made.local_copies == {"other": copies["other"]}
+    checkpoint = erase(job.config, "dpo", ANNA, why=WHY).checkpoint
+    assert checkpoint.local_copies == {"other": copies["other"]}
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 
@@ -198,9 +198,9 @@ MENTIONING = {
 def test_mentions_are_reported_but_not_erased(memory_job):
     with memory_job.open() as opened:
         commit_rows(opened, MENTIONING)
-    found = find_key(memory_job.config, ANNA)
-    assert found.is_empty
-    assert {(each.table, each.key, each.rows) for each in found.mentions} == {
+    survey = find_key(memory_job.config, ANNA)
+    assert survey.is_empty
+    assert {(mention.table, mention.key, mention.rows) for mention in survey.mentions} == {
         (ASYNC_REQUESTS, '"order 1"', 1),
         (BUFFERED_REQUESTS, '"order 3"', 1),
         (QUARANTINE, "null", 2),
@@ -213,13 +213,13 @@ def test_mentions_are_erased_on_request(memory_job):
     with memory_job.open() as opened:
         commit_rows(opened, MENTIONING)
     done = erase(memory_job.config, "dpo", with_mentions("anna"), why=WHY)
-    assert {(each.table, each.rows) for each in done.survey.rows} == {
+    assert {(row.table, row.rows) for row in done.survey.rows} == {
         (ASYNC_REQUESTS, 1),
         (BUFFERED_REQUESTS, 1),
         (QUARANTINE, 2),
     }
     assert keys_of(memory_job) == {'"order 2"', '"order 1"', '"anna lee"'}
-    assert {each.table for each in done.survey.mentions} == {KEYED_STATE}
+    assert {mention.table for mention in done.survey.mentions} == {KEYED_STATE}
 
 
 def test_mention_in_a_late_change_erases_the_entry(memory_job):

@@ -34,10 +34,10 @@ FILES = st.lists(
 
 @pytest.fixture
 def job():
-    made = BranchedJob()
-    made.feed(("ann", 1), ("bob", 2), ("cyd", 7))
-    made.run()
-    return made
+    result = BranchedJob()
+    result.feed(("ann", 1), ("bob", 2), ("cyd", 7))
+    result.run()
+    return result
 
 
 def later(job):
@@ -126,15 +126,20 @@ def test_difference_names_checkpoints_of_the_branch(job):
     later(job)
     job.run("other")
     live, branch = (JobAtCheckpoint(config) for config in (job.config, job.config.on_branch("other")))
-    found = {table.table: table for table in differences(live, branch)}
-    changes = {row.name["customer"]: row.change for row in found["totals"].rows}
+    result = {table.table: table for table in differences(live, branch)}
+    changes = {row.name["customer"]: row.change for row in result["totals"].rows}
     assert changes == {"ann": "changed", "bob": "gone", "dee": "added"}
-    assert {row.name["key"] for row in found[KEYED_STATE].rows} == {'"ann"', '"bob"', '"dee"'}
+    assert {row.name["key"] for row in result[KEYED_STATE].rows} == {'"ann"', '"bob"', '"dee"'}
 
 
 def test_tables_that_neither_line_wrote_are_not_compared(job, monkeypatch):
     opened = []
-    monkeypatch.setattr("headrace.readers.difference.connect", lambda: opened.append("table") or connect())
+
+    def counted():
+        opened.append("table")
+        return connect()
+
+    monkeypatch.setattr("headrace.readers.difference.connect", counted)
     fork(job.config, "other", None, "somebody")
     live, branch = (JobAtCheckpoint(config) for config in (job.config, job.config.on_branch("other")))
     assert [*differences(live, branch)] == []
@@ -196,17 +201,17 @@ def test_vacuum_spares_a_branch_made_meanwhile(job):
     later(job)
     job.run()
     job.compact()
-    made = []
+    created = []
 
     def fork_once(place):
-        if place == "vacuum.listed" and not made:
-            made.append(fork(job.config, "other", 1, "somebody"))
+        if place == "vacuum.listed" and not created:
+            created.append(fork(job.config, "other", 1, "somebody"))
 
     with after_retention(job.config):
         with faults.observed(fork_once):
             vacuum(job.config, "vacuum", dry_run=False)
         vacuum(job.config, "vacuum again", dry_run=False)
-    assert made
+    assert created
     job.run("other")
     assert job.content("other") == job.content()
 

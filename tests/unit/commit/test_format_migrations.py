@@ -111,12 +111,12 @@ class OldJob:
 
 @pytest.fixture
 def job(tmp_path):
-    made = OldJob(Home(tmp_path))
-    made.add(entry("n", '"a"', "1", 1), entry("n", '"b"', "2", 1))
-    made.commit(Kind.BATCH)
-    made.add(entry("n", '"a"', "3", 2), entry("n", '"b"', None, 2))
-    made.commit(Kind.BATCH)
-    return made
+    result = OldJob(Home(tmp_path))
+    result.add(entry("n", '"a"', "1", 1), entry("n", '"b"', "2", 1))
+    result.commit(Kind.BATCH)
+    result.add(entry("n", '"a"', "3", 2), entry("n", '"b"', None, 2))
+    result.commit(Kind.BATCH)
+    return result
 
 
 def columns(job, version):
@@ -135,8 +135,8 @@ def looked_up(job, versions):
     cache = StateCache(Memory(), 1 << 20)
     backend = DeltaBackend(job.folder, versions, "totals", groups, cache, max_parallelism=128)
     asked = [value_entry("n", key) for key in (b'"a"', b'"b"')]
-    found = dict(zip(asked, backend.get_many(asked), strict=True))
-    return {key: value[-1:] for key, value in found.items() if value is not None}
+    result = dict(zip(asked, backend.get_many(asked), strict=True))
+    return {key: value[-1:] for key, value in result.items() if value is not None}
 
 
 def kinds(config):
@@ -148,9 +148,9 @@ def test_the_steps_are_numbered_without_a_gap():
 
 
 def test_opening_job_migrates_format_once(job):
-    told = []
+    events = []
     for _ in range(2):
-        with open_job(job.config, "new", notify=lambda kind, said: told.append((kind, said))) as opened:
+        with open_job(job.config, "new", notify=lambda kind, said: events.append((kind, said))) as opened:
             assert opened.last.format_version == FORMAT_VERSION
             assert "ttl_ms" in columns(job, opened.versions[KEYED_STATE])
             assert set(entries(job, opened.versions).values()) == {b"3"}
@@ -161,7 +161,7 @@ def test_opening_job_migrates_format_once(job):
         (Kind.MIGRATION, 2),
         (Kind.MIGRATION, 3),
     ]
-    assert told == [
+    assert events == [
         ("migrated", "checkpoint 3: format 2: keyed_state has the column ttl_ms"),
         ("migrated", "checkpoint 4: format 3: buffered_requests has the column input"),
     ]
@@ -171,8 +171,8 @@ def test_older_checkpoints_are_still_readable(job):
     with open_job(job.config, "new") as opened:
         first = opened.checkpoint(1)
         assert "ttl_ms" not in columns(job, first.versions[KEYED_STATE])
-        found = state_views(job.folder, first.versions)(KEYED_STATE).changes()
-        assert found["ttl_ms"].null_count == found.num_rows == 2
+        result = state_views(job.folder, first.versions)(KEYED_STATE).changes()
+        assert result["ttl_ms"].null_count == result.num_rows == 2
         assert sorted(entries(job, first.versions).values()) == [b"1", b"2"]
         assert looked_up(job, first.versions) == entries(job, first.versions)
         assert looked_up(job, opened.versions) == entries(job, opened.versions) != {}

@@ -82,7 +82,7 @@ class Job:
             name = f"{next(self.names)}.parquet"
             staged = [stage_state(self.config.job_folder, MATERIALIZER_HISTORY, name, rows)] if rows.num_rows else []
             job.commit(Kind.BATCH, files={MATERIALIZER_HISTORY: staged}, local_copies={"m": {"0-127": "a"}})
-            self.kinds = [each.kind for each in job.checkpoints]
+            self.kinds = [checkpoint.kind for checkpoint in job.checkpoints]
             return [(out.kind, msgspec.json.decode(out.raw, type=record)) for out in task.outputs()]
 
 

@@ -56,7 +56,10 @@ def checkpoint(number, kind, **fields):
 
 
 def found(line, files):
-    return [(one.change, one.file, one.checkpoint_id) for one in input_changes(line, files)]
+    return [
+        (input_change.change, input_change.file, input_change.checkpoint_id)
+        for input_change in input_changes(line, files)
+    ]
 
 
 def test_same_files_are_no_change():

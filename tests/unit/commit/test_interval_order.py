@@ -150,9 +150,9 @@ def test_a_replay_skips_intervals_of_its_own_attempt(line):
 
 def test_refusal_names_the_next_step(line):
     line.days(1, 2, 3)
-    said = str(refusal(days(2), line.checkpoints, finished_replay=False))
+    message = str(refusal(days(2), line.checkpoints, finished_replay=False))
     for part in ("1970-01-03 to 1970-01-04", "up to 1970-01-05", "Nothing was changed", "--replay", "mark a cleared"):
-        assert part in said
+        assert part in message
     assert "Nothing but the open replay" in str(refusal(days(2), line.checkpoints, finished_replay=True))
 
 

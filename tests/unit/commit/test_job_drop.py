@@ -56,10 +56,10 @@ def die_at(place, visit=1):
 
 def test_dry_run_lists_folder_and_sinks(job):
     before = stored(job)
-    found = droppable_job(job)
-    assert {*STATE_TABLES, CHECKPOINTS} <= {*found.parts}
-    assert sum(usage.files for usage in found.parts.values()) == len(before)
-    assert [(sink.name, sink.published, sink.refusal) for sink in found.sinks] == [
+    result = droppable_job(job)
+    assert {*STATE_TABLES, CHECKPOINTS} <= {*result.parts}
+    assert sum(usage.files for usage in result.parts.values()) == len(before)
+    assert [(sink.name, sink.published, sink.refusal) for sink in result.sinks] == [
         (SINK, 1, None),
         ("reminders", -1, None),
     ]

@@ -117,23 +117,23 @@ def test_no_wait_is_longer_than_run_lease(ahead, seconds, own):
     with using(virtual):
         log_of().create()
         left_behind("elsewhere:1:0.00", seconds, ahead)
-        told = []
-        lease = JobLease(log_of(), "next", "attempt of next", own, lambda *event: told.append(event))
+        events = []
+        lease = JobLease(log_of(), "next", "attempt of next", own, lambda *event: events.append(event))
         with lease.claimed():
             assert log_of().lease.run_id == "next"
         forget_disk("leases")
     waited = virtual.now() - 1_000_000
     left = min(seconds * 1000, max(0, seconds * 1000 + ahead), own * 1000)
     assert waited == left
-    assert len(told) == (1 if left else 0)
+    assert len(events) == (1 if left else 0)
 
 
 def test_waiting_is_reported_once_with_the_holder(disk, clock):
     left_behind("elsewhere:1:0.00", ahead=YEARS)
-    told = []
-    lease = JobLease(log_of(), "next", "attempt of next", SECONDS, lambda *event: told.append(event))
+    events = []
+    lease = JobLease(log_of(), "next", "attempt of next", SECONDS, lambda *event: events.append(event))
     with lease.claimed():
-        ((kind, said),) = told
+        ((kind, said),) = events
     assert kind == "lease"
     assert "waiting up to 60 s for run old, attempt attempt of old (elsewhere:1:0.00)" in said
     assert "--force-fail-over" in said

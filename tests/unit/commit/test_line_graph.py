@@ -14,11 +14,11 @@ from tests.unit.support.branched_job import BranchedJob
 
 @pytest.fixture
 def job():
-    made = BranchedJob()
+    result = BranchedJob()
     for customer in ("ann", "bob"):
-        made.feed((customer, 1))
-        made.run()
-    return made
+        result.feed((customer, 1))
+        result.run()
+    return result
 
 
 def edges(graph):

@@ -46,7 +46,7 @@ def walked(log, head):
 
 
 def ids(checkpoints):
-    return [each.checkpoint_id for each in checkpoints]
+    return [new_checkpoint.checkpoint_id for new_checkpoint in checkpoints]
 
 
 @given(log=logs())

@@ -56,10 +56,10 @@ def mode(request):
 
 @pytest.fixture
 def harness(mode):
-    made = PipelineHarness(pipeline(Old, mode))
-    made.feed("rows", [Old("a", 1), Old("b", 2)])
-    made.run()
-    return made
+    result = PipelineHarness(pipeline(Old, mode))
+    result.feed("rows", [Old("a", 1), Old("b", 2)])
+    result.run()
+    return result
 
 
 def test_a_new_column_is_announced_and_then_added(harness, mode):

@@ -75,9 +75,12 @@ def test_dry_run_counts_and_changes_nothing(job):
 
 
 def test_drop_removes_only_the_operators_state(job):
-    made = drop_operator(job.config, "legs", "not needed", "somebody")
-    assert (made.kind, made.note) == (Kind.MIGRATION, "the state of operator 'legs' was dropped: not needed")
-    assert made.metrics == {"rows_dropped": 8}
+    checkpoint = drop_operator(job.config, "legs", "not needed", "somebody")
+    assert (checkpoint.kind, checkpoint.note) == (
+        Kind.MIGRATION,
+        "the state of operator 'legs' was dropped: not needed",
+    )
+    assert checkpoint.metrics == {"rows_dropped": 8}
     live = {table: [row["operator"] for row in job.live(table)] for table in STATE_TABLES}
     assert live == {
         KEYED_STATE: ["other"],
@@ -91,22 +94,22 @@ def test_drop_removes_only_the_operators_state(job):
 
 
 def test_checkpoint_drops_the_operators_metadata(job):
-    made = drop_operator(job.config, "legs", "not needed", "somebody")
-    assert made.local_copies == {"other": {"0-127": "copy"}}
-    assert made.timers_fired == {"other": {"processing_time": 8}}
-    assert made.lines == {"other": "orders"}
-    assert made.numbers == {"operator:other": 1}
-    assert made.state_ttl == TtlHistory((), {"other.n": "off"}, {"other.n": 5})
-    assert made.offsets == {"orders": SourceOffset(held=True, pending=1, due=7)}
-    assert (job.log.state_schemas(made), job.log.operator_keys(made)) == ({}, {})
+    checkpoint = drop_operator(job.config, "legs", "not needed", "somebody")
+    assert checkpoint.local_copies == {"other": {"0-127": "copy"}}
+    assert checkpoint.timers_fired == {"other": {"processing_time": 8}}
+    assert checkpoint.lines == {"other": "orders"}
+    assert checkpoint.numbers == {"operator:other": 1}
+    assert checkpoint.state_ttl == TtlHistory((), {"other.n": "off"}, {"other.n": 5})
+    assert checkpoint.offsets == {"orders": SourceOffset(held=True, pending=1, due=7)}
+    assert (job.log.state_schemas(checkpoint), job.log.operator_keys(checkpoint)) == ({}, {})
 
 
 def test_drop_without_waiting_elements_clears_operator_numbers(job):
     with open_job(job.config, "run") as opened:
-        gone = (ASYNC_REQUESTS, '"z"', {"sequence": 2, "deleted": True})
-        job.commit(opened, "other", (gone,), offsets={"orders": SourceOffset(held=True, pending=1, due=7)})
-    made = drop_operator(job.config, "legs", "not needed", "somebody")
-    assert (made.numbers, made.offsets["orders"].pending, made.offsets["orders"].due) == ({}, 0, None)
+        removed = (ASYNC_REQUESTS, '"z"', {"sequence": 2, "deleted": True})
+        job.commit(opened, "other", (removed,), offsets={"orders": SourceOffset(held=True, pending=1, due=7)})
+    checkpoint = drop_operator(job.config, "legs", "not needed", "somebody")
+    assert (checkpoint.numbers, checkpoint.offsets["orders"].pending, checkpoint.offsets["orders"].due) == ({}, 0, None)
 
 
 def test_new_operator_is_accepted_after_the_drop(job):
@@ -129,11 +132,11 @@ def test_declared_operator_cannot_be_dropped(job):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("lags", "nothing is stored of an operator 'lags'"), ("orders", "'orders' is a source")]
+    ("name", "message"), [("lags", "nothing is stored of an operator 'lags'"), ("orders", "'orders' is a source")]
 )
-def test_unknown_names_are_refused(job, name, said):
+def test_unknown_names_are_refused(job, name, message):
     for act in (lambda: droppable(job.config, name), lambda: drop_operator(job.config, name, "", "somebody")):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             act()
 
 
@@ -184,6 +187,6 @@ def test_state_of_an_older_release_is_dropped_too(tmp_path):
     job = KeyedJob(tmp_path)
     with open_job(job.config, "older", create=True) as opened:
         job.commit(opened, "legs", (value('"a"', 1),))
-    made = drop_operator(job.config, "legs", "not needed", "somebody")
+    checkpoint = drop_operator(job.config, "legs", "not needed", "somebody")
     assert job.live() == []
-    assert job.log.state_schemas(made) is None
+    assert job.log.state_schemas(checkpoint) is None

@@ -40,7 +40,7 @@ def test_keys_are_recorded_with_the_schemas(job):
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "message"),
     [
         (("flight",), r"by the key tail \(str\), and the code has the key flight \(int\)"),
         (("nickname",), r"the key nickname \(str\)"),
@@ -48,10 +48,10 @@ def test_keys_are_recorded_with_the_schemas(job):
         ((by_number,), r"the key the function by_number \(int\)"),
     ],
 )
-def test_another_key_is_refused_with_ways_out(job, keys, said):
+def test_another_key_is_refused_with_ways_out(job, keys, message):
     job.run(TAIL, value('"a"', 1))
     before = job.kinds()
-    with pytest.raises(StateSchemaError, match=said) as refusal:
+    with pytest.raises(StateSchemaError, match=message) as refusal:
         job.run(plan_by(*keys))
     assert "headrace state drop wake_ups --operator legs" in str(refusal.value)
     assert job.kinds() == before
@@ -127,7 +127,9 @@ def test_restore_brings_the_old_key_back(job):
 def test_check_reports_the_errors_of_a_run(job):
     job.run(TAIL, value('"a"', 1))
     code = plan_by("flight")
-    ((what, problem),) = [found for found in stored_problems(job.config, job.log, code) if found[0] == "state"]
+    ((what, problem),) = [
+        stored_problem for stored_problem in stored_problems(job.config, job.log, code) if stored_problem[0] == "state"
+    ]
     assert what == "state"
     with pytest.raises(StateSchemaError) as refusal:
         job.run(code)

@@ -70,22 +70,22 @@ def test_dry_run_counts_and_changes_nothing(job):
 
 def test_rename_moves_all_rows_unchanged(job):
     before = contents(job)
-    made = rename_operator(job.config, OLD, NEW, "somebody", why="a better name")
-    assert (made.kind, made.note) == (Kind.MIGRATION, "operator 'wakers' is 'alarms' now: a better name")
-    assert made.metrics == {"rows_moved": 4}
+    checkpoint = rename_operator(job.config, OLD, NEW, "somebody", why="a better name")
+    assert (checkpoint.kind, checkpoint.note) == (Kind.MIGRATION, "operator 'wakers' is 'alarms' now: a better name")
+    assert checkpoint.metrics == {"rows_moved": 4}
     assert contents(job) == before
     assert {row["operator"] for table in STATE_TABLES for row in job.live(table)} == {NEW}
     assert [finding for finding in verify(job.config) if not finding.ok] == []
 
 
 def test_checkpoint_stores_the_new_operator_name(job):
-    made = rename_operator(job.config, OLD, NEW, "somebody")
-    assert made.local_copies == {"other": {"0-127": "copy"}}
-    assert made.timers_fired == {NEW: {"processing_time": 9}}
-    assert made.lines == {NEW: "orders"}
+    checkpoint = rename_operator(job.config, OLD, NEW, "somebody")
+    assert checkpoint.local_copies == {"other": {"0-127": "copy"}}
+    assert checkpoint.timers_fired == {NEW: {"processing_time": 9}}
+    assert checkpoint.lines == {NEW: "orders"}
     history = TtlHistory((Gap(1, 2, None, {NEW: 3, "other": 4}),), {f"{NEW}.snoozes": "off"}, {f"{NEW}.snoozes": 5})
-    assert made.state_ttl == history
-    assert {*job.log.state_schemas(made)} == {*job.log.operator_keys(made)} == {NEW}
+    assert checkpoint.state_ttl == history
+    assert {*job.log.state_schemas(checkpoint)} == {*job.log.operator_keys(checkpoint)} == {NEW}
 
 
 def test_run_continues_with_the_moved_state(job):
@@ -98,7 +98,7 @@ def test_run_continues_with_the_moved_state(job):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         (OLD, "bells", "the code has no operator 'bells' .it has: alarms, numbers"),
         (NEW, NEW, "the code still has operator 'alarms'"),
@@ -106,9 +106,9 @@ def test_run_continues_with_the_moved_state(job):
         (OLD, "Big Bells", "not a valid operator name"),
     ],
 )
-def test_invalid_operator_names_are_refused(job, old, new, said):
+def test_invalid_operator_names_are_refused(job, old, new, message):
     for act in (lambda: renamable(job.config, old, new), lambda: rename_operator(job.config, old, new, "somebody")):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             act()
     assert job.last.checkpoint_id == 1
 
@@ -129,17 +129,17 @@ def test_waiting_records_refuse_a_rename(job, offset):
 
 
 @pytest.mark.parametrize(
-    ("keys", "function", "said"),
+    ("keys", "function", "message"),
     [
         ((lambda event: event.tail,), Texts(), "state 'snoozes': it is stored as str, and declared as int"),
         (("flight",), Snoozes(), r"stored by the key flight \(int\), and the code has the key guest \(str\)"),
     ],
 )
-def test_incompatible_state_is_refused(tmp_path, keys, function, said):
+def test_incompatible_state_is_refused(tmp_path, keys, function, message):
     job = KeyedJob(tmp_path)
     job.run(plan_by(*keys, operator=OLD, function=function), *ROWS, operator=OLD)
     for act in (lambda: renamable(job.config, OLD, NEW), lambda: rename_operator(job.config, OLD, NEW, "somebody")):
-        with pytest.raises(StateSchemaError, match=said):
+        with pytest.raises(StateSchemaError, match=message):
             act()
     assert job.last.checkpoint_id == 1
 

@@ -57,13 +57,13 @@ def with_column(has_reason):
 @pytest.fixture
 def job():
     """Return a job with a branch that has taken in more than the job."""
-    made = BranchedJob()
-    made.feed(("ann", 1), ("bob", 2), ("cyd", 7))
-    made.run()
-    fork(made.config, "other", None, "somebody")
-    made.feed(("ann", 5), ("bob", 0), ("dee", 2))
-    made.run("other")
-    return made
+    result = BranchedJob()
+    result.feed(("ann", 1), ("bob", 2), ("cyd", 7))
+    result.run()
+    fork(result.config, "other", None, "somebody")
+    result.feed(("ann", 5), ("bob", 0), ("dee", 2))
+    result.run("other")
+    return result
 
 
 def promote(job, name="other"):

@@ -151,8 +151,13 @@ def test_sinks_return_to_state_of_older_folder(old_folder):
     plan = compare(job.config).plan
     assert (plan.target_id, plan.checkpoint_id, plan.undone, plan.rows_in) == (1, 4, [], 0)
     assert {name: (sink.now, sink.then) for name, sink in plan.sinks.items()} == {BOARD: (3, 1), REMINDERS: (3, 1)}
-    made = mend(job)
-    assert (made.checkpoint_id, made.kind, made.restored_from, made.note) == (4, Kind.RESTORE, 1, "a test")
+    checkpoint = mend(job)
+    assert (checkpoint.checkpoint_id, checkpoint.kind, checkpoint.restored_from, checkpoint.note) == (
+        4,
+        Kind.RESTORE,
+        1,
+        "a test",
+    )
     assert (ids(job), rows(job)) == ([0, 1, 4], (["ann"], ["ann"]))
     assert_agrees(job)
 
@@ -184,8 +189,8 @@ def test_half_published_lost_checkpoint_is_undone(job):
     with killed_at(job.disk, "publish.half", 2):
         job.run("bob")
     backup.bring_back(STATE)
-    made = mend(job)
-    assert (made.checkpoint_id, rows(job)) == (3, (["ann"], ["ann"]))
+    checkpoint = mend(job)
+    assert (checkpoint.checkpoint_id, rows(job)) == (3, (["ann"], ["ann"]))
     assert [job.published(sink) for sink in (BOARD, REMINDERS)] == [3, 3]
     assert_agrees(job)
 
@@ -196,8 +201,8 @@ def test_sink_first_written_by_lost_checkpoints_is_emptied(memory_job):
     backup = Backup(job)
     job.run("ann")
     backup.bring_back(STATE)
-    made = mend(job)
-    assert (made.restored_from, rows(job)) == (0, ([], []))
+    checkpoint = mend(job)
+    assert (checkpoint.restored_from, rows(job)) == (0, ([], []))
     assert_agrees(job)
 
 
@@ -324,8 +329,8 @@ def test_older_state_files_limit_the_target(old_sink):
     version = table_store(f"{job.config.job_folder}/{TIMERS}").at(1)
     for file in version.files():
         del job.disk.files[f"state/purchases/{TIMERS}/{file}"]
-    made = mend(job)
-    assert (made.restored_from, rows(job)) == (0, ([], []))
+    checkpoint = mend(job)
+    assert (checkpoint.restored_from, rows(job)) == (0, ([], []))
     assert_agrees(job)
 
 
@@ -356,9 +361,9 @@ def test_older_folder_after_a_reconciliation_is_repaired(old_folder):
     assert compare(job.config).sinks[0].mismatch.kind is MismatchKind.FOREIGN
     with pytest.raises(SinkMismatchError, match="another life"):
         job.run()
-    made = mend(job)
-    assert (made.checkpoint_id, made.restored_from, rows(job)) == (6, 1, (["ann"], ["ann"]))
-    assert made.incarnation == incarnation(job)
+    checkpoint = mend(job)
+    assert (checkpoint.checkpoint_id, checkpoint.restored_from, rows(job)) == (6, 1, (["ann"], ["ann"]))
+    assert checkpoint.incarnation == incarnation(job)
     assert_agrees(job)
 
 
@@ -372,8 +377,8 @@ def test_newer_folder_after_a_reconciliation_is_found(job):
     new.bring_back(STATE)
     with pytest.raises(SinkMismatchError, match="another life"):
         job.run("dee")
-    made = mend(job)
-    assert (made.checkpoint_id, made.restored_from) == (5, 3)
+    checkpoint = mend(job)
+    assert (checkpoint.checkpoint_id, checkpoint.restored_from) == (5, 3)
     assert rows(job) == (["cyd"], ["ann", "bob", "cyd"])
     assert_agrees(job)
 
@@ -393,8 +398,8 @@ def test_sink_of_the_line_left_behind_is_found(job, more):
     new.bring_back(f"lake/{BOARD}")
     with pytest.raises(SinkMismatchError):
         job.run("fay")
-    made = mend(job)
-    assert made.restored_from == 3
+    checkpoint = mend(job)
+    assert checkpoint.restored_from == 3
     assert rows(job) == (["ann"], ["ann"])
     assert_agrees(job)
 
@@ -449,9 +454,9 @@ def test_reconciliation_of_an_earlier_release_gets_an_incarnation(memory_job, mo
         job.run("bob")
     backup.bring_back(STATE)
     assert job.last.incarnation is None
-    made = mend(job)
-    assert made.incarnation == incarnation(job) is not None
-    assert (made.checkpoint_id, rows(job)) == (3, (["ann"], ["ann"]))
+    checkpoint = mend(job)
+    assert checkpoint.incarnation == incarnation(job) is not None
+    assert (checkpoint.checkpoint_id, rows(job)) == (3, (["ann"], ["ann"]))
     assert_agrees(job)
 
 
@@ -546,7 +551,7 @@ def test_killed_reconciliation_can_be_completed(request, scene, power):
     job = request.getfixturevalue(scene)
     before, places, outcomes = DiskCopy(job.disk), [], set()
     with places_of(job.disk, places):
-        made = mend(job)
+        checkpoint = mend(job)
     content = job.content()
     assert {"reconcile.planned", "restore.prepared", "commit.after", "publish.half"} <= {name for name, _ in places}
     for place, visit in places:
@@ -555,7 +560,7 @@ def test_killed_reconciliation_can_be_completed(request, scene, power):
             mend(job)
         if power == "power fails":
             job.disk.lose_power()
-        is_committed = job.last.checkpoint_id == made.checkpoint_id
+        is_committed = job.last.checkpoint_id == checkpoint.checkpoint_id
         if is_committed:
             job.run()  # whatever opens the job publishes the rest
         else:
@@ -563,7 +568,7 @@ def test_killed_reconciliation_can_be_completed(request, scene, power):
                 job.run()
             mend(job)
         outcomes.add(is_committed)
-        assert (job.content(), job.last.checkpoint_id) == (content, made.checkpoint_id), place
+        assert (job.content(), job.last.checkpoint_id) == (content, checkpoint.checkpoint_id), place
         assert_agrees(job)
     assert outcomes == {True, False}
 

@@ -47,8 +47,8 @@ def test_missing_sink_is_filled_again(new_job):
     remove(config, config.sinks[SINK].path)
     with pytest.raises(SinkMismatchError, match="is gone, but checkpoint 1 was published to it"):
         run(config)
-    made = reconcile(config, "operator", "the lake is gone")
-    assert (made.checkpoint_id, made.restored_from) == (3, 0)
+    checkpoint = reconcile(config, "operator", "the lake is gone")
+    assert (checkpoint.checkpoint_id, checkpoint.restored_from) == (3, 0)
     run(config, "ann")
     assert_whole(config, "ann", 4)
 
@@ -89,9 +89,9 @@ def test_folder_is_brought_back_again_and_again(config, with_log_checkpoints):
         if with_log_checkpoints:
             DeltaTable(config.sinks[SINK].path).create_checkpoint()
         bring_back_folder(config)
-        made = reconcile(config, "operator", "the folder came from a backup")
-        assert (made.restored_from, made.checkpoint_id) == (1, 4 + 3 * round_number)
-        assert_whole(config, "ann", made.checkpoint_id)
+        checkpoint = reconcile(config, "operator", "the folder came from a backup")
+        assert (checkpoint.restored_from, checkpoint.checkpoint_id) == (1, 4 + 3 * round_number)
+        assert_whole(config, "ann", checkpoint.checkpoint_id)
         numbers.append(incarnation(config))
     assert numbers == sorted(set(numbers))
     run(config, "dee")

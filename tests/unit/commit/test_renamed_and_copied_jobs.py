@@ -48,8 +48,8 @@ def test_renamed_job_continues_with_its_stored_name(tmp_path):
     after = renamed(home, name="purchases")
     assert (after.job, after.stored_name, after.job_folder) == ("sales", "purchases", before.job_folder)
     assert after.local_folder == before.local_folder
-    made = commit(after, "cyd")
-    assert (made.parent_id, made.incarnation) == (last.checkpoint_id, last.incarnation)
+    checkpoint = commit(after, "cyd")
+    assert (checkpoint.parent_id, checkpoint.incarnation) == (last.checkpoint_id, last.incarnation)
     assert customer_in(after) == ["cyd"]
     restore(after, 1, "back to ann", "somebody")
     assert customer_in(after) == ["ann"]

@@ -83,9 +83,13 @@ def test_state_equals_that_of_an_unchanged_job(batches, before, after):
 
 def test_only_the_key_groups_change(job):
     before = contents(job)
-    made = rescale(job.config, 7, "fewer tasks", "somebody")
-    assert (made.kind, made.note) == (Kind.MIGRATION, "7 key groups instead of 128: fewer tasks")
-    assert (made.max_parallelism, made.local_copies, made.metrics) == (7, {}, {"rows_rewritten": len(ROWS)})
+    checkpoint = rescale(job.config, 7, "fewer tasks", "somebody")
+    assert (checkpoint.kind, checkpoint.note) == (Kind.MIGRATION, "7 key groups instead of 128: fewer tasks")
+    assert (checkpoint.max_parallelism, checkpoint.local_copies, checkpoint.metrics) == (
+        7,
+        {},
+        {"rows_rewritten": len(ROWS)},
+    )
     expected = {
         table: [row | {"key_group": key_group(row["key"].encode(), 7)} for row in rows]
         for table, rows in before.items()
@@ -101,12 +105,12 @@ def test_dry_run_counts_and_changes_nothing(job):
 
 
 @pytest.mark.parametrize(
-    ("number", "said"), [(128, "has 128 key groups already"), (0, "at least one"), (3, "4 tasks cannot share 3")]
+    ("number", "message"), [(128, "has 128 key groups already"), (0, "at least one"), (3, "4 tasks cannot share 3")]
 )
-def test_invalid_numbers_are_refused(job, number, said):
+def test_invalid_numbers_are_refused(job, number, message):
     job.configure(parallelism=4)
     for act in (lambda: plan_rescaling(job.config, number), lambda: rescale(job.config, number, "", "somebody")):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             act()
     assert job.last.checkpoint_id == 1
 
@@ -195,10 +199,10 @@ def test_history_of_a_key_reaches_over_a_rescaling(job):
     rescale(job.config, 7, "fewer tasks", "somebody")
     job.configure(max_parallelism=7)
     job.run(PLAN, value('"a"', 3))
-    told = key_history(JobAtCheckpoint(job.config, None), "a").dicts()
-    assert [(row["what"], row["value"], row["checkpoint_id"]) for row in told] == [
+    output = key_history(JobAtCheckpoint(job.config, None), "a").dicts()
+    assert [(row["what"], row["value"], row["checkpoint_id"]) for row in output] == [
         ("written", "1", 1),
         ("changed", "2", 2),
         ("changed", "3", 4),
     ]
-    assert {row["key_group"] for row in told} == {key_group(b'"a"', 7)}
+    assert {row["key_group"] for row in output} == {key_group(b'"a"', 7)}

@@ -88,18 +88,18 @@ def test_restore_refuses_a_vacuumed_sink(on_disk):
     config = on_disk
     lost = table_store(config.sinks[SINK].path).at(2).files()
     sink_of(config).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
-    said = refusal(config, 2)
-    assert f"1 of the 1 files of version 2 of sink '{SINK}' at {config.sinks[SINK].path} are gone" in said
-    assert lost.pop() in said
-    assert said.endswith("Nothing was changed. 'headrace checkpoints purchases' lists all.")
+    message = refusal(config, 2)
+    assert f"1 of the 1 files of version 2 of sink '{SINK}' at {config.sinks[SINK].path} are gone" in message
+    assert lost.pop() in message
+    assert message.endswith("Nothing was changed. 'headrace checkpoints purchases' lists all.")
 
 
 def test_restore_refuses_lost_state_files(config):
     folder = f"{config.job_folder}/{KEYED_STATE}"
     lose(config, "1-ann.parquet")
-    said = refusal(config, 3)
-    assert f"1 of the 3 files of version 3 of state table {KEYED_STATE} at {folder} are gone" in said
-    assert "such as 1-ann.parquet" in said
+    message = refusal(config, 3)
+    assert f"1 of the 3 files of version 3 of state table {KEYED_STATE} at {folder} are gone" in message
+    assert "such as 1-ann.parquet" in message
     assert restore(config, 0, "no file is needed", "somebody").restored_from == 0
 
 
@@ -126,9 +126,9 @@ def test_restore_refuses_a_sink_with_cleaned_log(on_disk):
     sink_of(config).create_checkpoint()
     for version in range(3):
         (Path(path) / "_delta_log" / f"{version:020d}.json").unlink()
-    said = refusal(config, 1)
-    assert f"the history of sink '{SINK}' at" in said
-    assert "begins at version 3, after what belongs to checkpoint 1" in said
+    message = refusal(config, 1)
+    assert f"the history of sink '{SINK}' at" in message
+    assert "begins at version 3, after what belongs to checkpoint 1" in message
 
 
 def test_restore_to_the_present_needs_no_files(config):

@@ -95,10 +95,10 @@ def test_manual_commits_belong_to_no_checkpoint():
 
 
 def test_missing_sink_counts_as_empty():
-    gone = history(None, log(1, 2))
-    assert (gone.versions(log(1, 2)), gone.is_known) == ({0: 0}, False)
+    removed = history(None, log(1, 2))
+    assert (removed.versions(log(1, 2)), removed.is_known) == ({0: 0}, False)
     with pytest.raises(SinkMismatchError, match="what checkpoint 2 wrote never reached sink 'board', so"):
-        gone.version_of(log(1, 2))
+        removed.version_of(log(1, 2))
 
 
 def test_checkpoint_before_the_kept_history_is_refused():
@@ -127,7 +127,7 @@ def jobs(draw):
         checkpoints.append(checkpoint(number, incarnation, outputs, kind, last, target))
     ids = sorted(draw(st.sets(st.integers(1, 40), max_size=25)))
     by = draw(st.lists(st.sampled_from([(), (A,), (A + 1, A), (99,)]), min_size=len(ids), max_size=len(ids)))
-    own = {each.checkpoint_id: each.incarnation for each in checkpoints}
+    own = {new_checkpoint.checkpoint_id: new_checkpoint.incarnation for new_checkpoint in checkpoints}
     commits = [
         (number, (own[number],) if number in own and draw(st.booleans()) else says)
         for number, says in zip(ids, by, strict=True)

@@ -57,8 +57,8 @@ def test_rows_are_in_their_partitions(mode):
     assert table_of(harness).metadata().partition_columns == ["day", "hour", "good"]
     assert days_of(harness) == Counter((row.day, row.hour, row.good) for row in ROWS)
     actions = pa.table(table_of(harness).get_add_actions(flatten=True)).to_pylist()
-    found = {(one["partition.day"], one["partition.hour"], one["partition.good"]) for one in actions}
-    assert found == {(row.day, row.hour, row.good) for row in ROWS}
+    result = {(action["partition.day"], action["partition.hour"], action["partition.good"]) for action in actions}
+    assert result == {(row.day, row.hour, row.good) for row in ROWS}
     harness.feed("rows", [Row("a", 9, "wed", 7)])
     harness.run()
     assert days_of(harness)["wed", 7, True] == 1
@@ -88,7 +88,7 @@ def test_an_empty_text_is_no_partition():
 )
 def test_layouts_that_no_table_has_are_refused(partition_by, cluster_by, problem):
     schema = pa.schema([("day", pa.string()), ("n", pa.int64()), ("at", pa.timestamp("ms"))])
-    assert any(problem in found for found in layout_problems(schema, partition_by, cluster_by))
+    assert any(problem in layout_problem for layout_problem in layout_problems(schema, partition_by, cluster_by))
 
 
 def test_a_table_keeps_its_partitions():

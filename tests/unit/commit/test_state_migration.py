@@ -179,23 +179,23 @@ def test_last_declared_type_must_fit_all_stored_ones(job):
 def test_incompatible_type_is_refused_with_way_out(job):
     job.run(plan(legs=Leg), ("legs", '"a"', '{"at":1}'))
     before = job.kinds()
-    with pytest.raises(StateSchemaError) as told:
+    with pytest.raises(StateSchemaError) as error:
         job.run(plan(legs=TextLeg))
     for part in (
         "operator 'legs', state 'legs'",
         "field 'at' is stored as int, and declared as str",
         "migrate=Migration(",
     ):
-        assert part in str(told.value)
+        assert part in str(error.value)
     assert job.kinds() == before
 
 
 def test_all_problems_are_reported_together(job):
     job.run(plan(one=int, two=Leg), ("one", '"a"', "1"))
-    with pytest.raises(StateSchemaError) as told:
+    with pytest.raises(StateSchemaError) as error:
         job.run(plan(one=str, two=TextLeg))
-    assert "state 'one'" in str(told.value)
-    assert "state 'two'" in str(told.value)
+    assert "state 'one'" in str(error.value)
+    assert "state 'two'" in str(error.value)
 
 
 def test_rename_is_refused_but_two_releases_pass(job):
@@ -369,7 +369,7 @@ class SumOfGated(Sum, AggregateFunction[int, LegWithGate, int]):
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "said"),
+    ("one", "other", "message"),
     [
         (ValueState("s", int), ListState("s", int), "is stored as a value state, and declared as a list state"),
         (ListState("s", int), ListState("s", str), "it is stored as int, and declared as str"),
@@ -387,10 +387,10 @@ class SumOfGated(Sum, AggregateFunction[int, LegWithGate, int]):
         ),
     ],
 )
-def test_every_state_kind_is_checked_for_changes(job, one, other, said):
+def test_every_state_kind_is_checked_for_changes(job, one, other, message):
     job.run(plan(s=one), ("s", '"a"', "1", "", '"x"'))
     job.run(plan(s=one))
-    with pytest.raises(StateSchemaError, match=said):
+    with pytest.raises(StateSchemaError, match=message):
         job.run(plan(s=other))
 
 
@@ -413,8 +413,8 @@ def test_migrated_elements_and_entries_keep_their_places(job):
     halved = MapState("counts", int, float, migrate=Migration(int, lambda count: count / 2 if count else None))
     last = job.run(plan(counts=halved))
     live = state_views(job.config.job_folder, last.versions)(KEYED_STATE).live().to_pylist()
-    found = {(row["namespace"], row["user_key"], row["value"]) for row in live}
-    assert found == {(namespace, f"{n}", f"{n / 2}") for n in (1, 2) for namespace in (None, "w")}
+    result = {(row["namespace"], row["user_key"], row["value"]) for row in live}
+    assert result == {(namespace, f"{n}", f"{n / 2}") for n in (1, 2) for namespace in (None, "w")}
 
 
 def test_new_state_has_nothing_to_migrate(job):

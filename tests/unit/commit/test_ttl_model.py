@@ -214,7 +214,9 @@ class Model:
             return self._read(op, name, call, clock, stamp)
         if call == "clear":
             for each in [
-                each for each in self.entries if each[:2] == (name, op.key) and (name not in _NS or each[2] == op.sub)
+                entry
+                for entry in self.entries
+                if entry[:2] == (name, op.key) and (name not in _NS or entry[2] == op.sub)
             ]:
                 del self.entries[each]
         elif call == "remove":
@@ -248,12 +250,12 @@ class Model:
         single = call == "value" or name in {"total", "pages"} or (name == "entries" and call == "get")
         if single:
             which = (name, op.key, op.sub, "") if name in _NS else (name, op.key, "", op.sub)
-            found = [which] if which in self.entries else []
+            result = [which] if which in self.entries else []
         else:
-            found = sorted(each for each in self.entries if each[:2] == (name, op.key))
+            result = sorted(each for each in self.entries if each[:2] == (name, op.key))
         answer = []
         unsure = False
-        for which in found:
+        for which in result:
             entry = self.entries[which]
             unsure = unsure or entry.is_unsure
             if self.is_dead(entry, clock):
@@ -315,7 +317,7 @@ class Job:
             )
         self.watermark = watermarks[-1].timestamp if watermarks else self.watermark
         self.committed = now
-        return [each.record.what for each in sorted(seen, key=lambda each: each.order)]
+        return [each.record.what for each in sorted(seen, key=lambda item: item.order)]
 
     def _task(self, groups, elements, watermarks, now):
         backend = self._backend(groups, now.timestamp)
@@ -328,7 +330,7 @@ class Job:
             processing_time=now,
             lives=self.history.lives("op"),
         )
-        owned = [each for each in elements if key_group(each.key_json, GROUPS) in groups]
+        owned = [element for element in elements if key_group(element.key_json, GROUPS) in groups]
         process.run([owned], watermarks)
         rows = Changelog("op", self.checkpoint, GROUPS)
         for store, changes in process.changes():
@@ -363,27 +365,27 @@ class Job:
 
     def stored(self):
         """Return all entries of keyed state in the backends, with stamp and own TTL."""
-        found = {}
+        result = {}
         for backend in self.backends.values():
             for entry, value in backend.items():
                 if entry[:1] in {b"v", b"e"}:
                     state, key, namespace, user_key = named(entry)
                     stamp, own, _ = unpacked(value)
-                    found[state, key.decode(), namespace, (user_key or b"").decode()] = (stamp, own)
-        return found
+                    result[state, key.decode(), namespace, (user_key or b"").decode()] = (stamp, own)
+        return result
 
     def timers(self):
         """The cleanup timers of each group."""
-        found = Counter()
+        result = Counter()
         times = {}
         for backend in self.backends.values():
             for entry in dict(backend.items()):
                 if entry[:1] == b"t" and timer_of(entry).domain in CLEANUP_DOMAINS:
                     group = group_of_timer(timer_of(entry))
-                    found[group] += 1
+                    result[group] += 1
                     times[group] = timer_of(entry).timestamp
                     assert time_of(backend.get_many([group.entry])[0]) == times[group]
-        assert all(count == 1 for count in found.values()), found
+        assert all(count == 1 for count in result.values()), result
         return times
 
 

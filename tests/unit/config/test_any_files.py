@@ -286,9 +286,9 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_invalid_bytes_are_refused_with_their_line(project, name):
-    added, said = REFUSED[name]
+    added, message = REFUSED[name]
     put(project, "jobs/demo.yaml", JOB.encode() + added)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         load_job("demo", project)
 
 

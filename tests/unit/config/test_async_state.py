@@ -154,8 +154,8 @@ def test_each_operators_tasks_get_its_options(home, job_file, monkeypatch, asked
 
 def test_schema_contains_the_defaults():
     described = job_schema()["$defs"]["AsyncStateConfig"]["properties"]
-    told = {key: re.search(r"Default: ([\w-]+)", field["description"])[1] for key, field in described.items()}
-    assert told == {key: as_text(getattr(AsyncStateOptions(), name)) for key, name in KEYS.items()}
+    output = {key: re.search(r"Default: ([\w-]+)", field["description"])[1] for key, field in described.items()}
+    assert output == {key: as_text(getattr(AsyncStateOptions(), name)) for key, name in KEYS.items()}
 
 
 def test_the_documentation_has_every_key_with_its_default():

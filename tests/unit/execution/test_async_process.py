@@ -72,16 +72,16 @@ async def remind(f, event, ctx):
 @pytest.fixture
 def harness():
     """Return a harness that is stepped by hand."""
-    made = []
+    created = []
 
     def make(options=None, *, function=None, automatic=False, **codes):
         function = function or Scripted(**codes)
         options = options or AsyncStateOptions()
-        made.append(KeyedHarness(function, key=lambda event: event.key, options=options, automatic=automatic))
-        return made[-1]
+        created.append(KeyedHarness(function, key=lambda event: event.key, options=options, automatic=automatic))
+        return created[-1]
 
     yield make
-    for each in made:
+    for each in created:
         each.close()
 
 
@@ -91,7 +91,7 @@ def counts(h):
 
 
 def texts(h):
-    return [told.text if isinstance(told, Line) else told for told in h.output()]
+    return [output.text if isinstance(output, Line) else output for output in h.output()]
 
 
 # ------------------------------------------------------------------------------------------------- immediate execution
@@ -289,11 +289,11 @@ def test_timers_belong_to_the_epoch_of_their_watermark(harness, order):
     h.process(Event("b"), 10)
     h.watermark(20)
     h.drain()
-    told = texts(h)
+    output = texts(h)
     for earlier, later in itertools.pairwise(["a at 5: 5", Watermark(9), "b at 15: 16", Watermark(20)]):
-        assert told.index(earlier) < told.index(later)
-    assert told.index("a at 5: 5") < told.index("a: 6")
-    assert told.index("b: 16") < told.index("b at 15: 16")
+        assert output.index(earlier) < output.index(later)
+    assert output.index("a at 5: 5") < output.index("a: 6")
+    assert output.index("b: 16") < output.index("b at 15: 16")
 
 
 class Plain(KeyedProcessFunction[Event, Line]):
@@ -314,7 +314,7 @@ def test_plain_function_sees_due_timers_before_record(harness, order):
     h.watermark(20)
     h.process(Event("a", number=2), 30)
     h.drain()
-    assert [told for told in texts(h) if isinstance(told, str)][:5] == ["a: 1", "a at 5", "a at 15", "a at 16", "a: 2"]
+    assert [text for text in texts(h) if isinstance(text, str)][:5] == ["a: 1", "a at 5", "a at 15", "a at 16", "a: 2"]
 
 
 # ------------------------------------------------------------------------------------------------------------- errors

@@ -118,7 +118,7 @@ def test_stop_waits_for_last_rule_before_cut():
     process = task()
     elements = [order(place, f"{place}") for place in (1, 2, 5, 6)]
     held = process.run(
-        [[one] for one in elements], [], broadcast=[rule(3), rule(7)], cut=record_order(7), stop=lambda: True
+        [[element] for element in elements], [], broadcast=[rule(3), rule(7)], cut=record_order(7), stop=lambda: True
     )
     assert [request.order for request in held.requests] == [record_order(place) for place in (5, 6, 7)]
     assert (told(process), rows_of(process)) == ([None, None], [("newest", b'"rule"', b"3", 3)])
@@ -174,7 +174,7 @@ def test_tasks_agree_when_one_task_stops(stop_after):
             elements = [order(place, key) for place in ((1, 2, 4, 5, 7, 8) if run == 0 else ())]
             stops = (lambda: next(questions) >= stop_after) if (number, run) == (0, 0) else None  # noqa: B023 - asked in this turn
             held = process.run(
-                [[one] for one in elements],
+                [[element] for element in elements],
                 [],
                 resumed=requests[number],
                 broadcast=rules if run == 0 else (),

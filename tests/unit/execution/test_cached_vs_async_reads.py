@@ -47,9 +47,9 @@ class Scripted(KeyedProcessFunction[In, Out]):
 
 def at_hand_and_late(function):
     """Return the output of one record in each case; both must be equal."""
-    told = [run(function, new_backend, [In("k")]) for new_backend in (HashMapBackend, Late)]
-    assert told[0] == told[1]
-    return told[0]
+    output = [run(function, new_backend, [In("k")]) for new_backend in (HashMapBackend, Late)]
+    assert output[0] == output[1]
+    return output[0]
 
 
 def run(function, new_backend, records):
@@ -96,10 +96,10 @@ def test_awaiting_user_future_waits_for_callbacks():
 @pytest.mark.parametrize("holds", [True, False])
 def test_condition_chains_keep_their_place(holds):
     async def code(f, tell, _):
-        told = f.a.value().then_conditionally_compose(lambda _: holds, lambda _: f.b.value())
+        output = f.a.value().then_conditionally_compose(lambda _: holds, lambda _: f.b.value())
         await f.c.value()
         f.c.value().then_accept(lambda _: tell("second"))
-        told.then_accept(lambda _: tell("third"))
+        output.then_accept(lambda _: tell("third"))
         tell("first")
 
     assert at_hand_and_late(Scripted(code)) == ["first", "second", "third"]

@@ -141,8 +141,8 @@ def test_late_records_are_counted_and_processed(harness):
 
 def test_key_timers_fire_before_its_next_record(harness):
     h = harness(remind=remind, look=look)
-    found = h.run((1, Event("a", "remind", 8)), (2, Event("a", "remind", 5)), 8, (9, Event("a", "look")))
-    assert found == [("asked a", 0), ("asked a", 0), ("timer a", 5), ("timer a", 8), ("a", 8)]
+    result = h.run((1, Event("a", "remind", 8)), (2, Event("a", "remind", 5)), 8, (9, Event("a", "look")))
+    assert result == [("asked a", 0), ("asked a", 0), ("timer a", 5), ("timer a", 8), ("a", 8)]
 
 
 def test_timers_of_keys_without_later_records_fire_too(harness):
@@ -179,11 +179,11 @@ def test_timer_in_past_fires_after_its_record(harness, watermark_in_this_slice):
     h = harness(remind=remind, look=look)
     slice_ = [(20, Event("a", "remind", 3)), (21, Event("a", "look")), (22, Event("b", "look"))]
     if watermark_in_this_slice:
-        found = h.run(10, *slice_)
+        result = h.run(10, *slice_)
     else:
         h.run(10)
-        found = h.run(*slice_)
-    assert found == [("asked a", 0), ("timer a", 3), ("a", 10), ("b", 10)]
+        result = h.run(*slice_)
+    assert result == [("asked a", 0), ("timer a", 3), ("a", 10), ("b", 10)]
     assert list(h.backend.items()) == []
 
 
@@ -209,8 +209,8 @@ def test_timer_may_set_an_earlier_timer(harness):
             ctx.collect(Line("after registering"))
 
     h = harness(remind=remind, timer=timer)
-    found = h.run((1, Event("a", "remind", 55)), (1, Event("a", "remind", 50)), 100)
-    assert found[2:] == [
+    result = h.run((1, Event("a", "remind", 55)), (1, Event("a", "remind", 50)), 100)
+    assert result[2:] == [
         ("timer a", 50),
         ("after registering", 0),
         ("timer a", 20),
@@ -487,10 +487,10 @@ def test_every_part_reports_its_statistics(harness):
 
     h = harness(Scripted(count=count))
     h.run((1, Event("a", "count", 5)), (2, Event("b", "count", 90)), 10, (3, Event("a")))
-    told = h.process.statistics()
-    assert (told.records, told.late, told.removed) == (3, 1, 0)
-    assert (told.timers.due, told.timers.changed, told.timers.fired) == (0, 2, 1)
-    assert (told.controller.in_flight, told.controller.occupied_keys, told.controller.epochs) == (0, 0, 1)
-    seen, lately = told.states["seen"], told.states["lately"]
+    output = h.process.statistics()
+    assert (output.records, output.late, output.removed) == (3, 1, 0)
+    assert (output.timers.due, output.timers.changed, output.timers.fired) == (0, 2, 1)
+    assert (output.controller.in_flight, output.controller.occupied_keys, output.controller.epochs) == (0, 0, 1)
+    seen, lately = output.states["seen"], output.states["lately"]
     assert (seen.cached, seen.changed, seen.hits + seen.misses, seen.waiting, seen.expired) == (2, 2, 2, 0, 0)
     assert (lately.cached, lately.changed) == (2, 0)

@@ -57,7 +57,7 @@ def fired(function, go):
         h.watermark(WATERMARK)
         h.output()
         h.process(go, timestamp=0)
-        return [one for one in h.output() if isinstance(one, Fired)]
+        return [output for output in h.output() if isinstance(output, Fired)]
 
 
 @given(event=st.lists(places), processing=st.lists(places), forget=st.lists(places, max_size=3))
@@ -89,7 +89,7 @@ def steps_for(timers):
             h.process(go, timestamp=0)
         finally:
             sys.setprofile(None)
-        assert sum(isinstance(one, Fired) for one in h.output()) == timers
+        assert sum(isinstance(output, Fired) for output in h.output()) == timers
     return calls
 
 

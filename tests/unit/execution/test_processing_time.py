@@ -276,28 +276,28 @@ histories = st.lists(st.tuples(st.integers(0, 12), st.lists(asks, max_size=4), s
 
 def by_hand(history):
     """Return the output of each key, micro-batch by micro-batch, by the naive model."""
-    told, timers, now = {}, set(), 0
+    output, timers, now = {}, set(), 0
 
     def fire(due):
         for time, key in sorted(due):
             timers.discard((time, key))
-            told.setdefault(key, []).append(f"processing_time {time}")
+            output.setdefault(key, []).append(f"processing_time {time}")
 
     for step, batch, _ in history:
         now += step
         fire({timer for timer in timers if timer[0] <= now})
         for ask in batch:
-            told.setdefault(ask.key, []).append(f"record at {now}")
+            output.setdefault(ask.key, []).append(f"record at {now}")
             timers |= {(now + time, ask.key) for time in ask.wake}
             timers -= {(now + time, ask.key) for time in ask.forget}
             fire({timer for timer in timers if timer[0] <= now and timer[1] == ask.key})
-    return told
+    return output
 
 
 @given(history=histories)
 def test_any_history_at_any_parallelism_equals_loop(backends, history):
     with backends.lent() as new:
-        job, told, now = MicroBatches(new), {}, 0
+        job, output, now = MicroBatches(new), {}, 0
         for step, batch, tasks in history:
             now += step
             moved = [
@@ -305,8 +305,8 @@ def test_any_history_at_any_parallelism_equals_loop(backends, history):
                 for ask in batch
             ]
             for key, what in job.run(now, *moved, tasks=tasks):
-                told.setdefault(key, []).append(what)
-        assert told == by_hand(history)
+                output.setdefault(key, []).append(what)
+        assert output == by_hand(history)
         assert job.orders == sorted(set(job.orders))
 
 
@@ -359,8 +359,8 @@ def in_blocks(backend, ordinal, number, now, asks, **how):
 def test_stopping_run_finishes_started_timers():
     backend = Slow()
     in_blocks(backend, 1, 1, NOON, [Ask("a", wake=(1001,))])
-    told, held = in_blocks(backend, 2, 2, 1001, [Ask("b")], stop=lambda: True)
-    assert (("1001", 2) in told, [request.raw for request in held.requests if b"1001" in request.raw]) == (True, [])
+    output, held = in_blocks(backend, 2, 2, 1001, [Ask("b")], stop=lambda: True)
+    assert (("1001", 2) in output, [request.raw for request in held.requests if b"1001" in request.raw]) == (True, [])
     assert timer_entry(Timer(1001, b'"a"', PROCESSING)) not in dict(backend.items())
 
 
@@ -370,18 +370,18 @@ def test_stopping_run_finishes_started_timers():
 def test_held_records_precede_timers_of_this_run():
     backend = Slow()
     in_blocks(backend, 1, 1, NOON, [Ask("a", wake=(1001,))])
-    told, held = in_blocks(backend, 2, 2, NOON, [Ask("a"), Ask("b")], cut=record_order(2))
-    assert (told, len(held.requests)) == ([], 2)
-    told, held = in_blocks(backend, 4, 3, 1001, [Ask("a")], resumed=held.requests)
-    assert [told for told in told if told != ("record", 1)] == [("record", 2), ("1001", 3), ("record", 4)]
+    output, held = in_blocks(backend, 2, 2, NOON, [Ask("a"), Ask("b")], cut=record_order(2))
+    assert (output, len(held.requests)) == ([], 2)
+    output, held = in_blocks(backend, 4, 3, 1001, [Ask("a")], resumed=held.requests)
+    assert [output for output in output if output != ("record", 1)] == [("record", 2), ("1001", 3), ("record", 4)]
     assert held.requests == []
 
 
 def test_no_timer_fires_after_a_cut():
     backend = Slow()
     in_blocks(backend, 1, 1, NOON, [Ask("a", wake=(1001,))])
-    told, _ = in_blocks(backend, 4, 2, 1001, [], cut=record_order(2))
-    assert told == []
+    output, _ = in_blocks(backend, 4, 2, 1001, [], cut=record_order(2))
+    assert output == []
     assert timer_entry(Timer(1001, b'"a"', PROCESSING)) in dict(backend.items())
 
 
@@ -402,7 +402,7 @@ def test_moving_the_harness_clock_fires_timers(harness):
     assert harness.output() == [Told("a", "processing_time 10", 2)]
     harness.clock.advance(50)
     harness.process(Ask("a", wake=(30,)))
-    assert [told.what for told in harness.output()] == ["processing_time 20", "record at 60", "processing_time 30"]
+    assert [output.what for output in harness.output()] == ["processing_time 20", "record at 60", "processing_time 30"]
 
 
 def test_harness_resumes_from_snapshot_at_its_time(harness):
@@ -413,7 +413,7 @@ def test_harness_resumes_from_snapshot_at_its_time(harness):
         other.clock.advance(4)
         assert (other.output(), other.clock.now()) == ([], 9)
         other.clock.advance(1)
-        assert [told.what for told in other.output()] == ["processing_time 10"]
+        assert [output.what for output in other.output()] == ["processing_time 10"]
 
 
 #    a: its record asks for state, its timer waits for the record      b: its timer asks for state
@@ -430,6 +430,6 @@ def test_due_timer_waits_for_own_key_only():
         h.clock.advance(10)
         assert (h.statistics().active, h.statistics().occupied_keys) == (2, 2)
         assert h.step()
-        told = [(told.key, told.what) for told in h.output()]
-        assert [what for key, what in told if key == "a"] == ["record at 0", "processing_time 10"]
-        assert ("b", "processing_time 10") in told
+        output = [(output.key, output.what) for output in h.output()]
+        assert [what for key, what in output if key == "a"] == ["record at 0", "processing_time 10"]
+        assert ("b", "processing_time 10") in output

@@ -45,9 +45,9 @@ def test_state_and_timers_equal_a_plain_loop(backends, steps):
     (stage,), _ = run_by_hand([Steps()], steps, bucket=BUCKET, lag=LAG)
     with backends.lent() as new:
         job = Job(operators(1), new).take(steps)
-        found = live_state(job)
-    expected = {(name, key): found for name, state in stage.states.items() for key, found in state.found.items()}
-    assert found == (expected, stage.due)
+        result = live_state(job)
+    expected = {(name, key): result for name, state in stage.states.items() for key, result in state.found.items()}
+    assert result == (expected, stage.due)
 
 
 @given(steps=step_lists(), cuts=cut_lists, batch=st.integers(1, 7))

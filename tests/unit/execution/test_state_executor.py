@@ -43,14 +43,14 @@ class Gated(HashMapBackend):
 @pytest.fixture(params=["inline", "threaded"])
 def executor_of(request):
     """An executor over a backend; closed at the end."""
-    made = []
+    created = []
 
     def make(backend):
-        made.append(InlineStateExecutor(backend) if request.param == "inline" else ThreadedStateExecutor(backend, 2))
-        return made[-1]
+        created.append(InlineStateExecutor(backend) if request.param == "inline" else ThreadedStateExecutor(backend, 2))
+        return created[-1]
 
     yield make
-    for executor in made:
+    for executor in created:
         executor.close()
 
 

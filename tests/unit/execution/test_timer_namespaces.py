@@ -57,7 +57,7 @@ def kind(request):
 
 
 def fired(harness):
-    return [(one.key, one.at, one.namespace) for one in harness.output() if isinstance(one, Fired)]
+    return [(output.key, output.at, output.namespace) for output in harness.output() if isinstance(output, Fired)]
 
 
 def test_timer_fires_once_per_namespace_and_names_it(kind):
@@ -88,7 +88,7 @@ def test_namespace_timers_survive_restore_on_any_backend(kind):
 
 
 @pytest.mark.parametrize(
-    ("namespace", "said"),
+    ("namespace", "message"),
     [
         ("a\x00b", "no zero character"),
         ("\ud800", "UTF-8"),
@@ -96,12 +96,12 @@ def test_namespace_timers_survive_restore_on_any_backend(kind):
         (None, "a namespace is a text"),
     ],
 )
-def test_a_namespace_that_cannot_be_stored_is_refused(namespace, said):
+def test_a_namespace_that_cannot_be_stored_is_refused(namespace, message):
     class Bad(Windows):
         async def process(self, visit, ctx, /):
             ctx.timers.register_event_time(1, namespace)
 
-    with KeyedHarness(Bad(), key=lambda visit: visit.key) as h, pytest.raises(UserFunctionError, match=said):
+    with KeyedHarness(Bad(), key=lambda visit: visit.key) as h, pytest.raises(UserFunctionError, match=message):
         h.process(Visit("k"), timestamp=1)
 
 
@@ -123,9 +123,9 @@ def process_over(backend):
 
 def test_internal_timers_fire_first_and_stay_hidden(backend):
     def clean(timestamp, ctx, /):
-        told.append((timestamp, ctx.namespace, ctx.watermark))
+        events.append((timestamp, ctx.namespace, ctx.watermark))
 
-    told = []
+    events = []
     process = process_over(backend)
     process.due_timers.functions[EVENT_TIME_CLEANUP] = clean
     process.controller.poll()
@@ -133,7 +133,7 @@ def test_internal_timers_fire_first_and_stay_hidden(backend):
     element = element_of(record_order(1), 1, visit)
 
     def on_timer(timestamp, ctx, /):
-        told.append((timestamp, TimeDomain.EVENT_TIME))
+        events.append((timestamp, TimeDomain.EVENT_TIME))
 
     process.due_timers.functions[TimeDomain.EVENT_TIME] = on_timer
     process.process(element)
@@ -142,7 +142,7 @@ def test_internal_timers_fire_first_and_stay_hidden(backend):
     context.enter(record_order(1), 1, 0, 0)
     context.register(12, EVENT_TIME_CLEANUP, "group")
     process.run([], [Watermark(record_order(2), 20)])
-    assert told == [(10, TimeDomain.EVENT_TIME), (12, "group", 20), (12, TimeDomain.EVENT_TIME)]
+    assert events == [(10, TimeDomain.EVENT_TIME), (12, "group", 20), (12, TimeDomain.EVENT_TIME)]
     assert process.timers.fired == 2
     assert process.timers.changes() == []
 

@@ -132,8 +132,8 @@ class Simulation:
 
 def table_of(rows: Iterable[msgspec.Struct], kind: type[msgspec.Struct]) -> pa.Table:
     """Return `rows` as columns; instants stay integers."""
-    found = list(rows)
-    columns = {name: pa.array([getattr(row, name) for row in found]) for name in kind.__struct_fields__}
+    result = list(rows)
+    columns = {name: pa.array([getattr(row, name) for row in result]) for name in kind.__struct_fields__}
     return pa.table({name: _typed(column) for name, column in columns.items()})
 
 
@@ -288,8 +288,8 @@ def read_events(folder: Path, raw: Path) -> Iterator[tuple[RowKind, Enriched]]:
         for kind, values in zip(table["kind"].to_pylist(), zip(*columns, strict=True), strict=True):
             event = FlightEvent(*values)
             hour = datetime.fromtimestamp(event.scheduled_departure // 3_600_000 * 3_600, UTC)
-            found = weather.get((event.origin, f"{hour:%Y-%m-%dT%H:%M:%SZ}"), {})
-            yield RowKind.parse(kind), with_weather(event, **found)
+            result = weather.get((event.origin, f"{hour:%Y-%m-%dT%H:%M:%SZ}"), {})
+            yield RowKind.parse(kind), with_weather(event, **result)
 
 
 def simulate(folder: Path, raw: Path, *, step: int) -> Simulation:

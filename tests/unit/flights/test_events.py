@@ -159,8 +159,8 @@ def minutes(text):
 
 
 def reading(after, clock, standard, *, saves=True):
-    found = next_clock_reading(minutes(after), np.array([clock]), np.array([standard]), np.array([saves]))
-    return str(found.astype("datetime64[m]")[0])
+    result = next_clock_reading(minutes(after), np.array([clock]), np.array([standard]), np.array([saves]))
+    return str(result.astype("datetime64[m]")[0])
 
 
 def test_a_clock_reading_is_strictly_after_the_instant():
@@ -191,6 +191,6 @@ def test_departures_that_contradict_the_stated_hour_are_refused(tmp_path):
 def test_command_line_prints_the_written_files(raw, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("pipelines.flights.events.data_folder", lambda: raw)
     main(["--out", str(tmp_path), "--year", "--through", "2013-03-07"])
-    said = capsys.readouterr().out
-    assert said.startswith("flights of 2013-01-01 to 2013-12-31: wrote ")
-    assert said.count("\n") == 1
+    message = capsys.readouterr().out
+    assert message.startswith("flights of 2013-01-01 to 2013-12-31: wrote ")
+    assert message.count("\n") == 1

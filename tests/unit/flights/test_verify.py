@@ -75,28 +75,28 @@ def test_a_changed_value_is_found(case):
     plus_one = case.board.set_column(
         case.board.schema.get_field_index("expected_delay_minutes"), "expected_delay_minutes", pc.add(delays, 1)
     )
-    found = case.verify(board=plus_one).board
-    assert found.different == len(delays) - delays.null_count
-    assert found.by_column == {"expected_delay_minutes": found.different}
-    must, actual = found.different_examples[0].columns["expected_delay_minutes"]
+    differences = case.verify(board=plus_one).board
+    assert differences.different == len(delays) - delays.null_count
+    assert differences.by_column == {"expected_delay_minutes": differences.different}
+    must, actual = differences.different_examples[0].columns["expected_delay_minutes"]
     assert actual == must + 1
 
 
 def test_a_wrong_count_of_an_hour_is_found(case):
     plus_one = case.departures.set_column(2, "departures", pc.add(case.departures["departures"], 1))
-    found = case.verify(departures=plus_one).departures
-    assert (found.different, found.missing) == (case.departures.num_rows, 0)
+    differences = case.verify(departures=plus_one).departures
+    assert (differences.different, differences.missing) == (case.departures.num_rows, 0)
 
 
 def test_a_missing_row_is_found(case):
-    found = case.verify(board=case.board.slice(3)).board
-    assert (found.missing, found.unexpected, found.different) == (3, 0, 0)
-    assert len(found.missing_examples) == 3
+    differences = case.verify(board=case.board.slice(3)).board
+    assert (differences.missing, differences.unexpected, differences.different) == (3, 0, 0)
+    assert len(differences.missing_examples) == 3
 
 
 def test_duplicated_row_is_found(case):
-    found = case.verify(alerts=pa.concat_tables([case.alerts, case.alerts.slice(0, 2)])).alerts
-    assert (found.missing, found.unexpected, found.different) == (0, 2, 0)
+    differences = case.verify(alerts=pa.concat_tables([case.alerts, case.alerts.slice(0, 2)])).alerts
+    assert (differences.missing, differences.unexpected, differences.different) == (0, 2, 0)
 
 
 def test_null_in_place_of_value_is_found(case):
@@ -106,15 +106,15 @@ def test_null_in_place_of_value_is_found(case):
 
 
 def test_no_more_than_ten_examples_are_given(case):
-    found = case.verify(board=case.board.slice(0, 0)).board
-    assert found.missing == case.board.num_rows
-    assert len(found.missing_examples) == 10
+    differences = case.verify(board=case.board.slice(0, 0)).board
+    assert differences.missing == case.board.num_rows
+    assert len(differences.missing_examples) == 10
 
 
 def test_an_alert_before_its_time_is_found(case):
-    found = verify(case.board, case.alerts, case.departures, case.dates, 0, raw=case.raw).alerts
-    assert found.unexpected > 0
-    assert found.missing == found.different == 0
+    differences = verify(case.board, case.alerts, case.departures, case.dates, 0, raw=case.raw).alerts
+    assert differences.unexpected > 0
+    assert differences.missing == differences.different == 0
 
 
 def test_a_table_without_a_column_is_refused(case):

@@ -93,9 +93,9 @@ def test_an_incomplete_question_is_refused(reliable):
 
 
 def test_one_answer_in_a_hundred_fails(service_data):
-    found = statuses(WeatherService(service_data, failure_rate=0.01, seed=13), 1_000)
-    assert 3 <= found.count(503) <= 25
-    assert found.count(503) + found.count(200) == 1_000
+    result = statuses(WeatherService(service_data, failure_rate=0.01, seed=13), 1_000)
+    assert 3 <= result.count(503) <= 25
+    assert result.count(503) + result.count(200) == 1_000
 
 
 def test_the_same_seed_fails_at_the_same_requests(service_data):
@@ -146,10 +146,10 @@ def test_ready_file_has_url_of_free_port(reliable, tmp_path):
         while not ready.exists():  # noqa: ASYNC110 - a file has no event to wait for
             await asyncio.sleep(0.01)
         async with aiohttp.ClientSession() as session, session.get(f"{ready.read_text()}/health") as answer:
-            found = answer.status
+            result = answer.status
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
-        return found
+        return result
 
     assert asyncio.run(run()) == 200
 

@@ -36,9 +36,9 @@ main()
 
 @pytest.fixture
 def home(tmp_path):
-    made = Home(tmp_path)
-    made.configure({"sources": {"purchases": {"max_files_per_batch": 1}}})
-    return made
+    result = Home(tmp_path)
+    result.configure({"sources": {"purchases": {"max_files_per_batch": 1}}})
+    return result
 
 
 @pytest.fixture
@@ -120,9 +120,9 @@ def refusal(config):
 
 def test_topic_as_source_needs_spark():
     job = TopicJob()
-    said = refusal(job.harness.config)
-    assert "source 'rows' reads a topic of Kafka" in said
-    assert "--runner spark" in said
+    message = refusal(job.harness.config)
+    assert "source 'rows' reads a topic of Kafka" in message
+    assert "--runner spark" in message
 
 
 def test_topic_as_sink_needs_spark(home):

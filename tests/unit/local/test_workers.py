@@ -38,9 +38,9 @@ ROWS = 300
 
 @pytest.fixture
 def home(tmp_path):
-    made = Home(tmp_path)
-    write_days(made.input, [0], rows=ROWS)
-    return made
+    result = Home(tmp_path)
+    write_days(result.input, [0], rows=ROWS)
+    return result
 
 
 @pytest.fixture
@@ -50,9 +50,9 @@ def run():
 
 @pytest.fixture(scope="module")
 def workers():
-    made = Workers(2)
-    yield made
-    made.close()
+    result = Workers(2)
+    yield result
+    result.close()
 
 
 def run_in(workers, home, **options):

@@ -73,8 +73,8 @@ def test_any_sequence_of_changes_gives_valid_rows(days, strategy, parallelism, b
         harness.run()
         logbook = harness.sink_table("logbook")
         if logbook.num_columns:
-            found = verify_midway(logbook, harness.folder / "input")
-            assert found.total == 0, [*found.lines("logbook")]
+            result = verify_midway(logbook, harness.folder / "input")
+            assert result.total == 0, [*result.lines("logbook")]
     flights = {record.flight_id for name, record in in_force if name == "entries"}
     assert {line.flight_id for line in harness.sink("logbook")} == flights
     assert harness.table("quarantine").num_rows == 0

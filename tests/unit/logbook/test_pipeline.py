@@ -25,13 +25,13 @@ def harness_of(job, *, strategy="adaptive", **options):
 @pytest.fixture(scope="module")
 def days(tmp_path_factory, raw):
     """The folder with the changes of a seed, and its days."""
-    made = {}
+    result = {}
 
     def folder(seed):
-        if seed not in made:
+        if seed not in result:
             path = tmp_path_factory.mktemp("days")
-            made[seed] = path, write_days(path, seed, raw)
-        return made[seed]
+            result[seed] = path, write_days(path, seed, raw)
+        return result[seed]
 
     return folder
 
@@ -62,11 +62,11 @@ def test_logbook_is_right_after_every_run(raw, days, seed, ends, options):
     for part in parts_of(files, ends):
         deliver(folder, harness.folder / "input", part)
         harness.run()
-        found = verify_midway(harness.sink_table("logbook"), harness.folder / "input")
-        assert found.total == 0, [*found.lines("logbook")]
-    found = verify(harness.sink_table("logbook"), LAST, raw=raw)
-    assert found.total == 0, [*found.lines("logbook")]
-    assert found.actual > 100
+        differences = verify_midway(harness.sink_table("logbook"), harness.folder / "input")
+        assert differences.total == 0, [*differences.lines("logbook")]
+    differences = verify(harness.sink_table("logbook"), LAST, raw=raw)
+    assert differences.total == 0, [*differences.lines("logbook")]
+    assert differences.actual > 100
     assert harness.table("quarantine").num_rows == 0
     assert Histories.of(harness.table("materializer_history")).several_now == 0
 
@@ -87,8 +87,8 @@ def test_keeping_only_the_last_change_loses_flights(raw, days):
     harness = harness_of(last_change_wins)
     deliver(folder, harness.folder / "input", files)
     harness.run()
-    found = verify(harness.sink_table("logbook"), LAST, raw=raw)
-    assert found.missing > 50
+    differences = verify(harness.sink_table("logbook"), LAST, raw=raw)
+    assert differences.missing > 50
     assert harness.table("materializer_history").num_rows == 0
 
 

@@ -136,8 +136,8 @@ def test_each_row_is_paired_with_its_predecessor(backends, changes, size, offset
                 else:
                     rows[place] = row
             expected = [step(row, rows[at - offset] if at >= offset else None) for at, row in enumerate(rows)]
-            assert sorted(table.rows.values(), key=lambda one: one.number) == sorted(
-                expected, key=lambda one: one.number
+            assert sorted(table.rows.values(), key=lambda item: item.number) == sorted(
+                expected, key=lambda element: element.number
             )
         assert table.unmatched == unmatched
 
@@ -218,8 +218,8 @@ def test_ttl_impossible_for_history_rows_is_refused(ttl, message):
 def test_only_rows_of_a_change_are_reported(backend):
     table = Table(backend, lag().operators[-1], [Strategy.MAP])
     table.run([(INSERT, Reading("s", number, number)) for number in range(100)])
-    told = table.run([(DELETE, Reading("s", 50, 0))])
-    assert [(out.kind, msgspec.json.decode(out.raw)) for out in told] == [
+    output = table.run([(DELETE, Reading("s", 50, 0))])
+    assert [(out.kind, msgspec.json.decode(out.raw)) for out in output] == [
         (DELETE, {"number": 50, "level": 50, "rise": 1}),
         (UPDATE_AFTER, {"number": 51, "level": 51, "rise": 2}),
     ]

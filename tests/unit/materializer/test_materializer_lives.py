@@ -43,14 +43,14 @@ def strategy(request):
 
 @pytest.fixture
 def harness(backend, strategy):
-    made = []
+    created = []
 
     def new(**options):
-        made.append(MaterializerHarness(Row, ("key",), strategy=strategy, backend=backend, **THRESHOLDS, **options))
-        return made[-1]
+        created.append(MaterializerHarness(Row, ("key",), strategy=strategy, backend=backend, **THRESHOLDS, **options))
+        return created[-1]
 
     yield new
-    for one in made:
+    for one in created:
         one.close()
 
 
@@ -148,11 +148,11 @@ def test_sink_drops_row_whose_history_died(harness):
 def test_strategy_decides_which_history_is_a_map(backend, strategy):
     maps = {Strategy.LEGACY: "000", Strategy.VALUE: "000", Strategy.MAP: "111", Strategy.ADAPTIVE: "010"}[strategy]
     with MaterializerHarness(Row, ("key",), strategy=strategy, backend=backend, **THRESHOLDS) as h:
-        told = ""
+        output = ""
         for texts in (["+1a", "+2b"], ["+3c"], ["-1a", "-2b"]):
             give(h, *texts, at=0)
-            told += str(h.statistics().maps)
-        assert told == maps
+            output += str(h.statistics().maps)
+        assert output == maps
 
 
 @pytest.mark.parametrize(
@@ -248,10 +248,10 @@ def test_conflict_names_operator_and_key_not_function(harness):
     give(h, "+1a", "+2b", "+3c", "+4d", at=5)
     with pytest.raises(ConflictError) as conflict:
         h.watermark(5)
-    said = str(conflict.value)
-    assert "operator 'materializer': 4 rows claim the primary key \"k\"" in said
-    assert "and 1 more" in said
-    assert "function" not in said
+    message = str(conflict.value)
+    assert "operator 'materializer': 4 rows claim the primary key \"k\"" in message
+    assert "and 1 more" in message
+    assert "function" not in message
 
 
 def test_late_row_waits_for_the_next_watermark(harness):
@@ -373,14 +373,14 @@ def test_lifetimes_and_conflicts_follow_the_rules(backends, upsert_key, actions,
     options = {"upsert_key": upsert_key, "on_conflict": policy, "ttl": EVENT if has_ttl else None, **THRESHOLDS}
     with backends.lent() as new:
         h = MaterializerHarness(Row, ("key",), strategy=strategy, backend=new(), **options)
-        now, mark, found, unmatched = 0, None, [], 0
+        now, mark, results, unmatched = 0, None, [], 0
         for what, part, text, step in actions:
             if what == "watermark":
                 mark = (mark or 0) + step
                 h.watermark(mark)
                 model.end(mark)
             elif what == "restart":
-                found += h.output()
+                results += h.output()
                 unmatched += len(h.unmatched)
                 snapshot = h.snapshot()
                 h.close()
@@ -392,9 +392,9 @@ def test_lifetimes_and_conflicts_follow_the_rules(backends, upsert_key, actions,
                 row = Row("k", part, text)
                 h.process(what, row, now)
                 model.take(what, row, now, mark)
-        found += h.output()
+        results += h.output()
         unmatched += len(h.unmatched)
-        assert found == model.emitted
+        assert results == model.emitted
         assert unmatched == model.unmatched
         model.end(mark)
         assert h.history("k") == [row for row, _ in model.rows]

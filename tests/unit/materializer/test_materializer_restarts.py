@@ -241,7 +241,7 @@ def test_other_parallelism_rebuilds_shares_and_continues(runs):
             rebuild(backend, views_of(tables), "lines", groups)
             operator = UpsertMaterialize("lines", ("key",), None, strategy, Emit.EVERY_CHANGE)
             worker = UpsertMaterializer(operator, backend, record=Row, layouts=Layouts(strategy, 3, 1))
-            worker.run([[one for one in elements if key_group(one.key_json, GROUPS) in groups]])
+            worker.run([[element for element in elements if key_group(element.key_json, GROUPS) in groups]])
             emitted += worker.outputs()
             rows.append(Changelog("lines", checkpoint, GROUPS).history(worker.changes(), lambda _: None))
         tables[MATERIALIZER_HISTORY] += rows

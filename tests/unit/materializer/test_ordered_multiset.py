@@ -72,9 +72,9 @@ def test_layout_behaves_like_a_plain_list(backends, strategy, steps):
         backend = new()
 
         def opened():
-            made = Histories(backend, Layouts(strategy, high=4, low=2), projection(()), ages=True)
-            made.load([KEY])
-            return made
+            result = Histories(backend, Layouts(strategy, high=4, low=2), projection(()), ages=True)
+            result.load([KEY])
+            return result
 
         histories = opened()
         for step, text, number in steps:
@@ -153,11 +153,11 @@ def test_missing_node_is_reported(backend):
 
 def test_a_size_between_the_thresholds_keeps_its_layout():
     layouts = Layouts(Strategy.ADAPTIVE, high=5, low=3)
-    is_map, told = False, ""
+    is_map, output = False, ""
     for size in (1, 2, 3, 4, 5, 4, 3, 4, 5):
         is_map = layouts.wants_map(size, is_map=is_map)
-        told += "M" if is_map else "l"
-    assert told == "llllMMllM"
+        output += "M" if is_map else "l"
+    assert output == "llllMMllM"
 
 
 @pytest.mark.parametrize(

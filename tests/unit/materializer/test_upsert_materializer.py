@@ -144,8 +144,8 @@ def test_retracting_any_other_row_emits_nothing(harness):
 
 
 def test_retracting_only_row_deletes_with_retractions_columns(harness):
-    found = harness(upsert_key=("part",)).run(*rows("+1a", "d1z"))
-    assert told(found) == ["+I 1a", "-D 1z"]
+    result = harness(upsert_key=("part",)).run(*rows("+1a", "d1z"))
+    assert told(result) == ["+I 1a", "-D 1z"]
 
 
 def test_first_of_duplicate_rows_is_retracted_first(harness):

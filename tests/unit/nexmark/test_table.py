@@ -21,8 +21,8 @@ def test_every_query_is_implemented_and_short():
 
 
 def test_the_page_counts_the_same_lines():
-    found = dict(re.findall(r"^\| (q\d+) \| (\d+) \|", PAGE, re.MULTILINE))
-    assert found == {name: str(lines_of(name)) for name in NAMES}
+    result = dict(re.findall(r"^\| (q\d+) \| (\d+) \|", PAGE, re.MULTILINE))
+    assert result == {name: str(lines_of(name)) for name in NAMES}
 
 
 @pytest.fixture(scope="module")

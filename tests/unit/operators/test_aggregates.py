@@ -114,8 +114,8 @@ def test_a_result_may_have_no_aggregate():
 def test_keys_keep_their_types():
     result = result_of(colour=Colour, number=int, items=Annotated[int, Count()])
     pipeline = items("number", "colour").window(TEN).aggregate("results", result).sink("results")
-    found = run(pipeline, items=[item(), item(number=2), item(3)]).sink("results")
-    assert sorted(found, key=lambda one: one.number) == [result(Colour.RED, 1, 2), result(Colour.RED, 2, 1)]
+    actual = run(pipeline, items=[item(), item(number=2), item(3)]).sink("results")
+    assert sorted(actual, key=lambda element: element.number) == [result(Colour.RED, 1, 2), result(Colour.RED, 2, 1)]
 
 
 def test_a_function_is_a_key():
@@ -150,7 +150,10 @@ def test_a_result_may_hold_a_record():
         ({"total": Annotated[str, Sum("name")]}, r"Sum\('name'\): 'name' is str \| None, and only int and float"),
         ({"most": Annotated[Colour, Max("colour")]}, r"Max\('colour'\): 'colour' is Colour, and only"),
         ({"most": Annotated[int, ArgMax("number", by="tags")]}, r"by?.*'tags' is list\[str\], and only"),
-        ({"most": Annotated[int, ArgMax("number", by=lambda one: one.size)]}, "annotate what the function of 'by'"),
+        (
+            {"most": Annotated[int, ArgMax("number", by=lambda element: element.size)]},
+            "annotate what the function of 'by'",
+        ),
         ({"two": Annotated[int, Count(), Sum("number")]}, "'two' of Result has 2 aggregates"),
         ({"joined": Annotated[int, Joined()]}, r"is int, but Joined\(\) gives str"),
     ],
@@ -201,8 +204,8 @@ def test_windows_of_windows_end_with_the_input():
     first = bids.aggregate("totals", Totals)
     pipeline = first.key_by("window_start").window(hopping).aggregate("busiest", Busiest).sink("busiest")
     harness = run(pipeline, bids=[Bid("a", 1, 1), Bid("b", 2, 1), Bid("b", 7, 1)])
-    found = sorted((one.window_start, one.most) for one in harness.sink("busiest"))
-    assert found == [(-5, 1), (0, 1), (0, 2), (5, 1), (5, 2), (10, 1)]
+    result = sorted((one.window_start, one.most) for one in harness.sink("busiest"))
+    assert result == [(-5, 1), (0, 1), (0, 2), (5, 1), (5, 2), (10, 1)]
 
 
 class Grand(Struct, frozen=True):
@@ -222,9 +225,9 @@ def test_corrections_reach_the_window_of_the_result(windows):
     table = grand.upsert_materialize(
         "latest", primary_key=("item", "window_start"), upsert_key=("item", "window_start")
     )
-    found = sorted((one.window_start, one.cents) for one in run(table.sink("grand"), bids=bids).sink("grand"))
+    result = sorted((one.window_start, one.cents) for one in run(table.sink("grand"), bids=bids).sink("grand"))
     ends = [10, 20, 40] if windows is TEN else [10, 22, 45]
-    assert found == [((end - 1) // 5 * 5, cents) for end, cents in zip(ends, [7, 1, 1], strict=True)]
+    assert result == [((end - 1) // 5 * 5, cents) for end, cents in zip(ends, [7, 1, 1], strict=True)]
 
 
 def test_a_sum_that_is_infinite_fails():

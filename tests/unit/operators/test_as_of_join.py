@@ -87,7 +87,7 @@ def test_orders_join_the_version_valid_then(how, events):
                 model.right(*event)
                 harness.process2(event[0], timestamp=event[0].at, kind=event[1])
         assert by_fields(record for _, record in harness.kinds()) == by_fields(model.joined)
-        assert [each.record for each in harness.output() if isinstance(each, SideRecord)] == model.late
+        assert [output.record for output in harness.output() if isinstance(output, SideRecord)] == model.late
         keys = {key for key, _ in model.versions}
         assert len(harness.snapshot().entries) == len(keys)  # the last version of each
 

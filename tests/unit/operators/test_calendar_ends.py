@@ -19,7 +19,9 @@ WINDOWS = [Tumbling(timedelta(hours=1)), Hopping(2 * DAY, DAY), Cumulative(2 * D
 
 def harness_of(windows, lateness=0):
     function = next(
-        each for each in window_pipeline(windows, Totals, lateness=lateness).operators if each.name == "summary"
+        operator
+        for operator in window_pipeline(windows, Totals, lateness=lateness).operators
+        if operator.name == "summary"
     )
     return KeyedHarness(function.function, key=lambda bid: bid.item)
 

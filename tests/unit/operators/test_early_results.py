@@ -34,7 +34,7 @@ WINDOWS = st.sampled_from([Tumbling(ms(10)), Hopping(ms(10), ms(5)), Cumulative(
 
 def function_of(windows, *, early=3, lateness=0):
     pipeline = window_pipeline(windows, Totals, early=early, lateness=lateness)
-    return next(each for each in pipeline.operators if each.name == "summary").function
+    return next(operator for operator in pipeline.operators if operator.name == "summary").function
 
 
 def harness_of(windows, *, backend="hashmap", **options):
@@ -64,11 +64,11 @@ class Model:
 
     @property
     def table(self):
-        found = []
+        results = []
         for (item, start, end), bids in self.shown.items():
             count, _, total, _, _, mean, bidders, *_ = summary_of(list(enumerate(bids)))
-            found.append(Totals(item, start, end, count, total, mean, bidders))
-        return by_fields(found)
+            results.append(Totals(item, start, end, count, total, mean, bidders))
+        return by_fields(results)
 
 
 @settings(max_examples=60)
@@ -101,7 +101,7 @@ def test_an_early_result_is_corrected_after_a_restart(backend):
         restored.process(Bid("a", 4, 7, "x"), timestamp=4)
         restored.watermark(9)
         assert restored.kinds() == [(BEFORE, first), (AFTER, Totals("a", 0, 10, 2, 12, 6.0, 1))]
-        assert {each.timestamp for each in restored._process.emitted} == {9}
+        assert {emitted_record.timestamp for emitted_record in restored._process.emitted} == {9}
 
 
 def test_unchanged_early_result_is_not_repeated():
@@ -129,8 +129,8 @@ def test_early_results_end_with_the_final_results(bids, seed):
     harness.run(crash_at=chance.choice([None, "task.half:1", "commit.after"]))
     harness.feed("bids", bids[7:])
     harness.run(end_of_input=True)
-    found = [(row.item, row.window_start, row.window_end, row.bids, row.total) for row in harness.sink("latest")]
-    assert sorted(found) == sorted((*row[:4], row[5]) for row in summaries(Tumbling(ms(10)), bids))
+    result = [(row.item, row.window_start, row.window_end, row.bids, row.total) for row in harness.sink("latest")]
+    assert sorted(result) == sorted((*row[:4], row[5]) for row in summaries(Tumbling(ms(10)), bids))
 
 
 def latest(early):

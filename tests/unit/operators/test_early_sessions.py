@@ -33,7 +33,7 @@ def ms(number):
 
 def function_of(*, early=3, lateness=0, late=False):
     pipeline = window_pipeline(Session(ms(GAP)), Totals, early=early, lateness=lateness, late=late)
-    return next(each for each in pipeline.operators if each.name == "summary").function
+    return next(operator for operator in pipeline.operators if operator.name == "summary").function
 
 
 def harness_of(*, backend="hashmap", late=False, **options):
@@ -120,7 +120,7 @@ def play(harness, step, lateness, events):
             give(harness, event)
         assert table_of(harness.kinds(), Totals) == model.table
         if not lateness:
-            times = [each.timestamp for each in harness._process.emitted[emitted:]]
+            times = [emitted_record.timestamp for emitted_record in harness._process.emitted[emitted:]]
             assert all(time > watermark for time in times)  # so windows behind it can take all of them
     return model
 
@@ -134,7 +134,7 @@ def play(harness, step, lateness, events):
 def test_a_table_follows_growing_and_merging_sessions(step, lateness, events):
     with harness_of(early=step, lateness=lateness, late=True) as harness:
         model = play(harness, step, lateness, events)
-        assert [each.record for each in harness.output() if isinstance(each, SideRecord)] == model.late
+        assert [output.record for output in harness.output() if isinstance(output, SideRecord)] == model.late
         assert harness.snapshot().entries == ()
 
 
@@ -219,9 +219,9 @@ def test_tables_end_with_complete_sessions(bids, seed):
     harness.feed("bids", [*bids[7:], Bid("c", 70, 1)])
     harness.run(crash_at=chance.choice([None, "task.half:1", "commit.before"]))
     harness.run(end_of_input=True)
-    found = [(row.item, row.window_start, row.window_end, row.bids, row.total) for row in harness.sink("latest")]
+    result = [(row.item, row.window_start, row.window_end, row.bids, row.total) for row in harness.sink("latest")]
     expected = summaries(Session(ms(GAP)), [*bids, Bid("c", 70, 1)])
-    assert sorted(found) == sorted((*row[:4], row[5]) for row in expected)
+    assert sorted(result) == sorted((*row[:4], row[5]) for row in expected)
     assert_nothing_left(harness)
 
 

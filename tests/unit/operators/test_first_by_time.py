@@ -89,7 +89,7 @@ def test_earlier_record_retracts_the_former_first():
     late, early = Score("a", 5, 1), Score("a", 3, 2)
     with harness_of("first_by_time") as harness:
         assert give(harness, late, early) == [(INSERT, late), (BEFORE, late), (AFTER, early)]
-        emitted = [each.timestamp for each in harness._process.emitted]
+        emitted = [emitted_record.timestamp for emitted_record in harness._process.emitted]
     assert emitted == [5, 5, 3]
 
 

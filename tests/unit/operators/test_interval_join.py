@@ -23,7 +23,9 @@ EVENTS = st.lists(RECORDS | st.integers(-30, 60), max_size=40)
 def harness_of(low, high, *, how=JoinType.INNER, backend="hashmap", late=True):
     if not late:
         return KeyedHarness(function_of(near(low, high, how=how)), key=KEYS, backend=backend)
-    function = next(each for each in interval_pipeline(low, high, how=how).operators if each.name == "near").function
+    function = next(
+        operator for operator in interval_pipeline(low, high, how=how).operators if operator.name == "near"
+    ).function
     return KeyedHarness(function, key=KEYS, backend=backend, side_outputs=SIDES)
 
 
@@ -60,8 +62,8 @@ def by_hand(bounds, records, how=JoinType.INNER, now=1000):
     lone_orders = [one for one in orders if one.at + high <= now and one not in [order for order, _ in pairs]]
     lone_offers = [one for one in offers if one.at - low <= now and one not in [offer for _, offer in pairs]]
     rows = [Row(*pair) for pair in pairs]
-    rows += [Row(one, None) for one in lone_orders if how.keeps_left]
-    rows += [Row(None, one) for one in lone_offers if how.keeps_right]
+    rows += [Row(lone_order, None) for lone_order in lone_orders if how.keeps_left]
+    rows += [Row(None, lone_offer) for lone_offer in lone_offers if how.keeps_right]
     return sorted(map(text, rows))
 
 
@@ -169,7 +171,7 @@ def test_late_records_are_dropped_without_side_outputs():
     with harness_of(0, 5, late=False) as harness:
         harness.watermark(12)
         give(harness, Order("a", 12))
-        assert [each for each in harness.output() if isinstance(each, SideRecord)] == []
+        assert [output for output in harness.output() if isinstance(output, SideRecord)] == []
         assert harness.snapshot().entries == ()
 
 

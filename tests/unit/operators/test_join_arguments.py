@@ -115,14 +115,14 @@ def any_pair(*both) -> Pair:
 def test_emit_may_be_class_or_method(emit):
     stream = join(emit, how=JoinType.LEFT, **KEPT)
     assert stream.record_type() is Pair
-    with KeyedHarness(function_of(stream), key=(lambda one: one.item, lambda one: one.item)) as harness:
+    with KeyedHarness(function_of(stream), key=(lambda item: item.item, lambda element: element.item)) as harness:
         harness.process1(Order("a", 1), timestamp=1)
         assert harness.output() == [Pair(Order("a", 1), None)]
 
 
 def test_emitting_another_type_is_a_user_error():
     stream = join(lambda one, _: one, record=Row, **KEPT)
-    with KeyedHarness(function_of(stream), key=(lambda one: one.item, lambda one: one.item)) as harness:
+    with KeyedHarness(function_of(stream), key=(lambda item: item.item, lambda element: element.item)) as harness:
         harness.process1(Order("a", 1), timestamp=1)
         with pytest.raises(Exception, match="the output takes Row, not Order"):
             harness.process2(Offer("a", 1), timestamp=1)

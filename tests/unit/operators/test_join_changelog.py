@@ -59,7 +59,7 @@ OUT_OF_ORDER = [*reversed(IN_ORDER)]
 
 
 def change_level(harness, changes, *, at_once):
-    for part in [changes] if at_once else [[each] for each in changes]:
+    for part in [changes] if at_once else [[change] for change in changes]:
         records, kinds = zip(*part, strict=True)
         harness.feed("users", records, kinds=kinds)
         harness.run()

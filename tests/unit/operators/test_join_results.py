@@ -60,11 +60,11 @@ def with_retractions(records, chance):
         changes.append((record, chance.choice([INSERT, AFTER])))
         here.append(record)
         while here and chance.random() < 0.3:
-            gone = here.pop(chance.randrange(len(here)))
-            changes.append((gone, chance.choice([BEFORE, DELETE])))
-            if gone not in here and chance.random() < 0.3:
-                changes.append((gone, DELETE))
-                unmatched.append(gone)
+            removed = here.pop(chance.randrange(len(here)))
+            changes.append((removed, chance.choice([BEFORE, DELETE])))
+            if removed not in here and chance.random() < 0.3:
+                changes.append((removed, DELETE))
+                unmatched.append(removed)
     return changes, here, unmatched
 
 

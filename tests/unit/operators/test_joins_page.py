@@ -64,16 +64,16 @@ def test_row_kinds_equal_the_table_on_the_page(page):
     with KeyedHarness(function, key=(lambda product: product.sku, lambda price: price.sku)) as harness:
         for source, record, kind in changes(page):
             (harness.process1 if source == "products" else harness.process2)(record, record.at, kind=kind)
-        told = [f"{kind.symbol}  {row.name}, {row.cents or 'no price'}" for kind, row in harness.kinds()]
+        output = [f"{kind.symbol}  {row.name}, {row.cents or 'no price'}" for kind, row in harness.kinds()]
     shown = PAGE[PAGE.index("+I  tea") :].partition("```")[0]
-    assert [line.partition("   ")[0] for line in shown.splitlines()] == told
+    assert [line.partition("   ")[0] for line in shown.splitlines()] == output
 
 
 def test_errors_on_the_page_equal_the_codes_errors(page):
-    said = " ".join(PAGE.split())
+    message = " ".join(PAGE.split())
     with pytest.raises(ValueError, match="nothing bounds") as refused:
         page.products.join("listed", page.prices, emit=page.Listed.of)
-    assert str(refused.value) in said
+    assert str(refused.value) in message
 
     def of(product, price):
         raise NotImplementedError
@@ -81,4 +81,4 @@ def test_errors_on_the_page_equal_the_codes_errors(page):
     of.__annotations__ |= {"product": page.Product, "price": page.Price, "return": page.Listed}
     with pytest.raises(TypeError, match="parameter 'price' of of is Price") as misfit:
         page.products.join("listed", page.prices, emit=of, how=page.JoinType.LEFT, state_ttl=page.Lifetime.FOREVER)
-    assert str(misfit.value) in said
+    assert str(misfit.value) in message

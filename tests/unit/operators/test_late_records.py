@@ -29,7 +29,7 @@ def ms(number):
 
 def function_of(windows, result=Summary, *, lateness=0, late=True, row_kind=None):
     pipeline = window_pipeline(windows, result, lateness=lateness, late=late, row_kind=row_kind)
-    return next(each for each in pipeline.operators if each.name == "summary").function
+    return next(operator for operator in pipeline.operators if operator.name == "summary").function
 
 
 def harness_of(windows, result=Summary, *, late=True, backend="hashmap", **options):
@@ -39,7 +39,7 @@ def harness_of(windows, result=Summary, *, late=True, backend="hashmap", **optio
 
 
 def late_of(harness):
-    return [each.record for each in harness.output() if isinstance(each, SideRecord)]
+    return [output.record for output in harness.output() if isinstance(output, SideRecord)]
 
 
 ITEMS = st.sampled_from(["", "a"])

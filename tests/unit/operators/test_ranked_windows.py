@@ -123,5 +123,5 @@ def test_results_of_windows_are_ranked_by_window():
     harness = PipelineHarness(hot.sink("hot"), bucket=1)
     harness.feed("bids", [Bid("a", 1, 1), Bid("b", 2, 1), Bid("b", 7, 1)])
     harness.run(end_of_input=True)
-    found = sorted((row.window_end, row.item, row.bids, row.rank) for row in harness.sink("hot"))
-    assert found == [(5, "a", 1, 1), (10, "b", 2, 1), (15, "b", 1, 1)]
+    result = sorted((row.window_end, row.item, row.bids, row.rank) for row in harness.sink("hot"))
+    assert result == [(5, "a", 1, 1), (10, "b", 2, 1), (15, "b", 1, 1)]

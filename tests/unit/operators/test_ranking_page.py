@@ -39,8 +39,8 @@ def test_without_ranks_page_emits_best_records(page):
 def test_the_hottest_items_are_ranked_by_window(page):
     records = [page.Bid(item, at * MINUTE) for item, at in [("a", 1), ("b", 2), ("b", 7)]]
     rows = run(page.hot, "bids", records).sink("hot_items")
-    found = sorted((row.window_end // MINUTE, row.rank, row.item, row.bids) for row in rows)
-    assert found == [(5, 1, "a", 1), (5, 2, "b", 1), (10, 1, "b", 2), (10, 2, "a", 1), (15, 1, "b", 1)]
+    result = sorted((row.window_end // MINUTE, row.rank, row.item, row.bids) for row in rows)
+    assert result == [(5, 1, "a", 1), (5, 2, "b", 1), (10, 1, "b", 2), (10, 2, "a", 1), (15, 1, "b", 1)]
 
 
 def test_each_score_is_emitted_once(page):

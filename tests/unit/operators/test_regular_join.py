@@ -104,7 +104,10 @@ def play_in_time(harness, steps):
 def test_ttl_retracts_only_emitted_rows(how, steps, state_ttl):
     with harness_of(how, state_ttl=state_ttl) as harness:
         play_in_time(harness, steps)
-        emitted = [(RowKind(one.kind), (one.timestamp, one.record)) for one in harness._process.emitted]
+        emitted = [
+            (RowKind(emitted_record.kind), (emitted_record.timestamp, emitted_record.record))
+            for emitted_record in harness._process.emitted
+        ]
         Table().apply_all(emitted)
 
 
@@ -239,9 +242,9 @@ def test_an_emit_failing_on_none_names_the_join():
 
 
 def streams():
-    made = Pipeline("p")
+    result = Pipeline("p")
     return tuple(
-        made.source(name, record, event_time="at").key_by("item")
+        result.source(name, record, event_time="at").key_by("item")
         for name, record in (("orders", Order), ("offers", Offer))
     )
 
@@ -259,9 +262,9 @@ def test_record_stored_before_field_addition_is_found():
     with harness_of() as before:
         give(before, ORDER)
         snapshot = before.snapshot()
-    made = Pipeline("p")
-    orders = made.source("orders", Longer, event_time="at", row_kind="kind").key_by("item")
-    offers = made.source("offers", Offer, event_time="at").key_by("item")
+    result = Pipeline("p")
+    orders = result.source("orders", Longer, event_time="at", row_kind="kind").key_by("item")
+    offers = result.source("offers", Offer, event_time="at").key_by("item")
     stream = orders.join("joined", offers, emit=lambda _, other: Row(None, other), record=Row, state_ttl=ms(50))
     with KeyedHarness.restore(snapshot, function_of(stream), key=KEYS) as after:
         after.process1(Longer("a", 1), timestamp=1, kind=DELETE)

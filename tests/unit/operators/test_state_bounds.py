@@ -95,5 +95,5 @@ def test_a_duration_is_a_ttl_of_all_states():
 )
 def test_no_ttl_frees_a_window(windows, early):
     pipeline = window_pipeline(windows, Totals, early=early)
-    function = next(each for each in pipeline.operators if each.name == "summary").function
+    function = next(operator for operator in pipeline.operators if operator.name == "summary").function
     assert {state.ttl for state in declared_states(function).values()} == {None}

@@ -58,11 +58,11 @@ class Model:
         self.rows[score.game].append((self._arrived, score))
 
     def take_back(self, score):
-        found = next((row for row in self.rows[score.game] if row[1] == score), None)
-        if found is None:
+        result = next((row for row in self.rows[score.game] if row[1] == score), None)
+        if result is None:
             self.unmatched.append(score)
         else:
-            self.rows[score.game].remove(found)
+            self.rows[score.game].remove(result)
 
     def best(self, n, **options):
         return by_fields([one for rows in self.rows.values() for one in best(rows, n, **options)])
@@ -88,7 +88,7 @@ def test_each_retraction_leaves_the_sorted_top(given, n):
             (model.add if is_addition else model.take_back)(score)
             changes = give(harness, score, kind=AFTER if is_addition else BEFORE)
             assert table_of(changes, Best) == model.best(n)
-        assert [each.record for each in harness.output() if isinstance(each, SideRecord)] == model.unmatched
+        assert [output.record for output in harness.output() if isinstance(output, SideRecord)] == model.unmatched
 
 
 @given(given=st.lists(st.tuples(SCORES, st.booleans()), max_size=20))
@@ -125,7 +125,9 @@ def test_ties_go_by_event_time_then_arrival(backend):
 def test_a_change_has_the_time_of_its_record():
     with harness_of() as harness:
         give(harness, Score("a", 1, 5, "x"), Score("a", 9, 7, "y"))
-        emitted = [(each.timestamp, RowKind(each.kind)) for each in harness._process.emitted]
+        emitted = [
+            (emitted_record.timestamp, RowKind(emitted_record.kind)) for emitted_record in harness._process.emitted
+        ]
     assert emitted == [(1, INSERT), (1, BEFORE), (9, AFTER), (1, INSERT)]
 
 

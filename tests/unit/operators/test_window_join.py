@@ -114,7 +114,7 @@ def test_window_joins_equal_a_loop(windows, how, events):
             give(record, timestamp=record.at, kind=kind)
         assert {kind for kind, _ in harness.kinds()} <= {INSERT}
         assert by_fields(record for _, record in harness.kinds()) == by_fields(model.results)
-        late = [each.record for each in harness.output() if isinstance(each, SideRecord)]
+        late = [output.record for output in harness.output() if isinstance(output, SideRecord)]
         assert by_fields(late) == by_fields(model.late)
         assert harness.snapshot().entries == ()
 
@@ -195,7 +195,9 @@ def test_each_window_emits_its_own_matches():
         harness.process1(Order("a", 7, 1), timestamp=7)
         harness.process2(Rate("a", 12, 1), timestamp=12)
         harness.watermark(FAR)
-        assert [(each.timestamp, each.record) for each in harness._process.emitted] == [(9, Order("a", 7, 1))]
+        assert [(emitted_record.timestamp, emitted_record.record) for emitted_record in harness._process.emitted] == [
+            (9, Order("a", 7, 1))
+        ]
 
 
 def test_a_join_says_which_sides_are_late():

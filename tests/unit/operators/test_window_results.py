@@ -63,7 +63,7 @@ def run(harness, bids, chance):
 
 
 def rows(records):
-    return sorted(msgspec.structs.astuple(one) for one in records)
+    return sorted(msgspec.structs.astuple(record) for record in records)
 
 
 def options(chance):

@@ -60,8 +60,8 @@ def test_early_sessions_equal_the_page(page):
         for at, watermark in ((ten, ten + 10 * minute), (ten + 5 * minute, ten + 20 * minute)):
             harness.process(page.Order("a", "ann", at, 5), timestamp=at)
             harness.watermark(watermark - 1)
-        told = [(kind.symbol, (row.window_end - ten) // minute, row.orders) for kind, row in harness.kinds()]
-    assert told == [("+I", 30, 1), ("-D", 30, 1), ("+I", 35, 2)]
+        output = [(kind.symbol, (row.window_end - ten) // minute, row.orders) for kind, row in harness.kinds()]
+    assert output == [("+I", 30, 1), ("-D", 30, 1), ("+I", 35, 2)]
 
 
 def test_early_results_equal_the_page(page):

@@ -54,8 +54,8 @@ def one(kind, values, default=None):
 
 
 def test_each_type_has_its_column():
-    found = {column.name: (str(column.type), column.nullable, column.required) for column in columns_of(Everything)}
-    assert found == {
+    result = {column.name: (str(column.type), column.nullable, column.required) for column in columns_of(Everything)}
+    assert result == {
         "number": ("int64", False, True),
         "share": ("double", False, True),
         "text": ("string", False, True),
@@ -151,8 +151,8 @@ everything = st.builds(
 def test_records_survive_a_sink_and_a_source(records):
     table = to_columns(records, sink_schema(Everything))
     table.validate(full=True)
-    found, kinds, bad = RecordReader(Everything, None).read(table)
-    assert (found, kinds, bad) == (records, [0] * len(records), [])
+    result, kinds, bad = RecordReader(Everything, None).read(table)
+    assert (result, kinds, bad) == (records, [0] * len(records), [])
 
 
 def test_missing_column_is_reported_unless_it_defaults():
@@ -175,7 +175,7 @@ def test_misfit_rows_are_named_and_others_read():
         x=pa.array([1, None, 3, 4], pa.int64()),
         kind=["a", "b", "c", None],
     )
-    assert [found is not None for found in records] == [True, False, False, False]
+    assert [record is not None for record in records] == [True, False, False, False]
     assert errors == {1: "x is null", 2: "kind is 'c', not one of a, b", 3: "kind is null"}
 
 
@@ -209,10 +209,10 @@ def test_only_first_error_of_row_is_reported():
     ],
 )
 def test_columns_of_kindred_types_are_read(kind, values, expected):
-    found, errors = one(kind, values)
+    result, errors = one(kind, values)
     assert errors == {}
-    assert found == expected
-    assert [type(value) for value in found] == [type(value) for value in expected]
+    assert result == expected
+    assert [type(value) for value in result] == [type(value) for value in expected]
 
 
 #    never guessed
@@ -221,8 +221,8 @@ def test_columns_of_kindred_types_are_read(kind, values, expected):
 @pytest.mark.parametrize("text", [pa.string(), pa.large_string(), pa.string_view()])
 @pytest.mark.parametrize("kind", [int, float, bool, bytes, Timestamp])
 def test_text_is_never_converted_to_other_types(text, kind):
-    found, errors = one(kind, pa.array(["1", "2"], text))
-    assert found == [None, None]
+    result, errors = one(kind, pa.array(["1", "2"], text))
+    assert result == [None, None]
     assert "x is '1', which is not" in errors[0]
     assert one(kind, pa.array(["1"]).dictionary_encode())[1].keys() == {0}
 
@@ -249,15 +249,15 @@ def test_text_is_never_converted_to_other_types(text, kind):
     ],
 )
 def test_value_of_other_type_fails_only_its_row(kind, values, error):
-    found, errors = one(kind, pa.chunked_array([values, pa.nulls(1, values.type)]), default="bad")
-    assert found[0] == "bad"
+    result, errors = one(kind, pa.chunked_array([values, pa.nulls(1, values.type)]), default="bad")
+    assert result[0] == "bad"
     assert error in errors[0]
     assert errors.keys() <= {0, 1}
 
 
 def test_right_values_among_wrong_ones_are_read():
-    found, errors = one(int, pa.chunked_array([pa.array([1.0, 1.5]), pa.array([None, 4.0])]))
-    assert (found, errors) == ([1, None, None, 4], {1: "x is 1.5, which is not int64", 2: "x is null"})
+    result, errors = one(int, pa.chunked_array([pa.array([1.0, 1.5]), pa.array([None, 4.0])]))
+    assert (result, errors) == ([1, None, None, 4], {1: "x is 1.5, which is not int64", 2: "x is null"})
 
 
 def test_enums_are_members_in_records_texts_in_columns():
@@ -269,8 +269,8 @@ def test_enums_are_members_in_records_texts_in_columns():
 def test_annotation_constraints_apply_to_sources():
     # Later stages decode records, and decoding checks them: there it would fail the run.
     kind = Annotated[int, msgspec.Meta(ge=0, lt=10)]
-    found, errors = one(kind, [3, -1, 10], default="bad")
-    assert found == [3, "bad", "bad"]
+    result, errors = one(kind, [3, -1, 10], default="bad")
+    assert result == [3, "bad", "bad"]
     assert errors == {1: "Expected `int` >= 0 - at `$.x`", 2: "Expected `int` <= 9 - at `$.x`"}
 
 
@@ -283,7 +283,7 @@ def test_record_that_refuses_values_is_bad_row():
                 raise ValueError(f"{self.x} is odd")
 
     records, _, errors = read(Even, x=[2, 3, 4])
-    assert ([found and found.x for found in records], errors) == ([2, None, 4], {1: "3 is odd"})
+    assert ([record and record.x for record in records], errors) == ([2, None, 4], {1: "3 is odd"})
 
 
 def test_keyword_only_records_are_read():

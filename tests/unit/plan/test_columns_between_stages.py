@@ -196,8 +196,8 @@ def test_integers_in_float_fields_become_floats():
 
 
 def test_enum_text_is_taken_as_the_member():
-    (found,) = from_struct_array(to_struct_array([msgspec.structs.replace(ROW, colour="blue")], Row), Row)
-    assert found.colour is Colour.BLUE
+    (result,) = from_struct_array(to_struct_array([msgspec.structs.replace(ROW, colour="blue")], Row), Row)
+    assert result.colour is Colour.BLUE
 
 
 def test_struct_types_are_written_as_ddl():

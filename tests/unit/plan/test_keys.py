@@ -50,14 +50,14 @@ def test_zeros_of_both_signs_are_one_key():
 
 
 @pytest.mark.parametrize(
-    ("made", "key"),
+    ("created", "key"),
     [("a", "a"), (0, 0), (-0.0, 0.0), (False, False), (None, None), (("a", 1), ("a", 1)), (("a", None), None)],
 )
-def test_a_function_may_make_the_key(made, key):
-    assert encode(key_reader(KeyBy(function=lambda _: made))(Line("UA1", 2))) == encode(key)
+def test_a_function_may_make_the_key(created, key):
+    assert encode(key_reader(KeyBy(function=lambda _: created))(Line("UA1", 2))) == encode(key)
 
 
-@pytest.mark.parametrize("made", [["a"], {"a": 1}, Line("UA1", 2), ("a", ["b"])])
-def test_a_key_of_another_type_is_refused(made):
+@pytest.mark.parametrize("created", [["a"], {"a": 1}, Line("UA1", 2), ("a", ["b"])])
+def test_a_key_of_another_type_is_refused(created):
     with pytest.raises(TypeError, match="a key is text, a number, a truth value or a tuple of them, not "):
-        key_reader(KeyBy(function=lambda _: made))(Line("UA1", 2))
+        key_reader(KeyBy(function=lambda _: created))(Line("UA1", 2))

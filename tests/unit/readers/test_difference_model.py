@@ -58,15 +58,15 @@ def play(job: MemoryJob, step: tuple[Any, ...]) -> None:
 
 def state_of(job: MemoryJob) -> dict[str, dict[Any, Any]]:
     """Return the live entries by table and name."""
-    found = {}
+    result = {}
     for name, table in STATE_TABLES.items():
         rows = state_view(job.config.job_folder, name, job.last.versions[name]).live_rows()
         names = [column for column in table.entry if column != "key_group"]
         left_out = {*table.entry, "checkpoint_id", "deleted"}
-        found[name] = {
+        result[name] = {
             tuple(row[column] for column in names): {k: v for k, v in row.items() if k not in left_out} for row in rows
         }
-    return found
+    return result
 
 
 def sinks_of(job: MemoryJob) -> dict[str, list[dict[str, Any]]]:

@@ -12,20 +12,20 @@ from tests.unit.support.opened_jobs import opened
 
 
 def test_expired_entries_are_not_counted(state):
-    found = {(row["operator"], row["state"]): row for row in list_states(opened(2)).dicts()}
-    assert found["legs", "last_leg"] == {
+    result = {(row["operator"], row["state"]): row for row in list_states(opened(2)).dicts()}
+    assert result["legs", "last_leg"] == {
         "operator": "legs", "state": "last_leg", "kind": None, "entries": 1, "keys": 1, "bytes": 9, "last_change": 2,
         "type": None,
     }  # fmt: skip
-    assert found["latest", "history"]["entries"] == 1
-    assert found["legs", "event_time"]["entries"] == 1
+    assert result["latest", "history"]["entries"] == 1
+    assert result["legs", "event_time"]["entries"] == 1
 
 
 @pytest.mark.parametrize(("with_expired", "entries"), [(False, 1), (True, 2)])
 def test_state_counts_equal_a_scan(state, with_expired, entries):
     state.add("keyed_state", [entry("N3", '"X"', 5, expires=0)])
     state.commit(Kind.BATCH)
-    found = {row["state"]: row["entries"] for row in list_states(opened(with_expired=with_expired)).dicts()}
+    result = {row["state"]: row["entries"] for row in list_states(opened(with_expired=with_expired)).dicts()}
     assert (
-        found["last_leg"] == len(keyed_state.scan(opened(with_expired=with_expired), state="last_leg").rows) == entries
+        result["last_leg"] == len(keyed_state.scan(opened(with_expired=with_expired), state="last_leg").rows) == entries
     )

@@ -77,10 +77,10 @@ def test_readers_see_rows_in_hive_partitions():
     types = pa.schema([("day", pa.string()), ("hour", pa.int64()), ("good", pa.bool_())])
     table = ds.dataset(folder_of(harness), partitioning=ds.partitioning(types, flavor="hive")).to_table()
     assert sorted((row["id"], row["day"], row["hour"], row["good"]) for row in table.to_pylist()) == expected
-    found = duckdb.sql(
+    result = duckdb.sql(
         f"select id, day, hour, good from read_parquet('{folder_of(harness)}/day=*/*/*/*.parquet', hive_types={{good: bool}})"
     )
-    assert sorted(found.fetchall()) == expected
+    assert sorted(result.fetchall()) == expected
     assert sorted((row.id, row.day, row.hour, row.good) for row in harness.sink("taken")) == expected
 
 
@@ -153,8 +153,8 @@ def test_new_columns_are_added():
     harness.change(pipeline=pipeline(Wider))
     harness.feed("rows", [Wider("b", 2, note="new")])
     harness.run()
-    found = duckdb.sql(f"select id, note from read_parquet('{folder_of(harness)}/*.parquet', union_by_name = true)")
-    assert sorted(found.fetchall()) == [("a", None), ("b", "new")]
+    result = duckdb.sql(f"select id, note from read_parquet('{folder_of(harness)}/*.parquet', union_by_name = true)")
+    assert sorted(result.fetchall()) == [("a", None), ("b", "new")]
 
 
 def test_files_are_never_rewritten():

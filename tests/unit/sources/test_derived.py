@@ -38,10 +38,10 @@ class Slices:
     """Plans slices of the job without running it, and reads their rows."""
 
     def __init__(self, topic=None, **source):
-        made = pipeline()
+        result = pipeline()
         self.topic = topic
         self.harness = PipelineHarness(
-            made,
+            result,
             topics={"rows": topic} if topic else {},
             job={
                 "sources": {

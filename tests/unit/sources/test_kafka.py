@@ -95,7 +95,7 @@ def test_a_crash_loses_and_doubles_nothing(place):
     job = TopicJob(2, max_rows_per_batch=4)
     sent = [[("a", 1), ("b", 5), ("c", 2), ("d", 9)], [("p", 3), ("q", 3), ("r", 8)]]
     for partition, messages in enumerate(sent):
-        job.topic.append([message(*one) for one in messages], partition=partition)
+        job.topic.append([message(*expected_message) for expected_message in messages], partition=partition)
     assert job.run(crash_at=place) is None
     job.run(end_of_input=True)
     assert job.arrived() == merged_by_hand(sent)
@@ -116,7 +116,7 @@ def test_idle_partition_delays_no_other_partition():
     assert job.took() == []
     job.harness.clock.advance(3_600_000)
     assert job.took() == ["p", "q"]
-    assert [one.idle for one in job.offset.partitions] == [False, True]
+    assert [partition.idle for partition in job.offset.partitions] == [False, True]
 
 
 def test_messages_ahead_are_landed_once():
@@ -163,7 +163,10 @@ def test_a_new_partition_begins_at_its_first_message():
     job.put("x", "y", at=5, partition=1)
     job.put("q", at=9)
     assert job.took() == ["x", "y"]
-    assert [(one.partition, one.number, one.position) for one in job.offset.partitions] == [(0, 1, 1), (1, 2, 2)]
+    assert [(partition.partition, partition.number, partition.position) for partition in job.offset.partitions] == [
+        (0, 1, 1),
+        (1, 2, 2),
+    ]
 
 
 def test_partition_source_numbers_never_change():
@@ -178,7 +181,11 @@ def test_partition_source_numbers_never_change():
     job.harness.feed_table("others", table("y", at=9000))
     job.run()
     offsets = job.log.last.offsets
-    numbers = [offsets["rows"].number, offsets["others"].number, *(one.number for one in offsets["rows"].partitions)]
+    numbers = [
+        offsets["rows"].number,
+        offsets["others"].number,
+        *(partition.number for partition in offsets["rows"].partitions),
+    ]
     assert numbers == [0, 1, 2, 3]
 
 
@@ -202,7 +209,7 @@ def test_partition_source_numbers_never_change():
     ],
 )
 def test_bad_message_does_not_affect_good_ones(value, error):
-    (node,) = (one for one in pipeline().operators if isinstance(one, SourceNode))
+    (node,) = (operator for operator in pipeline().operators if isinstance(operator, SourceNode))
     values = [b'{"shop": "a", "at": 1, "name": "p"}', encoded(value), b'{"shop": "a", "at": 2, "name": "q"}']
     rows = [{"value": one, "topic": "t", "partition": 3, "offset": 7 + at} for at, one in enumerate(values)]
     table = text_columns(pa.Table.from_pylist(rows, MESSAGES))

@@ -173,8 +173,8 @@ def test_only_rows_without_an_order_are_set_aside(complete):
 @pytest.mark.parametrize("kind", [pa.float16(), pa.dictionary(pa.int32(), pa.int64()), pa.uint8()])
 def test_any_type_of_numbers_orders_rows(kind, complete):
     numbers = pa.array([2, 3, 1])
-    made = numbers.dictionary_encode() if pa.types.is_dictionary(kind) else numbers.cast(pa.float32()).cast(kind)
-    assert sizes_in_order(ordered(made), complete) == ([2, 0, 1], [])
+    result = numbers.dictionary_encode() if pa.types.is_dictionary(kind) else numbers.cast(pa.float32()).cast(kind)
+    assert sizes_in_order(ordered(result), complete) == ([2, 0, 1], [])
 
 
 @pytest.mark.parametrize("complete", [False, True])

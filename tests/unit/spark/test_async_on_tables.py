@@ -98,7 +98,7 @@ class Task:
         )  # fmt: skip
         output = TaskOutput(batch, "source", "t0")
         settings = AsyncSettings(services={}, resumes=True, **settings)
-        emitted = [Emitted(record_order(one.number), 0, 0, one) for one in orders]
+        emitted = [Emitted(record_order(order.number), 0, 0, order) for order in orders]
         with AsyncStage(
             batch, settings, KeyGroupRange(0, 7), output, lambda: False, TaskNotes(batch, "sources", "0")
         ) as stage:
@@ -108,7 +108,7 @@ class Task:
         self.versions = {**self.versions, **self.tables.prepare(files, self.versions)}
         self.waiting = output.report.pending
         given_up = sum(file.rows for file in files.get(QUARANTINE, ()))
-        return [one.record for one in emitted], given_up
+        return [emitted_record.record for emitted_record in emitted], given_up
 
 
 @pytest.fixture
@@ -182,8 +182,8 @@ def test_field_without_default_is_refused(task, waits_for, takes, gives, field, 
     asked = len(service.asked)
     with pytest.raises(StateSchemaError) as raised:
         task.run([new], [fresh])
-    told = str(raised.value)
-    assert all(part in told for part in ("operator 'ask'", f"`{field}`", "headrace run JOB --finish"))
+    output = str(raised.value)
+    assert all(part in output for part in ("operator 'ask'", f"`{field}`", "headrace run JOB --finish"))
     assert len(service.asked) == asked, "the service was called by a run that cannot be committed"
     # The way out: the code that took them in finishes them, and the new code begins with nothing that waits.
     assert task.run([old], finishes=True) == ([Order(0), Order(1)], 0)

@@ -220,8 +220,8 @@ def nobodys(one):
 def test_quarantined_answer_without_key_blocks_no_requeue(tmp_path):
     job, wait = keyed_job(tmp_path, down=[2], instead=nobodys)
     job.micro_batch(wait, [purchase(1), purchase(2)])
-    made = requeue(job.config, "by-hand", operator="ask")
-    assert made.metrics["requeued"] == 1
+    result = requeue(job.config, "by-hand", operator="ask")
+    assert result.metrics["requeued"] == 1
     wait.function.down = set()
     assert job.micro_batch(wait, []) == [2]
     assert requeue(job.config, "by-hand") is None

@@ -109,10 +109,10 @@ def test_corrected_day_is_computed_again(job):
     assert [asked_of(branch) for branch in Branches(job.config).open] == [days(2)]
 
 
-def test_branch_cuts_where_the_job_did(job):
+def test_branch_repeats_the_micro_batches_of_the_job(job):
     job.backfill(days(1, 3))
-    made = log_of(job.config.on_branch("backfill_20191202_20191204")).checkpoints[-3:]
-    assert list(map(interval_of, made)) == [days(1), days(2), days(3)]
+    result = log_of(job.config.on_branch("backfill_20191202_20191204")).checkpoints[-3:]
+    assert list(map(interval_of, result)) == [days(1), days(2), days(3)]
 
 
 def test_plan_lists_the_upcoming_micro_batches(job):
@@ -248,19 +248,19 @@ def test_input_that_changes_meanwhile_is_refused(job):
 @pytest.mark.parametrize("is_behind", [True, False])
 def test_automatic_backfill_promotes_when_caught_up(job, monkeypatch, is_behind):
     job.change(job=job.harness.job | {"replay": {"promote": "automatic"}})
-    told = []
+    events = []
 
     class Held:
         def __init__(self):
             self.is_behind = is_behind
 
         def promote(self):
-            told.append(job.content("again"))
+            events.append(job.content("again"))
             return job.last()
 
     @contextmanager
     def promoting(config, name, run_id):
-        told.append((config.branch, name))
+        events.append((config.branch, name))
         if is_behind:
             job.write(4, ("eve", 8))
             job.run()
@@ -269,7 +269,7 @@ def test_automatic_backfill_promotes_when_caught_up(job, monkeypatch, is_behind)
     monkeypatch.setattr("headrace.spark.backfill.promoting", promoting)
     result = job.backfill(days(2), "again")
     assert (result.outcome, result.promotion) == (BackfillOutcome.PROMOTED, job.last().checkpoint_id)
-    assert told == [(None, "again"), job.content()]
+    assert events == [(None, "again"), job.content()]
 
 
 def test_refusing_policy_only_compares(job):
@@ -437,7 +437,7 @@ def test_sources_that_meet_are_cut_alike():
     job.backfill(days(1), "again")
     assert job.content("again") == job.straight()
     cuts = [
-        [one.offsets for one in log_of(config).checkpoints if one.kind is Kind.BATCH]
+        [checkpoint.offsets for checkpoint in log_of(config).checkpoints if checkpoint.kind is Kind.BATCH]
         for config in (job.config, job.config.on_branch("again"))
     ]
     assert [_places(offsets) for offsets in cuts[0]] == [_places(offsets) for offsets in cuts[1]]

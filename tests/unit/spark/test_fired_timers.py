@@ -52,7 +52,7 @@ class Alarm(KeyedProcessFunction[Ask, Ask]):
 
 @pytest.mark.parametrize("stops_at", [None, 0, 1, 2])
 def test_every_timer_fires_exactly_once(backend, stops_at):
-    told, fired = [], {}
+    events, fired = [], {}
     for number, records in enumerate([[Ask("a")], [], [Ask("b")], []]):
         stop = number == stops_at
         order, now = record_order(number + 1), 100 * number
@@ -69,8 +69,8 @@ def test_every_timer_fires_exactly_once(backend, stops_at):
         held = process.run([elements], [Watermark(record_order(number + 2), now - 1)], stop=lambda: stop)  # noqa: B023
         backend.write_batch(process.timers.writes(process.timers.changes()))
         fired = process.timers.fired_until()
-        told += [record_of(emitted).key for emitted in process.emitted]
+        events += [record_of(emitted).key for emitted in process.emitted]
         if not stop:
             assert held.cut is None
             assert fired == {"event_time": now - 1, "processing_time": now}
-    assert sorted(told) == sorted(["50", "43again", "60", "53again"] * 2)
+    assert sorted(events) == sorted(["50", "43again", "60", "53again"] * 2)

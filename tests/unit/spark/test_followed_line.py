@@ -18,15 +18,15 @@ DAY = 24 * HOUR
 @pytest.fixture
 def job():
     """A job with a run every two hours, and a last run four hours later."""
-    made = BranchedJob()
+    result = BranchedJob()
     for customers in (("ann", "bob"), ("ann",), ("ann", "bob")):
-        made.feed(*((customer, 4) for customer in customers))
-        made.run()
-        made.pause(2)
-    made.pause(2)
-    made.feed(("ann", 4), ("bob", 5))
-    made.run()
-    return made
+        result.feed(*((customer, 4) for customer in customers))
+        result.run()
+        result.pause(2)
+    result.pause(2)
+    result.feed(("ann", 4), ("bob", 5))
+    result.run()
+    return result
 
 
 def batches(job, branch=None):
@@ -43,7 +43,7 @@ def told(job, amount, branch=None):
 
 def test_micro_batches_record_their_processing_time(job):
     start = job.harness.clock.now() - 8 * HOUR
-    times = [one.processing_time - start for one in batches(job)]
+    times = [batch.processing_time - start for batch in batches(job)]
     assert {0, 2 * HOUR, 4 * HOUR, 8 * HOUR} <= {*times}
     assert times == sorted(times)
     assert all(one.line_time == one.committed_at and one.follows is None for one in batches(job))
@@ -81,7 +81,7 @@ def test_branch_beyond_job_uses_wall_clock(job):
     job.pause(50)
     job.run()
     job.run("ahead")
-    times = [one.processing_time for one in batches(job, "ahead")]
+    times = [batch.processing_time for batch in batches(job, "ahead")]
     assert times == sorted(times)
 
 
@@ -92,7 +92,9 @@ def test_branch_with_other_input_follows_its_names(job):
     job.pause(100)
     fork(job.config, "again", 1, "somebody", settings={"sources.orders.path": "input/corrected"})
     job.run("again", max_batches=len(batches(job)) - 1)
-    assert [one.processing_time for one in batches(job, "again")] == [one.processing_time for one in batches(job)[1:]]
+    assert [batch.processing_time for batch in batches(job, "again")] == [
+        one.processing_time for one in batches(job)[1:]
+    ]
 
 
 def test_branch_with_abandoned_fork_follows_nothing(job):
@@ -101,7 +103,7 @@ def test_branch_with_abandoned_fork_follows_nothing(job):
         restore(job.config, 1, "wrong input", "somebody")
     job.pause(100)
     job.run("again")
-    assert {one.follows for one in batches(job, "again")} == {None}
+    assert {batch.follows for batch in batches(job, "again")} == {None}
     assert {one.processing_time for one in batches(job, "again")} == {job.harness.clock.now()}
 
 
@@ -113,7 +115,7 @@ def test_restored_branch_follows_again(job):
         restore(job.config.on_branch("again"), 2, "once more", "somebody")
     job.pause(100)
     job.run("again", max_batches=2)
-    again = [one for one in batches(job, "again") if one not in first]
+    again = [batch for batch in batches(job, "again") if batch not in first]
     assert [one.processing_time for one in again] == [one.processing_time for one in first]
 
 
@@ -153,4 +155,4 @@ def test_branch_with_a_new_source_follows_nothing(job):
     job.pause(100)
     fork(job.config, "again", 1, "somebody", settings=settings)
     job.run("again")
-    assert {one.follows for one in batches(job, "again")} == {None}
+    assert {batch.follows for batch in batches(job, "again")} == {None}

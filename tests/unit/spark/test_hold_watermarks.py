@@ -25,14 +25,14 @@ def cut(blocks, before=None):
 
 @pytest.mark.parametrize(("waits", "seen"), [(0, 0), (9, 0), (10, 1), (19, 1), (29, 2)])
 def test_event_time_never_passes_waiting_element(waits, seen):
-    found = cut(record_order(waits))
+    result = cut(record_order(waits))
     places = [Watermark(record_order(ordinal), time) for ordinal, time in WATERMARKS]
-    assert len(seen_and_held(places, found)[0]) == seen
+    assert len(seen_and_held(places, result)[0]) == seen
 
 
 def test_records_of_same_set_pass_later_wait():
-    found = cut(output_order(record_order(12), 0))
-    assert output_order(record_order(19), 7) < found <= record_order(20)
+    result = cut(output_order(record_order(12), 0))
+    assert output_order(record_order(19), 7) < result <= record_order(20)
 
 
 def test_without_a_watermark_after_it_nothing_is_held():

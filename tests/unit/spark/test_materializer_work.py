@@ -79,11 +79,11 @@ def test_merge_takes_one_change_for_each_key(task, tmp_path, emit):
 
 def test_append_sink_is_a_log_of_changes(task, tmp_path):
     plan, report = task("board", upsert_key=("part",), emit=Emit.EVERY_CHANGE)
-    found = rows(tmp_path / "board", report)
-    assert [(row["part"], row["_row_kind"]) for row in found] == [(1, "+I"), (2, "+U"), (3, "+U"), (2, "+U")]
-    assert [row["_order"] for row in found] == sorted({row["_order"] for row in found})
+    result = rows(tmp_path / "board", report)
+    assert [(row["part"], row["_row_kind"]) for row in result] == [(1, "+I"), (2, "+U"), (3, "+U"), (2, "+U")]
+    assert [row["_order"] for row in result] == sorted({row["_order"] for row in result})
     schema, keys = sink_schemas(plan, ["board"])["board"]
-    assert ([*found[0]], keys) == (schema.names, ())
+    assert ([*result[0]], keys) == (schema.names, ())
 
 
 def test_rows_with_missing_fields_have_upsert_key(task, tmp_path):

@@ -158,7 +158,7 @@ def test_outage_warning_names_checkpoints_rows_and_sinks(line):
     board = {"board": [OutputFile("x", 1, 1)]}
     line.days(1, outputs=board, metrics={"rows_in": 5}).days(2, outputs=board, metrics={"rows_in": 1_200})
     line.days(3, outputs={"alerts": board["board"]}, metrics={"rows_in": 40})
-    said = outage(days(2), line.checkpoints, 1, ["board", "alerts", "other"])
-    assert "checkpoints 2 to 3 (1970-01-03 to 1970-01-05, 1,240 rows in)" in said
-    assert "alerts to its beginning, board to checkpoint 1." in said
-    assert said.endswith("has come to 1970-01-05.")
+    message = outage(days(2), line.checkpoints, 1, ["board", "alerts", "other"])
+    assert "checkpoints 2 to 3 (1970-01-03 to 1970-01-05, 1,240 rows in)" in message
+    assert "alerts to its beginning, board to checkpoint 1." in message
+    assert message.endswith("has come to 1970-01-05.")

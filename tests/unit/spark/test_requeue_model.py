@@ -98,8 +98,8 @@ def test_requeued_rows_count_as_in_a_loop(steps, files_per_batch, parallelism):
             is_mended = not is_mended
             job.harness.change(pipeline=pipeline(Mended if is_mended else Strict))
         elif what == "requeue":
-            made = job.requeue()
-            assert (made.metrics["requeued"] if made else 0) == loop.requeue()
+            result = job.requeue()
+            assert (result.metrics["requeued"] if result else 0) == loop.requeue()
         elif what == "some":
             job.run(max_batches=detail)
             loop.run(is_mended=is_mended, slices=detail)

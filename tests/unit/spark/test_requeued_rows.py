@@ -21,17 +21,17 @@ START = 1_577_836_800_000
 
 @pytest.fixture
 def job():
-    made = RefusedJob(bucket=2)
-    made.feed("p", "q?", "r", "s?")
-    made.run()
-    assert made.arrived() == ["p", "r"]
-    assert made.quarantine() == [("000001.parquet:1", "size is null"), ("000001.parquet:3", "size is null")]
-    return made
+    result = RefusedJob(bucket=2)
+    result.feed("p", "q?", "r", "s?")
+    result.run()
+    assert result.arrived() == ["p", "r"]
+    assert result.quarantine() == [("000001.parquet:1", "size is null"), ("000001.parquet:3", "size is null")]
+    return result
 
 
 def test_the_next_run_takes_requeued_rows_in(job):
-    made = job.mend().requeue(why="mended")
-    assert (made.kind, made.note, made.metrics["requeued_rows"]) == (Kind.REQUEUE, "mended", 2)
+    result = job.mend().requeue(why="mended")
+    assert (result.kind, result.note, result.metrics["requeued_rows"]) == (Kind.REQUEUE, "mended", 2)
     assert (job.quarantine(), job.waiting()) == ([], [("000001.parquet", ((1, 2), (3, 4)))])
     report = job.run()
     assert (report.rows_in, report.stopped_because) == (2, "drained")
@@ -151,15 +151,15 @@ def without_size(*names, at):
 
 @pytest.fixture
 def refused_file():
-    made = RefusedJob(source={"on_bad_file": "quarantine"})
-    made.feed("p")
-    made.harness.feed_table("rows", without_size("q", "r", at=5000))
-    made.feed("s", at=9000)
-    made.run()
-    ((position, error),) = made.quarantine()
+    result = RefusedJob(source={"on_bad_file": "quarantine"})
+    result.feed("p")
+    result.harness.feed_table("rows", without_size("q", "r", at=5000))
+    result.feed("s", at=9000)
+    result.run()
+    ((position, error),) = result.quarantine()
     assert position == "000002.parquet"
     assert "no column size" in error
-    return made
+    return result
 
 
 def test_refused_file_is_taken_in_whole(refused_file):
@@ -294,12 +294,12 @@ def interval(day):
 @pytest.fixture
 def daily():
     """Three days, each with a refused row."""
-    made = RefusedJob(source={"interval": "%Y-%m-%d"})
+    result = RefusedJob(source={"interval": "%Y-%m-%d"})
     for day in range(3):
-        made.feed(f"p{day}", f"q{day}?", file=f"2020-01-0{day + 1}.parquet", at=START + day * DAY)
+        result.feed(f"p{day}", f"q{day}?", file=f"2020-01-0{day + 1}.parquet", at=START + day * DAY)
     for day in range(2):
-        made.run(**interval(day))
-    return made
+        result.run(**interval(day))
+    return result
 
 
 def test_interval_runs_take_in_requeued_rows_first(daily):
@@ -342,8 +342,8 @@ def test_replay_skips_deleted_files(daily):
     daily.run(**interval(1), replay=True)
     assert daily.arrived() == ["p0", "p1", "q1?", "p2", "q2?"]
     assert [position for position, _ in daily.quarantine()] == ["2020-01-01.parquet:1"]
-    said = [event.message for event in daily.harness.events if event.kind == "warning"]
-    assert any("requeued stay in the quarantine" in message for message in said)
+    expected_message = [event.message for event in daily.harness.events if event.kind == "warning"]
+    assert any("requeued stay in the quarantine" in message for message in expected_message)
 
 
 def test_part_of_file_is_named_and_requeued():

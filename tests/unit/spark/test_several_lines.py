@@ -140,8 +140,8 @@ def last(harness):
 
 def watermarks(harness):
     """Return the watermarks by operator, in milliseconds after `START`."""
-    found = {name: last(harness).watermark_of(name) for name in ("watch_1", "watch_2")}
-    return {name: None if time is None else time - START for name, time in found.items()}
+    result = {name: last(harness).watermark_of(name) for name in ("watch_1", "watch_2")}
+    return {name: None if time is None else time - START for name, time in result.items()}
 
 
 def test_operators_use_the_watermark_of_their_line():
@@ -221,7 +221,7 @@ def test_pause_prolongs_by_watermark_of_line():
 
 
 def ordered(harness, sink):
-    return sorted(harness.sink(sink), key=lambda one: (one.at, one.is_timer))
+    return sorted(harness.sink(sink), key=lambda item: (item.at, item.is_timer))
 
 
 def test_one_line_continues_while_another_waits(service):

@@ -184,10 +184,10 @@ def test_refused_rows_of_a_table_are_requeued(feed):
     assert (job.arrived(), len(job.quarantine())) == (["s"], 3)
     before = engine_clock.use(job.harness.clock)
     try:
-        made = requeue(job.harness.config, "by-hand")
+        result = requeue(job.harness.config, "by-hand")
     finally:
         engine_clock.use(before)
-    assert made.metrics["requeued_rows"] == 3
+    assert result.metrics["requeued_rows"] == 3
     ((waiting),) = job.offset.requeued
     assert (waiting.ranges, waiting.file_rows) == (((0, 3),), 3)
     job.run()

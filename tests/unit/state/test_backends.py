@@ -44,9 +44,9 @@ def test_timer_scan_is_half_open_in_byte_order(backends, batches, start, end):
         for batch in batches:
             backend.write_batch(batch)
             expected |= dict(batch)
-        found = list(backend.scan(start, end))
+        result = list(backend.scan(start, end))
     wanted = (item for item in expected.items() if item[1] is not None and start <= item[0] < end)
-    assert found == sorted(wanted)
+    assert result == sorted(wanted)
 
 
 def test_empty_request_gets_empty_answer(backend):
@@ -97,12 +97,12 @@ def test_scans_of_rocksdb_end_at_their_bound(tmp_path):
 
 
 def test_rocksdb_scan_ignores_removed_entries_after_bound(tmp_path, monkeypatch):
-    made = []
+    created = []
 
     def counting(*, raw_mode):
-        made.append(Options(raw_mode=raw_mode))
-        made[0].enable_statistics()
-        return made[0]
+        created.append(Options(raw_mode=raw_mode))
+        created[0].enable_statistics()
+        return created[0]
 
     monkeypatch.setattr(rocksdb, "Options", counting)
     backend = RocksDbBackend(tmp_path)
@@ -110,7 +110,7 @@ def test_rocksdb_scan_ignores_removed_entries_after_bound(tmp_path, monkeypatch)
     backend.write_batch([(b"e%04d" % number, None) for number in range(1, 1000)])
     assert list(backend.scan(b"e0000", b"e0001")) == [(b"e0000", b"")]
     assert list(backend.scan(b"e0001", b"e0002")) == []
-    skipped = next(line for line in made[0].get_statistics().splitlines() if "number.iter.skip" in line)
+    skipped = next(line for line in created[0].get_statistics().splitlines() if "number.iter.skip" in line)
     assert int(skipped.split()[-1]) < 10
     backend.close()
 

@@ -49,8 +49,8 @@ def test_a_value_survives_its_json(leg):
 def test_key_survives_json_without_raw_zero_bytes(key):
     raw = encode(key)
     assert b"\x00" not in raw
-    found = decode_key(raw)
-    assert (tuple(found) if isinstance(key, tuple) else found) == key
+    result = decode_key(raw)
+    assert (tuple(result) if isinstance(key, tuple) else result) == key
 
 
 def test_a_field_may_be_added_with_a_default():

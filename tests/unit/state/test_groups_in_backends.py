@@ -27,11 +27,11 @@ entries = st.builds(lambda group, name: group + name, groups, user_keys)
 
 def pages(backend, group, size):
     """All entries of a group, read page by page."""
-    found, start = [], group
+    results, start = [], group
     while page := list(islice(backend.scan(start, end_of_group(group)), size)):
-        found += page
+        results += page
         start = after(page[-1][0])
-    return found
+    return results
 
 
 @given(
@@ -118,9 +118,9 @@ def test_committed_data_is_found_by_entry_and_page(tmp_path_factory, made, writt
             assert backend.get_many(asked) == [live.get(entry) for entry in asked]
         for place in {*_places([*expected, *written]), ("m", b'"never"', "")}:
             if asked_first or named(entry_group(*place))[3] is not None:
-                found = pages(backend, entry_group(*place), size)
+                result = pages(backend, entry_group(*place), size)
                 beginning = entry_group(*place)
-                assert found == sorted(item for item in live.items() if item[0].startswith(beginning))
+                assert result == sorted(item for item in live.items() if item[0].startswith(beginning))
         assert backend.get_many(asked) == [live.get(entry) for entry in asked]
 
 

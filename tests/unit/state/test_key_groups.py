@@ -49,15 +49,15 @@ def test_key_group_owner_has_its_range(max_parallelism, parallelism, data):
 @given(max_parallelism=sizes, parallelism=sizes)
 def test_tasks_own_about_as_many_key_groups_each(max_parallelism, parallelism):
     ranges = [key_group_range(task, max_parallelism, parallelism) for task in range(parallelism)]
-    counts = [found.last - found.first + 1 for found in ranges]
+    counts = [key_groups.last - key_groups.first + 1 for key_groups in ranges]
     assert max(counts) - min(counts) <= 1
 
 
 def test_range_is_written_as_in_paths():
     """A range also knows its members."""
-    found = KeyGroupRange(0, 63)
-    assert str(found) == "0-63"
-    assert 0 in found
-    assert 63 in found
-    assert 64 not in found
-    assert "0" not in found
+    result = KeyGroupRange(0, 63)
+    assert str(result) == "0-63"
+    assert 0 in result
+    assert 63 in result
+    assert 64 not in result
+    assert "0" not in result

@@ -32,9 +32,9 @@ def write(path, entry, value):
 
 def read(path):
     backend = RocksDbBackend(path)
-    found = dict(backend.items())
+    result = dict(backend.items())
     backend.close()
-    return found
+    return result
 
 
 def test_copy_has_operator_range_checkpoint_and_attempt(copies, tmp_path):

@@ -56,9 +56,9 @@ class Counting:
 
     def counted(self):
         """Return the entries read, groups or pages scanned, and entries found by scans, since the last call."""
-        found = self.entries, self.scans, self.scanned
+        result = self.entries, self.scans, self.scanned
         self.entries = self.scans = self.scanned = 0
-        return found
+        return result
 
 
 @pytest.fixture
@@ -191,9 +191,9 @@ def test_list_add_reads_nothing_and_writes_one(backend):
 
     with run(Collect(), Counting(backend)) as harness:
         assert harness._store.counted() == (0, 0, 0)
-        found = changes_of(harness)
-        assert [(change.namespace, change.raw) for change in found] == [("", b"1"), ("w", b"2"), ("w", b"3")]
-        assert [change.user_key for change in found] == [b'"%016x%08x"' % (1, place) for place in range(3)]
+        result = changes_of(harness)
+        assert [(change.namespace, change.raw) for change in result] == [("", b"1"), ("w", b"2"), ("w", b"3")]
+        assert [change.user_key for change in result] == [b'"%016x%08x"' % (1, place) for place in range(3)]
 
 
 def collecting(seen, namespaces):

@@ -21,7 +21,7 @@ from headrace.state.type_schema import TypeSchema, type_schema_of
 def told(old, new):
     """Return the differences between stored forms: JSON."""
     stored = msgspec.json.decode(msgspec.json.encode(type_schema_of(old).stored()), type=TypeSchema)
-    return [str(each) for each in differences(stored, type_schema_of(new))]
+    return [str(difference) for difference in differences(stored, type_schema_of(new))]
 
 
 def struct(*fields, **options):
@@ -162,9 +162,9 @@ def test_compatible_type_change_is_accepted(old, new):
 
 @pytest.mark.parametrize(("old", "new", "why"), REFUSED, ids=str)
 def test_refusal_names_field_and_both_types(old, new, why):
-    found = told(old, new)
-    assert len(found) == 1
-    assert why in found[0]
+    result = told(old, new)
+    assert len(result) == 1
+    assert why in result[0]
 
 
 def test_all_differences_are_reported_at_once():
@@ -323,9 +323,9 @@ def test_accepted_types_decode_to_equal_values(pair, data):
         codecs = Codec(old, "old"), Codec(new, "new")
     except TypeError:
         assume(False)  # msgspec knows no such union
-    found = told(old, new)
+    result = told(old, new)
     value = data.draw(instances(old))
-    if found:
+    if result:
         return
     raw = codecs[0].encode(value)
     assert same(value, codecs[1].decode(raw)), raw

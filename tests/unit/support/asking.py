@@ -86,7 +86,7 @@ def micro_batch(operator, elements, resumed, now):
     try:
         if operator.operator.mode is OutputMode.KEYED_ORDERED:
             loop.let_time_run()
-            keyed = [(one.record.key.encode(), one) for one in elements]
+            keyed = [(element.record.key.encode(), element) for element in elements]
             sent = KeyedOrderedWait(operator, loop=loop).run(keyed, resumed)
         else:
             sent = loop.run_whole(operator.run_async(elements, resumed))

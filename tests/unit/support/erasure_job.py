@@ -119,8 +119,8 @@ def places_with(config: JobConfig, text: str) -> set[str]:
 
     For tables in memory, also search the entries of their logs.
     """
-    found = {path for path, content in _contents(config) if text in content}
-    return found | {place for place, content in _log_entries_in_memory(config) if text in content}
+    result = {path for path, content in _contents(config) if text in content}
+    return result | {place for place, content in _log_entries_in_memory(config) if text in content}
 
 
 def _contents(config: JobConfig) -> Iterator[tuple[str, str]]:

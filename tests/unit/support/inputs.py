@@ -32,16 +32,20 @@ def element_for(function, order, timestamp, record):
 
 def owned_by(groups, all_groups, elements):
     """Return the elements or held requests of one task: broadcast ones go to all tasks."""
-    return [one for one in elements if one.key_json == BROADCAST_KEY or key_group(one.key_json, all_groups) in groups]
+    return [
+        element
+        for element in elements
+        if element.key_json == BROADCAST_KEY or key_group(element.key_json, all_groups) in groups
+    ]
 
 
 def broadcast_apart(elements):
     """Return the keyed elements, and the broadcast elements."""
-    keyed = [one for one in elements if one.key_json != BROADCAST_KEY]
+    keyed = [element for element in elements if element.key_json != BROADCAST_KEY]
     return keyed, [one for one in elements if one.key_json == BROADCAST_KEY]
 
 
 def stored_broadcast(entries):
     """Return the rows of broadcast state among a backend's entries."""
-    found = [(named(entry), unpacked(value)) for entry, value in entries if entry[:1] == GROUPED_PREFIX]
-    return [BroadcastRow(name.state, name.user_key, value.raw, value.stamp) for name, value in found]
+    result = [(named(entry), unpacked(value)) for entry, value in entries if entry[:1] == GROUPED_PREFIX]
+    return [BroadcastRow(name.state, name.user_key, value.raw, value.stamp) for name, value in result]

@@ -52,10 +52,10 @@ def item_of(row: Row) -> str:
 
 def sources(row_kind=None, lag=0, name="joins"):
     """Return a pipeline and its two streams, keyed by item; `lag` in ms."""
-    made = Pipeline(name)
+    result = Pipeline(name)
     options = {"event_time": "at", "row_kind": row_kind, "out_of_orderness": timedelta(milliseconds=lag)}
-    orders = made.source("orders", Order, **options).key_by("item")
-    return made, orders, made.source("offers", Offer, **options).key_by("item")
+    orders = result.source("orders", Order, **options).key_by("item")
+    return result, orders, result.source("offers", Offer, **options).key_by("item")
 
 
 def joined(how=JoinType.INNER, *, row_kind="kind", lag=0, state_ttl=Lifetime.FOREVER):
@@ -96,7 +96,7 @@ def text(row):
 def sql_join(how, orders, offers):
     """Return the result of a SQL join of two tables, sorted: every pair by a plain double loop, and the unmatched records."""
     pairs = [Row(one, other) for one, other in product(orders, offers) if one.item == other.item]
-    left = [Row(one, None) for one in orders if one.item not in {other.item for other in offers}]
+    left = [Row(order, None) for order in orders if order.item not in {other.item for other in offers}]
     right = [Row(None, other) for other in offers if other.item not in {one.item for one in orders}]
     return sorted(map(text, [*pairs, *(left if how.keeps_left else []), *(right if how.keeps_right else [])]))
 
@@ -133,11 +133,11 @@ def table_of(log):
 
 def both_pipeline(low, high):
     """Return one pipeline with a full join of changelogs and an interval join of its additions; lengths in ms."""
-    made, orders, offers = sources("kind")
+    result, orders, offers = sources("kind")
     pairs = orders.join("joined", offers, emit=Row.of, how=JoinType.FULL, state_ttl=Lifetime.FOREVER)
     pairs.key_by(item_of).process("log", Log()).sink("log")
     near_orders, near_offers = (
-        made.source(name, record, event_time="at").key_by("item")
+        result.source(name, record, event_time="at").key_by("item")
         for name, record in (("near_orders", Order), ("near_offers", Offer))
     )
     bounds = (timedelta(milliseconds=low), timedelta(milliseconds=high))

@@ -110,7 +110,7 @@ class Awaiting(Calls, KeyedProcessFunction[Work, Told]):
 
 class AllAtOnce(Calls, KeyedProcessFunction[Work, Told]):
     async def process(self, work, ctx, /):
-        asked = [self.call(one) for one in work.calls]
+        asked = [self.call(call) for call in work.calls]
         answers = [[each async for each in one] if isinstance(one, StateIterator) else await one for one in asked]
         ctx.collect(Told(work.number, answers))
 
@@ -232,7 +232,7 @@ class Rig:
     def _collect(self):
         for harness in self.harnesses:
             harness.drain()
-            self.found |= {told.number: told.answers for told in harness.output() if isinstance(told, Told)}
+            self.found |= {output.number: output.answers for output in harness.output() if isinstance(output, Told)}
 
     def _shuffle(self, harness):
         if self.answers_by is not None:
@@ -315,13 +315,13 @@ class Model:
         """Return the present entries. In a style that continues before it iterates, the entries are read after all other calls."""
         if not self.walks_later:
             return self.all(group)
-        found = self.all(group, is_read=False)
-        self.walked += [(group, name, group[name]) for name, _ in found]
-        return found
+        result = self.all(group, is_read=False)
+        self.walked += [(group, name, group[name]) for name, _ in result]
+        return result
 
     def all(self, group, *, is_read=True):
-        found = [(name, self.read(group, name, is_read=is_read)) for name in sorted(group, key=_text)]
-        return [(name, value) for name, value in found if value is not None]
+        result = [(name, self.read(group, name, is_read=is_read)) for name in sorted(group, key=_text)]
+        return [(name, value) for name, value in result if value is not None]
 
     def value(self, call):
         group = self.group("value", call.namespace)
@@ -403,15 +403,15 @@ class Model:
         return self.accumulating(call, lambda old, new: old + str(new), "", digits)
 
     def aggregating(self, call):
-        found = self.accumulating(
+        result = self.accumulating(
             call,
             lambda old, new: (old[0] + 1, old[1] + new),
             (0, 0),
             lambda one, other: (one[0] + other[0], one[1] + other[1]),
         )
-        if isinstance(found, dict):
-            return {name: f"{total}/{count}" for name, (count, total) in found.items()}
-        return f"{found[1]}/{found[0]}" if isinstance(found, tuple) else found
+        if isinstance(result, dict):
+            return {name: f"{total}/{count}" for name, (count, total) in result.items()}
+        return f"{result[1]}/{result[0]}" if isinstance(result, tuple) else result
 
     def accumulating(self, call, add, nothing, merge):
         group = self.group(call.state, call.namespace)

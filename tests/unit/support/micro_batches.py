@@ -82,10 +82,10 @@ class Job:
         for place, step in enumerate(steps, self.ordinal):
             seen[place // BUCKET] = max(step.at, seen.get(place // BUCKET, step.at))
         self.ordinal += len(steps)
-        self.bucket, found = advance(self.bucket, seen, len(steps), size=BUCKET, lag=LAG, watermark=self.watermark)
-        if found:
-            self.watermark = found[-1][1]
-        return [Watermark(record_order(ordinal), time) for ordinal, time in found]
+        self.bucket, result = advance(self.bucket, seen, len(steps), size=BUCKET, lag=LAG, watermark=self.watermark)
+        if result:
+            self.watermark = result[-1][1]
+        return [Watermark(record_order(ordinal), time) for ordinal, time in result]
 
     def _stage(self, stage, elements, before, watermarks, parallelism):
         sent, rules = [], self.rules(stage, parallelism)

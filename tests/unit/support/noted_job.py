@@ -62,29 +62,29 @@ class Job:
 
 def noted_job(folder, monkeypatch, **changes):
     """Return a job on four days of input."""
-    made = Job(Home(folder))
+    actual = Job(Home(folder))
     if changes:
-        made.home.configure(changes)
+        actual.home.configure(changes)
 
     class NotedBatch:
         def __init__(self, _spark, opened, _plan, **_options):
             self.opened, self.state_ttl = opened, opened.last.state_ttl
 
         def run(self, taken):
-            made.files[self.opened.next_id] = [file.name for file in taken.files]
-            made.inputs[self.opened.next_id] = [
+            actual.files[self.opened.next_id] = [file.name for file in taken.files]
+            actual.inputs[self.opened.next_id] = [
                 (file.source, file.name, file.first_row, file.taken, file.first_ordinal) for file in taken.files
             ]
             result = BatchResult()
-            for one in taken.lines:
-                after, watermarks = one.after, one.watermarks
+            for line in taken.lines:
+                after, watermarks = line.after, line.watermarks
                 if after is None:
-                    after, watermarks = advance(one.before, {}, one.rows, size=20, lag=1, watermark=None)
-                last, _ = self.opened.last.watermarks(one.sources)
+                    after, watermarks = advance(line.before, {}, line.rows, size=20, lag=1, watermark=None)
+                last, _ = self.opened.last.watermarks(line.sources)
                 last = watermarks[-1][1] if watermarks else last
-                result.lines[one.sources] = LineResult(after, watermarks, last, last)
+                result.lines[line.sources] = LineResult(after, watermarks, last, last)
             result.metrics["rows_in"] = taken.rows
             return result
 
     monkeypatch.setattr(batch_sequence, "MicroBatch", NotedBatch)
-    return made
+    return actual

@@ -115,8 +115,8 @@ class _Runs:
     async def heedless(self, calls, end):
         # What is chained and what is not touch the same states, in turns; every third call is waited for.
         for place, call in enumerate(calls):
-            told = self.call(*call).then_compose(functools.partial(self.following, (call[0], "add", 1)))
-            told.then_accept(end)
+            output = self.call(*call).then_compose(functools.partial(self.following, (call[0], "add", 1)))
+            output.then_accept(end)
             if place % 3 == 2:
                 end([await self.call(*call)])
             else:
@@ -126,11 +126,13 @@ class _Runs:
     def chain(self, calls, *, hasty=False):
         """Return the answers to all calls. A hasty program makes them at once, up to the first that depends on an answer."""
         hasty = hasty and calls[0][1] in PLAIN_CALLS
-        made = self.call(*calls[0]).then_apply(lambda saw: [saw])
+        result = self.call(*calls[0]).then_apply(lambda saw: [saw])
         for call in calls[1:]:
             hasty = hasty and call[1] in PLAIN_CALLS
-            made = self.joined(made, call) if hasty else made.then_compose(functools.partial(self.following, call))
-        return made
+            result = (
+                self.joined(result, call) if hasty else result.then_compose(functools.partial(self.following, call))
+            )
+        return result
 
     def joined(self, made, call):
         return made.then_combine(self.call(*call), lambda seen, saw: [*seen, saw])

@@ -27,9 +27,9 @@ SCHEMA = pa.schema([("name", pa.string()), ("label", pa.int64()), ("at", pa.time
 
 
 def pipeline(tables=("dims",)):
-    made = Pipeline("shop")
-    made.source("rows", Order, event_time="at").sql("select ...", record=Copy, tables=tables).sink("copies")
-    return made
+    result = Pipeline("shop")
+    result.source("rows", Order, event_time="at").sql("select ...", record=Copy, tables=tables).sink("copies")
+    return result
 
 
 def order(name, copies, at):
@@ -54,7 +54,7 @@ class Copies:
                 raise KeyboardInterrupt
             rows = read_rows_of(file, stored, self.config.sources["rows"].files)
             columns, kinds, errors = columns_of_rows(file, stored, rows)
-            made = [
+            result = [
                 {
                     "name": f"{row['name']}.{copy}",
                     "label": None if row["name"] == "null" else origin.tables["dims"],
@@ -64,5 +64,7 @@ class Copies:
                 for copy in range(row["copies"])
             ]
             refused = refused_rows(rows, errors, file.name)
-            write_derived(path, pa.Table.from_pylist(made, SCHEMA).to_batches(), SCHEMA, refused=refused, origin=origin)
+            write_derived(
+                path, pa.Table.from_pylist(result, SCHEMA).to_batches(), SCHEMA, refused=refused, origin=origin
+            )
             self.lands += 1

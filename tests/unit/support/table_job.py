@@ -82,9 +82,9 @@ class TableWriter:
     """Writes a Delta table like a foreign job."""
 
     def __init__(self, *, feed=False, folder=None, **options):
-        made = tempfile.mkdtemp(prefix="headrace-table-")
-        weakref.finalize(self, shutil.rmtree, made, ignore_errors=True)
-        self.path = str(folder or Path(made, "table"))
+        result = tempfile.mkdtemp(prefix="headrace-table-")
+        weakref.finalize(self, shutil.rmtree, result, ignore_errors=True)
+        self.path = str(folder or Path(result, "table"))
         write_deltalake(self.path, table(), configuration=FEED if feed else None, **options)
 
     @property
@@ -182,7 +182,7 @@ class TableJob:
 
     def seen(self, shop="a"):
         rows = sorted(
-            (each for each in self.harness.sink("arrived") if each.shop == shop), key=lambda each: each.number
+            (each for each in self.harness.sink("arrived") if each.shop == shop), key=lambda item: item.number
         )
         assert [row.number for row in rows] == list(range(len(rows)))
         return rows

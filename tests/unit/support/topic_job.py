@@ -59,7 +59,7 @@ class TopicJob:
         """Return the names of rows in the order of arrival at the operator."""
         if not self.harness.sink_table("arrived").num_rows:
             return []
-        rows = sorted((one for one in self.harness.sink("arrived") if one.shop == shop), key=lambda one: one.number)
+        rows = sorted((one for one in self.harness.sink("arrived") if one.shop == shop), key=lambda item: item.number)
         assert [row.number for row in rows] == list(range(len(rows)))
         return [(row.kind if row.kind != "+I" else "") + row.name for row in rows]
 
@@ -73,7 +73,7 @@ class TopicJob:
 
     def positions(self):
         """The next offset to read, by partition."""
-        return {one.partition: one.position for one in self.offset.partitions}
+        return {partition.partition: partition.position for partition in self.offset.partitions}
 
     def landed(self):
         """Names of the landed files."""

@@ -37,7 +37,7 @@ def summary_of(rows):
 def windows_of(windows, at):
     """Return all windows of a time, found by trying: (start, end)."""
     one = lambda length: length.total_seconds() * 1000  # noqa: E731
-    found = set()
+    result = set()
     if isinstance(windows, Tumbling):
         sizes, step = [one(windows.size)], one(windows.size)
     elif isinstance(windows, Hopping):
@@ -49,8 +49,8 @@ def windows_of(windows, at):
     offset = one(windows.offset)
     number = (at - offset) // step
     for start in (offset + (number + n) * step for n in range(-20, 3)):
-        found |= {(round(start), round(start + size)) for size in sizes if start <= at < start + size}
-    return found
+        result |= {(round(start), round(start + size)) for size in sizes if start <= at < start + size}
+    return result
 
 
 def grouped(windows, bids):
@@ -124,7 +124,7 @@ class LateModel:
     @property
     def totals(self):
         """Return the rows of `summaries` with the fields of `Totals`, after retractions."""
-        found = []
+        results = []
         for group, rows in self._fired:
             prices = [(bid.price, sign) for _, bid, sign in rows if bid.price is not None]
             count, values = sum(sign for *_, sign in rows), sum(sign for _, sign in prices)
@@ -135,8 +135,8 @@ class LateModel:
             distinct = sum(number > 0 for number in bidders.values())
             if count > 0:
                 some = (total, total / values) if values else (None, None)
-                found.append((*group, count, *some, distinct))
-        return sorted(found)
+                results.append((*group, count, *some, distinct))
+        return sorted(results)
 
     @property
     def _fired(self):

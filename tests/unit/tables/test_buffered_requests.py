@@ -28,7 +28,10 @@ def stored(tmp_path):
         rows = Changelog("paid", 3, 128).buffered([], numbered_requests(requests, 3))
         rows = rows.drop_columns([*without]) if without else rows
         write_deltalake(tmp_path / BUFFERED_REQUESTS, pa.table(rows))
-        return [one.request for one in load_buffered_requests(str(tmp_path), 0, "paid", ALL)]
+        return [
+            load_buffered_request.request
+            for load_buffered_request in load_buffered_requests(str(tmp_path), 0, "paid", ALL)
+        ]
 
     return store
 

@@ -145,9 +145,9 @@ def test_many_entries_need_one_look_up(committed):
     committed.values("counts", "n", {encode(number): b"1" for number in range(50)})
     backend = committed.backend(cache())
     backend.get_many([value(number) for number in range(100)])
-    found = backend.statistics()
-    assert (found.entries_asked, found.cache_hits, found.look_ups, found.rows_read) == (100, 0, 1, 50)
-    assert found.bytes_read > 0
+    result = backend.statistics()
+    assert (result.entries_asked, result.cache_hits, result.look_ups, result.rows_read) == (100, 0, 1, 50)
+    assert result.bytes_read > 0
 
 
 def test_entry_is_looked_up_once_present_or_not(committed):
@@ -156,8 +156,8 @@ def test_entry_is_looked_up_once_present_or_not(committed):
     backend = committed.backend(known)
     for _ in range(3):
         backend.get_many([value("there"), value("nowhere")])
-    found = backend.statistics()
-    assert (found.entries_asked, found.cache_hits, found.look_ups) == (6, 4, 1)
+    result = backend.statistics()
+    assert (result.entries_asked, result.cache_hits, result.look_ups) == (6, 4, 1)
 
 
 def test_second_state_of_key_comes_with_first(committed):
@@ -239,8 +239,8 @@ def test_registering_timer_reads_no_others_of_key(committed):
         key_groups=EVERYTHING,
         columns=columns,
     )
-    found = table.read(OfKeys(TIMERS, [(7_000, encode("k"))]))
-    assert found.rows.num_rows == len(namespaces)
+    result = table.read(OfKeys(TIMERS, [(7_000, encode("k"))]))
+    assert result.rows.num_rows == len(namespaces)
 
 
 def test_concurrent_threads_get_the_same_answers(committed):
@@ -254,8 +254,8 @@ def test_concurrent_threads_get_the_same_answers(committed):
 
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(ask, range(4)))
-    found = [answer for part in answers[0] for answer in part]
-    assert found == [stored_value(7, b"%d" % number) for number in range(200)] + [None] * 50
+    result = [answer for part in answers[0] for answer in part]
+    assert result == [stored_value(7, b"%d" % number) for number in range(200)] + [None] * 50
     assert all(answer == answers[0] for answer in answers)
 
 

@@ -77,21 +77,21 @@ def test_task_loads_only_its_operator_and_groups(backends, tables, tmp_path):
         group = key_group(b'"b"', GROUPS)
         rebuild(owned, state_views(str(tmp_path), versions), "steps", KeyGroupRange(group, group))
         rebuild(foreign, state_views(str(tmp_path), versions), "other", KeyGroupRange(0, GROUPS - 1))
-        found, everything = dict(owned.items()), dict(backend.items())
+        result, everything = dict(owned.items()), dict(backend.items())
         mine = {encode(step.key) for step in STEPS if key_group(encode(step.key), GROUPS) == group}
-        assert found == {entry: value for entry, value in everything.items() if entry.endswith(tuple(mine))}
-        assert 0 < len(found) < len(everything)
+        assert result == {entry: value for entry, value in everything.items() if entry.endswith(tuple(mine))}
+        assert 0 < len(result) < len(everything)
         assert list(foreign.items()) == []
 
 
 def test_timers_of_domains_have_own_files(tables, tmp_path):
     event, processing = TimeDomain
     changes = [Timer(5, b'"a"'), Timer(5, b'"a"', processing), Timer(-7, b'"b"', processing)]
-    gone = Timer(9, b'"b"', event)
+    removed = Timer(9, b'"b"', event)
     versions = tables.create()
     for number, registered in enumerate((True, False), 1):
         rows = Changelog("steps", number, GROUPS).timers(
-            [TimerChange(timer, registered) for timer in ([*changes, gone] if registered else [gone])]
+            [TimerChange(timer, registered) for timer in ([*changes, removed] if registered else [removed])]
         )
         staged = [
             stage_state(str(tmp_path), TIMERS, f"{number}-{n}.parquet", part)

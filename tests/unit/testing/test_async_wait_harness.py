@@ -280,7 +280,7 @@ def test_keyed_ordered_end_calls_blocked_keys_last_element():
         for number in (1, 2, 3):
             h.process(Question(number, "a"))
         h.finish()
-        assert [getattr(one, "number", None) for one in h.output()] == [None, 2, 3]
+        assert [getattr(output, "number", None) for output in h.output()] == [None, 2, 3]
         assert (h.clock.now(), h.statistics().queued) == (5 + 5 + 1, 0)
 
 
@@ -336,14 +336,14 @@ def test_keyed_ordered_calls_begin_as_in_jobs(drawn, delay):
         for question in questions:
             h.process(question)
         h.clock.advance(99_000)
-        answered = [one for one in h.output() if isinstance(one, Answer)]
+        answered = [output for output in h.output() if isinstance(output, Answer)]
     assert sorted(stepped.begun) == sorted(in_job.begun)
-    assert sorted(answered, key=lambda one: one.number) == answers
+    assert sorted(answered, key=lambda item: item.number) == answers
 
 
 def as_a_job(questions, wait):
     """Return the answers of a job's keyed-ordered wait."""
-    keyed = [(one.key.encode(), Emitted(record_order(one.number), 0, 0, one)) for one in questions]
+    keyed = [(question.key.encode(), Emitted(record_order(question.number), 0, 0, question)) for question in questions]
     loop = VirtualLoop()
     virtual = LoopClock(loop, lambda: None)
     loop.let_time_run()
@@ -548,7 +548,7 @@ def test_continued_parked_element_may_exceed_capacity():
             h.watermark(2)
         assert (h.statistics().queued, h.statistics().parked) == (2, 0)
         h.clock.advance(100)
-        assert [type(one) for one in h.output()] == [Answer, Watermark]
+        assert [type(output) for output in h.output()] == [Answer, Watermark]
 
 
 def assert_order(mode, taken, out):
@@ -578,11 +578,11 @@ def assert_order(mode, taken, out):
 
 def sets_of(names):
     """Return the outputs between watermarks, without their order."""
-    found, current = [], set()
-    for one in names:
-        if isinstance(one, Watermark):
-            found += [current, one]
+    results, current = [], set()
+    for name in names:
+        if isinstance(name, Watermark):
+            results += [current, name]
             current = set()
         else:
-            current.add(one)
-    return [*found, current]
+            current.add(name)
+    return [*results, current]

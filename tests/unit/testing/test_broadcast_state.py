@@ -123,8 +123,8 @@ def test_broadcast_values_have_declared_types_at_once(harness):
 def test_all_entries_come_in_order_of_their_keys(harness):
     class Lists(Prices):
         async def process(self, order, ctx, /):
-            told = (self.prices.items(), self.prices.keys(), self.prices.values(), self.prices.contains("egg"))
-            ctx.collect(Line(order.id, None, repr((*told, self.prices.is_empty()))))
+            output = (self.prices.items(), self.prices.keys(), self.prices.values(), self.prices.contains("egg"))
+            ctx.collect(Line(order.id, None, repr((*output, self.prices.is_empty()))))
 
     with new(Lists()) as h:
         for item in ("tea", "egg"):

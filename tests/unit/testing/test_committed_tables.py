@@ -58,10 +58,10 @@ def test_snapshot_commits_changed_entries():
         h.process(Visit("a", 4), timestamp=1)
         assert rows(h, "keyed_state", "key") == []
         h.snapshot()
-        found = rows(h, "keyed_state", "operator", "state", "key", "user_key", "value")
-        named = {(row["state"], row["key"], row["value"]) for row in found}
+        result = rows(h, "keyed_state", "operator", "state", "key", "user_key", "value")
+        named = {(row["state"], row["key"], row["value"]) for row in result}
         assert named == {("last", '"a"', "4"), ("visits", '"a"', "4"), ("pages", '"a"', "1")}
-        assert {row["operator"] for row in found} == {"function"}
+        assert {row["operator"] for row in result} == {"function"}
         assert {row["domain"] for row in rows(h, "timers", "domain")} == {"event_time", "event_time_cleanup"}
         h.watermark(30)
         h.snapshot()
@@ -130,7 +130,7 @@ def driven(backend, steps, *, switches):
 def test_results_are_those_of_any_backend(steps):
     wanted, entries = driven("hashmap", steps, switches=False)
     for switches in (False, True):
-        found, left = driven("delta", steps, switches=switches)
-        assert found == wanted
+        result, left = driven("delta", steps, switches=switches)
+        assert result == wanted
         # Which cleanup timer a group has is not in the tables: it follows from the timers.
-        assert [one for one in left if one[0][:1] != b"x"] == [one for one in entries if one[0][:1] != b"x"]
+        assert [one for one in left if one[0][:1] != b"x"] == [entry for entry in entries if entry[0][:1] != b"x"]

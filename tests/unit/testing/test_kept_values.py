@@ -47,9 +47,9 @@ def test_neighbour_replaces_the_retracted_row(backend, keep, shown):
             h.process(INSERT, reading(level))
         for level in (1, 3, 2):
             h.process(DELETE, reading(level))
-        told = [(kind, row.level) for kind, row in h.output()]
-        assert [level for _, level in told] == shown
-        assert [kind for kind, _ in told] == [INSERT, *[UPDATE_AFTER] * (len(shown) - 2), DELETE]
+        output = [(kind, row.level) for kind, row in h.output()]
+        assert [level for _, level in output] == shown
+        assert [kind for kind, _ in output] == [INSERT, *[UPDATE_AFTER] * (len(shown) - 2), DELETE]
 
 
 def apply(table, changes):

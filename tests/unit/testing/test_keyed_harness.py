@@ -85,11 +85,11 @@ def test_output_returns_each_item_once_in_order(harness):
     harness.watermark(11)
     harness.process(Visit("a", 2), 11)
     harness.watermark(30)
-    told = [
+    output = [
         *(SideRecord("long", Long("a")), Total("a", 0), Total("a", 61), Watermark(11)),
         *(LateRecord(Visit("a", 2)), Total("a", 63), Watermark(30)),
     ]
-    assert (harness.output(), harness.output()) == (told, [])
+    assert (harness.output(), harness.output()) == (output, [])
 
 
 def test_harness_shows_the_state(harness):
@@ -213,19 +213,19 @@ def test_restored_harness_continues_unchanged(harness, other, automatic):
         visits(restored, 30, 31)
         restored.watermark(99)
         restored.drain()
-        told = restored.output()
+        output = restored.output()
     visits(harness, 30, 31)
     harness.watermark(99)
-    assert by_key(harness.output()) == by_key(told)
+    assert by_key(harness.output()) == by_key(output)
 
 
 def test_snapshots_of_all_backends_are_the_same():
-    found = []
+    results = []
     for backend in ("hashmap", "rocksdb"):
         with new(backend=backend) as h:
             visits(h, *range(20))
-            found.append(h.snapshot())
-    assert found[0] == found[1]
+            results.append(h.snapshot())
+    assert results[0] == results[1]
 
 
 def test_a_snapshot_leaves_nothing_in_flight(steps):

@@ -65,13 +65,13 @@ def new(function=Desk, **arguments):
 
 
 def known(h):
-    return [(one.lasting, one.strict) for one in h.output() if isinstance(one, Known)]
+    return [(output.lasting, output.strict) for output in h.output() if isinstance(output, Known)]
 
 
 def visit(h, **arguments):
     h.process(Guest("ann"), **arguments)
-    (told,) = known(h)
-    return told
+    (output,) = known(h)
+    return output
 
 
 def test_pause_above_threshold_is_not_counted_in_lifetime(backend):

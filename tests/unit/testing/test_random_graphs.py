@@ -101,26 +101,26 @@ def test_many_random_graphs_equal_loops(seed, crashes, holds, end):
 
 def test_sampled_programs_cover_the_hard_cases():
     # By construction, not by luck: else the properties above prove little.
-    found = Counter()
+    result = Counter()
     for seed in range(300):
         program = Program(seed)
         kinds = {op.kind for op in program.ops}
         uses = Counter(name for op in program.ops for name in op.inputs)
-        found["several sources meet"] += any(len(group) > 1 for group in program.groups)
-        found["a stream united with itself"] += any(
+        result["several sources meet"] += any(len(group) > 1 for group in program.groups)
+        result["a stream united with itself"] += any(
             op.kind == "union" and len(set(op.inputs)) < len(op.inputs) for op in program.ops
         )
-        found["a stream of several uses"] += any(count > 1 for count in uses.values())
-        found["two inputs"] += "connect" in kinds
-        found["a broadcast"] += "broadcast" in kinds
-        found["a side output that is read"] += any(name.endswith(".aside") for name in uses)
-        found["a silent source that meets others"] += any(
+        result["a stream of several uses"] += any(count > 1 for count in uses.values())
+        result["two inputs"] += "connect" in kinds
+        result["a broadcast"] += "broadcast" in kinds
+        result["a side output that is read"] += any(name.endswith(".aside") for name in uses)
+        result["a silent source that meets others"] += any(
             len(group) > 1 and one.is_silent and one.name in group for one in program.inputs for group in program.groups
         )
-        found["late rows"] += any(
+        result["late rows"] += any(
             row.at < before.at for one in program.inputs for before, row in zip(one.rows, one.rows[1:], strict=False)
         )
-    assert min(found.values()) >= 15, found
+    assert min(result.values()) >= 15, result
 
 
 @pytest.mark.parametrize("seed", [3, 7])

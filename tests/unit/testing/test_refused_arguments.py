@@ -160,15 +160,15 @@ def test_pipeline_refuses_invalid_materializers(arguments):
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: KeyedHarness(Plain(), key=text_key, max_parallelism=0), "max_parallelism must be at least 1, not 0"),
         (lambda: KeyedHarness(Plain(), key=text_key, backend="rocks"), "did you mean 'rocksdb'?"),
         (lambda: MaterializerHarness(Row, ("k",), backend="heap"), "there is no backend 'heap'"),
     ],
 )
-def test_job_file_refuses_invalid_settings(make, said):
-    with pytest.raises(ValueError, match=said):
+def test_job_file_refuses_invalid_settings(make, message):
+    with pytest.raises(ValueError, match=message):
         make()
 
 

@@ -126,8 +126,8 @@ def test_steps_change_no_results(steps, size, room, order):
                     case _:
                         h.snapshot()
             h.drain()
-            found = [one for one in h.output() if not isinstance(one, LateRecord)]
-            outputs.append({key: [one.n for one in found if getattr(one, "k", "") == key] for key in "abc"})
+            result = [output for output in h.output() if not isinstance(output, LateRecord)]
+            outputs.append({key: [one.n for one in result if getattr(one, "k", "") == key] for key in "abc"})
     assert outputs[0] == outputs[1]
 
 

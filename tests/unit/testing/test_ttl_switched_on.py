@@ -63,7 +63,7 @@ def harness_of(ttl, snapshot=None):
 def seen(harness, at):
     harness.output()
     harness.process(Visit("a"), timestamp=at)
-    return next(one.n for one in harness.output() if isinstance(one, Seen))
+    return next(output.n for output in harness.output() if isinstance(output, Seen))
 
 
 times = st.integers(0, 10_000)

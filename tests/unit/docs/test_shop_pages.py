@@ -1,0 +1,219 @@
+"""The commands that pages run in the project of `headrace new shop`: each prints what its page shows (no JVM)."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from importlib import invalidate_caches
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from headrace.cli import app
+from headrace.plan.loader import load_pipeline
+from headrace.plan.pipelines import plan_of
+from headrace.tables import late_pandas
+from tests.jobs.home import PROJECT
+
+pytestmark = pytest.mark.slow
+
+BLOCK = re.compile(r"^ *```\w*\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+
+# What differs from run to run and from machine to machine.
+VOLATILE = (
+    (re.compile(r"^.*T\d\d:\d\d:\d\dZ (opened|starting|batch|committed):.*$", re.MULTILINE), ""),
+    (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "TIME"),
+    (re.compile(r"manual-[0-9a-f…]+"), "RUN"),
+    (re.compile(r"\S*/(var/state|var/lake|conf/jobs)/"), r"HOME/\1/"),
+    (re.compile(r"is [\d,]+ (minutes|seconds|hours) old and has [\d,]+ bytes"), "is SPAN old and has SOME bytes"),
+    (re.compile(r"(?<=\d, )[\d,]+ bytes"), "SOME bytes"),
+    (re.compile(r"[─│…]+"), " "),
+)
+
+
+def normalised(text):
+    """Return the words of an output without what differs from run to run, sorted: the page may wrap them elsewhere."""
+    for pattern, replacement in VOLATILE:
+        text = pattern.sub(replacement, text)
+    return sorted(text.split())
+
+
+SECOND_LOOK = "a second look at the days after the first one, with the code of today"
+
+
+class Page:
+    """Commands of a page, block by block."""
+
+    def __init__(self, name):
+        blocks = BLOCK.findall((PROJECT / "docs" / f"{name}.md").read_text())
+        self._blocks = [block for block in blocks if "$ headrace" in block]
+
+    def calls(self, start):
+        """Yield each command of the block that begins with this command, and the output that the page shows."""
+        (block,) = [block for block in self._blocks if block.lstrip().startswith(f"$ {start}")]
+        for part in re.split(r"^ *\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, shown = part.partition("\n")
+            yield command, shown
+
+
+class Shop:
+    """The project, and calls of `headrace` in it as if each were a process."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def call(self, command):
+        """Run a command; return the exit code and what it prints."""
+        forget_modules()
+        words = shlex.split(command, comments=True)[1:]
+        if words[0] in {"run", "backfill"} and "--dry-run" not in words:
+            words += ["--runner", "local"]
+        result = CliRunner().invoke(app, words)
+        return result.exit_code, result.stdout + (result.stderr if result.exit_code else "")
+
+    def edit(self, file, *replaced):
+        """Replace texts in a file of the project."""
+        path = self.folder / file
+        content = path.read_text()
+        for old, new in replaced:
+            assert old in content
+            content = content.replace(old, new)
+        path.write_text(content)
+
+    def check(self, calls, exit_codes=(0,)):
+        """Run commands of a page, and compare what they print with what the page shows."""
+        for command, shown in calls:
+            exit_code, printed = self.call(command)
+            assert exit_code in exit_codes, printed
+            assert normalised(printed) == normalised(shown), command
+
+
+def forget_modules():
+    """Forget the code of the project, which the next call imports again."""
+    load_pipeline.cache_clear()
+    plan_of.cache_clear()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pipelines"]:
+        del sys.modules[name]
+    invalidate_caches()
+
+
+@pytest.fixture(autouse=True)
+def own_modules(monkeypatch):
+    """Let the project's package `pipelines` take the place of this repository's, until the test ends."""
+    monkeypatch.setattr(late_pandas, "without_pandas", lambda: None)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(sys, "modules", sys.modules)
+    before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "pipelines"}
+    yield
+    forget_modules()
+    sys.modules.update(before)
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch):
+    """A new project, in which no run was made."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HEADRACE_HOME", raising=False)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert CliRunner().invoke(app, ["new", "shop"]).exit_code == 0
+    monkeypatch.chdir(tmp_path / "shop")
+    return Shop(tmp_path / "shop")
+
+
+@pytest.fixture
+def ran(shop):
+    """The project after one run."""
+    assert shop.call("headrace run")[0] == 0
+    return shop
+
+
+@pytest.fixture
+def by_day(shop):
+    """The project with one file in a micro-batch."""
+    shop.edit("conf/jobs/shop.yaml", ("path: input/orders", "path: input/orders\n    max_files_per_batch: 1"))
+    return shop
+
+
+def test_quickstart_changes_and_restores_the_job(shop):
+    calls = dict(Page("quickstart").calls("headrace check"))
+    assert shop.call("headrace run")[0] == 0
+    shop.check([(command, shown) for command, shown in calls.items() if command.startswith("headrace sql")])
+    shop.edit("pipelines/shop.py", ("SILENCE = 24 *", "SILENCE = 2 *"))
+    assert project_tests_pass(shop.folder)
+    for command, shown in Page("quickstart").calls("pytest"):
+        if command.startswith(("headrace restore", "headrace sql")):
+            shop.check([(command, shown)])
+        elif command.startswith("headrace"):
+            assert shop.call(command)[0] == 0
+
+
+def project_tests_pass(folder):
+    """Run the tests of the project as its user does."""
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT / "engine")}
+    command = [sys.executable, "-m", "pytest", "-q"]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False).returncode == 0
+
+
+def test_branch_page_creates_branches(shop):
+    shop.call("headrace run --max-batches 1")
+    shop.check(Page("branches").calls('headrace branch create shop try_it --at 0 --why "another rule"'))
+    assert shop.call("headrace branch drop shop try_it")[0] == 0
+    shop.check(Page("branches").calls("headrace branch create shop try_it --at 0 --set run.budgt"), (0, 2))
+
+
+def test_branch_page_draws_the_lines(shop, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    for command in (
+        "headrace run --budget 0s",
+        'headrace branch create shop try_it --at 0 --why "another rule"',
+        "headrace run shop --branch try_it",
+        "headrace run",
+        f'headrace branch create shop second --at 1 --why "{SECOND_LOOK}"',
+        "headrace savepoint shop sp --why before",
+        'headrace restore shop --to 0 --why "wrong input" --yes',
+    ):
+        exit_code, printed = shop.call(command)
+        assert exit_code == 0, printed
+    shop.check(Page("branches").calls("headrace checkpoints"))
+    shop.check(Page("branches").calls("headrace status"))
+
+
+def test_backfill_page_computes_a_day_again(by_day):
+    assert by_day.call("headrace run")[0] == 0
+    file = by_day.folder / "input/orders/2026-03-02.parquet"
+    rows = pq.read_table(file)
+    first = pc.equal(pa.array(range(len(rows))), pc.index(rows["customer"], "c00"))
+    cents = pc.if_else(first, pc.add(rows["cents"], 4500), rows["cents"])
+    pq.write_table(rows.set_column(rows.schema.get_field_index("cents"), rows.schema.field("cents"), cents), file)
+    page = Page("backfill")
+    by_day.check(page.calls("headrace backfill shop --from 2026-03-02 --to 2026-03-03 --dry-run"))
+    by_day.check(page.calls("headrace backfill shop --from 2026-03-02 --to 2026-03-03\n"))
+    by_day.check(page.calls("headrace branch promote shop"))
+
+
+def test_change_page_drops_an_operator(ran):
+    ran.edit("pipelines/shop.py", ('.process("totals"', '.process("sums"'))
+    ran.check(Page("changing-jobs").calls("headrace state drop"))
+
+
+def test_change_page_renames_an_operator(ran):
+    ran.edit("pipelines/shop.py", ('.process("totals"', '.process("by_customer"'))
+    ran.check(Page("changing-jobs").calls("headrace state rename"))
+
+
+def test_change_page_rescales_the_job(ran):
+    ran.check(Page("changing-jobs").calls("headrace rescale"))
+
+
+def test_change_page_drops_the_job(ran):
+    for command, shown in Page("changing-jobs").calls("headrace drop"):
+        exit_code, printed = ran.call(command)
+        assert exit_code == 0
+        assert normalised(re.sub(r"[\d,]+", "0", printed)) == normalised(re.sub(r"[\d,]+", "0", shown))

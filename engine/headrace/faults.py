@@ -29,7 +29,7 @@ PLACES = frozenset(
         *("compaction.prepared", "restore.prepared", "rescale.prepared", "vacuum.listed", "vacuum.committed"),
         *("erasure.prepared", "erasure.committed", "purge.listed", "purge.committed"),
         *("requeue.staged", "reconcile.planned", "fork.listed", "fork.tables", "branch.dropped"),
-        *("promotion.begun", "promotion.staged", "promotion.prepared", "promotion.committed"),
+        *("promotion.begun", "promotion.staged", "promotion.prepared", "promotion.committed", "promotion.landed"),
         *("promotion.removed", "backfill.forked", "backfill.caught_up"),
     }
 )

@@ -19,6 +19,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace import faults
+from headrace.commit.begun_files import copy_begun_files
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.log import CheckpointLog
 from headrace.config import JobConfig
@@ -243,7 +244,7 @@ def remove_last_branch(config: JobConfig, branch: Branch) -> bool:
 
 
 def finish_promotion(config: JobConfig, last: Checkpoint) -> None:
-    """Remove the branch whose promotion is the job's last checkpoint, if it is still there."""
+    """Remove the branch whose promotion is the job's last checkpoint, if it is still there; keep what the job takes in next."""
     if last.kind is not Kind.PROMOTION:
         return
     branches = Branches(config)
@@ -251,6 +252,8 @@ def finish_promotion(config: JobConfig, last: Checkpoint) -> None:
     if branch is None:
         return
     faults.reached("promotion.committed")
+    copy_begun_files(last, config.on_branch(branch.name), config)
+    faults.reached("promotion.landed")
     if remove_last_branch(config, branch):
         faults.reached("promotion.removed")
         branches.end_promotion(branch)

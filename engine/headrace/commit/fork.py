@@ -20,6 +20,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from headrace import clock, faults
+from headrace.commit.begun_files import copy_begun_files
 from headrace.commit.branch_refusals import refuse_without_state
 from headrace.commit.branches import Branch, Branches, BranchStatus, remove_last_branch
 from headrace.commit.checkpoint import Checkpoint, Kind
@@ -111,6 +112,7 @@ def fork(
         msg = f"no branch can begin at checkpoint {origin.checkpoint_id}: {problem}. Nothing was changed. 'headrace checkpoints {config.job}' lists all."
         raise StorageError(msg)
     _make_tables(config, on_branch, begun, sinks)
+    copy_begun_files(origin, config, on_branch)
     faults.reached("fork.tables")
     own = log_of(on_branch)
     own.create()

@@ -192,7 +192,7 @@ def test_crash_points_cover_every_commit(memory_job, clock):
         *("drop.marked", "drop.half", "drop.deleted", "reconcile.planned"),
         *("fork.listed", "fork.tables", "branch.dropped"),  # test_fork
         *("promotion.begun", "promotion.staged", "promotion.prepared"),  # test_promotion
-        *("promotion.committed", "promotion.removed"),
+        *("promotion.committed", "promotion.landed", "promotion.removed"),
         *("backfill.forked", "backfill.caught_up"),  # tests/unit/spark/test_backfill.py
     }
     of_deliveries = {"deliver.half"}  # tests/unit/sinks

@@ -362,7 +362,7 @@ def test_promotion_notices_that_its_branch_is_another(job):
     assert [branch.name for branch in Branches(job.config).open] == ["other"]
 
 
-@pytest.mark.parametrize("place", ["promotion.committed", "promotion.removed"])
+@pytest.mark.parametrize("place", ["promotion.committed", "promotion.landed", "promotion.removed"])
 def test_late_promotion_cleanup_spares_a_new_branch(job, place):
     def finish_and_fork():
         finish_promotion(job.config, job.last())

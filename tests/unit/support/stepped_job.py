@@ -37,11 +37,14 @@ def order(name, copies, at):
 
 
 class Copies:
-    """A Python step: each order gives several rows, with the version of the table as their label; the order "null" gives none."""
+    """A Python step: each order gives several rows; the order "null" gives one that is refused.
 
-    def __init__(self, node, config, dims, digest="00000001"):
+    The label of a row is the version of the table, or 0 without a table.
+    """
+
+    def __init__(self, node, config, dims=None, digest="00000001"):
         self.node, self.config, self.name = node, config, digest
-        self.tables = DimensionTables("rows", {"dims": str(dims)})
+        self.tables = DimensionTables("rows", {} if dims is None else {"dims": str(dims)})
         self.lands, self.dies_after = 0, None
 
     def digest(self):
@@ -57,7 +60,7 @@ class Copies:
             result = [
                 {
                     "name": f"{row['name']}.{copy}",
-                    "label": None if row["name"] == "null" else origin.tables["dims"],
+                    "label": None if row["name"] == "null" else origin.tables.get("dims", 0),
                     "at": row["at"],
                 }
                 for row in step_input(columns, kinds, stored).to_pylist()

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class CommandTask(BaseOperator):
     """Run `headrace WORDS` on the jobs of `home`. Exit codes end the task as they do for a run.
 
-    `words` and `python` may be templates; no shell reads them. Uses the command of the environment of `python`; if empty or None, of
-    the Python that runs the task. With `skip_if_held` the task is skipped, not failed, while another run holds
+    `words` and `python` may be templates; no shell reads them. `python` is the interpreter whose environment has the
+    command; if empty or None, it is the interpreter that runs the task. With `skip_if_held` the task is skipped, not failed, while another run holds
     the job.
     """
 

@@ -50,7 +50,7 @@ def named_settings(
     return named
 
 
-def with_named(
+def with_options(
     config: JobConfig, pipeline: str | None, sources: list[str] | None, settings: list[str] | None
 ) -> JobConfig:
     """Return a branch's configuration with the values of the options added to the branch's own.

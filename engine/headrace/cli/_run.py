@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import typer
 
 from headrace.cli._arguments import AsJson, Cluster, Job, load, new_run_id, parsed_milliseconds
-from headrace.cli._branch_settings import OtherPipeline, OtherSource, Setting, with_named
+from headrace.cli._branch_settings import OtherPipeline, OtherSource, Setting, with_options
 from headrace.cli._run_arguments import (
     AllowEffects,
     AsyncState,
@@ -122,7 +122,7 @@ def run(
             force_fail_over=force_fail_over,
             allow_effects=allow_effects,
         )
-        config = with_named(config, pipeline, source, setting)
+        config = with_options(config, pipeline, source, setting)
         report = _run(config, options, runner)
     if report_file is not None:
         write_report(report_file, plain_report(report))

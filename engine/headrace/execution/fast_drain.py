@@ -116,8 +116,8 @@ def divided(
     taken: list[list[Element]] = []
     rest: list[BufferedRequest] = []
     for batch in batches:
-        here, beyond = split(batch, cut)
-        taken.append([one if isinstance(one, Element) else element_of(one, codec) for one in here])
+        before_cut, beyond = split(batch, cut)
+        taken.append([one if isinstance(one, Element) else element_of(one, codec) for one in before_cut])
         rest += [held_as(one, codec) for one in beyond]
     return taken, Held.of(rest, (), cut)
 

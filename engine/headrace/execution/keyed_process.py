@@ -188,9 +188,9 @@ class KeyedProcess:
             take = self._bundle
         try:
             for chunk in arriving:
-                here, rest = split(chunk, cut)
-                self._prefetch(here)
-                left = self._take_until(stop, here, pending, take)
+                before_cut, rest = split(chunk, cut)
+                self._prefetch(before_cut)
+                left = self._take_until(stop, before_cut, pending, take)
                 if left is not None:
                     return self._stop(cut, pending, [*left, *rest, *chain.from_iterable(arriving)])
                 if rest:

@@ -77,7 +77,7 @@ class RequestBuffer:
         return waiters
 
     def withdraw(self, may_wait: Callable[[Any], bool]) -> list[RecordContext]:
-        """Remove all requests and waiters whose context `may_wait`; return the contexts, those that wait for their key first."""
+        """Remove the requests and waiters of each context for which `may_wait` is true; return these contexts. Contexts that wait for their key come first."""
         withdrawn: list[RecordContext] = []
         for context, request in self.take_blocked():
             if may_wait(context):

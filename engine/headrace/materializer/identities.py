@@ -83,7 +83,7 @@ class IdentifiedRows:
 
 @functools.cache
 def _comparable(record: type[msgspec.Struct] | None, fields: tuple[str, ...]) -> str | None:
-    """Return the single field whose plain value identifies rows as well as its JSON does: a text or an integer; None without one."""
+    """Return the name of the key's only field if it is a text or an integer: such values can be compared without JSON. Else None."""
     if record is None or len(fields) != 1 or record.__struct_config__.omit_defaults:
         return None
     (field,) = (field for field in inspect.type_info(record).fields if field.name == fields[0])  # type: ignore[attr-defined]

@@ -241,7 +241,7 @@ def _maps(array: pa.Array, column: Column, faults: Faults) -> pa.Array:
 
 
 def _rows(offsets: list[int], faults: Faults) -> Iterator[tuple[int, int, int, Fault]]:
-    """Yield the row of each fault among the items of lists, the row's first item, the item, and the fault."""
+    """Yield the place of each fault in a column of lists: the row, the number of the row's first item, the number of the faulty item; and the fault."""
     starts = [offset - offsets[0] for offset in offsets]
     for at, fault in sorted(faults.items()):
         row = bisect_right(starts, at) - 1

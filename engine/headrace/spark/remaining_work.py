@@ -28,7 +28,7 @@ class RemainingWork:
     def takes_up(self) -> bool:
         """Return whether to make a micro-batch for elements due in `async_requests`, or for records held behind them.
 
-        Makes a second one only if the first made progress: while a service is down, the run leaves its elements to the next run.
+        A second micro-batch follows only if the first made progress: while a service is down, the run leaves its elements to the next run.
         """
         last = self.batches.job.last
         was_left = last.held and not self.batches.committed  # an interrupted run may have held them: try once

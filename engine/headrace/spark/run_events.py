@@ -174,7 +174,7 @@ class RunEvents:
 def _gap_sentence(gap: Gap) -> str:
     start, end = gap.of_event_time
     pause, left = (timedelta(seconds=max(0, span) // 1000) for span in (gap.end - gap.start, end - start))
-    text = f"the job was paused for {pause}: states that say so live longer by that"
+    text = f"the job was paused for {pause}: entries of states with OnGap.PROLONG live longer by this time"
     if left == pause:
         return text
     return f"{text}, and by {left} where they expire by the watermark, which had run ahead of the clock"

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from headrace.cli._branch_settings import with_named
+from headrace.cli._branch_settings import with_options
 from headrace.commit.compaction import compact
 from headrace.commit.fork import fork
 from headrace.config import load_job
@@ -121,14 +121,14 @@ def test_commands_without_branches_refuse_the_option(headrace, forked):
 def test_code_override_needs_a_branch(headrace, job, forked):
     config = load_job("shop")
     with pytest.raises(ConfigError, match="--pipeline, --source and --set need --branch"):
-        with_named(config, "other:pipeline", None, None)
+        with_options(config, "other:pipeline", None, None)
     with pytest.raises(ConfigError, match="need --branch"):
-        with_named(config, None, None, ["run.budget=5m"])
+        with_options(config, None, None, ["run.budget=5m"])
     with pytest.raises(ConfigError, match="--source 'nowhere' is not SOURCE=PATH"):
-        with_named(config.on_branch("try_it"), None, ["nowhere"], None)
+        with_options(config.on_branch("try_it"), None, ["nowhere"], None)
     with pytest.raises(ConfigError, match="--set 'run.budget' is not KEY=VALUE"):
-        with_named(config.on_branch("try_it"), None, None, ["run.budget"])
-    other = with_named(config.on_branch("try_it"), "other:pipeline", ["orders=/correct #1"], ["run.retries=0"])
+        with_options(config.on_branch("try_it"), None, None, ["run.budget"])
+    other = with_options(config.on_branch("try_it"), "other:pipeline", ["orders=/correct #1"], ["run.retries=0"])
     assert (other.pipeline, other.sources["orders"].path, other.run.retries) == ("other:pipeline", "/correct #1", 0)
     assert other.sinks == config.on_branch("try_it").sinks
 

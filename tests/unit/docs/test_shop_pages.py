@@ -31,8 +31,11 @@ VOLATILE = (
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "TIME"),
     (re.compile(r"manual-[0-9a-f…]+"), "RUN"),
     (re.compile(r"\S*/(var/state|var/lake|conf/jobs)/"), r"HOME/\1/"),
-    (re.compile(r"is [\d,]+ (minutes|seconds|hours) old and has [\d,]+ bytes"), "is SPAN old and has SOME bytes"),
-    (re.compile(r"(?<=\d, )[\d,]+ bytes"), "SOME bytes"),
+    (
+        re.compile(r"is\s+[\d,]+\s+(minute|second|hour)s?\s+old\s+and\s+has\s+[\d,]+\s+bytes"),
+        "is SPAN old and has SOME bytes",
+    ),
+    (re.compile(r"(?<=\d,)\s+[\d,]+\s+bytes"), " SOME bytes"),
     (re.compile(r"[─│…]+"), " "),
 )
 
@@ -42,6 +45,10 @@ def normalised(text):
     for pattern, replacement in VOLATILE:
         text = pattern.sub(replacement, text)
     return sorted(text.split())
+
+
+def test_age_and_size_of_branch_are_volatile():
+    assert normalised("is 1 second old and has 7 bytes") == normalised("is 34\nminutes old and has 51,208 bytes")
 
 
 SECOND_LOOK = "a second look at the days after the first one, with the code of today"

@@ -33,7 +33,7 @@ from pipelines.nexmark.generator import Shape
 
 ROOT = Path("var/bench/nexmark")
 SMALL = 20_000
-"""Events of the runs that are not told."""
+"""Number of events of the small runs before the measured ones."""
 
 
 class Figures:

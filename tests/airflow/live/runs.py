@@ -131,8 +131,19 @@ class Runs:
         return self._api.get(self._question(run, task))
 
     def answer(self, run: str, task: str, option: str) -> None:
-        """Answer a task that waits for a person."""
-        self._api.patch(self._question(run, task), {"chosen_options": [option]})
+        """Answer a task that waits for a person, and wait until it has ended.
+
+        An answer that comes before the scheduler knows that the task waits is lost: Airflow repeats the task, which asks
+        again.
+        """
+
+        def is_over() -> bool:
+            state = self.task_state(run, task)
+            if state == "awaiting_input" and not self._api.get(self._question(run, task))["response_received"]:
+                self._api.patch(self._question(run, task), {"chosen_options": [option]})
+            return state in {"success", "failed", "skipped"}
+
+        self._airflow.wait_for(f"the end of task {task} of {run}", is_over, _PATIENCE)
 
     def _question(self, run: str, task: str) -> str:
         return f"/dags/{self._dag}/dagRuns/{quote(run)}/taskInstances/{task}/-1/hitlDetails"

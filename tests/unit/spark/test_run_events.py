@@ -53,7 +53,10 @@ def test_new_pause_is_logged_once(run_events, events, watermark, rest):
     run_events.ttl(before, TtlHistory(gaps=(earlier, Gap(HOUR, 3 * HOUR, watermark))))
     (event,) = events
     assert event.kind == "gap"
-    assert event.message == f"the job was paused for 2:00:00: entries of states with OnGap.PROLONG live longer by this time{rest}"
+    assert (
+        event.message
+        == f"the job was paused for 2:00:00: entries of states with OnGap.PROLONG live longer by this time{rest}"
+    )
 
 
 def test_only_a_changed_ttl_is_logged(run_events, events):

@@ -169,8 +169,7 @@ class KeyedProcess:
 
         These are the elements at or after `cut`. `stop` is called every 256 elements, or after each chunk where elements
         are bundled; once it returns true, elements that have not begun are held, too, and those that wait at a declared
-        block. `resumed` are the elements that an
-        earlier run held. The emitted records are in arrival order afterwards.
+        block. `resumed` are the elements that an earlier run held. The emitted records are in arrival order afterwards.
 
         `broadcast` are the records of the second input of a `KeyedBroadcastFunction`, the same in all tasks, like those
         in `resumed`. All tasks must have processed the same ones when they end: so `stop` is not called before the last

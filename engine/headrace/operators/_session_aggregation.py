@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -40,8 +39,7 @@ class Emitted(Struct, frozen=True):
         return self.span.end - 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Live:
+class _Live(NamedTuple):
     """Session that can take records; `name` is the namespace of its accumulators."""
 
     name: str
@@ -75,15 +73,15 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
     async def process(self, record: In, ctx: Context, /) -> None:
         """Add a record to its session, and merge the sessions that it joins. Corrects emitted results."""
         _check_kind(ctx.row_kind)
-        joined = await self._joined(Span(ctx.timestamp, ctx.timestamp + self._gap))
-        whole = self._span_with(ctx.timestamp, [old.span for old in joined])
+        joined = self._joined(ctx.timestamp, await self._spans())
+        session = self._session_with(ctx.timestamp, joined)
+        whole = session.span
         if self._over_at(whole) <= ctx.watermark:
             if self.emits_late:
                 ctx.output(self.LATE, record)
             return
         check_in_calendar(ctx.timestamp, whole.start, whole.end, self._lateness)
         before = await self._emitted_of(joined, ctx)
-        session = _Live(joined[0].name if joined else str(ctx.timestamp), whole)
         await self._merge(session, joined, ctx)
         await self.accumulators.namespace(session.name).add(Change(record, ctx.timestamp))
         self._replace(before, await self._result(session, ctx) if self._has_fired(whole, ctx) else None, ctx)
@@ -97,15 +95,16 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
 
     async def process_bundle(self, bundle: Bundle, ctx: Context, /) -> None:
         """Add records to their sessions, with one read of all sessions and one write for each. None of these has fired: no record is late."""
-        stored = {name: span async for name, span in self.sessions.entries()}
+        stored = await self._spans()
         spans, changed_by = dict(stored), dict[str, BundledRecord]()
         waiting: dict[str, list[BundledRecord]] = {}
         for record in bundle.walk(bundle.records):
-            _check_kind(RowKind(record.kind))
-            name, others = self._joined_by(record.timestamp, spans)
-            span = self._span_with(record.timestamp, [spans[joined] for joined in (name, *others) if joined in spans])
+            if record.kind:
+                _check_kind(RowKind(record.kind))
+            joined = self._joined(record.timestamp, spans)
+            name, span = self._session_with(record.timestamp, joined)
             check_in_calendar(record.timestamp, span.start, span.end, self._lateness)
-            if others:
+            if others := [old.name for old in joined[1:]]:
                 for added in (name, *others):  # in the order in which single records are added and sessions merged
                     await self._add_all(added, waiting.pop(added, ()), bundle)
                 bundle.work_on(record)
@@ -117,36 +116,19 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
             waiting.setdefault(name, []).append(record)
         for name, records in waiting.items():
             await self._add_all(name, records, bundle)
-        for name in stored.keys() - spans.keys():
-            self._delete_timers(_Live(name, stored[name]), ctx)
-            await self.sessions.remove(name)
+        await self._remove_replaced(stored, spans, ctx)
         for name, record in changed_by.items():
             if name in spans:
                 bundle.work_on(record)
-                await self._put(name, stored.get(name), spans[name], ctx)
+                await self._put(_Live(name, spans[name]), ctx)
 
-    def _joined_by(self, at: int, spans: Mapping[str, Span]) -> tuple[str, list[str]]:
-        """Return the name of the session that takes a record at `at`, and those of the sessions that are merged into it."""
-        end = at + self._gap
-        joined = [(span.start, name) for name, span in spans.items() if span.start < end and at < span.end]
-        if not joined:
-            return str(at), []
-        (_, first), *others = sorted(joined)
-        return first, [name for _, name in others]
-
-    def _span_with(self, at: int, spans: Sequence[Span]) -> Span:
-        """Return the span of a record at `at` and of the sessions that it joins."""
-        starts, ends = (span.start for span in spans), (span.end for span in spans)
-        return Span(min([at, *starts]), max([at + self._gap, *ends]))
-
-    async def _put(self, name: str, before: Span | None, span: Span, ctx: Context) -> None:
-        """Write a session whose span has changed, with its timers."""
-        if before == span:
-            return
-        if before is not None:
-            self._delete_timers(_Live(name, before), ctx)
-        await self.sessions.put(name, span)
-        self._register_timers(_Live(name, span), ctx)
+    async def _remove_replaced(self, stored: Mapping[str, Span], spans: Mapping[str, Span], ctx: Context) -> None:
+        """Remove stored sessions that were merged into others, and the timers of those whose span has changed."""
+        for name, span in stored.items():
+            if spans.get(name) != span:
+                self._delete_timers(_Live(name, span), ctx)
+            if name not in spans:
+                await self.sessions.remove(name)
 
     async def _add_all(self, name: str, records: Sequence[BundledRecord], bundle: Bundle) -> None:
         if records:
@@ -201,14 +183,21 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
 
     # ----------------------------------------------------------------------------------------------------- sessions
 
-    async def _joined(self, alone: Span) -> list[_Live]:
-        """Return the sessions that a record joins, the earliest first."""
-        joined = [
-            _Live(name, span)
-            async for name, span in self.sessions.entries()
-            if span.start < alone.end and alone.start < span.end
-        ]
+    async def _spans(self) -> dict[str, Span]:
+        """Return the spans of the key's sessions, by name."""
+        return {name: span async for name, span in self.sessions.entries()}
+
+    def _joined(self, at: int, spans: Mapping[str, Span]) -> list[_Live]:
+        """Return the sessions that a record at `at` joins, the earliest first."""
+        end = at + self._gap
+        joined = [_Live(name, span) for name, span in spans.items() if span.start < end and at < span.end]
         return sorted(joined, key=lambda live: live.span.start)
+
+    def _session_with(self, at: int, joined: Sequence[_Live]) -> _Live:
+        """Return the session of a record at `at` that joins these sessions."""
+        starts, ends = (live.span.start for live in joined), (live.span.end for live in joined)
+        span = Span(min([at, *starts]), max([at + self._gap, *ends]))
+        return _Live(joined[0].name if joined else str(at), span)
 
     async def _merge(self, session: _Live, joined: Sequence[_Live], ctx: Context) -> None:
         """Replace sessions by the session that they merge into: move their accumulators, delete their timers."""
@@ -221,10 +210,11 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
             await self.accumulators.merge_namespaces(session.name, others)
         for name in others:
             await self.sessions.remove(name)
-        await self.sessions.put(session.name, session.span)
-        self._register_timers(session, ctx)
+        await self._put(session, ctx)
 
-    def _register_timers(self, session: _Live, ctx: Context) -> None:
+    async def _put(self, session: _Live, ctx: Context) -> None:
+        """Write a session, and register its timers."""
+        await self.sessions.put(session.name, session.span)
         if not self._has_fired(session.span, ctx):
             ctx.timers.register_event_time(session.span.end - 1, session.name)
         if self._lateness:

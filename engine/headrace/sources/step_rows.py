@@ -15,7 +15,6 @@ from headrace.sources.file_format import DamagedFileError, FileRows
 from headrace.sources.messages import MessageReader
 from headrace.sources.source import InputFile, SourceFile
 
-_SYMBOLS: Final = pa.array([kind.symbol for kind in RowKind])
 _MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
 
 
@@ -64,7 +63,8 @@ def step_input(columns: pa.StructArray, kinds: pa.Array, node: SourceNode) -> pa
     good = columns.filter(is_good)
     arrays = [_to_spark(good.field(column.name), column) for column in columns_of(node.record)]
     if len(schema) > len(arrays):
-        arrays.append(_SYMBOLS.take(kinds.filter(is_good)))
+        # Not a constant: the first `pa.array` of a process imports pandas, and commands that only read import this module.
+        arrays.append(pa.array([kind.symbol for kind in RowKind]).take(kinds.filter(is_good)))
     return pa.Table.from_arrays(arrays, schema=schema)
 
 

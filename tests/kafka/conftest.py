@@ -21,10 +21,12 @@ import pytest
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from headrace import clock
+from headrace.config import JobConfig
 from headrace.errors import ServiceError
 from headrace.provision.jars import KAFKA, Jars, fetch, jars_folder
 from headrace.provision.java import require_java
 from headrace.spark.options import RunOptions
+from headrace.tables.stores import table_store
 from tests.jobs.home import JARS, LOCAL, PROJECT, Home
 from tests.jobs.ports import free_port
 
@@ -246,17 +248,18 @@ class KafkaJob:
         self.source |= source
         self.home.configure({"sources": {"rows": self.source}})
 
-    def run(self, **options: Any) -> list[str]:
-        """Run the job; return the names in the sink in arrival order."""
+    def run(self, branch: str | None = None, **options: Any) -> list[str]:
+        """Run the job, or a branch of it; return the names in the sink in arrival order."""
+        from headrace.commit.branch_settings import on_branch
         from headrace.spark.runner import run_in
 
-        run_in(self.spark, self.home.config(), RunOptions(run_id="test", **options), lambda _: None)
-        return self.arrived()
+        config = self.home.config() if branch is None else on_branch(self.home.config(), branch)
+        run_in(self.spark, config, RunOptions(run_id="test", **options), lambda _: None)
+        return self.arrived(config)
 
-    def arrived(self) -> list[str]:
-        from deltalake import DeltaTable
-
-        rows = DeltaTable(str(self.home.folder / "lake/arrived")).to_pyarrow_table().to_pylist()
+    def arrived(self, config: JobConfig | None = None) -> list[str]:
+        store = table_store((config or self.home.config()).sinks["arrived"].table_path).latest()
+        rows = store.read(store.schema).to_pylist()
         rows.sort(key=lambda row: row["number"])
         assert [row["number"] for row in rows] == list(range(len(rows)))
         return [row["name"] for row in rows]

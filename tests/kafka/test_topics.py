@@ -6,7 +6,9 @@ import json
 
 import pytest
 
+from headrace.commit.fork import fork
 from headrace.commit.log import CheckpointLog
+from headrace.commit.promotion import promoting
 from headrace.errors import ConfigError, ServiceError, SourceError
 from headrace.tables.schemas import QUARANTINE
 from headrace.tables.stores import state_view
@@ -89,6 +91,25 @@ def test_expired_messages_stop_the_run(broker, job):
         job.run()
     job.configure(skip_offsets="0:1-2")
     assert job.run() == ["p", "s"]
+
+
+def test_promoted_branch_reads_expired_messages_once(broker, job):
+    topic = broker.topic(2)
+    job.configure(topic=topic, idle_after="0s")
+    broker.send(topic, [message("p", 1), message("q", 2)])
+    job.run()
+    broker.send(topic, [message("x", 3)], 1)
+    job.run()
+    fork(job.home.config(), "again", 0, "test")
+    broker.expire(topic, 2)
+    assert job.run("again") == ["p", "q", "x"]
+    broker.send(topic, [message("r", 4)])
+    assert job.run("again") == ["p", "q", "x", "r"]
+    with promoting(job.home.config(), "again", "test") as promotion:
+        promotion.promote()
+    assert positions(job) == {0: 3, 1: 1}
+    broker.send(topic, [message("s", 5)], 1)
+    assert job.run() == ["p", "q", "x", "r", "s"]
 
 
 def test_recreated_topic_stops_the_run(broker, job):

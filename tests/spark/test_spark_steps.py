@@ -8,11 +8,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from msgspec.structs import replace
 
 from headrace import Pipeline, faults
 from headrace.commit.log import CheckpointLog
+from headrace.config import Promote
 from headrace.errors import ConfigError
 from headrace.plan.planner import sources_of
+from headrace.sources.interval import Interval
+from headrace.spark.backfill import BackfillOutcome
+from headrace.spark.backfill_request import BackfillRequest
+from headrace.spark.options import RunOptions
+from headrace.spark.runner import run_in
 from headrace.spark.source_step import SourceStep
 from headrace.tables.schemas import QUARANTINE
 from headrace.tables.stores import state_view
@@ -128,6 +135,27 @@ def test_limits_and_crashes_change_no_row(steps, run, tmp_path):
     ]
     unlabelled = [error for _, error in refused(split) if error == "label is null"]
     assert len(unlabelled) == sum(len(order(number)["items"]) for number in (9, 19, 29) if number % 4)
+
+
+def test_backfill_joins_recorded_version_with_corrected_file(steps, run, spark, tmp_path):
+    home = steps(interval="%Y-%m-%d", max_files_per_batch=1)
+    write_orders(home.input, 1, range(1, 8))
+    write_orders(home.input, 2, range(15, 22))
+    run(home, **QUICK)
+    write_dims(str(tmp_path / "dims"), "b")
+    write_orders(home.input, 1, range(2, 8))
+    config, day = home.config(), Interval.named("2026-01-01", "2026-01-02")
+
+    def run_branch(on_branch, wishes):
+        return run_in(spark, on_branch, wishes, lambda _: None)
+
+    request = BackfillRequest(replace(config, replay=replace(config.replay, promote=Promote.AUTOMATIC)), day, "again")
+    _, result = request.run(RunOptions(run_id="backfill", **QUICK), run_branch)
+    assert result.outcome is BackfillOutcome.PROMOTED
+    write_orders(home.input, 3, range(30, 33))
+    run(home, **QUICK)
+    wanted = expected([*range(2, 8), *range(15, 22), *range(30, 33)], lambda number: "a" if number < 30 else "b")
+    assert numbered(home) == wanted
 
 
 def test_row_kinds_pass_through_the_step(run, tmp_path):

@@ -26,7 +26,7 @@ def has_replay_dag(job: JobConfig) -> bool:
     A driver in cluster mode cannot report to its task.
     """
     sources = job.sources.values()
-    can_fork = all(source.format != "kafka" and not source.tables and source.interval is not None for source in sources)
+    can_fork = all(source.format != "kafka" and source.interval is not None for source in sources)
     return job.replay.dag and can_fork and job.profile.deploy_mode == "client"
 
 

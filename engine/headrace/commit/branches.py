@@ -19,7 +19,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace import faults
-from headrace.commit.begun_files import copy_begun_files
+from headrace.commit.begun_files import copy_begun_files, copy_messages
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.log import CheckpointLog
 from headrace.config import JobConfig
@@ -253,6 +253,7 @@ def finish_promotion(config: JobConfig, last: Checkpoint) -> None:
         return
     faults.reached("promotion.committed")
     copy_begun_files(last, config.on_branch(branch.name), config)
+    copy_messages(last, config.on_branch(branch.name), config)
     faults.reached("promotion.landed")
     if remove_last_branch(config, branch):
         faults.reached("promotion.removed")

@@ -50,8 +50,6 @@ WITHOUT_STATE: Final[dict[str, Any]] = {
 }
 """Fields of a checkpoint that records input, and whose state is not in the tables of its log."""
 
-_NOT_YET = frozenset({"kafka"})
-
 
 def fork(
     config: JobConfig,
@@ -161,14 +159,6 @@ def linked(checkpoints: Iterable[Checkpoint], parent_id: int | None = None) -> l
     return chain
 
 
-def unforkable_source(config: JobConfig) -> str | None:
-    """Return a sentence on the source that rules out branches of a job; None if none does."""
-    for name, source in sorted(config.sources.items()):
-        if source.format in _NOT_YET or source.tables:
-            return f"source '{name}' is a topic, or is joined with tables by Spark: branches of such jobs are not supported"
-    return None
-
-
 def _refuse_origin(config: JobConfig, log: CheckpointLog, origin: Checkpoint) -> None:
     """Raise `ConfigError` for a checkpoint that no branch can begin at."""
     refuse_without_state(config, origin)
@@ -180,8 +170,6 @@ def _refuse_origin(config: JobConfig, log: CheckpointLog, origin: Checkpoint) ->
         problem = f"its state has {origin.max_parallelism} key groups, and the job's file says {config.max_parallelism}: fork a later checkpoint"
     elif log.sink_tables(origin) is None:
         problem = "an earlier release wrote it, and did not record the tables of the sinks: run the job once, and fork what that commits"
-    elif (unforkable := unforkable_source(config)) is not None:
-        problem = unforkable
     if problem is not None:
         msg = f"no branch can begin at checkpoint {origin.checkpoint_id}: {problem}. Nothing was changed."
         raise ConfigError(msg)

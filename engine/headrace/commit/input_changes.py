@@ -9,7 +9,8 @@ from typing import Final
 
 from headrace.commit.checkpoint import Checkpoint
 from headrace.commit.interval_order import interval_of
-from headrace.sources.folder import digest, stamp
+from headrace.sources.folder import stamp
+from headrace.sources.offset import digest
 from headrace.sources.source import ListedFile, SourceFile
 
 _NANOSECONDS: Final = 1_000_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final
 from urllib.parse import unquote
 
@@ -11,15 +11,19 @@ from headrace.commit.log_cleanup import KeptCheckpoints
 from headrace.sources.derived import landed_file, stored_name
 from headrace.sources.landed import LANDED, digest_of, parse_landed
 from headrace.sources.offset import SourceOffset
+from headrace.sources.pieces import read_up_to
 
 _PARTS: Final = 3
 """Parts of a landed file's path: folder, source, name."""
 
 
-def unneeded_landed(files: Collection[str], kept: KeptCheckpoints, last: Checkpoint) -> set[str]:
+def unneeded_landed(
+    files: Collection[str], kept: KeptCheckpoints, last: Checkpoint, forks: Iterable[Checkpoint] = ()
+) -> set[str]:
     """Return landed `files` (paths relative to the job's folder) whose rows no kept checkpoint still has to take in.
 
-    Files that the next run reads stay as well: the topic may have deleted their messages.
+    Files that the next run reads stay as well, and messages behind the `forks` of branches, which read them in place: the topic may
+    have deleted the messages.
     """
     waiting = {
         f"{LANDED}/{source}/{name}"
@@ -28,7 +32,24 @@ def unneeded_landed(files: Collection[str], kept: KeptCheckpoints, last: Checkpo
         for file in (*offset.unread, *(rows.file for rows in offset.requeued))
         for name in {stored_name(file), landed_file(file) if stored_name(file) != file else file}
     }
-    return {file for file in files if file not in waiting and not _is_ahead(file, last)}
+    forks = [*forks]
+    return {
+        file
+        for file in files
+        if file not in waiting
+        and not _is_ahead(file, last)
+        and not any(is_needed_by_branch(file, fork) for fork in forks)
+    }
+
+
+def is_needed_by_branch(file: str, fork: Checkpoint) -> bool:
+    """Return whether a file has messages that a branch may take in that begins at the checkpoint `fork`."""
+    offset = fork.offsets.get(file.split("/")[1], SourceOffset()) if file.count("/") == _PARTS - 1 else SourceOffset()
+    landed = parse_landed(file.rpartition("/")[2])
+    if landed is None or (offset.table is not None and digest_of(offset.table) != landed.topic_id):
+        return False
+    reached = {partition.partition: read_up_to(partition) for partition in offset.partitions}
+    return landed.range.end > reached.get(landed.range.partition, 0)
 
 
 def _is_ahead(file: str, last: Checkpoint) -> bool:

@@ -57,8 +57,10 @@ from headrace.commit.sink_tables import to_schemas
 from headrace.config import JobConfig
 from headrace.errors import ConfigError, FencedError, SinkMismatchError
 from headrace.sinks.sink import NO_WRITERS, OutputFile, SparkWriters
+from headrace.sources.derived import stored_name
 from headrace.sources.interval import moment_text
 from headrace.sources.offset import SourceOffset
+from headrace.sources.pieces import read_up_to
 from headrace.tables.files import StagedFile
 from headrace.tables.schemas import QUARANTINE, tables_in
 from headrace.tables.state_files import parts
@@ -317,7 +319,7 @@ def behind(job: Sequence[Checkpoint], branch: Sequence[Checkpoint]) -> list[str]
     missing = [
         f"source '{name}'"
         for name, offset in last.offsets.items()
-        if _place(offset) > _place(own.offsets.get(name, SourceOffset()))
+        if _is_ahead(offset, own.offsets.get(name, SourceOffset()))
     ]
     if (last.interval_end or 0) > (own.interval_end or 0):
         missing.append("an interval")
@@ -332,11 +334,18 @@ def behind(job: Sequence[Checkpoint], branch: Sequence[Checkpoint]) -> list[str]
     return missing
 
 
+def _is_ahead(offset: SourceOffset, other: SourceOffset) -> bool:
+    """Return whether an offset is behind input that the `other` one of the same source has not reached; for a topic, in any partition."""
+    reached = {partition.partition: read_up_to(partition) for partition in other.partitions}
+    partitions = (read_up_to(partition) > reached.get(partition.partition, 0) for partition in offset.partitions)
+    return any(partitions) if offset.partitions else _place(offset) > _place(other)
+
+
 def _place(offset: SourceOffset) -> tuple[int, str, int, int]:
     """Return the position in a source as a tuple that grows as the source is read."""
     version = -1 if offset.version is None else offset.version
     if offset.unread:
-        return version, offset.unread[0], 0, offset.rows_taken
+        return version, stored_name(offset.unread[0]), 0, offset.rows_taken
     return version, offset.last_file or "", 1, 0
 
 

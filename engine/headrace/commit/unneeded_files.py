@@ -53,7 +53,8 @@ class UnneededFiles:
         for folder in ("transit", "outputs", INTENTS):
             unneeded |= self._old_files(folder)
         last = self._checkpoints[-1]
-        unneeded |= unneeded_landed(self._old_files(LANDED), kept, last)
+        forked = [checkpoint for checkpoint in self._checkpoints if checkpoint.checkpoint_id in forks]
+        unneeded |= unneeded_landed(self._old_files(LANDED), kept, last, forked)
         unneeded -= {file.path for files in last.outputs.values() for file in files}
         return Unneeded(unneeded.difference(*({intent.path, *intent.files} for intent in self._intents)), logs, cuts)
 

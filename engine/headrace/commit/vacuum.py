@@ -6,11 +6,13 @@ from collections.abc import Collection
 
 from headrace import faults
 from headrace.commit.branches import Branches
+from headrace.commit.landed_cleanup import is_needed_by_branch
 from headrace.commit.log import CheckpointLog
 from headrace.commit.protocol import open_job
 from headrace.commit.unneeded_files import UnneededFiles
 from headrace.commit.vacuum_intents import commit_intent, complete, open_intents
 from headrace.config import JobConfig
+from headrace.sources.landed import LANDED
 from headrace.tables.store import LOG
 from headrace.tables.stores import state_view
 
@@ -64,6 +66,10 @@ def _needed_by_branches(config: JobConfig, listed: Collection[str], known: Colle
             needed |= {f"{name}/{file}" for file in view.files()}
     if any(branch.fork_id not in known for branch in branches):
         needed |= {file for file in listed if f"/{LOG}/" in file}
+        log, forks = CheckpointLog(config.job_folder, config.storage_options), {branch.fork_id for branch in branches}
+        forked = [checkpoint for checkpoint in log.checkpoints if checkpoint.checkpoint_id in forks]
+        landed = (file for file in listed if file.startswith(f"{LANDED}/"))
+        needed |= {file for file in landed if any(is_needed_by_branch(file, fork) for fork in forked)}
     return needed
 
 

@@ -324,6 +324,10 @@ class ReplayConfig(Section, frozen=True, kw_only=True):
     promote: Promote = Promote.APPROVAL
     """automatic: the result becomes live when it is there. approval: somebody looks at it, and promotes it. refuse: it is compared with the live tables, and no more."""
 
+    tables: Literal["recorded", "latest"] = "recorded"
+    """Versions of dimension tables that a branch makes the rows of Spark steps with. recorded: those that the job had for the same
+    micro-batch. latest: the present ones, for example after a correction of a table."""
+
     dag: bool = True
     """true: Airflow has a DAG JOB_replay, where cleared and backfilled runs register an interval that was taken in already. false: such runs fail."""
 
@@ -423,6 +427,11 @@ class JobConfig(JobFile, frozen=True, kw_only=True):
     def code(self) -> PipelineCode:
         """Return the location of the job's pipeline, for `headrace.plan.loader`."""
         return PipelineCode(self.pipeline, str(self.home), self.profile.py_files)
+
+    @property
+    def reads_latest_tables(self) -> bool:
+        """Return whether this is a branch whose steps read the latest versions of dimension tables also where the job has recorded some."""
+        return self.branch is not None and self.replay.tables == "latest"
 
     @property
     def stored_name(self) -> str:

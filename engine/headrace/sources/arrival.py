@@ -9,7 +9,7 @@ once no unread item of a live source can sort before it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -48,11 +48,22 @@ class Queue:
                 ranks[index] -= _BEFORE_ROWS if self.keys[index].as_py() > before else 0
         return pa.array(ranks, pa.int64())
 
+    def item(self, index: int) -> Queue:
+        """Return a queue without items whose frontier is where an item sorts."""
+        return Queue(self.ranks_of_equals()[index].as_py(), self.keys[:0], self.start, self.keys[index].as_py())
+
     def up_to(self, last: Queue | None) -> int:
         """Count the items that sort at or before the frontier of queue `last`; all items if it is None."""
         if last is None:
             return len(self.keys)
-        equals = pc.and_(pc.equal(self.keys, last.frontier), pc.less_equal(self.ranks_of_equals(), last.number))
+        return self._count(last, pc.less_equal(self.ranks_of_equals(), last.number))
+
+    def before(self, last: Queue) -> int:
+        """Count the items that sort before the frontier of queue `last`."""
+        return self._count(last, pc.less(self.ranks_of_equals(), last.number))
+
+    def _count(self, last: Queue, of_equals: pa.BooleanArray) -> int:
+        equals = pc.and_(pc.equal(self.keys, last.frontier), of_equals)
         return pc.sum(pc.or_(pc.less(self.keys, last.frontier), equals)).as_py() or 0
 
 
@@ -90,6 +101,25 @@ def first_in_line(queues: Iterable[Queue]) -> Queue | None:
     return min(
         (queue for queue in queues if queue.is_live), key=lambda queue: (queue.frontier, queue.number), default=None
     )
+
+
+def until_recorded(queues: Sequence[Queue], counts: Sequence[int]) -> list[Queue]:
+    """Return queues with the first items that a recorded micro-batch took, by their `counts`, and all items that sort before the last one.
+
+    Over the same input these are exactly the recorded items. If files were corrected since, the others keep the merge order: no item is
+    passed over because the former file had fewer rows, or later ones.
+    """
+    last = last_recorded(queues, counts)
+    if last is None:
+        return [replace(queue, keys=queue.keys[:0]) for queue in queues]
+    reaches = (max(count, queue.before(last)) for queue, count in zip(queues, counts, strict=True))
+    return [replace(queue, keys=queue.keys[:reach]) for queue, reach in zip(queues, reaches, strict=True)]
+
+
+def last_recorded(queues: Sequence[Queue], counts: Sequence[int]) -> Queue | None:
+    """Return where the last of the recorded items sorts, as the frontier and the number of an empty queue; None without items."""
+    lasts = (queue.item(count - 1) for queue, count in zip(queues, counts, strict=True) if count)
+    return max(lasts, key=lambda item: (item.frontier, item.number), default=None)
 
 
 def release(queues: Sequence[Queue]) -> Released:

@@ -30,7 +30,7 @@ from headrace.sources.dimension_tables import DimensionTables, Versions
 from headrace.sources.file_format import UNREADABLE, FileRows, unreadable
 from headrace.sources.interval import Interval
 from headrace.sources.kafka import KafkaPartition
-from headrace.sources.offset import SourceOffset, TableVersion
+from headrace.sources.offset import FileVersions, SourceOffset, TableVersion
 from headrace.sources.parquet_files import count_rows
 from headrace.sources.source import Source, SourceFile, SourceScan, TakenIn
 from headrace.sources.step_rows import Refused
@@ -152,15 +152,21 @@ class DerivedSource:
         self._below: dict[str, SourceFile] = {}
         self._ahead: tuple[SourceFile, ...] = ()
         self._landed: set[str] = set()
+        self._recorded: Sequence[SourceOffset] = ()
 
     def over(self, stored: Source) -> DerivedSource:
         """Return the same step over a part of the source, such as a partition."""
         return DerivedSource(self.node, stored, self._folder, self._storage, self._step)
 
-    def begin(self, offset: SourceOffset, recorded: Sequence[TableVersion]) -> None:
-        """Begin a micro-batch at the offset of the last checkpoint; a repeated one has `recorded` versions of dimension tables."""
+    def begin(self, offset: SourceOffset, recorded: Sequence[SourceOffset]) -> None:
+        """Begin a micro-batch at the offset of the last checkpoint.
+
+        If it repeats or follows another one, `recorded` has the offset after that one, and may have those after later ones. The rows of
+        a file are made with the versions of dimension tables that one of them has for this file, and else with those of the first one.
+        """
+        self._recorded = recorded
         if self._step is not None:
-            self._step.tables.begin(offset, recorded)
+            self._step.tables.begin(offset, recorded[0].tables if recorded else ())
 
     def derive(self, files: Sequence[SourceFile]) -> None:
         """Land the rows of these files, unless they are landed already.
@@ -177,10 +183,11 @@ class DerivedSource:
                 raise self._missing(file)
             if isinstance(self.stored, KafkaPartition):
                 self.stored.land(stored_name(file.name))
-        tables = self._step.tables
-        origin = Origin({**tables.fix(self._versions_of_earlier_attempt())}, tables.place)
-        self._step.derive({file.path: self._below[file.name] for file in missing}, origin)
-        self._landed |= {file.name for file in missing}
+        for versions, files_of_versions in itertools.groupby(missing, self._versions_for):
+            derived = [*files_of_versions]
+            origin = Origin({**versions}, self._step.tables.place)
+            self._step.derive({file.path: self._below[file.name] for file in derived}, origin)
+            self._landed |= {file.name for file in derived}
 
     # ------------------------------------------------------------------------------------------------ as a `Source`
 
@@ -207,10 +214,12 @@ class DerivedSource:
         scan = self.stored.scan(below, taken_in, interval=interval, until=until, meets=meets)
         if digest is None:
             return scan
-        names = [unread.get(file.name) or derived_name(file.name, digest) for file in scan.files]
-        self._below = dict(zip(names, scan.files, strict=True))
-        self._ahead = tuple(self._file(name, file.modified) for name, file in self._below.items())
-        return SourceScan(self._ahead, scan.listed, scan.reach)
+        below_files = (*scan.files, *scan.beyond)
+        names = [unread.get(file.name) or derived_name(file.name, digest) for file in below_files]
+        self._below = dict(zip(names, below_files, strict=True))
+        files = tuple(self._file(name, file.modified) for name, file in self._below.items())
+        self._ahead, beyond = files[: len(scan.files)], files[len(scan.files) :]
+        return SourceScan(self._ahead, scan.listed, scan.reach, beyond)
 
     def listed(self) -> Sequence[SourceFile]:
         """Return all files of the source below the step, in order."""
@@ -271,8 +280,12 @@ class DerivedSource:
         )
         if self._step is None or not self._step.tables.paths or not files or not self._is_landed(files[-1]):
             return passed
-        versions = sorted(self._origin(files[-1]).tables.items())
-        return msgspec.structs.replace(passed, tables=tuple(TableVersion(*version) for version in versions))
+        file_versions = tuple(
+            FileVersions(stored_name(file.name), self._recorded_form(self._origin(file).tables))
+            for file in files
+            if self._is_landed(file)
+        )
+        return msgspec.structs.replace(passed, tables=file_versions[-1].tables, file_tables=file_versions)
 
     def interval_of(self, name: str) -> Interval | None:
         """Return the interval of a file; None where names have no intervals."""
@@ -295,6 +308,20 @@ class DerivedSource:
         if file.name not in self._landed and is_file(file.path, self._storage):
             self._landed.add(file.name)
         return file.name in self._landed
+
+    def _versions_for(self, file: SourceFile) -> Versions:
+        """Return the versions of dimension tables to make the rows of a file with."""
+        assert self._step is not None  # noqa: S101 - asked where rows are made
+        tables = self._step.tables
+        recorded = (offset.versions_of(stored_name(file.name)) for offset in self._recorded)
+        own = {table.name: table.version for table in next(filter(None, recorded), ())}
+        if tables.paths.keys() <= own.keys():
+            return {name: own[name] for name in tables.paths}
+        return tables.fix(self._versions_of_earlier_attempt())
+
+    @staticmethod
+    def _recorded_form(versions: Versions) -> tuple[TableVersion, ...]:
+        return tuple(TableVersion(*version) for version in sorted(versions.items()))
 
     def _versions_of_earlier_attempt(self) -> Versions | None:
         """Return the versions that an earlier attempt of this micro-batch has read; None if it has landed nothing."""

@@ -42,12 +42,12 @@ class DimensionTables:
         self._recorded, self._fixed = {table.name: table.version for table in recorded}, None
 
     def fix(self, landed: Versions | None = None) -> Versions:
-        """Return the versions of this micro-batch: those that an earlier attempt has `landed`, else the recorded, else the latest.
+        """Return the versions of this micro-batch: the recorded ones, else those that an earlier attempt has `landed`, else the latest.
 
         Raises `ConfigError` where there is no table, `SourceError` where its log cannot be read.
         """
         if self._fixed is None:
-            known = {**self._recorded, **(landed or {})}
+            known = {**(landed or {}), **self._recorded}
             self._fixed = {name: known[name] if name in known else self._latest(name) for name in self.paths}
         return self._fixed
 
@@ -68,7 +68,8 @@ class DimensionTables:
             raise SourceError(
                 f"source '{self.source}': cannot read version {version} of its table '{name}' ({self.paths[name]}): {why:.300}. Nothing "
                 "was taken in. A repeated or replayed micro-batch reads the version that it read first. If VACUUM has removed that "
-                "version, bring its files back; docs/spark-steps.md says how to go on with the latest one."
+                "version, bring its files back. On a branch, 'replay.tables: latest' in the job's file reads the present version instead; "
+                "docs/spark-steps.md says how the job itself goes on with that."
             ) from error
         return _sorted(rows)
 

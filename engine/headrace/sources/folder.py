@@ -25,7 +25,7 @@ from headrace.sources.file_format import UNREADABLE, unreadable
 from headrace.sources.file_formats import format_of, read_file, stem_of
 from headrace.sources.interval import Interval
 from headrace.sources.limits import first_files
-from headrace.sources.offset import SourceOffset
+from headrace.sources.offset import SourceOffset, digest
 from headrace.sources.period import end_of_period
 from headrace.sources.source import SourceFile, SourceScan, TakenIn
 from headrace.tables.files import Storage, file_system, path_of
@@ -81,7 +81,9 @@ class FolderSource:
                 for file in _after_offset(files, offset)
                 if until is None or self._is_taken_by(file, until, interval)
             ]
-        return SourceScan((*unread, *(file for file in new if file not in unread)), tuple(files))
+        taken = (*unread, *(file for file in new if file not in unread))
+        beyond = [] if until is None else [file for file in _after_offset(files, offset) if file not in taken]
+        return SourceScan(taken, tuple(files), beyond=tuple(beyond))
 
     def listed(self) -> Sequence[SourceFile]:
         """Return all files of the folder, in order. Raises `SourceError` where the folder is missing."""
@@ -324,11 +326,6 @@ def _is_utf8(name: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def digest(name: str) -> str:
-    """Return the short digest of a file name that checkpoints record."""
-    return blake2b(name.encode(), digest_size=8).hexdigest()
 
 
 def stamp(file: SourceFile) -> str:

@@ -99,12 +99,12 @@ class Intake:
         ended; `ConfigError` when the pipeline lacks a source whose rows are not all taken in.
         """
         self._check_left_over(at.offsets)
-        offsets = with_partitions(self._sources, numbered([*self._sources], at.offsets))
+        offsets = with_partitions(self._sources, numbered([*self._sources], at.offsets), wanted.until)
         parts = [self._plan_group(names, offsets, at, wanted) for names in self._groups]
         self.waiting = tuple(waiting for part in parts for waiting in part.waiting)
         if not any(part.moves for part in parts) and (wanted.interval is None or wanted.until is not None):
             return None
-        moved = {name: offset for part in parts for name, offset in part.offsets.items()}
+        moved = {name: offset.with_other_versions() for part in parts for name, offset in part.offsets.items()}
         files = tuple(file for part in parts for file in part.files)
         interval = wanted.interval or self._interval_of(files, {**offsets, **moved}, at)
         return Slice(files, tuple(part.line for part in parts), moved, interval)
@@ -125,7 +125,7 @@ class Intake:
         offset = offsets[names[0]]
         is_merged = self._rules.are_merged(names, offset)
         if is_merged:
-            return self._merge(Pieces(names, self._sources, offsets, at.offsets), offsets, at, wanted)
+            return self._merge(Pieces(names, self._sources, offsets, at.offsets, wanted.until), offsets, at, wanted)
         scan = self._scan(names[0], self._sources[names[0]], offset, at, wanted, meets=False)
         if offset.ended and scan.files:
             raise _input_has_ended(names[0], scan)
@@ -142,7 +142,8 @@ class Intake:
             if pieces.offsets[piece].ended and scan.files:
                 raise _input_has_ended(piece, scan)
         rules = self._rules.of_pieces(pieces.owners)
-        return pieces.join(Merge(rules, pieces.sources, scans, pieces.offsets, at, wanted).plan(), offsets)
+        merge = Merge(rules, pieces.sources, scans, pieces.offsets, at, pieces.request(wanted))
+        return pieces.join(merge.plan(), offsets)
 
     def _scan(
         self, name: str, source: Source, offset: SourceOffset, at: JobPosition, wanted: SliceRequest, *, meets: bool
@@ -150,8 +151,8 @@ class Intake:
         until = None if wanted.until is None else wanted.until.get(name, SourceOffset()).last_file or ""
         taken_in = at.taken_in.get(name, TakenIn())
         if isinstance(source, DerivedSource):
-            recorded = SourceOffset() if wanted.until is None else wanted.until.get(name, SourceOffset())
-            source.begin(at.offsets.get(name, SourceOffset()), recorded.tables)
+            recorded = [] if self._config.reads_latest_tables else wanted.recorded(name)
+            source.begin(at.offsets.get(name, SourceOffset()), recorded)
         self._check_format(name, at.offsets.get(name, SourceOffset()))
         return source.scan(offset, taken_in, interval=wanted.interval, until=until, meets=meets)
 

@@ -2,6 +2,9 @@
 
 The driver chooses ranges of offsets and lands them (`headrace.sources.landed`); each landed file is a file of its partition. So
 arrival order within a partition is the order of offsets. It does not depend on the ranges.
+
+A branch also reads the files that its job has landed, and lands only what these lack. So it takes in the same messages as the job,
+also where the topic has expired or compacted them since.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from typing import Final
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.api import SourceNode
 from headrace.config import SourceConfig, StartKind
@@ -18,13 +22,25 @@ from headrace.errors import EngineBug
 from headrace.sources.file_format import UNREADABLE, unreadable
 from headrace.sources.interval import Interval
 from headrace.sources.kafka_faults import KafkaFaults
-from headrace.sources.landed import LandedName, OffsetRange, digest_of, landed_name, list_landed, parse_landed
+from headrace.sources.landed import (
+    LandedName,
+    OffsetRange,
+    digest_of,
+    landed_name,
+    list_landed,
+    messages_name,
+    parse_landed,
+    publish_landed,
+    temporary_name,
+    write_messages,
+)
 from headrace.sources.messages import Messages, message_times, read_messages
 from headrace.sources.offset import PartitionOffset, SourceOffset
 from headrace.sources.parquet_files import count_rows
 from headrace.sources.source import SourceFile, SourceScan, TableReach, TakenIn
 from headrace.sources.topic import Topic, TopicState
-from headrace.tables.files import Storage, is_file
+from headrace.tables.files import Storage, is_file, read_parquet
+from headrace.tables.store import storage_errors
 
 OFFSETS_AT_ONCE: Final = 100_000
 """Number of offsets of a partition that one micro-batch reads, unless the job's file sets another limit."""
@@ -34,39 +50,68 @@ class KafkaSource:
     """Topic as a whole, read by the driver of a job: its partitions, and its landed files."""
 
     def __init__(
-        self, source: SourceNode, config: SourceConfig, storage: Storage, folder: str, topic: Topic | None = None
+        self,
+        source: SourceNode,
+        config: SourceConfig,
+        storage: Storage,
+        folder: str,
+        topic: Topic | None = None,
+        *,
+        job_folder: str | None = None,
     ) -> None:
-        """Keep the `folder` of landed files and the `topic`; without a topic, only landed files can be read. Read nothing yet."""
+        """Keep the `folder` of landed files and the `topic`; without a topic, only landed files can be read. Read nothing yet.
+
+        On a branch, `job_folder` has the landed files of the job.
+        """
         self.node, self.config, self.storage, self.folder = source, config, storage, folder
-        self.faults = KafkaFaults(source.name, config)
-        self._topic = topic
+        self.faults = KafkaFaults(source.name, config, is_branch=job_folder is not None)
+        self._topic, self._job_folder = topic, job_folder
         self._state: TopicState | None = None
         self._landed: dict[str, LandedName] | None = None
+        self._of_job: frozenset[str] = frozenset()
+        """Landed files that only the job of a branch has."""
         self._next: dict[str, OffsetRange] = {}
         """Files that the next micro-batch begins with and that are not landed yet: at most one per partition."""
 
     # --------------------------------------------------------------------------------------------------- partitions
 
-    def with_partitions(self, offset: SourceOffset, number: int) -> SourceOffset:
+    def with_partitions(self, offset: SourceOffset, number: int, until: SourceOffset | None = None) -> SourceOffset:
         """Ask the brokers for the topic's partitions; return the offset with all of them. New partitions get numbers from `number` on.
 
-        At the first call, partitions begin where `start` says; partitions that appear later begin at their first message.
-        Raises `SourceError` for a topic that was replaced, and for a partition that no longer exists.
+        At the first call, partitions begin where `start` says; partitions that appear later begin at their first message. A slice that
+        ends where a recorded micro-batch did, at the offset `until`, has the partitions of that micro-batch. Raises `SourceError` for a
+        topic that was replaced, and for a partition that no longer exists.
         """
         self._next = {}
         state = self._state = self._reader().state()
-        if offset.table is not None and offset.table != state.topic_id:
-            raise self.faults.replaced(state.topic_id, offset.table)
+        read = offset.table or (None if until is None else until.table)
+        if read is not None and read != state.topic_id:
+            raise self.faults.replaced(state.topic_id, read)
         known = {one.partition: one for one in offset.partitions}
-        if missing := sorted(known.keys() - state.partitions.keys()):
+        recorded = () if until is None else until.partitions
+        if missing := sorted((known.keys() | {one.partition for one in recorded}) - state.partitions.keys()):
             raise self.faults.without(missing[0])
+        if until is not None:
+            begun = {one.partition: one for one in recorded if one.partition not in known}
+            known |= {partition: self._beginning(one, known) for partition, one in begun.items()}
+            return _with(offset, known, state)
         new = sorted(state.partitions.keys() - known.keys())
         starts = self._starts(state) if not known else {}
         for place, partition in enumerate(new):
             first = starts.get(partition, state.partitions[partition].first)
-            known[partition] = PartitionOffset(partition, number + place, first)
-        ordered = tuple(known[partition] for partition in sorted(known))
-        return msgspec.structs.replace(offset, partitions=ordered, table=state.topic_id)
+            known[partition] = PartitionOffset(partition, number + place, first, begins_at=first)
+        return _with(offset, known, state)
+
+    def _beginning(self, recorded: PartitionOffset, known: Collection[int]) -> PartitionOffset:
+        """Return the offset of a partition before the micro-batch that recorded it first."""
+        assert self._state is not None  # noqa: S101 - the caller has set it
+        begins_at = recorded.begins_at
+        if begins_at is None:  # of an earlier release
+            begins_anywhere = self.config.begins_at.kind is not StartKind.EARLIEST and not known
+            if begins_anywhere or self._state.partitions[recorded.partition].first:
+                raise self.faults.unknown_beginning(recorded.partition)
+            begins_at = 0
+        return PartitionOffset(recorded.partition, recorded.number, begins_at, begins_at=begins_at)
 
     def _starts(self, state: TopicState) -> Mapping[int, int]:
         start = self.config.begins_at
@@ -88,7 +133,8 @@ class KafkaSource:
 
     def file(self, name: str) -> SourceFile:
         """Return the file with this name, landed or to be landed."""
-        return SourceFile(name, f"{self.folder}/{name}", 0, messages=Messages(self.config.on_tombstone))
+        folder = self.folder if self._job_folder is None or not self._is_of_job(name) else self._job_folder
+        return SourceFile(name, f"{folder}/{name}", 0, messages=Messages(self.config.on_tombstone))
 
     def ranges(self, partition: int, position: int) -> list[str]:
         """Return the names of the files from `position` to the partition's end; files that are landed already come first.
@@ -99,21 +145,52 @@ class KafkaSource:
         bounds, names = self._state.partitions[partition], list[str]()
         while (position := self._behind_skipped(partition, position)) < bounds.end:
             landed = self._landed_from(partition, position)
-            if landed is not None:
-                names.append(landed.name)
-                position = landed.range.end
-            elif position < bounds.first:
-                if names:
-                    break
-                raise self.faults.expired(partition, position, bounds.first)
-            else:
-                end = min(position + self._step(), self._next_skipped(partition, position), bounds.end)
-                offsets = OffsetRange(partition, position, end)
-                names.append(landed_name(self.config.topic or "", self._state.topic_id, offsets))
-                position = end
+            if landed is None and position < bounds.first and names:
+                break
+            names.append(self._next_range(partition, position, bounds.end) if landed is None else landed.name)
+            position = _end_of(names[-1])
         if position > bounds.end and not names and not self._is_skipped_to(partition, position):
             raise self.faults.behind(partition, bounds.end, position)
         return names
+
+    def recorded_ranges(self, partition: int, position: int, until: PartitionOffset) -> list[str]:
+        """Return the names of the files from `position` to where a recorded micro-batch came to.
+
+        The files that it had begun are among them, under the names that it recorded: a file that no longer exists is landed again.
+        Raises `SourceError` where neither the topic nor a landed file has the next message.
+        """
+        unread = {landed.range.first: landed for name in until.unread if (landed := parse_landed(messages_name(name)))}
+        names = list[str]()
+        while (position := self._behind_skipped(partition, position)) < until.position:
+            end = min([first for first in unread if first > position], default=until.position)
+            landed = unread.get(position) or self._landed_from(partition, position)
+            fits = landed is not None and landed.range.end <= min(
+                until.position if position in unread else end, self._next_skipped(partition, position)
+            )
+            names.append(landed.name if landed is not None and fits else self._next_range(partition, position, end))
+            position = _end_of(names[-1])
+        return names
+
+    def _next_range(self, partition: int, position: int, end: int) -> str:
+        """Return a name for a file that begins at `position`, to be landed.
+
+        Raises `SourceError` where the messages are neither in the topic nor in a landed file.
+        """
+        assert self._state is not None  # noqa: S101 - `with_partitions` is called first
+        first, last = self._state.partitions[partition]
+        end = min(position + self._step(), self._next_skipped(partition, position), end)
+        if not first <= position < last:
+            around = self._landed_around(partition, position)
+            if around is None:
+                raise (
+                    self.faults.expired(partition, position, first)
+                    if position < first
+                    else self.faults.behind(partition, last, position)
+                )
+            end = min(end, around.range.end)
+        else:
+            end = min(end, last)
+        return landed_name(self.config.topic or "", self._state.topic_id, OffsetRange(partition, position, end))
 
     def schedule_landing(self, name: str) -> None:
         """Note that the next micro-batch begins with this file; `land` lands all noted files together."""
@@ -129,8 +206,37 @@ class KafkaSource:
         if name in self._next:
             ranges = {offsets: other for other, offsets in self._next.items()}
             self._next = {}
-        self._reader().land(ranges, self.folder, self.storage)
+        in_topic = {offsets: other for offsets, other in ranges.items() if not self._copied(offsets, other)}
+        if in_topic:
+            self._reader().land(in_topic, self.folder, self.storage)
         self._known_files().update({name: one for name in ranges.values() if (one := parse_landed(name)) is not None})
+
+    def _copied(self, offsets: OffsetRange, name: str) -> bool:
+        """Land a range from a landed file that has all of it; return whether there is one."""
+        around = self._landed_around(offsets.partition, offsets.first)
+        if around is None or around.range.end < offsets.end:
+            return False
+        with storage_errors(f"to land messages in {self.folder}"):
+            messages = read_parquet(self.file(around.name).path, self.storage)
+            within = pc.and_(
+                pc.greater_equal(messages["offset"], offsets.first), pc.less(messages["offset"], offsets.end)
+            )
+            temporary = temporary_name()
+            write_messages(f"{self.folder}/{temporary}", messages.filter(within).to_batches(), self.storage)
+            publish_landed(self.folder, temporary, name, self.storage)
+        return True
+
+    def _landed_around(self, partition: int, position: int) -> LandedName | None:
+        """Return the landed file with this offset that reaches furthest; None without one."""
+        assert self._state is not None  # noqa: S101 - `with_partitions` is called first
+        topic_id = digest_of(self._state.topic_id)
+        around = (
+            one
+            for one in self._known_files().values()
+            if (one.range.partition, one.topic_id) == (partition, topic_id)
+            and one.range.first <= position < one.range.end
+        )
+        return max(around, key=lambda one: one.range.end, default=None)
 
     def _landed_from(self, partition: int, position: int) -> LandedName | None:
         """Return the landed file whose range begins here; None without one, or if `skip_offsets` skips a part of it."""
@@ -143,8 +249,15 @@ class KafkaSource:
 
     def _known_files(self) -> dict[str, LandedName]:
         if self._landed is None:
-            self._landed = {one.name: one for one in list_landed(self.folder, self.storage)}
+            own = list_landed(self.folder, self.storage)
+            of_job = [] if self._job_folder is None else list_landed(self._job_folder, self.storage)
+            self._landed = {one.name: one for one in (*own, *of_job)}
+            self._of_job = frozenset(one.name for one in of_job) - {one.name for one in own}
         return self._landed
+
+    def _is_of_job(self, name: str) -> bool:
+        self._known_files()
+        return name in self._of_job
 
     def _step(self) -> int:
         assert self._state is not None  # noqa: S101 - `with_partitions` is called first
@@ -240,9 +353,14 @@ class KafkaSource:
 class KafkaPartition:
     """Partition of a topic, as a source of the merge. The `version` of its `SourceOffset` is the next Kafka offset to read."""
 
-    def __init__(self, whole: KafkaSource, partition: int, *, is_provisional: bool) -> None:
-        """Make a source of one partition. `is_provisional`: a later first scan would begin elsewhere, so a checkpoint must record it."""
-        self._whole, self._partition, self._is_drawn = whole, partition, is_provisional
+    def __init__(
+        self, whole: KafkaSource, partition: int, *, is_provisional: bool, until: PartitionOffset | None = None
+    ) -> None:
+        """Make a source of one partition. `is_provisional`: a later first scan would begin elsewhere, so a checkpoint must record it.
+
+        `until` is the position after the micro-batch that a scan repeats.
+        """
+        self._whole, self._partition, self._is_drawn, self._until = whole, partition, is_provisional, until
 
     def land(self, name: str) -> None:
         """Land a file, unless it is landed already."""
@@ -263,18 +381,26 @@ class KafkaPartition:
     ) -> SourceScan:
         """Return the files to take in next, also those that are not landed yet; `Source.scan` describes the arguments.
 
-        Raises `ConfigError` for an interval run, `SourceError` where a landed file or the next message is gone.
+        `until` is no name of a file: with it, the scan ends at the recorded position. Raises `ConfigError` for an interval run,
+        `SourceError` where a landed file or the next message is gone.
         """
-        if interval is not None or until is not None:
+        if interval is not None and until is None:
             raise self._whole.faults.no_intervals()
         position = offset.version or 0
-        names = [*offset.unread, *self._whole.ranges(self._partition, position)]
+        names = [*offset.unread, *self._next(position, is_recorded=until is not None)]
         if missing := sorted({*offset.unread} - self._whole.named(offset.unread).keys()):
             raise self._whole.faults.not_landed(self._whole.folder, missing)
         if names and not offset.unread:
             self._whole.schedule_landing(names[0])
         files = tuple(self._whole.file(name) for name in names)
         return SourceScan(files, files, TableReach(offset.table or "", position, is_provisional=self._is_drawn))
+
+    def _next(self, position: int, *, is_recorded: bool) -> list[str]:
+        if not is_recorded:
+            return self._whole.ranges(self._partition, position)
+        if self._until is None:
+            return []
+        return self._whole.recorded_ranges(self._partition, position, self._until)
 
     def listed(self) -> Sequence[SourceFile]:
         """Return no files: offsets tell what was taken in."""
@@ -323,3 +449,14 @@ class KafkaPartition:
     def count_missing(self, names: frozenset[str]) -> int:
         """Return 0: checkpoints record offsets, not names."""
         return self._whole.count_missing(names)
+
+
+def _with(offset: SourceOffset, partitions: Mapping[int, PartitionOffset], state: TopicState) -> SourceOffset:
+    ordered = tuple(partitions[partition] for partition in sorted(partitions))
+    return msgspec.structs.replace(offset, partitions=ordered, table=state.topic_id)
+
+
+def _end_of(name: str) -> int:
+    landed = parse_landed(name)
+    assert landed is not None  # noqa: S101 - this module names the files
+    return landed.range.end

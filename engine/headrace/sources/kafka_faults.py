@@ -15,11 +15,20 @@ class KafkaFaults:
 
     source: str
     config: SourceConfig
+    is_branch: bool = False
 
     def expired(self, partition: int, wanted: int, earliest: int) -> SourceError:
         """Return the error for messages that the topic no longer has."""
         offsets = str(wanted) if wanted == earliest - 1 else f"{wanted}-{earliest - 1}"
         skipped = f"{self.config.skip_offsets}, " if self.config.skip_offsets else ""
+        if self.is_branch:
+            return SourceError(
+                f"source '{self.source}': the branch needs offsets {offsets} of partition {partition} of {self.config.place}. The topic "
+                f"begins at offset {earliest}, and the job has no landed file with offset {wanted} any more (retention.hours). Nothing was "
+                "taken in, and the job is unchanged. Fork a branch at a later checkpoint (offsets."
+                f"{self.source}.partitions in 'headrace checkpoints --json' has the position of each). If the branch can do without these "
+                f"messages, run it with --set 'sources.{self.source}.skip_offsets={skipped}{partition}:{offsets}'."
+            )
         return SourceError(
             f"source '{self.source}': partition {partition} of {self.config.place} begins at offset {earliest}, and this job has "
             f"read it up to offset {wanted}: the messages between are gone (retention.ms, retention.bytes, or DeleteRecords). "
@@ -56,6 +65,15 @@ class KafkaFaults:
         return SourceError(
             f"source '{self.source}': {', '.join(names)} in {folder} is gone, and not all of its messages were taken in yet. Nothing was "
             "taken in. Put it back, or restore a checkpoint before it ('headrace checkpoints' lists them)."
+        )
+
+    def unknown_beginning(self, partition: int) -> SourceError:
+        """Return the error for a branch that begins before its job first read a partition, which an earlier release has read."""
+        return SourceError(
+            f"source '{self.source}': the branch begins before its job first read partition {partition} of {self.config.place}, and the job's "
+            "checkpoints do not say at which offset that was: an earlier release wrote them. Nothing was taken in, and the job is "
+            f"unchanged. Fork a branch at a checkpoint that has this partition (offsets.{self.source}.partitions in 'headrace checkpoints "
+            "--json')."
         )
 
     def no_intervals(self) -> ConfigError:

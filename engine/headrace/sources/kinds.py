@@ -36,7 +36,9 @@ def source_of(
         stored = source_of(below, bound, job, topic)
         return DerivedSource(node, stored, landed_folder(job.job_folder, node.name), job.storage_options, step)
     if bound.format == "kafka":
-        return KafkaSource(node, bound, job.storage_options, landed_folder(job.job_folder, node.name), topic)
+        folder = landed_folder(job.job_folder, node.name)
+        of_job = None if job.branch is None else landed_folder(job.itself.job_folder, node.name)
+        return KafkaSource(node, bound, job.storage_options, folder, topic, job_folder=of_job)
     kind = DeltaSource if bound.format == "delta" else FolderSource
     return kind(node, bound, job.storage_options)
 

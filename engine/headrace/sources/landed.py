@@ -84,6 +84,11 @@ def parse_landed(name: str) -> LandedName | None:
     return LandedName(OffsetRange(int(partition), int(first), int(end)), topic_id, name)
 
 
+def messages_name(name: str) -> str:
+    """Return the name of the messages' file for the name of a file that a Spark step made of them; any other name stays."""
+    return name.partition("~")[0]  # no topic has a tilde in its name
+
+
 def list_landed(folder: str, storage: Storage = None) -> list[LandedName]:
     """Return the landed files in a source's folder, by range and name."""
     with storage_errors(f"to list the files in {folder}"):

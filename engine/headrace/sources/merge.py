@@ -18,7 +18,18 @@ import pyarrow.compute as pc
 from headrace.config import SourceConfig
 from headrace.errors import SourceError
 from headrace.plan.watermarks import lag_of
-from headrace.sources.arrival import EARLIEST, Line, Queue, Released, first_in_line, merge_keys, release
+from headrace.sources.arrival import (
+    EARLIEST,
+    Line,
+    Queue,
+    Released,
+    first_in_line,
+    last_recorded,
+    merge_keys,
+    release,
+    until_recorded,
+)
+from headrace.sources.derived import stored_name
 from headrace.sources.offset import SourceOffset, latest_watermark, line_of
 from headrace.sources.slice_request import GroupSlice, JobPosition, SliceRequest, Waiting
 from headrace.sources.source import InputFile, LineSlice, Source, SourceFile, SourceScan, TakenIn
@@ -71,6 +82,12 @@ class _Reading:
     files: list[_FileItems] = field(default_factory=list)
     punctuations: dict[int, int] = field(default_factory=dict)
     is_idle: bool = False
+    recorded_files: int = field(init=False)
+    """Number of files to take in if the slice is taken whole."""
+
+    def __post_init__(self) -> None:
+        """Count the files that the scan found without those beyond."""
+        self.recorded_files = len(self.scan.files)
 
     @property
     def is_read(self) -> bool:
@@ -134,9 +151,10 @@ class _Reading:
     def recorded(self, until: SourceOffset) -> int:
         """Count the items read here that a recorded micro-batch took."""
         items = 0
-        for part in self.files:
-            if part.file.name in until.unread:
-                taken = until.rows_taken if part.file.name == until.unread[0] else 0
+        unread = [stored_name(name) for name in until.unread]  # the step, and so its digest, may have changed since
+        for part in self.files[: self.recorded_files]:
+            if (name := stored_name(part.file.name)) in unread:
+                taken = until.rows_taken if name == unread[0] else 0
                 return items + max(0, min(taken - part.skipped, len(part.keys)))
             items += len(part.keys)
         return items
@@ -191,8 +209,27 @@ class Merge:
             files = reading.scan.files if self._wanted.is_whole else reading.source.within_limits(reading.scan.files)
             for _ in files:
                 reading.read_more(self._line.key)
+        if self._wanted.until is not None:
+            self._read_beyond(self._wanted.until)
         while (first := self._first_in_line()) is not None and not first.is_read and not first.count:
             first.read_more(self._line.key)
+
+    def _read_beyond(self, until: Mapping[str, SourceOffset]) -> None:
+        """Read further files of sources whose next items may sort before the last recorded one, unless they were idle then."""
+        last = last_recorded(self._recorded_queues(), self._counts(until))
+        for reading in self._readings:
+            recorded = until.get(reading.name, SourceOffset())
+            reading.scan = replace(reading.scan, files=(*reading.scan.files, *reading.scan.beyond))
+            while not (last is None or recorded.idle or recorded.ended or reading.is_read) and (
+                (reading.frontier(self._line.key), reading.offset.number) < (last.frontier, last.number)
+            ):
+                reading.read_more(self._line.key)
+
+    def _counts(self, until: Mapping[str, SourceOffset]) -> list[int]:
+        return [reading.recorded(until.get(reading.name, SourceOffset())) for reading in self._readings]
+
+    def _recorded_queues(self) -> list[Queue]:
+        return [reading.queue(self._line.key, is_live=False) for reading in self._readings]
 
     def _is_idle(self, reading: _Reading) -> bool:
         """Return whether a source had no input for so long that the others no longer wait for it (`idle_after`)."""
@@ -202,16 +239,14 @@ class Merge:
         return self._at.now - since >= reading.config.idle_after // _MILLISECOND
 
     def _queues(self) -> list[Queue]:
-        return [self._queue(reading) for reading in self._readings]
+        """Return the items of each source that wait; for a repeated micro-batch, only those that it takes."""
+        if self._wanted.until is None:
+            return [self._queue(reading) for reading in self._readings]
+        return until_recorded(self._recorded_queues(), self._counts(self._wanted.until))
 
     def _queue(self, reading: _Reading) -> Queue:
-        """Return the items of a source that wait; for a repeated micro-batch, exactly the items that it took."""
-        if self._wanted.until is None:
-            has_ended = self._wanted.ends and reading.is_read
-            return reading.queue(self._line.key, is_live=not (has_ended or reading.is_idle))
-        queue = reading.queue(self._line.key, is_live=False)
-        count = reading.recorded(self._wanted.until.get(reading.name, SourceOffset()))
-        return replace(queue, keys=queue.keys[:count])
+        has_ended = self._wanted.ends and reading.is_read
+        return reading.queue(self._line.key, is_live=not (has_ended or reading.is_idle))
 
     def _first_in_line(self) -> _Reading | None:
         """Return the live source whose unread items can sort before all others."""
@@ -227,7 +262,8 @@ class Merge:
         count = len(released.ranks[reading.offset.number])
         whole, rows_taken = reading.position(count)
         files = [part.file for part in reading.files]
-        taken_up = files if self._wanted.is_whole else files[: whole + (rows_taken > 0)]
+        passed_files = whole + (rows_taken > 0)
+        taken_up = files[: max(reading.recorded_files, passed_files) if self._wanted.is_whole else passed_files]
         taken_in = self._at.taken_in.get(reading.name, TakenIn())
         passed = reading.source.offset_after(reading.offset, reading.scan, taken_up, taken_in, self._wanted.interval)
         known = {*reading.offset.unread, *(file.name for file in taken_up)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from hashlib import blake2b
 
 import msgspec
 
@@ -22,6 +23,8 @@ class PartitionOffset(msgspec.Struct, frozen=True):
     rows_taken: int = 0
     taken_at: int | None = None
     idle: bool = False
+    begins_at: int | None = None
+    """First offset that the job reads of the partition; None where an earlier release recorded it."""
 
 
 class TableVersion(msgspec.Struct, frozen=True):
@@ -29,6 +32,13 @@ class TableVersion(msgspec.Struct, frozen=True):
 
     name: str
     version: int
+
+
+class FileVersions(msgspec.Struct, frozen=True):
+    """Versions of dimension tables that the rows of one file were made with. `file` is its name in the source below the step."""
+
+    file: str
+    tables: tuple[TableVersion, ...]
 
 
 class SourceOffset(msgspec.Struct, frozen=True):
@@ -81,8 +91,25 @@ class SourceOffset(msgspec.Struct, frozen=True):
     """Table or topic: its id, from Delta's log or from the brokers. A changed id means that it was replaced."""
     tables: tuple[TableVersion, ...] = ()
     """Versions of the Spark step's dimension tables that the last rows taken in were made with."""
+    file_tables: tuple[FileVersions, ...] = ()
+    """Files of the last micro-batch whose rows were made with other versions than `tables`: an earlier one had made them already."""
     partitions: tuple[PartitionOffset, ...] = ()
     """Topic: reading position in each partition. `unread` then has the files of all partitions."""
+
+    def versions_of(self, file: str) -> tuple[TableVersion, ...] | None:
+        """Return the versions of dimension tables that the rows of a file were made with; None if it was not taken up just before."""
+        own = next((versions.tables for versions in self.file_tables if versions.file == file), None)
+        return self.tables if own is None and digest(file) in (self.names or ()) else own
+
+    def with_other_versions(self) -> SourceOffset:
+        """Return the offset without the files whose versions are those of `tables`."""
+        others = tuple(versions for versions in self.file_tables if versions.tables != self.tables)
+        return msgspec.structs.replace(self, file_tables=others)
+
+
+def digest(name: str) -> str:
+    """Return the short digest of a file name that checkpoints record."""
+    return blake2b(name.encode(), digest_size=8).hexdigest()
 
 
 def line_of(offsets: Iterable[SourceOffset]) -> Bucket:

@@ -12,22 +12,35 @@ import msgspec
 
 from headrace.sources.derived import DerivedSource
 from headrace.sources.kafka import KafkaPartition, KafkaSource
+from headrace.sources.landed import messages_name, parse_landed
 from headrace.sources.offset import PartitionOffset, SourceOffset, last_number
-from headrace.sources.slice_request import GroupSlice
+from headrace.sources.slice_request import GroupSlice, SliceRequest
 from headrace.sources.source import Source
 
 
-def with_partitions(sources: Mapping[str, Source], offsets: Mapping[str, SourceOffset]) -> dict[str, SourceOffset]:
+def with_partitions(
+    sources: Mapping[str, Source],
+    offsets: Mapping[str, SourceOffset],
+    until: Mapping[str, SourceOffset] | None = None,
+) -> dict[str, SourceOffset]:
     """Return the offsets of sources, with all partitions of topics. New partitions get numbers that no source ever had.
 
-    Raises `SourceError` for a topic that was replaced, and for a partition that no longer exists.
+    For a slice that ends where a recorded micro-batch did, `until` are the offsets after that: it says which partitions are new, and
+    where they begin. Raises `SourceError` for a topic that was replaced, and for a partition that no longer exists.
     """
     result = dict(offsets)
     for name, source in sources.items():
         topic = topic_of(source)
         if topic is not None:
-            result[name] = topic.with_partitions(result[name], last_number(result.values()) + 1)
+            recorded = None if until is None else until.get(name, SourceOffset())
+            result[name] = topic.with_partitions(result[name], last_number(result.values()) + 1, recorded)
     return result
+
+
+def read_up_to(partition: PartitionOffset) -> int:
+    """Return the first offset that may not be taken in yet; where a file is begun, as if it had no gaps between offsets."""
+    begun = None if not partition.unread else parse_landed(messages_name(partition.unread[0]))
+    return partition.position if begun is None else begun.range.first + partition.rows_taken
 
 
 def topic_of(source: Source) -> KafkaSource | None:
@@ -45,9 +58,14 @@ class Pieces:
         sources: Mapping[str, Source],
         offsets: Mapping[str, SourceOffset],
         recorded: Mapping[str, SourceOffset],
+        until: Mapping[str, SourceOffset] | None = None,
     ) -> None:
-        """Divide the sources `names` into pieces; `recorded` are the offsets of the last checkpoint."""
+        """Divide the sources `names` into pieces; `recorded` are the offsets of the last checkpoint.
+
+        `until` are the offsets after the recorded micro-batch that the slice repeats, if any.
+        """
         self._names = tuple(names)
+        self._until = None if until is None else {**until}
         self.sources: dict[str, Source] = {}
         self.offsets: dict[str, SourceOffset] = {}
         self.owners: dict[str, str] = {}
@@ -56,15 +74,26 @@ class Pieces:
             topic = topic_of(source)
             if topic is not None:
                 is_provisional = topic.is_provisional(recorded.get(name, SourceOffset()))
+                ends = (until or {}).get(name, SourceOffset())
+                end_of = {end.partition: end for end in ends.partitions}
                 for partition in offset.partitions:
-                    kafka_partition = KafkaPartition(topic, partition.partition, is_provisional=is_provisional)
+                    end = end_of.get(partition.partition)
+                    kafka_partition = KafkaPartition(
+                        topic, partition.partition, is_provisional=is_provisional, until=end
+                    )
                     piece = source.over(kafka_partition) if isinstance(source, DerivedSource) else kafka_partition
-                    self._add(f"{name}[{partition.partition}]", name, piece, _partition_offset(offset, partition))
+                    self._add(piece_name(name, partition), name, piece, _partition_offset(offset, partition))
+                    if self._until is not None and end is not None:
+                        self._until[piece_name(name, partition)] = _partition_offset(ends, end)
             else:
                 self._add(name, name, source, offset)
 
     def _add(self, piece: str, owner: str, source: Source, offset: SourceOffset) -> None:
         self.sources[piece], self.offsets[piece], self.owners[piece] = source, offset, owner
+
+    def request(self, wanted: SliceRequest) -> SliceRequest:
+        """Return a request whose recorded offsets are those of pieces."""
+        return replace(wanted, until=self._until)
 
     def join(self, part: GroupSlice, offsets: Mapping[str, SourceOffset]) -> GroupSlice:
         """Return the part of a slice with its pieces joined to sources; `offsets` are those before the slice."""
@@ -82,6 +111,11 @@ class Pieces:
             files=tuple(msgspec.structs.replace(file, source=self.owners[file.source]) for file in part.files),
             offsets=moved,
         )
+
+
+def piece_name(source: str, partition: PartitionOffset) -> str:
+    """Return the name of the piece that is a partition of a topic."""
+    return f"{source}[{partition.partition}]"
 
 
 def _partition_offset(offset: SourceOffset, partition: PartitionOffset) -> SourceOffset:
@@ -111,6 +145,7 @@ def _topic_offset(offset: SourceOffset, moved: Sequence[SourceOffset]) -> Source
             after.rows_taken,
             after.taken_at,
             after.idle,
+            before.begins_at,
         )
         for before, after in zip(offset.partitions, moved, strict=True)
     )
@@ -121,6 +156,7 @@ def _topic_offset(offset: SourceOffset, moved: Sequence[SourceOffset]) -> Source
         taken_at=max((partition.taken_at for partition in partitions if partition.taken_at is not None), default=None),
         watermark=moved[0].watermark,
         tables=next((after.tables for after in moved if after.tables != offset.tables), offset.tables),
+        file_tables=tuple(versions for after in moved for versions in after.file_tables),
         idle=all(partition.idle for partition in partitions),
         names=(),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -30,18 +30,25 @@ class JobPosition:
 class SliceRequest:
     """Input that a slice should take: an interval, the input of a recorded micro-batch, or by default the next slice of all input.
 
-    `until` has the offsets after the recorded micro-batch, and `interval` its interval. With `ends`, no more input will come,
-    so no source waits for another one.
+    `until` has the offsets after the recorded micro-batch, and `interval` its interval. `follows` has the offsets after the micro-batch
+    that a branch follows, and after each later one of its job: their versions of dimension tables count. With `ends`, no more input will
+    come, so no source waits for another one.
     """
 
     interval: Interval | None = None
     until: Mapping[str, SourceOffset] | None = None
     ends: bool = False
+    follows: Sequence[Mapping[str, SourceOffset]] = ()
 
     @property
     def is_whole(self) -> bool:
         """Return whether to take all of it, without limits."""
         return self.interval is not None or self.until is not None
+
+    def recorded(self, source: str) -> list[SourceOffset]:
+        """Return the offsets of a source after the recorded micro-batch, and after later ones that are known."""
+        recorded = (*(() if self.until is None else (self.until,)), *self.follows)
+        return [offsets[source] for offsets in recorded if source in offsets]
 
 
 NEXT_SLICE = SliceRequest()

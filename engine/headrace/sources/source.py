@@ -158,6 +158,8 @@ class SourceScan:
     files: tuple[SourceFile, ...]
     listed: tuple[SourceFile, ...]
     reach: TableReach | None = None
+    beyond: tuple[SourceFile, ...] = ()
+    """Files after those that a recorded micro-batch came to, in order."""
 
     @property
     def needs_checkpoint(self) -> bool:

@@ -19,7 +19,7 @@ from headrace.commit.backfill_branches import (
 from headrace.commit.branch_settings import code_differences, differences_to_file, listed
 from headrace.commit.branches import Branch
 from headrace.commit.checkpoint import Checkpoint, Kind
-from headrace.commit.fork import log_of, unforkable_source
+from headrace.commit.fork import log_of
 from headrace.commit.input_changes import InputChange, input_changes
 from headrace.commit.interval_order import interval_of, place_of, position_of
 from headrace.commit.lineage import Lineage
@@ -96,8 +96,14 @@ def plan_backfill(
     if log.last is None:
         msg = f"job '{config.job}' has not taken in anything yet: run it first ('headrace run {config.job}')"
         raise ConfigError(msg)
-    if (unforkable := unforkable_source(config)) is not None:
-        msg = f"job '{config.job}' can have no backfills, as it can have no branches: {unforkable}"
+    if (
+        topic := next((name for name, source in sorted(config.sources.items()) if source.format == "kafka"), None)
+    ) is not None:
+        msg = (
+            f"job '{config.job}' can have no backfills: source '{topic}' is a topic, and its messages have no intervals. Nothing was "
+            f"changed. Compute them again on a branch: 'headrace branch create {config.job} NAME --at CHECKPOINT', then 'headrace run "
+            f"{config.job} --branch NAME'."
+        )
         raise ConfigError(msg)
     intake = Intake(plan, config)
     intake.check_intervals({})

@@ -58,7 +58,8 @@ class CaughtUpRun:
         batches = self.batches
         taken = None
         if takes_input := batches.followed.takes_input():
-            taken = self.intake.next(batches.standing(live), SliceRequest(interval_of(live), live.offsets))
+            wanted = SliceRequest(interval_of(live), live.offsets, follows=batches.followed.later(live))
+            taken = self.intake.next(batches.standing(live), wanted)
         if taken is not None:
             batches.make(taken, taken.interval, follows=live)
         elif not takes_input or any_timer_due(batches.job, batches.followed.began(live)):

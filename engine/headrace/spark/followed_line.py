@@ -7,7 +7,7 @@ fire, as they did on the job. After the job's last checkpoint a branch uses the 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
 
 from headrace import clock
@@ -17,7 +17,9 @@ from headrace.commit.interval_order import interval_of
 from headrace.commit.log import CheckpointLog
 from headrace.commit.protocol import OpenJob
 from headrace.config import JobConfig
+from headrace.sources.derived import stored_name
 from headrace.sources.interval import Interval
+from headrace.sources.offset import SourceOffset
 from headrace.spark.replay import NOTHING_READ, read_positions
 
 
@@ -58,6 +60,14 @@ class FollowedLine:
         ends = ((batch, interval_of(batch)) for _, batch in self._ahead)
         return next((batch for batch, taken in ends if taken is not None and taken.end >= interval.end), None)
 
+    def later(self, followed: Checkpoint | None) -> list[Mapping[str, SourceOffset]]:
+        """Return the offsets after a micro-batch of the job that the branch follows, and after each later one; none without one."""
+        return [
+            batch.offsets
+            for _, batch in self._ahead
+            if followed is not None and batch.checkpoint_id >= followed.checkpoint_id
+        ]
+
     def now(self) -> int:
         """Return the time of the line (ms). It stands still while a branch makes a micro-batch that its job did not make."""
         if not self._is_branch:
@@ -80,10 +90,27 @@ class FollowedLine:
         return 0 if last is None else last.line_time
 
     def _comes_next(self, before: Checkpoint, batch: Checkpoint) -> bool:
+        if not _is_at(self._job.last, before):
+            return False  # the branch has read topics beyond the job's last checkpoint: files and ranges are its own
         own, start, end = (read_positions(checkpoint.offsets) for checkpoint in (self._job.last, before, batch))
         if start == end:
             return own == start and batch.checkpoint_id > _followed(self._job)
         return any(place > own.get(name, NOTHING_READ) for name, place in end.items())
+
+
+def _is_at(own: Checkpoint, before: Checkpoint) -> bool:
+    """Return whether a branch has read as much of each topic as its job had at a checkpoint."""
+    return all(
+        _topic_place(own.offsets.get(name, SourceOffset())) == _topic_place(offset)
+        for name, offset in before.offsets.items()
+    )
+
+
+def _topic_place(offset: SourceOffset) -> list[tuple[int, int, list[str], int]]:
+    return [
+        (partition.partition, partition.position, [*map(stored_name, partition.unread)], partition.rows_taken)
+        for partition in offset.partitions
+    ]
 
 
 def _ahead(live: CheckpointLog, branch: OpenJob) -> Iterator[tuple[Checkpoint, Checkpoint]]:

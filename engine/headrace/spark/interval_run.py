@@ -73,6 +73,6 @@ class IntervalRun:
         batches = self.batches
         batches.follow_without_input()
         live = batches.followed.of_interval(interval)
-        taken = self.intake.next(batches.standing(live), SliceRequest(interval))
+        taken = self.intake.next(batches.standing(live), SliceRequest(interval, follows=batches.followed.later(live)))
         assert taken is not None  # noqa: S101 - an interval always gives a slice, if an empty one
         batches.make(taken, taken.interval, follows=live)

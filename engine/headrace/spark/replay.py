@@ -14,8 +14,10 @@ from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.interval_order import interval_of, intervals_of, position_of
 from headrace.commit.lineage import Lineage
 from headrace.commit.requeue import again_note
+from headrace.sources.derived import stored_name
 from headrace.sources.interval import Interval, moment_text
 from headrace.sources.offset import SourceOffset
+from headrace.sources.pieces import piece_name, read_up_to
 
 _NOTE = re.compile(r"interval (\S+) to (\S+) is run again")
 """Pattern of the note that `replay_note` writes."""
@@ -235,9 +237,20 @@ def _offsets(trail: Sequence[Checkpoint]) -> Mapping[str, SourceOffset]:
 
 
 def read_positions(offsets: Mapping[str, SourceOffset]) -> dict[str, _ReadPosition]:
-    """Return, by source, the first file that was not taken in whole, with the rows taken of it; else the last file."""
-    return {
-        name: (offset.unread[0], offset.rows_taken) if offset.unread else (offset.last_file or "", math.inf)
+    """Return, by source, the first file that was not taken in whole, with the rows taken of it; else the last file.
+
+    For a topic, return the offset up to which each partition was read.
+    """
+    files: dict[str, _ReadPosition] = {
+        name: (stored_name(offset.unread[0]), offset.rows_taken)
+        if offset.unread
+        else (offset.last_file or "", math.inf)
         for name, offset in offsets.items()
         if offset.last_file is not None
     }
+    partitions: dict[str, _ReadPosition] = {
+        piece_name(name, partition): ("", read_up_to(partition))
+        for name, offset in offsets.items()
+        for partition in offset.partitions
+    }
+    return files | partitions

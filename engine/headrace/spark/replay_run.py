@@ -51,7 +51,8 @@ class ReplayRun:
 
     def _slice_of(self, step: Step, live: Checkpoint | None) -> Slice | None:
         """Return the slice of a step; None if its files are gone. On a branch it has the time of the `live` micro-batch."""
-        return self.intake.next(self.batches.standing(live), SliceRequest(step.interval, step.offsets))
+        follows = self.batches.followed.later(live)
+        return self.intake.next(self.batches.standing(live), SliceRequest(step.interval, step.offsets, follows=follows))
 
     def _followed(self, step: Step) -> Checkpoint | None:
         """Return the job's micro-batch whose time a step of a branch uses; None for the job itself, and after its last checkpoint."""

@@ -6,9 +6,9 @@ import pytest
 
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.input_changes import ChangeOfInput, input_changes
-from headrace.sources.folder import digest, stamp
+from headrace.sources.folder import stamp
 from headrace.sources.interval import Interval
-from headrace.sources.offset import SourceOffset
+from headrace.sources.offset import SourceOffset, digest
 from headrace.sources.source import ListedFile, SourceFile
 
 COMMITTED = 1_000

@@ -15,10 +15,10 @@ from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.interval_order import taken_in
 from headrace.errors import ConfigError, SourceError
 from headrace.plan.pipelines import plan_of
-from headrace.sources.folder import FolderSource, digest
+from headrace.sources.folder import FolderSource
 from headrace.sources.intake import Intake
 from headrace.sources.interval import Interval, moment_text
-from headrace.sources.offset import SourceOffset
+from headrace.sources.offset import SourceOffset, digest
 from headrace.sources.slice_request import JobPosition, SliceRequest
 from headrace.sources.source import TakenIn
 from headrace.tables.files import touch

@@ -443,6 +443,18 @@ def test_sources_that_meet_are_cut_alike():
     assert [_places(offsets) for offsets in cuts[0]] == [_places(offsets) for offsets in cuts[1]]
 
 
+def test_longer_corrected_file_keeps_the_merge_order():
+    job = BackfilledJob(both_kinds(), sources=("orders", "returns"), promote="automatic")
+    for number in range(2):
+        job.write(number, ("ann", 1))
+        job.write(number, ("ann", 5), ("ann", 6), ("ann", 7), source="returns")
+    job.run()
+    job.write(0, ("ann", 1), ("ann", 2), ("ann", 3))
+    assert job.backfill(days(0)).outcome is BackfillOutcome.PROMOTED
+    job.run(end_of_input=True)
+    assert job.content() == job.straight(end_of_input=True)
+
+
 def _places(offsets):
     return {name: (offset.last_file, offset.unread, offset.rows_taken) for name, offset in offsets.items()}
 
@@ -452,7 +464,9 @@ def test_kafka_sources_are_refused():
     job.put("one")
     job.run()
     config = job.harness.config
-    with pytest.raises(ConfigError, match="no backfills.*source 'rows' is a topic"):
+    with pytest.raises(
+        ConfigError, match="no backfills: source 'rows' is a topic, .*'headrace branch create reader NAME"
+    ):
         plan_backfill(config, checked_plan(config), days(1))
 
 

@@ -17,7 +17,7 @@ from headrace.plan.pipelines import plan_of
 from headrace.spark.job_run import run_on
 from headrace.spark.options import RunOptions
 from headrace.tables.stores import table_store
-from headrace.testing import PipelineHarness
+from headrace.testing import MemoryTopic, PipelineHarness
 from tests.unit.support.stepped_job import Copies, Copy, Order, order
 
 
@@ -42,8 +42,10 @@ def pipeline():
 
 
 class Shop:
-    def __init__(self):
-        self.harness = PipelineHarness(pipeline(), job={"sources": {"rows": {"format": "json"}}})
+    def __init__(self, topic=None):
+        bound = {"format": "json"} if topic is None else {}
+        topics = {} if topic is None else {"rows": topic}
+        self.harness = PipelineHarness(pipeline(), topics=topics, job={"sources": {"rows": bound}})
         self.runs = 0
 
     def orders(self, name, *rows):
@@ -56,9 +58,8 @@ class Shop:
         steps = {"rows": Copies(next(one for one in plan_of(config.code).sources if one.name == "rows"), config)}
         before = clock.use(self.harness.clock)
         try:
-            return run_on(
-                LocalTasks(), config, RunOptions(run_id=f"run-{self.runs}", **options), lambda _: None, steps=steps
-            )
+            wishes = RunOptions(run_id=f"run-{self.runs}", **options)
+            return run_on(LocalTasks(), config, wishes, lambda _: None, steps=steps, topics=self.harness.topics)
         finally:
             clock.use(before)
 
@@ -105,3 +106,28 @@ def test_branch_takes_in_rest_of_file_begun_before():
     shop.run("other", end_of_input=True)
     shop.run(end_of_input=True)
     assert shop.copies("other") == shop.copies() == ["a.0", "b.0", "first", "last"]
+
+
+@pytest.mark.parametrize("crash", [None, "promotion.committed", "promotion.landed"])
+def test_branch_makes_rows_of_expired_messages(crash):
+    shop = Shop(topic := MemoryTopic("rows", partitions=2))
+    topic.append([order("a", 2, 1), order("b", 1, 9)])
+    topic.append([order("c", 1, 2)], partition=1)
+    shop.harness.feed("others", [Copy("first", 0, 5)])
+    shop.run()
+    topic.append([order("d", 1, 11)], partition=1)
+    shop.run()
+    offset = CheckpointLog(shop.harness.config.job_folder).last.offsets["rows"]
+    assert offset.unread
+    live = shop.copies()
+    fork(shop.harness.config, "again", 0, "fork")
+    topic.expire(2)
+    topic.expire(2, partition=1)
+    shop.run("again")
+    assert shop.copies("again") == live
+    topic.append([order("e", 1, 12)])
+    shop.run("again")
+    shop.promote("again", crash_at=crash)
+    shop.harness.feed("others", [Copy("last", 0, 20)])
+    shop.run(end_of_input=True)
+    assert shop.copies() == ["a.0", "a.1", "b.0", "c.0", "d.0", "e.0", "first", "last"]

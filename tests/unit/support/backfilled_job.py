@@ -47,12 +47,21 @@ class BackfilledJob(BranchedJob):
     """The job of `BranchedJob`, with one file per day."""
 
     def __init__(
-        self, pipeline=None, *, promote="approval", files_per_batch=1, services=None, sources=("orders",), **options
+        self,
+        pipeline=None,
+        *,
+        promote="approval",
+        files_per_batch=1,
+        services=None,
+        sources=("orders",),
+        bound=None,
+        replay=None,
+        **options,
     ):
         self.sources = sources
         job = {
-            "sources": {name: {"interval": "%Y-%m-%d"} for name in sources},
-            "replay": {"promote": promote},
+            "sources": {name: {"interval": "%Y-%m-%d", **(bound or {}).get(name, {})} for name in sources},
+            "replay": {"promote": promote, **(replay or {})},
             "services": services or {},
         }
         super().__init__(pipeline, job=job, files_per_batch=files_per_batch, **options)
@@ -94,7 +103,7 @@ class BackfilledJob(BranchedJob):
         before = clock.use(harness.clock)
 
         def run_branch(on_branch, asked):
-            return run_on(LocalTasks(), on_branch, asked, harness.events.append)
+            return run_on(LocalTasks(), on_branch, asked, harness.events.append, **self.inputs(on_branch))
 
         request = BackfillRequest(config, interval, name or default_name(interval), renews, only_open)
         try:
@@ -114,16 +123,20 @@ class BackfilledJob(BranchedJob):
         live = [row for row in rows if row["expires_at"] is None or row["expires_at"] > watermark]
         return content | {KEYED_STATE: [tuple(row.values()) for row in live]}
 
-    def straight(self):
-        """Return the content of a straight run over the present input."""
-        other = BackfilledJob(
-            self.harness.pipeline, sources=self.sources, backend=self.harness.backend, bucket=self.harness.bucket
-        )
+    def straight(self, **options):
+        """Return the content of a straight run over the present input, with these options."""
+        other = self.beside()
         for source in self.sources:
             for file in self.path(0, source).parent.iterdir():
                 (other.path(0, source).parent / file.name).write_bytes(file.read_bytes())
-        other.run()
+        other.run(**options)
         return other.content()
+
+    def beside(self):
+        """Return a new job with the same pipeline and sources, without input."""
+        return BackfilledJob(
+            self.harness.pipeline, sources=self.sources, backend=self.harness.backend, bucket=self.harness.bucket
+        )
 
 
 def four_days_taken_in():

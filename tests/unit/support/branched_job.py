@@ -126,7 +126,11 @@ class BranchedJob:
         config = with_settings(config, config.settings | (settings or {}))
         wishes = RunOptions(run_id=f"run-{self._runs}", backend=self.harness.backend, parallelism=2, **options)
         with self.on_its_clock():
-            return run_on(LocalTasks(), config, wishes, self.harness.events.append)
+            return run_on(LocalTasks(), config, wishes, self.harness.events.append, **self.inputs(config))
+
+    def inputs(self, config):
+        """Return the topics and steps that a run reads, as options of `run_on`."""
+        return {}
 
     def compact(self, branch=None):
         """Compact the state tables of the job, or of a branch."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import bisect
 import traceback
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
@@ -109,7 +109,7 @@ class KeyedProcess:
         self._is_plain, self._inputs = self._function.is_plain, self._function.inputs
         in_record_order = options.order_with_same_key is KeyOrder.RECORD_ORDERED
         self._take_bundle = self._function.takes_bundle if in_record_order else None
-        self._bundles: dict[bytes, list[Element]] = {}
+        self._bundles: defaultdict[bytes, list[Element]] = defaultdict(list)
         self.stores = self._function.stores
         self.cleanup = TtlCleanup(ttls_of(operator.function), self.stores, backend, self.timers)
         self.due_timers.functions.update(dict.fromkeys(CLEANUP_DOMAINS, self.cleanup.on_timer))
@@ -359,22 +359,20 @@ class KeyedProcess:
         self.controller.process(context)
 
     def _bundle_all(self, elements: Sequence[Element]) -> None:
+        """Let elements wait for others of their keys up to the next watermark; process late ones, and those before them."""
+        watermark, bundles = self._watermark, self._bundles
         for element in elements:
-            self._bundle(element)
-
-    def _bundle(self, element: Element) -> None:
-        """Let an element wait for the others of its key up to the next watermark; process a late one, and those before it."""
-        if element.timestamp > self._watermark:
-            self._bundles.setdefault(element.key_json, []).append(element)
-            return
-        earlier = self._bundles.pop(element.key_json, None)
-        if earlier is not None:
-            self._process_bundle(earlier)
-        self.process(element)
+            if element.timestamp > watermark:
+                bundles[element.key_json].append(element)
+                continue
+            earlier = bundles.pop(element.key_json, None)
+            if earlier is not None:
+                self._process_bundle(earlier)
+            self.process(element)
 
     def _process_bundles(self) -> None:
         if self._bundles:
-            bundles, self._bundles = self._bundles, {}
+            bundles, self._bundles = self._bundles, defaultdict(list)
             for elements in bundles.values():
                 self._process_bundle(elements)
 

@@ -61,7 +61,9 @@ def position_of(checkpoint: Checkpoint) -> int:
 def taken_in(checkpoints: Sequence[Checkpoint], head: Checkpoint) -> list[int]:
     """Return the records that the line to a checkpoint has taken in. `checkpoints` are all of its log."""
     line = Lineage(checkpoints, head.checkpoint_id).line
-    return [record for one in line if one.kind is Kind.BATCH for record in one.metrics[RECORDS_TAKEN]]
+    return [
+        record for checkpoint in line if checkpoint.kind is Kind.BATCH for record in checkpoint.metrics[RECORDS_TAKEN]
+    ]
 
 
 class MicroBatch:

@@ -52,12 +52,12 @@ def test_names_of_a_door_exist_and_are_documented(door):
     assert undocumented == []
 
 
-def test_a_name_has_one_door():
+def test_name_has_one_door():
     names = list(chain.from_iterable(map(names_of, DOORS)))
     assert [name for name in names if names.count(name) > 1] == []
 
 
-def test_the_users_door_has_all_of_the_api():
+def test_users_door_has_all_of_the_api():
     from headrace import api
 
     assert importlib.import_module("headrace").__all__ == api.__all__
@@ -81,7 +81,7 @@ def test_importing_headrace_loads_nothing_else():
     assert done.stdout.strip() == "[]"
 
 
-def test_an_unknown_name_is_an_attribute_error():
+def test_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="module 'headrace' has no attribute 'Pipelin'"):
         importlib.import_module("headrace").Pipelin  # noqa: B018
 

@@ -119,7 +119,7 @@ class UpsertMaterialize:
 
     @property
     def keyed_by(self) -> tuple[str, ...]:
-        """Return the fields that key its input: each value of them has a history."""
+        """Return the fields by which the input is keyed: each combination of their values has one history."""
         return self.primary_key
 
     @property
@@ -149,5 +149,5 @@ class Lag(UpsertMaterialize):
 
     @property
     def keyed_by(self) -> tuple[str, ...]:
-        """Return the fields that key its input: each value of them has a history."""
+        """Return the fields by which the input is keyed: each combination of their values has one history."""
         return self.partition_by

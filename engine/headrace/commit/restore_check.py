@@ -43,7 +43,7 @@ class RestoreCheck:
         """
         self._config, self._checkpoints = config, checkpoints
         self._storage = config.storage_options
-        # Before any folder is listed: an intent that is completed meanwhile leaves no files to find.
+        # This must precede any listing of a folder: an intent that is completed meanwhile leaves no files to find.
         folder = config.job_folder
         self._doomed = {f"{folder}/{file}" for i in open_intents(config, checkpoints) for file in i.files}
         self._files: dict[str, set[str]] = {}

@@ -140,11 +140,11 @@ class AsyncWaitHarness(Generic[R]):
         harness = cls(function, **arguments)
         harness.clock.start_at(now)
         harness._ordinal = snapshot.ordinal
-        for one in snapshot.queued:
-            if isinstance(one, int):
-                harness._queue.put_watermark(one)
+        for queued in snapshot.queued:
+            if isinstance(queued, int):
+                harness._queue.put_watermark(queued)
             else:
-                harness._resume(one)
+                harness._resume(queued)
         harness._advanced_to_rest()
         return harness
 
@@ -198,7 +198,8 @@ class AsyncWaitHarness(Generic[R]):
     def snapshot(self) -> AsyncSnapshot:
         """Return the content of a checkpoint at this moment. The harness continues."""
         queued = (
-            one.timestamp if isinstance(one, QueuedWatermark) else self._stored(one) for one in self._queue.remaining()
+            queued.timestamp if isinstance(queued, QueuedWatermark) else self._stored(queued)
+            for queued in self._queue.remaining()
         )
         return AsyncSnapshot(tuple(queued), self._ordinal, self.clock.now())
 
@@ -331,14 +332,14 @@ class AsyncWaitHarness(Generic[R]):
                 self._due.append(element)  # the controller must not run within the loop that it runs
 
     def _emit(self) -> None:
-        for one in self._queue.take():
-            if isinstance(one, QueuedWatermark):
-                self._output.append(Watermark(one.timestamp))
-            elif one.status is Status.QUARANTINED:
-                self._output.append(QuarantinedRecord(one.emitted.record, one.last_error))
+        for taken in self._queue.take():
+            if isinstance(taken, QueuedWatermark):
+                self._output.append(Watermark(taken.timestamp))
+            elif taken.status is Status.QUARANTINED:
+                self._output.append(QuarantinedRecord(taken.emitted.record, taken.last_error))
             else:
                 self._emitted += 1
-                self._output += one.results or ()
+                self._output += taken.results or ()
 
     def _advanced_to_rest(self) -> None:
         """Run everything that can run without time passing."""

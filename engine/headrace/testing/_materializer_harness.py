@@ -254,7 +254,7 @@ class MaterializerHarness(Generic[R]):
         task.run([taken])
         for name in self._counts:
             self._counts[name] += task.metrics[name]
-        self.unmatched += [msgspec.json.decode(one.row, type=self.row_type) for one in task.unmatched]
+        self.unmatched += [msgspec.json.decode(retraction.row, type=self.row_type) for retraction in task.unmatched]
         sweeps = task.timer_changes()
         self._store.write_batch([*task.writes(), *task.timer_writes(sweeps)])
         self._emitted += [(out.kind, msgspec.json.decode(out.raw, type=self.row_type)) for out in task.outputs()]

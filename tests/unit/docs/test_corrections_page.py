@@ -30,7 +30,7 @@ def project(tmp_path):
     return tmp_path
 
 
-def test_corrections_page_prints_what_it_shows(project):
+def test_corrections_page_shows_real_outputs(project):
     environment = {**os.environ, "PYTHONPATH": PYTHONPATH, "HEADRACE_HOME": str(project), "COLUMNS": "100"}
     for command, shown in (call for block in blocks_of("corrections") for call in block.calls):
         program, *words = shlex.split(command)

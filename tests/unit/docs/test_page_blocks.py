@@ -21,15 +21,15 @@ from headrace.config import ClusterFile, JobFile, load_cluster, load_job
 from tests.jobs.home import PROJECT
 from tests.unit.support.doc_pages import PAGES, blocks_of
 
-# Tests of these languages check their blocks on all pages: `test_page_code.py`, and one below.
+# All blocks of these languages are checked: by `test_page_code.py`, and by a test below.
 CHECKED_LANGUAGES = {"python", "yaml"}
 
 COMMANDS = "unit/docs/test_command_pages.py"
 SHOP = "unit/docs/test_shop_pages.py"
-CORRECTIONS = "unit/docs/test_corrections_page.py::test_corrections_page_prints_what_it_shows"
+CORRECTIONS = "unit/docs/test_corrections_page.py::test_corrections_page_shows_real_outputs"
 FLIGHTS_DAY = "demo/test_flights_backfill.py::test_page_repairs_an_incomplete_day"
 
-# Tests below check blocks of these kinds.
+# The tests below check all blocks of these kinds.
 MESSAGE = "a message: it has the words of the engine's code"
 SYNTAX = "commands without output: their words are those of the command line"
 
@@ -199,7 +199,7 @@ BLOCKS = {
         "aggregate '": MESSAGE,
         "+I  shop 7, 10:00, 1 order": "unit/operators/test_windows_page.py::test_early_results_equal_the_page",
         "+I  10:00 to 10:30": "unit/operators/test_windows_page.py::test_early_sessions_equal_the_page",
-        "+I  shop 7, 10:00, 3 orders": "unit/operators/test_windows_page.py::test_the_example_corrects_and_sets_aside",
+        "+I  shop 7, 10:00, 3 orders": "unit/operators/test_windows_page.py::test_example_corrects_and_sets_aside",
         "$ headrace state get shops berlin": SHORTENED,
     },
     "writing-a-pipeline": {
@@ -280,7 +280,7 @@ def write(path: Path, content):
 
 # -------------------------------------------------------------------------------------------------------- commands
 
-# Words that stand for others in commands within sentences.
+# Placeholders in commands within sentences, and the values that take their places here.
 PLACEHOLDERS = {"...": "value", "ID": "1", "N": "1", "CHECKPOINT": "1"}
 
 

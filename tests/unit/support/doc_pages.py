@@ -13,7 +13,7 @@ from tests.jobs.home import PROJECT
 
 PAGES = {path.stem: path for path in sorted([PROJECT / "README.md", *(PROJECT / "docs").glob("*.md")])}
 
-# What differs from run to run and from machine to machine.
+# Parts of outputs that differ from run to run, or from machine to machine.
 VOLATILE = (
     (re.compile(r"^.*T\d\d:\d\d:\d\dZ (opened|starting|batch|committed):.*$", re.MULTILINE), ""),
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "TIME"),

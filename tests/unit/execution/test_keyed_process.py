@@ -297,6 +297,24 @@ def test_outputs_carry_causes_time_and_chosen_kind(harness):
     assert [(out.timestamp, out.kind) for out in h.process.emitted] == [(7, 1), (7, 2), (33, 0)]
 
 
+def test_kept_context_stays_with_its_record(harness):
+    kept = []
+
+    async def keep(self, event, ctx):
+        kept.append(ctx)
+
+    async def keep_a_method(self, event, ctx):
+        kept.append(ctx.collect)
+
+    h = harness(keep=keep, method=keep_a_method, look=look)
+    records = [(1, Event("a", "keep")), (2, Event("b", "look")), (3, Event("c", "method")), (4, Event("d", "look"))]
+    assert h.run(*records) == [("b", NO_WATERMARK), ("d", NO_WATERMARK)]
+    kept[0].collect(Line("of a"))
+    kept[1](Line("of c"))
+    assert (kept[0].key, kept[0].timestamp) == ("a", 1)
+    assert [out.timestamp for out in h.process.emitted[2:]] == [1, 3]
+
+
 def test_function_sees_its_records_row_kind(harness):
     async def tell(self, event, ctx):
         ctx.collect(Line(ctx.row_kind.symbol))
@@ -374,8 +392,16 @@ def test_awaiting_foreign_object_is_a_located_error(harness):
     async def waits(self, event, ctx):
         await asyncio.sleep(0)
 
-    with pytest.raises(UserFunctionError, match=r"Scripted.process awaited something other than its own state in line"):
-        harness(waits=waits).run((1, Event("a", "waits")))
+    async def waits_later(self, event, ctx):
+        await count(self, event, ctx)
+        await asyncio.sleep(0)
+
+    h = harness(waits=waits, later=waits_later)
+    for do in ("waits", "later"):
+        with pytest.raises(
+            UserFunctionError, match=r"Scripted.process awaited something other than its own state in line"
+        ):
+            h.run((1, Event("a")), (2, Event("b", do)))
 
 
 def test_function_with_wrong_parameters_is_user_error(harness):

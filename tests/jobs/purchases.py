@@ -26,7 +26,7 @@ BASKET_LIVES: Final = timedelta(hours=3)
 REMIND_AFTER: Final = 2 * HOUR
 LATENESS: Final = timedelta(minutes=15)
 LOOK_BACK: Final = 100
-"""Every purchase of so many cents, or a multiple, asks for a timer in the past."""
+"""Each purchase whose cents are a multiple of this registers a timer in the past."""
 
 Item = Literal["apples", "bread", "cheese", "dates", "eggs"]
 

@@ -56,7 +56,7 @@ class BranchSimulation(Simulation):
         self._rivals += [self._branch_out] * 2
 
     def _make_trouble(self) -> None:
-        """Stop making trouble after so many steps: promotions and restores can undo the work of drivers as long as there is trouble."""
+        """Stop making trouble after `_MOST_TROUBLED_STEPS` steps: trouble can undo the work of drivers."""
         self.is_calm = self.is_calm or self.world.steps > _MOST_TROUBLED_STEPS
         super()._make_trouble()
 

@@ -31,7 +31,7 @@ from tests.unit.support.memory_job import BOARD, REMINDERS, sink_rows_of
 SOURCE = "purchases"
 CUSTOMERS = 5
 GONE_AT = 3
-"""A customer with a multiple of so many records is not on the board."""
+"""A customer is not on the board if the number of its records is a multiple of this."""
 
 CORRECTION = 1003
 """How much more a corrected record is. It may be of another customer, bad or not, asked of the service or not."""

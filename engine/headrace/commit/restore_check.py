@@ -38,7 +38,8 @@ class RestoreCheck:
     def __init__(self, config: JobConfig, checkpoints: Sequence[Checkpoint], sinks: Collection[str]) -> None:
         """Read the open vacuum intents, whose files are as good as deleted, and the histories of `sinks`.
 
-        `checkpoints` has all of the job, at least one. A sink that is gone counts as an empty one. Raises `StorageError` when a
+        `checkpoints` has all checkpoints of the job, at least one. A sink that is gone counts as an empty one. Raises
+        `StorageError` when a
         sink cannot be read.
         """
         self._config, self._checkpoints = config, checkpoints

@@ -48,7 +48,7 @@ def failing(calls):
 
 
 def test_breaker_opens_after_failures_and_parks_others():
-    """A breaker opens after so many failures in a row, and parks the other elements."""
+    """A breaker opens after its limit of failures in a row, and parks the other elements."""
     breaker = CircuitBreaker(failures=3, probe_after=1000 * MS)
     scripts = {number: [(0.0, False)] for number in range(3)}
     with harness(Promised(scripts), breaker=breaker, park_after=0 * MS, retry=ALWAYS) as h:

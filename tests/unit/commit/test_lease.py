@@ -40,7 +40,7 @@ def lease_of(name, seconds=SECONDS):
 
 
 def left_behind(holder, seconds=SECONDS, ahead=0):
-    """Create a lease that is never released, of a host whose clock is so many ms ahead."""
+    """Create a lease that is never released, of a host whose clock is `ahead` ms ahead."""
     now = engine_clock.now() + ahead
     lease = Lease("old", "attempt of old", holder, now + seconds * 1000, now)
     log_of().claim(lease)

@@ -74,7 +74,7 @@ def test_timer_set_by_timer_precedes_later_timers():
 
 
 def steps_for(timers):
-    """Return the number of function calls for a record that registers so many overdue timers."""
+    """Return the number of function calls for a record that registers this number of overdue timers."""
     calls = 0
 
     def count(_frame, event, _argument):

@@ -87,7 +87,7 @@ LIVES = st.sampled_from([ms(3), (ms(4), ms(8)), (ms(8), ms(4)), (Lifetime.FOREVE
 
 
 def play_in_time(harness, steps):
-    """Process records so many ms after the watermark; a plain number advances the watermark."""
+    """Process records; a number advances the watermark, and a record's time counts from the watermark (ms)."""
     now = 0
     for step in steps:
         if isinstance(step, int):

@@ -196,7 +196,7 @@ def test_field_without_default_is_refused(task, waits_for, takes, gives, field, 
 
 
 class Timed(AsyncFunction[Order, Order]):
-    """Takes so many milliseconds per call; a shared log records the begin and the end of each call."""
+    """Takes a fixed time (ms) per call; a shared log records the begin and the end of each call."""
 
     def __init__(self, milliseconds, log):
         self.seconds, self.log = milliseconds / 1000, log

@@ -198,7 +198,7 @@ class Rig:
                 store.trim()
 
     def restore(self, parallelism, new_function):
-        """Continue from a snapshot in so many tasks, with other code, on empty backends."""
+        """Continue from a snapshot in `parallelism` tasks, with other code, on empty backends."""
         taken = [harness.snapshot() for harness in self.harnesses]
         self._close()
         entries = [entry for snapshot in taken for entry in snapshot.entries]

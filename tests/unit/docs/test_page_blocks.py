@@ -326,7 +326,7 @@ FEWEST_WORDS = 5
 
 @cache
 def templates():
-    """Return patterns of the engine's texts of several words; values may stand in the places of the fields."""
+    """Return a pattern for each longer text of the engine; it allows any values in place of the fields."""
     trees = [ast.parse(file.read_text()) for file in sorted((PROJECT / "engine").rglob("*.py"))]
     texts = [fixed_parts(node) for tree in trees for node in ast.walk(tree)]
     long = {tuple(parts) for parts in texts if sum(len(part.split()) for part in parts) >= FEWEST_WORDS}
@@ -334,7 +334,7 @@ def templates():
 
 
 def fixed_parts(node):
-    """Return the parts of a text between its fields; nothing for any other node."""
+    """Return the parts of a text between its fields; an empty list for other nodes."""
     match node:
         case ast.Constant(value=str(text)):
             return [text]

@@ -40,13 +40,13 @@ def names_of(door):
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_names_of_a_door_are_sorted(door):
+def test_public_names_are_sorted(door):
     names = names_of(door)
     assert names == sorted(set(names))
 
 
 @pytest.mark.parametrize("door", [door for door in DOORS if door != NEEDS_AIRFLOW])
-def test_names_of_a_door_exist_and_are_documented(door):
+def test_public_names_exist_and_are_documented(door):
     module = importlib.import_module(door)
     undocumented = [name for name in module.__all__ if not (inspect.getdoc(getattr(module, name)) or "").strip()]
     assert undocumented == []

@@ -39,8 +39,7 @@ class RestoreCheck:
         """Read the open vacuum intents, whose files are as good as deleted, and the histories of `sinks`.
 
         `checkpoints` has all checkpoints of the job, at least one. A sink that is gone counts as an empty one. Raises
-        `StorageError` when a
-        sink cannot be read.
+        `StorageError` when a sink cannot be read.
         """
         self._config, self._checkpoints = config, checkpoints
         self._storage = config.storage_options

@@ -80,8 +80,8 @@ class AsyncWaitHarness(Generic[R]):
     Unlike in a micro-batch, watermarks and done elements that wait for earlier ones take capacity, as in Flink. Parked
     elements do not, and resume as soon as they are due, as if a micro-batch began then.
 
-    Arguments are those of `Stream.async_wait`. Raises `ValueError` unless there is a `key` in mode KEYED_ORDERED, and
-    in no other; and the errors of `Stream.async_wait`.
+    Arguments are those of `Stream.async_wait`. Raises `ValueError` for mode KEYED_ORDERED without a `key`, and
+    for another mode with a `key`; also the errors of `Stream.async_wait`.
     """
 
     function: AsyncFunction[R, Any]
@@ -102,8 +102,8 @@ class AsyncWaitHarness(Generic[R]):
     def __post_init__(self) -> None:
         """Install the virtual clock, and open the function; `close`, or the end of a `with` block, undoes both.
 
-        Raises `ValueError` unless there is a key in mode KEYED_ORDERED, and in no other; and what `Stream.async_wait`
-        raises.
+        Raises `ValueError` for mode KEYED_ORDERED without a key, and for another mode with a key; also the errors
+        of `Stream.async_wait`.
         """
         if (self.key is not None) is not (self.mode is OutputMode.KEYED_ORDERED):
             raise ValueError("mode KEYED_ORDERED needs a key, and no other mode takes one")

@@ -72,8 +72,8 @@ class MaterializerHarness(Generic[R]):
     has one change for each key. Event time is that of `process`, processing time that of `clock`, which starts at 0.
     The thresholds are those of ADAPTIVE; None: the backend's defaults.
 
-    Raises `ValueError` for thresholds that contradict each other, for an unknown backend, and what
-    `Stream.upsert_materialize` raises.
+    Raises `ValueError` for thresholds that contradict each other, for an unknown backend, and the errors
+    of `Stream.upsert_materialize`.
     """
 
     row_type: type[R]
@@ -91,7 +91,7 @@ class MaterializerHarness(Generic[R]):
     def __post_init__(self) -> None:
         """Install the virtual clock; `close`, or the end of a `with` block, removes it.
 
-        Raises `ValueError` for thresholds that contradict each other, and what `Stream.upsert_materialize` raises:
+        Raises `ValueError` for thresholds that contradict each other, and the errors of `Stream.upsert_materialize`:
         without a primary key, for a field that rows lack, for a `ttl` that rows of a history cannot have.
         """
         check_backend(self.backend)

@@ -52,7 +52,8 @@ VAGUE_NAMES = {"each", "found", "gone", "made", "said", "told"}
 
 # Words of sentences that the field does not have, or that have a noun or a verb of their own.
 DIALECT = re.compile(
-    r"given up on|gave up on|for want of|own ones of|clock of the wall|whichever way|no run be on", re.IGNORECASE
+    r"given up on|gave up on|for want of|own ones of|clock of the wall|whichever way|no run be on|raises what",
+    re.IGNORECASE,
 )
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

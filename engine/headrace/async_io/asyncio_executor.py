@@ -91,7 +91,7 @@ class AsyncioExecutor(Generic[T]):
         return done
 
     def close(self) -> None:
-        """Cancel running requests, and end the loop. Raises the errors of closing it."""
+        """Cancel running requests, and end the loop. Raises the errors of `around` when it closes."""
         if self._loop.is_closed():
             return
         try:

@@ -133,8 +133,8 @@ class AsyncWaitHarness(Generic[R]):
     def restore(cls, snapshot: AsyncSnapshot, function: AsyncFunction[R, Any], **arguments: Any) -> AsyncWaitHarness[R]:
         """Return a harness that continues from `snapshot`. It repeats no call that has results, and waits out back-offs.
 
-        The clock starts at the snapshot's time; give `now=ms` for a later one, as after an outage. Raises what the
-        constructor raises.
+        The clock starts at the snapshot's time; give `now=ms` for a later one, as after an outage. Raises the errors of the
+        constructor.
         """
         now = arguments.pop("now", snapshot.now)
         harness = cls(function, **arguments)

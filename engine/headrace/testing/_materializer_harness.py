@@ -119,8 +119,8 @@ class MaterializerHarness(Generic[R]):
     def restore(cls, snapshot: MaterializerSnapshot, row_type: type[R], **arguments: Any) -> MaterializerHarness[R]:
         """Return a harness that continues from `snapshot`, with any other backend, strategy or thresholds.
 
-        A `ttl` that is switched on with it expires no row at once: no lifetime begins before. Raises what the
-        constructor raises.
+        A `ttl` that is switched on with it expires no row at once: no lifetime begins before. Raises the errors of the
+        constructor.
         """
         harness = cls(row_type, **arguments)
         harness._store.write_batch(snapshot.entries)

@@ -38,8 +38,8 @@ class Emit(enum.Enum):
 class OnConflict(enum.Enum):
     """Resolution of several rows that claim one primary key (FLIP-558).
 
-    All but `KEEP_HISTORY` decide when the watermark has reached the rows: a row that merely came before the retraction
-    of another one is alone by then. They remove dropped rows from the history; a later retraction of one is reported as
+    All but `KEEP_HISTORY` decide when the watermark has reached the rows: by then, retractions that came late have
+    removed their rows. They remove dropped rows from the history; a later retraction of a dropped row is reported as
     unmatched.
     """
 

@@ -51,7 +51,8 @@ class AsyncExecutionController:
         self._activate, self._batch_is_due = self.batches.activate, self.batches.is_due
         self._executor = executor
         self._limit = options.in_flight_records_limit
-        # Switched off, there are no requests to keep in order: records of a key run one after the other.
+        # If async state is switched off, there are no requests to keep in order: records of a key run one after the
+        # other.
         self._state_ordered = options.enabled and options.order_with_same_key is KeyOrder.STATE_ORDERED
         self._strict = options.event_order_watermark is EventOrder.STRICTLY_ORDERED
         self._mails: deque[tuple[Callable[..., None], Any, Any]] = deque()
@@ -422,7 +423,7 @@ class AsyncExecutionController:
             self.buffer.block(follower)
 
     def _unblock(self, context: RecordContext) -> None:
-        # By mail, not by a call: a thousand records of one key would nest a thousand calls.
+        # Use the mailbox, not a call: a thousand records of one key would nest a thousand calls.
         waiter = self.buffer.unblock(context.key_json) if self.buffer.blocked else None
         if waiter is None:
             self.keys.release(context)

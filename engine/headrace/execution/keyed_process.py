@@ -244,7 +244,7 @@ class KeyedProcess:
         if isinstance(event, Watermark):
             self.advance(event)
             return
-        # A watermark that an earlier micro-batch held compares as the first record of this one.
+        # A watermark that an earlier micro-batch held is compared like the first record of this micro-batch.
         while pending and before_watermark(cast("Watermark", pending[0])) < event.order:
             self.advance(cast("Watermark", pending.popleft()))
         # Elements held by an earlier run go before it, also where state is not cached.
@@ -431,7 +431,7 @@ class KeyedProcess:
     def failed(self, context: ProcessContext, error: Exception) -> Exception:
         """Return the error that the task fails with when the user code of a record raised `error`."""
         if isinstance(error, HeadraceError):
-            return error  # such as state that does not fit its type: the function did not cause it
+            return error  # errors that the function did not cause, such as state that does not fit its type
         why = "".join(traceback.format_exception(error))
         record = context.record.current.record if isinstance(context.record, Bundle) else context.record
         shown = shown_record(record) if context.timer is None else shown_timer(context.timer)

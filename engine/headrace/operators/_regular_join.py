@@ -23,8 +23,8 @@ _encode = msgspec.json.Encoder(decimal_format="string", order="sorted").encode
 class _Kept(Struct, frozen=True):
     """A record of one side. The class of a join adds the `record`.
 
-    `at` is its event time (ms). `copies` counts equal records by their number of matches on the other side; a side that
-    appears only in pairs counts all its copies under 0.
+    `at` is its event time (ms). `copies` has the number of equal records for each number of matches on the other side. If
+    a side appears only in pairs, all its copies count under 0.
     """
 
     at: int

@@ -91,7 +91,7 @@ class ResultRecord(WindowResult):
             raise TypeError(msg)
 
     def _maker(self, name: str, annotation: Any, key: KeyBy) -> Callable[[Any, int, int], Any]:
-        """Return the function of key, start and end (ms) that makes a field without an aggregate."""
+        """Return a function of key, start and end (ms), which returns the value of a field without an aggregate."""
         wanted = annotated_type(annotation)
         if name in {WINDOW_START, WINDOW_END}:
             self._check_type(name, wanted, ValueType(int, may_be_none=False), name)

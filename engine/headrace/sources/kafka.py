@@ -57,7 +57,7 @@ class KafkaSource:
         state = self._state = self._reader().state()
         if offset.table is not None and offset.table != state.topic_id:
             raise self.faults.replaced(state.topic_id, offset.table)
-        known = {one.partition: one for one in offset.partitions}
+        known = {partition.partition: partition for partition in offset.partitions}
         if missing := sorted(known.keys() - state.partitions.keys()):
             raise self.faults.without(missing[0])
         new = sorted(state.partitions.keys() - known.keys())
@@ -130,20 +130,20 @@ class KafkaSource:
             ranges = {offsets: other for other, offsets in self._next.items()}
             self._next = {}
         self._reader().land(ranges, self.folder, self.storage)
-        self._known_files().update({name: one for name in ranges.values() if (one := parse_landed(name)) is not None})
+        self._known_files().update({name: file for name in ranges.values() if (file := parse_landed(name)) is not None})
 
     def _landed_from(self, partition: int, position: int) -> LandedName | None:
         """Return the landed file whose range begins here; None without one, or if `skip_offsets` skips a part of it."""
         assert self._state is not None  # noqa: S101 - `with_partitions` is called first
         topic_id = digest_of(self._state.topic_id)
-        for one in self._known_files().values():
-            if (one.range.partition, one.range.first, one.topic_id) == (partition, position, topic_id):
-                return one if one.range.end <= self._next_skipped(partition, position) else None
+        for file in self._known_files().values():
+            if (file.range.partition, file.range.first, file.topic_id) == (partition, position, topic_id):
+                return file if file.range.end <= self._next_skipped(partition, position) else None
         return None
 
     def _known_files(self) -> dict[str, LandedName]:
         if self._landed is None:
-            self._landed = {one.name: one for one in list_landed(self.folder, self.storage)}
+            self._landed = {file.name: file for file in list_landed(self.folder, self.storage)}
         return self._landed
 
     def _step(self) -> int:

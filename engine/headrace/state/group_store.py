@@ -164,7 +164,7 @@ class GroupStore(StateStore):
 
         def finish_of_key(moment: Moment, pages: Sequence[Any]) -> Any:
             self._keep_key(cells.key_json, pages[0])
-            if cells.key_json in self._known_keys and not cells.at_hand:  # the backend has nothing of it
+            if cells.key_json in self._known_keys and not cells.at_hand:  # the backend has no entry of this key
                 cells.keep({})
             return finish(moment, ())
 

@@ -59,7 +59,7 @@ class Harness:
 
     def __init__(self, backend, function, sides=()):
         self.backend, self.operator = backend, Process("delay", "key", function, sides)
-        self.ordinal, self.watermark = 1, None  # no watermark stands before the first record of all
+        self.ordinal, self.watermark = 1, None  # there is no watermark before the very first record
 
     def run(self, *items):
         """Process `(time, event)` and watermarks (plain numbers); return the outputs in the order of their keys."""
@@ -430,7 +430,7 @@ class Plain(KeyedProcessFunction[Event, Line]):
         ctx.collect(Line(f"timer {self.seen.value()}", timestamp))
 
 
-def test_a_plain_function_gets_blocking_handles(harness):
+def test_plain_function_gets_blocking_handles(harness):
     h = harness(Plain())
     event = Event("a", number=5)
     assert h.run((1, event), (2, event), 9) == [("a", 1), ("a", 2), ("timer 2", 5)]
@@ -462,7 +462,7 @@ def test_state_misfit_is_not_blamed_on_function(harness):
         harness(timer=timer).run(9)
 
 
-def test_a_failed_micro_batch_leaves_nothing_behind(harness):
+def test_failed_micro_batch_leaves_nothing_behind(harness):
     async def fails(self, event, ctx):
         await self.seen.update(99)
         ctx.timers.register_event_time(50)
@@ -481,8 +481,8 @@ def test_states_may_be_inherited_and_redeclared():
         seen = ValueState("seen", str)
         more = ValueState("more", int)
 
-    found = declared_states(Derived())
-    types = {name: state.type for name, state in found.items() if isinstance(state, ValueState)}
+    states = declared_states(Derived())
+    types = {name: state.type for name, state in states.items() if isinstance(state, ValueState)}
     assert types == {"seen": str, "lately": int, "more": int}
 
 
@@ -494,7 +494,7 @@ def test_two_states_of_one_name_are_refused():
         declared_states(Twice())
 
 
-def test_a_function_may_be_bound_again_and_again(harness):
+def test_function_may_be_bound_again_and_again(harness):
     # A worker process runs many tasks with the same instance.
     function = Scripted(count=count)
     first = harness(function)

@@ -137,9 +137,9 @@ class Operator:
         return prepare
 
 
-def checked(found, variant):
+def checked(answers, variant):
     def check():
-        records: list[Any] = [one.record if isinstance(one, Emitted) else one for one in found]
+        records: list[Any] = [answer.record if isinstance(answer, Emitted) else answer for answer in answers]
         numbers = [record.number for record in records]
         assert sorted(numbers) == list(range(variant.records))
         if isinstance(variant, Operator):

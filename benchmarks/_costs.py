@@ -17,7 +17,7 @@ class Cost:
 
 @contextmanager
 def measured(cost=None):
-    """Yield a `Cost`, set to the block's seconds at its end, or added to `cost` if given."""
+    """Yield a `Cost`; when the block ends, add its seconds, to `cost` if given."""
     cost = Cost() if cost is None else cost
     wall, cpu = time.perf_counter(), cpu_seconds()
     yield cost

@@ -94,7 +94,7 @@ class LastTen(StatefulProcessor):
 
     def handleInputRows(self, key, rows, timers):  # noqa: N802, ARG002 - Spark's
         result = self.latest.get()
-        sold = [tuple(one) for one in result[0]] if result else []
+        sold = [tuple(row) for row in result[0]] if result else []
         sold += [(row.expires, row.id, row.final) for row in rows]
         sold = sorted(sold)[-10:]
         self.latest.update((sold,))
@@ -112,7 +112,7 @@ class TopTen(StatefulProcessor):
 
     def handleInputRows(self, key, rows, timers):  # noqa: N802, ARG002 - Spark's
         result = self.bids.get()
-        before = [tuple(one) for one in result[0]] if result else []
+        before = [tuple(row) for row in result[0]] if result else []
         top = sorted([*before, *(tuple(row) for row in rows)], key=lambda bid: (-bid[2], bid[5]))[:10]
         self.bids.update((top,))
         for place, bid in enumerate(top):

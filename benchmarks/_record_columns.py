@@ -37,7 +37,7 @@ def measure(name, steps):
             before = time.process_time()
             given = step(given)
             best[at] = min(best[at], (time.process_time() - before) / RECORDS * 1e9)
-    print(f"{name:45}", " + ".join(f"{each:5.0f}" for each in best), f"= {sum(best):5.0f}")
+    print(f"{name:45}", " + ".join(f"{seconds:5.0f}" for seconds in best), f"= {sum(best):5.0f}")
 
 
 def main():

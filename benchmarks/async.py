@@ -39,17 +39,17 @@ FULL = Size(fast=200_000, slow=50_000, one_by_one=1000, keys=1_000_000, keys_of_
 QUICK = Size(fast=10_000, slow=5_000, one_by_one=100, keys=50_000, keys_of_curve=20_000)
 
 
-def cpu(told, step=0):
-    return [turn.cpu[step] for turn in told]
+def cpu(output, step=0):
+    return [turn.cpu[step] for turn in output]
 
 
-def processing(told):
+def processing(output):
     """Return records per second, without writing back."""
-    return [1e6 / turn.wall[0] for turn in told]
+    return [1e6 / turn.wall[0] for turn in output]
 
 
-def whole(told):
-    return [turn.rate for turn in told]
+def whole(output):
+    return [turn.rate for turn in output]
 
 
 def over(ours, theirs):
@@ -98,18 +98,20 @@ def local_state(size):
     above = [a - b for a, b in zip(cpu(even["hashmap, in the task's cache"]), cpu(even["no framework"]), strict=True)]
     yield figure("hashmap: async / sync, CPU", over(asynchronous, cpu(even["hashmap, sync"])), "ratio", **at_most(1.15))
     yield figure("hashmap: async / def, CPU", over(asynchronous, cpu(even["hashmap, def"])), "ratio", **at_most(1.15))
-    for name, told in {"uniform": even, "zipf": skewed}.items():
-        gain = over(cpu(told["rocksdb, sync"]), cpu(told["rocksdb, async"]))
+    for name, output in {"uniform": even, "zipf": skewed}.items():
+        gain = over(cpu(output["rocksdb, sync"]), cpu(output["rocksdb, async"]))
         yield figure(f"rocksdb, {name}: sync / async, CPU", gain, "ratio", goal="> 1", met=lambda v: v > 1)
-    for name, told in skewed.items():
+    for name, output in skewed.items():
         if "async" in name:
-            yield figure(f"{name}: zipf / uniform, rate", over(whole(told), whole(even[name])), "ratio", **at_least(1))
+            yield figure(
+                f"{name}: zipf / uniform, rate", over(whole(output), whole(even[name])), "ratio", **at_least(1)
+            )
     yield figure("framework above the bare coroutine, CPU", above, "us a record", **at_most(1.5))
-    for words, told in {"uniform": even, "zipf": skewed}.items():
-        for name, of in told.items():
+    for words, output in {"uniform": even, "zipf": skewed}.items():
+        for name, of in output.items():
             yield figure(f"{words}, {name}", whole(of), "records/s")
-    for words, told in {"uniform": even, "zipf": skewed}.items():
-        for name, of in told.items():
+    for words, output in {"uniform": even, "zipf": skewed}.items():
+        for name, of in output.items():
             yield figure(f"{words}, {name}: processing, CPU", cpu(of), "us a record")
     yield quoted("hashmap, async API, uniform", 0.92e6, "Flink 2.3, peers/flink")
     yield quoted("ForSt on local disk, async, uniform", 0.21e6, "Flink 2.3, peers/flink")
@@ -195,9 +197,9 @@ def limits(size):
             },
         )
         for limit, of in output.items():
-            one = figure(f"state 1 ms, {limit:,} in flight, batches of {batch:,}", processing(of), "records/s")
-            lines.setdefault(f"batches of {batch:,}", []).append((limit, one["value"]))
-            yield one
+            measured = figure(f"state 1 ms, {limit:,} in flight, batches of {batch:,}", processing(of), "records/s")
+            lines.setdefault(f"batches of {batch:,}", []).append((limit, measured["value"]))
+            yield measured
     log_log_chart(
         OUT / "async.svg",
         title="State behind 1 ms: what limits the rate",
@@ -216,7 +218,7 @@ def main():
     parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(PARTS))
     options = parser.parse_args()
     OUT.mkdir(parents=True, exist_ok=True)
-    figures = [one for part in options.parts for one in PARTS[part](QUICK if options.quick else FULL)]
+    figures = [measured for part in options.parts for measured in PARTS[part](QUICK if options.quick else FULL)]
     figures.sort(key=lambda item: item["unit"] != "ratio")
     report("async", figures)
 

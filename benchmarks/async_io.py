@@ -50,9 +50,9 @@ def in_process(records):
             yield figure(
                 f"{mode.value}{of} / bare asyncio", ratio, "ratio", goal=">= 0.9", met=lambda value: value >= 0.9
             )
-        for name, each in output.items():
-            yield figure(f"{name}{of}", [turn.rate for turn in each], "records/s")
-            yield figure(f"{name}{of}, CPU", [turn.cpu[0] for turn in each], "us a record")
+        for name, turns_ in output.items():
+            yield figure(f"{name}{of}", [turn.rate for turn in turns_], "records/s")
+            yield figure(f"{name}{of}, CPU", [turn.cpu[0] for turn in turns_], "us a record")
     for name, rate in FLINK.items():
         yield figure(f"{name} (quoted)", [rate], "records/s")
 
@@ -74,8 +74,8 @@ def over_loopback(records):
         goal=">= 0.9",
         met=lambda value: value >= 0.9,
     )
-    for name, each in output.items():
-        yield figure(f"loopback: {name}", [turn.rate for turn in each], "records/s")
+    for name, turns_ in output.items():
+        yield figure(f"loopback: {name}", [turn.rate for turn in turns_], "records/s")
 
 
 class Down(Lookup):

@@ -42,7 +42,7 @@ def main():
             compact(config, "nightly")
             vacuum(config, "nightly", dry_run=False)
         if done % (options.batches // 4) == 0:
-            figures += told(config, done, batches, openings)
+            figures += sizes_of(config, done, batches, openings)
             batches, openings = [], []
     report(f"log_growth_every_{options.every}", figures)
 
@@ -66,7 +66,7 @@ def commit(opened, key):
     return time.perf_counter() - begun
 
 
-def told(config, done, batches, openings):
+def sizes_of(config, done, batches, openings):
     sizes = [
         figure(f"after {done:,}: files in {table}", [len(list_files(f"{config.job_folder}/{table}"))], "files")
         for table in (CHECKPOINTS, KEYED_STATE)

@@ -228,10 +228,10 @@ class ShortHistories:
         return prepare
 
 
-def per_millisecond(told, *steps):
+def per_millisecond(durations, *steps):
     """Operations a millisecond: of CPU time, since machines are shared, and of wall time."""
-    cpu = [1000 / sum(turn.cpu[step] for step in steps) for turn in told]
-    wall = [1000 / sum(turn.wall[step] for step in steps) for turn in told]
+    cpu = [1000 / sum(turn.cpu[step] for step in steps) for turn in durations]
+    wall = [1000 / sum(turn.wall[step] for step in steps) for turn in durations]
     return cpu, wall
 
 
@@ -249,7 +249,7 @@ def hot_key(options):
     figures, rates = [], {}
     for backend, upsert_key, delay in itertools.product(("hashmap", "rocksdb"), (False, True), options.delays):
         chosen = settings(backend, upsert_key)
-        output = turns(options.runs, {each.strategy: HotKey(each, delay) for each in chosen})
+        output = turns(options.runs, {variant.strategy: HotKey(variant, delay) for variant in chosen})
         for setting in chosen:
             of = output[setting.strategy][1:] or output[setting.strategy]
             cpu, wall = per_millisecond(of, 0, 1)
@@ -304,9 +304,10 @@ def change_by_change(options):
     for upsert_key, delay in itertools.product((False, True), options.delays[-2:]):
         chosen = settings("rocksdb", upsert_key, (Strategy.LEGACY, Strategy.ADAPTIVE))
         output = turns(
-            max(2, options.runs // 2), {each.strategy: ChangeByChange(each, delay, options.single) for each in chosen}
+            max(2, options.runs // 2),
+            {variant.strategy: ChangeByChange(variant, delay, options.single) for variant in chosen},
         )
-        rates = {each: per_millisecond(of[1:], 0)[0] for each, of in output.items()}
+        rates = {strategy: per_millisecond(of[1:], 0)[0] for strategy, of in output.items()}
         times = statistics.median(rates[Strategy.ADAPTIVE]) / statistics.median(rates[Strategy.LEGACY])
         last = delay == DELAYS[-1]
         what = f"rocksdb, {'upsert key' if upsert_key else 'no upsert key'}, one change a micro-batch, {delay} rows"
@@ -324,8 +325,8 @@ def change_by_change(options):
 def short_histories(options):
     for backend in ("hashmap", "rocksdb"):
         chosen = settings(backend, upsert_key=False, strategies=(Strategy.VALUE, Strategy.ADAPTIVE, Strategy.LEGACY))
-        output = turns(options.runs, {each.strategy: ShortHistories(each, options.keys) for each in chosen})
-        rates = {each: per_millisecond(of[1:] or of, 0, 1)[0] for each, of in output.items()}
+        output = turns(options.runs, {variant.strategy: ShortHistories(variant, options.keys) for variant in chosen})
+        rates = {strategy: per_millisecond(of[1:] or of, 0, 1)[0] for strategy, of in output.items()}
         # Turn by turn, since the machine's pace changes between them.
         shares = [
             100 * ours / theirs for ours, theirs in zip(rates[Strategy.ADAPTIVE], rates[Strategy.VALUE], strict=True)

@@ -68,11 +68,11 @@ def measure(turns, query, peer, repeat):
         "load": round(os.getloadavg()[0], 2),
         **{
             side: {
-                "cpu": [round(turn.cost.cpu, 3) for turn in made],
-                "wall": [round(turn.cost.wall, 3) for turn in made],
-                "batches": made[-1].batches,
+                "cpu": [round(turn.cost.cpu, 3) for turn in runs],
+                "wall": [round(turn.cost.wall, 3) for turn in runs],
+                "batches": runs[-1].batches,
             }
-            for side, made in sides.items()
+            for side, runs in sides.items()
         },
     }
 
@@ -88,12 +88,12 @@ def shown(figures, peer):
         table.add_column(column)
     for column in ("CPU s\njob", "\nSpark", "\nratio", "\ngoal", "wall s\njob", "\nSpark", "\nratio"):
         table.add_column(column, justify="right")
-    for query, made in figures.items():
+    for query, runs in figures.items():
         cells = [query, way_of(query, peer)]
-        goal, ratio = goal_of(query, peer), statistics.median(ratios(made, "cpu"))
+        goal, ratio = goal_of(query, peer), statistics.median(ratios(runs, "cpu"))
         for unit in ("cpu", "wall"):
-            cells += [f"{statistics.median(made[side][unit]):.2f}" for side in ("job", "spark")]
-            cells.append(f"{statistics.median(ratios(made, unit)):.2f}")
+            cells += [f"{statistics.median(runs[side][unit]):.2f}" for side in ("job", "spark")]
+            cells.append(f"{statistics.median(ratios(runs, unit)):.2f}")
             if unit == "cpu":
                 cells.append("" if goal is None else f"{goal:g}{'' if ratio <= goal else ' NO'}")
         table.add_row(*cells)
@@ -103,15 +103,15 @@ def shown(figures, peer):
 def as_figures(figures, peer):
     """Return the ratios, then the seconds, in the form of all benchmarks."""
     listed = []
-    for query, made in figures.items():
+    for query, runs in figures.items():
         goal, name = goal_of(query, peer), f"{query}, {way_of(query, peer)}"
         met = None if goal is None else lambda ratio, goal=goal: ratio <= goal
         message = None if goal is None else f"<= {goal:g}"
-        listed.append(figure(f"{name}: CPU, job / Spark", ratios(made, "cpu"), "", goal=message, met=met))
-        listed.append(figure(f"{name}: wall, job / Spark", ratios(made, "wall"), ""))
-    for query, made in figures.items():
+        listed.append(figure(f"{name}: CPU, job / Spark", ratios(runs, "cpu"), "", goal=message, met=met))
+        listed.append(figure(f"{name}: wall, job / Spark", ratios(runs, "wall"), ""))
+    for query, runs in figures.items():
         for side in ("job", "spark"):
-            listed += [figure(f"{query}, {side}: {unit}", made[side][unit], "s") for unit in ("cpu", "wall")]
+            listed += [figure(f"{query}, {side}: {unit}", runs[side][unit], "s") for unit in ("cpu", "wall")]
     return listed
 
 

@@ -203,7 +203,7 @@ def main():
     options = parser.parse_args()
     Path(FOLDER).mkdir(parents=True, exist_ok=True)
     sizes = Sizes(quick=options.quick)
-    figures = [one for part in options.parts for one in PARTS[part](sizes)]
+    figures = [measured for part in options.parts for measured in PARTS[part](sizes)]
     figures.sort(key=lambda item: item["unit"] != "ratio")
     report("state", figures)
 

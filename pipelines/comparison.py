@@ -23,7 +23,7 @@ class Difference:
     columns: dict[str, tuple[object, object]]
 
     def __str__(self) -> str:
-        values = (f"{name} must be {must!r}, is {found!r}" for name, (must, found) in self.columns.items())
+        values = (f"{name} must be {must!r}, is {actual!r}" for name, (must, actual) in self.columns.items())
         return "; ".join((self.key, *values))
 
 
@@ -124,11 +124,11 @@ def _examples(database: duckdb.DuckDBPyConnection, outcome: str) -> tuple[Differ
     ).fetchall()
     if outcome != "different":
         return tuple(Difference(key, {}) for key, _, _ in rows)
-    return tuple(Difference(key, _changed(must or {}, found or {})) for key, must, found in rows)
+    return tuple(Difference(key, _changed(must or {}, actual or {})) for key, must, actual in rows)
 
 
-def _changed(must: dict[str, Any], found: dict[str, Any]) -> dict[str, tuple[object, object]]:
-    return {name: (value, found[name]) for name, value in must.items() if name in found and value != found[name]}
+def _changed(must: dict[str, Any], actual: dict[str, Any]) -> dict[str, tuple[object, object]]:
+    return {name: (value, actual[name]) for name, value in must.items() if name in actual and value != actual[name]}
 
 
 def plain_columns(actual: pa.Table, columns: Sequence[str]) -> pa.Table:

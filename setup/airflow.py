@@ -51,7 +51,7 @@ def main() -> int:
     # Also if the parent ignores Ctrl-C, as a shell does for background processes.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
-    # Processes whose parent has died become children of this process, so that all of them are ended.
+    # Processes whose parent has died become children of this process, which ends all of them.
     ctypes.CDLL(None).prctl(BECOME_SUBREAPER, 1, 0, 0, 0)
     try:
         with (AIRFLOW_HOME / "running.lock").open("a") as lock:

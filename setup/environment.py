@@ -29,7 +29,7 @@ def environment(*, home: Path = HOME) -> dict[str, str]:
         "HEADRACE_HOME": str(home),
         "VIRTUAL_ENV": str(VENV),
         "PATH": _path_with(VENV / "bin"),
-        # Spark takes `python3` from PATH, even in local mode, unless told.
+        # Without these variables Spark takes `python3` from PATH, even in local mode.
         "PYSPARK_PYTHON": python,
         "PYSPARK_DRIVER_PYTHON": python,
         "SPARK_HOME": str(_spark_home()),

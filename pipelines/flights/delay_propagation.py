@@ -213,7 +213,7 @@ def _forecast(legs: Legs, ctx: Context) -> Legs:
 
 
 def _replace_row(old: BoardRow | None, new: BoardRow, ctx: Context) -> None:
-    # Without the old row there are no columns for the retraction; the materializer finds the row by its key.
+    # The old row is unknown, so the retraction has only the key; the materializer finds the row by it.
     if old is not None:
         ctx.collect(old, RowKind.UPDATE_BEFORE)
     ctx.collect(new, RowKind.UPDATE_AFTER)

@@ -162,8 +162,8 @@ class Demo:
         if not (self.home / "var" / "state" / JOB / "checkpoints").exists():
             return []
         answer = json.loads(self._child("checkpoints", "headrace", "checkpoints", JOB, "--json"))
-        found: list[dict[str, Any]] = answer["checkpoints"]
-        return sorted(found, key=lambda checkpoint: int(checkpoint["checkpoint_id"]))
+        checkpoints: list[dict[str, Any]] = answer["checkpoints"]
+        return sorted(checkpoints, key=lambda checkpoint: int(checkpoint["checkpoint_id"]))
 
     def _show_board(self) -> None:
         table = Table(title="From the flight board", title_justify="left")

@@ -83,28 +83,28 @@ class Airflow:
     def _run_of(self, dag: str, day: datetime) -> str:
         """Return the id of the DAG run of a day."""
         wanted = {"logical_date_gte": day.isoformat(), "logical_date_lte": day.isoformat()}
-        found: list[dict[str, Any]] = []
+        runs: list[dict[str, Any]] = []
 
         def is_there() -> bool:
-            found[:] = self._ask("GET", f"/dags/{dag}/dagRuns", query=wanted)["dag_runs"]
-            return bool(found)
+            runs[:] = self._ask("GET", f"/dags/{dag}/dagRuns", query=wanted)["dag_runs"]
+            return bool(runs)
 
         self._wait(is_there, STARTS_WITHIN, f"Airflow made no run of {dag} for {day:%Y-%m-%d}")
-        run: str = found[0]["dag_run_id"]
+        run: str = runs[0]["dag_run_id"]
         return run
 
     def _state_of(self, dag: str, run: str, task: str | None) -> str | None:
         """Return the state of a task of a run, or of the whole run. Raises `StepFailedError` if any task failed."""
         tasks = self._ask("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances")["task_instances"]
-        for found in tasks:
-            if found["state"] in FAILED:
+        for instance in tasks:
+            if instance["state"] in FAILED:
                 logs = Path(os.environ["AIRFLOW_HOME"]) / "logs" / f"dag_id={dag}" / f"run_id={run}"
-                log = logs / f"task_id={found['task_id']}" / f"attempt={found['try_number']}.log"
-                raise StepFailedError(f"Task {found['task_id']} of {run} failed", log if log.exists() else self.log)
+                log = logs / f"task_id={instance['task_id']}" / f"attempt={instance['try_number']}.log"
+                raise StepFailedError(f"Task {instance['task_id']} of {run} failed", log if log.exists() else self.log)
         if task is None:
             state: str | None = self._ask("GET", f"/dags/{dag}/dagRuns/{run}")["state"]
             return state
-        return next((found["state"] for found in tasks if found["task_id"] == task), None)
+        return next((instance["state"] for instance in tasks if instance["task_id"] == task), None)
 
     def _is_ready(self, dag: str) -> bool:
         try:

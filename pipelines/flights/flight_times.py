@@ -38,8 +38,8 @@ DST_TO: Final = _minute("2013-11-03T01:00")
 def load_flights(folder: Path) -> pd.DataFrame:
     """Return one row a flight, in the order of flights.csv.
 
-    `scheduled_departure`, `scheduled_arrival`, `departure` and `arrival` are minutes since the epoch, the latter
-    two `UNKNOWN` where the flight didn't depart, or no arrival is on record. `arrival` is always after `departure`.
+    `scheduled_departure`, `scheduled_arrival`, `departure` and `arrival` are minutes since the epoch. `departure`
+    and `arrival` are `UNKNOWN` where the flight didn't depart, or no arrival is on record. `arrival` is always after `departure`.
     """
     flights = pd.read_csv(folder / "flights.csv.zip")
     flights["date"] = (

@@ -98,7 +98,7 @@ def entry_changes(raw: Path, last: date, seed: int, trouble: float = 1) -> Itera
 
 def _changes_of_entry(entry: Entry, others: Sequence[str], drawn: float, chance: random.Random) -> Iterator[Change]:
     """Yield the changes of a departed flight: wrong once, wrong twice, corrected by mistake, or right."""
-    wrong = [{"tailnum": each} for each in chance.sample(others, min(2, len(others)))]
+    wrong = [{"tailnum": tailnum} for tailnum in chance.sample(others, min(2, len(others)))]
     if drawn < WRONG_ONCE and wrong:
         yield from _versions(entry, [wrong[0], {"tailnum": entry.tailnum}], 6 * HOUR, 30 * HOUR, chance)
     elif drawn < WRONG_TWICE and wrong:

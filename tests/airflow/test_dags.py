@@ -34,7 +34,7 @@ def test_every_dag_file_imports_without_error(dag_bag):
     assert {"flights", "headrace_maintenance", "headrace_restore"} <= set(bag.dags)
 
 
-def test_a_job_is_checked_run_verified_and_compacted(dag_bag):
+def test_job_is_checked_run_verified_and_compacted(dag_bag):
     dag = dag_bag().dags["flights"]
 
     assert [task.task_id for task in dag.topological_sort()] == ["check", "run", "verify", "compact"]
@@ -48,7 +48,7 @@ def test_job_without_compaction_has_no_compact_task(dag_bag, edit_job):
     assert not dag_bag().dags["flights"].has_task("compact")
 
 
-def test_a_minimal_job_gets_the_documented_defaults(dag_bag, home):
+def test_minimal_job_gets_the_documented_defaults(dag_bag, home):
     (home / "conf" / "jobs" / "minimal.yaml").write_text(yaml.safe_dump(MINIMAL))
 
     dag = dag_bag().dags["minimal"]
@@ -74,7 +74,7 @@ def test_waiting_runs_leave_room_for_failed_run(dag_bag):
     assert dag_bag().dags["flights"].max_active_runs == 100
 
 
-def test_a_run_may_take_its_budget_and_grace(dag_bag, edit_job):
+def test_run_may_take_its_budget_and_grace(dag_bag, edit_job):
     edit_job("flights", run={"budget": "1h30m", "grace": "90", "retries": 4, "retry_delay": "10s"})
 
     run = dag_bag().dags["flights"].get_task("run")
@@ -124,7 +124,7 @@ def test_spark_settings_come_from_the_cluster_profile(dag_bag):
         {"replay": 1},
     ],
 )
-def test_a_bad_param_is_refused(dag_bag, given):
+def test_bad_param_is_refused(dag_bag, given):
     dag = dag_bag().dags["flights"]
 
     with pytest.raises(ParamValidationError):
@@ -145,7 +145,7 @@ def test_a_bad_param_is_refused(dag_bag, given):
         {"replay": True},
     ],
 )
-def test_a_good_param_is_taken(dag_bag, given):
+def test_good_param_is_taken(dag_bag, given):
     _validated(dag_bag().dags["flights"], given)
 
 
@@ -173,7 +173,7 @@ def test_switches_are_off_by_default(dag_bag):
         pytest.param(5, "scheduled__2013-01-16.3", id="cleared after three tries"),
     ],
 )
-def test_a_cleared_task_is_another_run(dag_bag, edit_job, max_tries, run_id):
+def test_cleared_task_is_another_run(dag_bag, edit_job, max_tries, run_id):
     edit_job("flights", run={"retries": 2})
     run = dag_bag().dags["flights"].get_task("run")
     context = {"run_id": "scheduled__2013-01-16", "ti": SimpleNamespace(max_tries=max_tries), "task": run}
@@ -242,7 +242,7 @@ def test_mistake_in_profile_names_the_job(dag_bag, home):
     assert "local.yaml:1: master: this key is missing" in error
 
 
-def test_a_job_cannot_take_a_housekeeping_name(dag_bag, home):
+def test_job_cannot_take_a_housekeeping_name(dag_bag, home):
     taken = home / "conf" / "jobs" / "headrace_restore.yaml"
     taken.write_text(yaml.safe_dump({**MINIMAL, "job": "headrace_restore"}))
 

@@ -66,7 +66,7 @@ def pipes_closed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("pipes_closed")
-def test_a_run_of_the_dag_fills_the_board(dag_bag, home, weather, two_days):
+def test_run_of_the_dag_fills_the_board(dag_bag, home, weather, two_days):
     dag = dag_bag().dags["flights"]
 
     run = dag.test(run_conf={"max_batches": 5})

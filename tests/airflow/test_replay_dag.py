@@ -16,9 +16,9 @@ from airflow.sdk.exceptions import (
 from airflow.serialization.serialized_objects import DagSerialization
 
 from headrace.airflow._words import plain_words
-from tests.airflow.test_run_operator import DAY, GAP, REPORT, FakeInstance, context_of, execute, told
+from tests.airflow.test_run_operator import DAY, GAP, REPORT, FakeInstance, context_of, execute, last_published
 
-__all__ = ["told"]
+__all__ = ["last_published"]
 
 TAKEN_IN = {**GAP, "message": "has been taken in already", "is_taken_in": True}
 DONE = {

@@ -97,7 +97,7 @@ def run(dag_bag):
 
 
 @pytest.fixture(autouse=True)
-def told(monkeypatch):
+def last_published(monkeypatch):
     """Return the sink reports in the last asset events, by sink."""
     events = {}
     monkeypatch.setattr(results, "_last_told", lambda _, sink: events.get(sink))
@@ -130,7 +130,7 @@ def execute(run, exit_code=0, report=REPORT, budget="", lines=(), context=None):
     return run.execute(context or context_of(run))
 
 
-def test_the_packages_own_driver_is_submitted(run):
+def test_packages_own_driver_is_submitted(run):
     execute(run)
 
     driver = Path(headrace.__file__).parent / "cli" / "submit" / "driver.py"
@@ -219,8 +219,8 @@ def test_asset_event_has_the_result(run):
         ({"overdue_alerts": {"checkpoint": 3, "version": 40}}, {"flights.flight_board", "flights.overdue_alerts"}),
     ],
 )
-def test_sink_without_news_fires_no_event(run, told, last, updated):
-    told.update(last)
+def test_sink_without_news_fires_no_event(run, last_published, last, updated):
+    last_published.update(last)
     execute(run)
 
     assert {asset.name for asset in run.outlets} == updated

@@ -128,11 +128,11 @@ def asleep(once: Path, during: subprocess.Popen[str]) -> psutil.Process:
     Only the first worker to reach the place sleeps: the worker that creates the file `once`.
     """
     deadline = clock.monotonic() + STARTS_WITHIN
-    while not (found := [process for process in psutil.process_iter() if _sleeps(process, once)]):
+    while not (processes := [process for process in psutil.process_iter() if _sleeps(process, once)]):
         assert during.poll() is None, ended(during).stderr
         assert clock.monotonic() < deadline, f"no task sleeps; {once} exists: {once.exists()}"
         clock.sleep(0.1)
-    return found[0]
+    return processes[0]
 
 
 def executor_of(worker: psutil.Process) -> psutil.Process:

@@ -36,13 +36,13 @@ def test_compose_file_has_all_required_services():
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
-def test_an_image_is_pinned_by_its_tag(name):
+def test_image_is_pinned_by_its_tag(name):
     tag = SERVICES[name]["image"].rpartition(":")[2]
 
     assert re.fullmatch(r"v?[0-9]+\.[0-9]+[0-9a-z.-]*", tag)
 
 
-def test_the_image_starts_from_an_exact_version():
+def test_image_starts_from_an_exact_version():
     assert re.search(r"^FROM python:\d+\.\d+\.\d+-", (PROJECT / "Dockerfile").read_text(), re.MULTILINE)
 
 
@@ -54,7 +54,7 @@ def test_services_wait_only_for_existing_services(name):
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
-def test_a_named_volume_is_declared(name):
+def test_named_volume_is_declared(name):
     volumes = {volume.partition(":")[0] for volume in SERVICES[name].get("volumes", ())}
 
     assert volumes <= set(COMPOSE["volumes"])
@@ -127,7 +127,7 @@ def test_one_service_builds_the_image_for_all():
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
-def test_a_service_has_limits_and_rotated_logs(name):
+def test_service_has_limits_and_rotated_logs(name):
     service = SERVICES[name]
 
     assert re.fullmatch(r"\d+[mg]", service["mem_limit"])
@@ -136,7 +136,7 @@ def test_a_service_has_limits_and_rotated_logs(name):
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
-def test_a_service_has_a_health_check(name):
+def test_service_has_a_health_check(name):
     check = SERVICES[name]["healthcheck"]
     runs_once = SERVICES[name]["restart"] != "unless-stopped"
 

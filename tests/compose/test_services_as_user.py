@@ -137,8 +137,8 @@ class Containers:
             os.chown(path, USER, USER)
         folders = [
             folder
-            for made in re.findall(r"^RUN mkdir -p (.*?)(?: &&.*)?$", DOCKERFILE, re.MULTILINE)
-            for folder in made.split()
+            for folders in re.findall(r"^RUN mkdir -p (.*?)(?: &&.*)?$", DOCKERFILE, re.MULTILINE)
+            for folder in folders.split()
         ]
         subprocess.run(["mkdir", "-p", *folders], cwd=self._home, check=True, user=USER, group=USER, extra_groups=[])
 
@@ -199,7 +199,8 @@ class Containers:
         return self._in_namespace(user, {**image_environment(), **environment(service)}, command)
 
     def _in_namespace(self, user: int, variables: Mapping[str, str], command: list[str]) -> list[str]:
-        # The user may read what belongs to root, for packages below /root; writing takes the permissions of an image.
+        # The user may read files of root, because some packages are below /root; to write, the user needs the
+        # permissions of the image.
         reading = ["--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search"] if user else []
         return [
             *("nsenter", "--target", str(self._first_process().pid), "--all", "--root"),

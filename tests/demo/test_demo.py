@@ -96,7 +96,7 @@ while True:
         sys.exit(f"the runs are {states}")
     time.sleep(1)
 """
-"""Waits until there are so many runs, and all of them ended well, and fails if one failed. One process: Airflow's import takes seconds."""
+"""Waits for this number of successful runs; fails if a run failed. One process, because Airflow's import takes seconds."""
 
 
 def run_demo(home: Path, environment: dict[str, str]) -> None:

@@ -44,5 +44,5 @@ def main(home: str, options: str) -> int:
 
 
 if __name__ == "__main__":
-    # The JVM is somebody else's: no farewell to it.
+    # The JVM belongs to another process: exit without the hooks that would end it.
     os._exit(main(*sys.argv[1:]))

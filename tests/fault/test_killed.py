@@ -10,7 +10,7 @@ from tests.fault.drivers import KILLED
 from tests.jobs.outcome import assert_well_formed, checkpoints, outcome
 from tests.jobs.purchase_files import day_start
 
-# Where it dies (in the second micro-batch), and the last checkpoint that counts then.
+# The place where the run dies (in the second micro-batch), and the last valid checkpoint after that.
 IN_A_RUN = [
     ("run.after:2", 1),
     ("prepare.before:2", 1),
@@ -23,7 +23,8 @@ IN_A_RUN = [
 ]
 WITHOUT_SPARK = [("ingest.after:2", 1), ("task.half:5", 1), *IN_A_RUN]
 
-# A death at another place leaves what one at these leaves; tests/unit/commit/test_crash.py dies at every step of the disk.
+# A crash at any other place leaves the same files as a crash at one of these; tests/unit/commit/test_crash.py crashes
+# at every step of the disk.
 # The commit is the same without Spark, where fewer places are enough in `make test`.
 QUICK = {
     "spark": {"prepare.half:2", "commit.before:2", "commit.after:2", "publish.half:3"},

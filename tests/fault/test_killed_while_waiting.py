@@ -68,7 +68,7 @@ def test_killed_driver_leaves_waiting_elements_in_one_place(
         when_due(home.config(), "purchases")
         run(home)
     again = service.noted("asked") - asked_before
-    # What was neither emitted nor completed by the checkpoint is asked for again, and nothing else.
+    # Elements that the checkpoint has neither emitted nor completed are requested again, and no others.
     assert sum(again.values()) == parked - held
     assert not set(again) & set(answered), "an answer that was committed was asked for again"
     assert sinks_and_state(home) == sinks_and_state(undisturbed_day)

@@ -49,11 +49,11 @@ def test_drivers_that_die_anywhere_leave_no_trace(tmp_path, runner, undisturbed,
     home = ready(tmp_path)
     died = []
     for place, options in story(seed):
-        code, said = runner.drivers.run(home, {"HEADRACE_KILL_AT": place}, **options)
-        assert code in {0, KILLED}, f"seed {seed}, {place}: {said}"
+        code, output = runner.drivers.run(home, {"HEADRACE_KILL_AT": place}, **options)
+        assert code in {0, KILLED}, f"seed {seed}, {place}: {output}"
         died.append((place, code))
-    code, said = runner.drivers.run(home)
-    assert code == 0, f"seed {seed}: {said}"
+    code, output = runner.drivers.run(home)
+    assert code == 0, f"seed {seed}: {output}"
     assert outcome(home.config()) == outcome(undisturbed.config()), f"seed {seed}: {died}"
     assert_well_formed(home.config())
 

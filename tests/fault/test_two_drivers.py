@@ -13,7 +13,7 @@ from tests.fault.conftest import ready
 from tests.jobs.outcome import checkpoints, outcome
 
 
-def test_a_second_driver_stops_and_names_the_first(tmp_path, command):
+def test_second_driver_stops_and_names_the_first(tmp_path, command):
     home = ready(tmp_path)
     with open_job(home.config(), "first-run", create=True):
         second = command(home, "run", "purchases")
@@ -28,7 +28,7 @@ def test_second_run_in_same_process_is_refused(tmp_path, run):
         run(home)
 
 
-def test_a_driver_that_lost_its_job_cannot_commit(tmp_path, undisturbed, run):
+def test_driver_that_lost_its_job_cannot_commit(tmp_path, undisturbed, run):
     home = ready(tmp_path)
     with open_job(home.config(), "zombie", create=True) as zombie:
         run(home, run_id="winner", force_fail_over=True)
@@ -53,7 +53,7 @@ def test_lease_of_dead_process_is_taken_at_once(tmp_path, run):
     assert run(home).stopped_because == "drained"
 
 
-def test_a_lease_on_another_machine_is_waited_for(tmp_path, run):
+def test_lease_on_another_machine_is_waited_for(tmp_path, run):
     home = ready(tmp_path)
     _leave_lease(home, holder="elsewhere:1:1.00", seconds=2)
     before = clock.now()

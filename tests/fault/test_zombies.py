@@ -21,7 +21,7 @@ PLACES = ["run.after:2", "prepare.half:2", "prepare.after:2", "commit.before:2",
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_zombie_fails_and_names_the_winner(tmp_path, drivers, undisturbed, run, place):
+def test_zombie_fails_and_names_the_winner(tmp_path, drivers, undisturbed, run, place):
     home = ready(tmp_path)
     with drivers.started(home, {**ASLEEP, "HEADRACE_KILL_AT": place}, {"run_id": "zombie"}) as zombie:
         wait_until_asleep(zombie)

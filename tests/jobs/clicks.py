@@ -86,7 +86,7 @@ class Windows(KeyedProcessFunction[Click, Told]):
 
     pages = MapState("pages", str, int, ttl=StateTtl(timedelta(hours=40)))
     looks = ListState("looks", int)
-    total = ReducingState("total", int, lambda one, other: one + other)
+    total = ReducingState("total", int, lambda first, other: first + other)
     span = AggregatingState("span", SpanOf())
     last = ValueState("last", str)
 

@@ -126,8 +126,8 @@ def ruled(before, event):
     return ((before or 1) * 3 + event.value) & 0xFFFF
 
 
-def react(ctx, made, *, has_side):
-    out, aside, timer = made
+def react(ctx, results, *, has_side):
+    out, aside, timer = results
     ctx.collect(out)
     if aside and has_side:
         ctx.output("aside", out)
@@ -191,7 +191,7 @@ class Program:
         chance = random.Random(self.seed)
         self.bucket = chance.choice([2, 3, 7])
         self.inputs = [self._input(chance, number) for number in range(chance.choice([1, 1, 2, 2, 3]))]
-        streams = [one.name for one in self.inputs]
+        streams = [source.name for source in self.inputs]
         for number in range(chance.randint(1, 6)):
             op = self._op(chance, number, streams)
             self.ops.append(op)
@@ -209,9 +209,9 @@ class Program:
                 late = chance.choice([0, 0, 0, 10, 40, 100])
                 file.append(Event(chance.choice("ab"), chance.randint(0, 4), time - late, chance.randint(0, 999)))
             files.append(file)
-        # Drawn apart, so the rest of a program is the same with and without silence.
+        # Silence is drawn separately, so the rest of a program is the same with and without it.
         is_silent = number > 0 and random.Random(f"{time} {number}").random() < 0.3
-        return Input(f"source_{number}", lag, [] if is_silent else files)
+        return Input(f"program_source{number}", lag, [] if is_silent else files)
 
     @staticmethod
     def _op(chance, number, streams):
@@ -219,7 +219,7 @@ class Program:
             ["map", "filter", "flat_map", "union", "process", "process", "connect", "connect", "broadcast"]
         )
         count = {"union": chance.choice([2, 2, 3]), "connect": 2, "broadcast": 2}.get(kind, 1)
-        # Late streams are drawn more often: that makes deep graphs, and diamonds.
+        # The streams added last are drawn more often: that makes deep graphs, and diamonds.
         inputs = [streams[max(chance.randrange(len(streams)), chance.randrange(len(streams)))] for _ in range(count)]
         key = chance.choice([*KEYS]) if kind in {"process", "connect", "broadcast"} else ""
         has_side = bool(key) and chance.random() < 0.4
@@ -230,8 +230,10 @@ class Program:
     def pipeline(self):
         p = Pipeline("graph")
         streams = {
-            one.name: p.source(one.name, Event, event_time="at", out_of_orderness=timedelta(milliseconds=one.lag))
-            for one in self.inputs
+            source.name: p.source(
+                source.name, Event, event_time="at", out_of_orderness=timedelta(milliseconds=source.lag)
+            )
+            for source in self.inputs
         }
         for op in self.ops:
             result = self._added(op, [streams[name] for name in op.inputs])
@@ -270,7 +272,7 @@ class Program:
     def sinks(self):
         """Return the sinks by stream: every stream that no operator reads, and the last stream."""
         read = {name for op in self.ops for name in op.inputs}
-        streams = [one.name for one in self.inputs]
+        streams = [source.name for source in self.inputs]
         for op in self.ops:
             streams += [op.name, f"{op.name}.aside"] if op.has_side else [op.name]
         return {name: f"out_{number}" for number, name in enumerate(streams) if name not in read or number % 3 == 0}
@@ -280,8 +282,8 @@ class Program:
     @property
     def groups(self):
         """Return the groups of sources that meet in a keyed operator."""
-        reach = {one.name: {one.name} for one in self.inputs}
-        groups = [{one.name} for one in self.inputs]
+        reach = {source.name: {source.name} for source in self.inputs}
+        groups = [{source.name} for source in self.inputs]
         for op in self.ops:
             reach[op.name] = reach[f"{op.name}.aside"] = set().union(*(reach[name] for name in op.inputs))
             if op.key:
@@ -293,9 +295,9 @@ class Program:
         """Return the rows of each sink after all input; with `end`, after the end of the input as well."""
         loop = _Loop(self)
         for group in self.groups:
-            inputs = [one for one in self.inputs if one.name in group]
+            inputs = [source for source in self.inputs if source.name in group]
             watermark, latest = NEVER, NEVER
-            lag = max(one.lag for one in inputs)
+            lag = max(source.lag for source in inputs)
             for place, (key, name, event) in enumerate(_merged(inputs, end=end), 1):
                 loop.push(name, event, event.at)
                 latest = max(latest, key)
@@ -311,12 +313,12 @@ class Program:
 def _merged(inputs, *, end):
     """Merge key, source and row of all releasable rows, in arrival order."""
     rows, frontiers = [], []
-    for number, one in enumerate(inputs):
+    for number, program_source in enumerate(inputs):
         key = NEVER
-        for place, row in enumerate(one.rows):
+        for place, row in enumerate(program_source.rows):
             key = max(key, row.at)
-            rows.append((key, number, place, one.name, row))
-        if not one.is_silent:
+            rows.append((key, number, place, program_source.name, row))
+        if not program_source.is_silent:
             frontiers.append((key, number))
 
     def is_released(key, number):
@@ -340,7 +342,7 @@ class _Loop:
         for op in program.ops:
             for number, name in enumerate(op.inputs):
                 self.readers[name].append((op, number))
-        self.sources = {one.name: {one.name} for one in program.inputs}
+        self.sources = {source.name: {source.name} for source in program.inputs}
         depth = defaultdict(int)
         for op in program.ops:
             self.sources[op.name] = self.sources[f"{op.name}.aside"] = set().union(
@@ -359,8 +361,8 @@ class _Loop:
                 case "filter" if kept(op.constant)(event):
                     self.push(op.name, event, timestamp)
                 case "flat_map":
-                    for one in copied(op.constant)(event):
-                        self.push(op.name, one, timestamp)
+                    for copied_event in copied(op.constant)(event):
+                        self.push(op.name, copied_event, timestamp)
                 case "union":
                     self.push(op.name, event, timestamp)
                 case "broadcast" if number:
@@ -381,8 +383,8 @@ class _Loop:
             result.append((op.name, self.fire(op, timer, key)))
         elif timer is not None:
             self.timers[op.name].add((timer, key))
-        for stream, one in result:
-            self.push(stream, one, one.at)
+        for stream, record in result:
+            self.push(stream, record, record.at)
 
     def fire(self, op, time, key):
         self.states[op.name, key], out = fired(self.states[op.name, key], time)
@@ -415,6 +417,6 @@ def job_of(program):
         "pipeline": f"tests.jobs.graphs:graph_{program.seed}",
         "state": {"root": "state", "local": "local"},
         "watermark": {"bucket": program.bucket},
-        "sources": {one.name: {"path": f"input/{one.name}", **one.settings} for one in program.inputs},
+        "sources": {source.name: {"path": f"input/{source.name}", **source.settings} for source in program.inputs},
         "sinks": {sink: {"path": f"lake/{sink}", "mode": "append"} for sink in program.sinks.values()},
     }

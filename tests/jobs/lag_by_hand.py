@@ -29,7 +29,7 @@ class LagByHand:
         self.end(clock)
         rows = self.partitions.setdefault(partition, [])
         at = max([at, *(stamp for *_, stamp in rows)])
-        place = next((number for number, one in enumerate(rows) if one[0] == name), None)
+        place = next((number for number, row in enumerate(rows) if row[0] == name), None)
         if place is None and retracts:
             self.unmatched += 1
         elif place is None:

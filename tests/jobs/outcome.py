@@ -86,7 +86,9 @@ def assert_well_formed(config: JobConfig) -> None:
         step = after.checkpoint_id - before.checkpoint_id
         if not after.has_state:
             assert step >= 1
-            assert after.parent_id in {one.checkpoint_id for one in line if one.checkpoint_id < after.checkpoint_id}
+            assert after.parent_id in {
+                checkpoint.checkpoint_id for checkpoint in line if checkpoint.checkpoint_id < after.checkpoint_id
+            }
             continue
         assert after.parent_id == before.checkpoint_id
         assert step == 1 or (step > 1 and after.kind is Kind.RESTORE)

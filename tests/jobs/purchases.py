@@ -26,7 +26,7 @@ BASKET_LIVES: Final = timedelta(hours=3)
 REMIND_AFTER: Final = 2 * HOUR
 LATENESS: Final = timedelta(minutes=15)
 LOOK_BACK: Final = 100
-"""Every purchase of so many cents, or a multiple, asks for a timer in the past."""
+"""Each purchase whose cents are a multiple of this registers a timer in the past."""
 
 Item = Literal["apples", "bread", "cheese", "dates", "eggs"]
 
@@ -93,7 +93,8 @@ class Customers(KeyedProcessFunction[Purchase, Line]):
         old = next((line for line in spent.lines if line.item == purchase.item), None)
         others = tuple(line for line in spent.lines if line is not old)
         if ctx.row_kind is RowKind.DELETE:
-            # Without a line there is nothing to take back: the materializer finds none either, and says so.
+            # Without a line there is nothing to retract: the materializer finds no row either, and counts the
+            # retraction as unmatched.
             ctx.collect(old or Line(purchase.item, str(ctx.key), 0, 0, 0, False), RowKind.DELETE)
             await self.basket.clear()
             await self.spent.update(Spent(spent.purchases, spent.cents, spent.remind_at, others))

@@ -91,7 +91,7 @@ class ByHand:
         customer.purchases += 1
         customer.cents += row["cents"]
         customer.lines.append(line)
-        # Timers for a time that is past fire when the record is done.
+        # Timers for past times fire when the record is finished.
         self._fire(self.watermark, only=key)
 
     def _remind(self, customer: Customer, key: str, row: Row) -> None:

@@ -63,12 +63,12 @@ class Alarms(KeyedProcessFunction[Order, Ring]):
 class Calls(KeyedProcessFunction[Ring, Call]):
     """Numbers a guest's calls."""
 
-    made = ValueState("made", int)
+    alarms = ValueState("made", int)
 
     async def process(self, ring: Ring, ctx: Context, /) -> None:
         """Count it."""
-        number = (await self.made.value() or 0) + 1
-        await self.made.update(number)
+        number = (await self.alarms.value() or 0) + 1
+        await self.alarms.update(number)
         ctx.collect(Call(ring.guest, ring.due, number))
 
 

@@ -1,7 +1,7 @@
 """A real broker on this machine (KRaft, one node), and a Spark session with the client's jars.
 
-The broker's jars, and those of Spark's client, are fetched once into var/kafka, as `headrace setup --kafka` fetches
-the latter into var/jars. If they cannot be fetched, all tests of this folder are skipped.
+The jars of the broker and of Spark's client are fetched once into var/kafka. (For users, `headrace setup --kafka` fetches
+the client's jars into var/jars.) If they cannot be fetched, all tests of this folder are skipped.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Broker:
 
     servers: str
     gateway: JavaGateway
-    made: int = 0
+    created: int = 0
 
     @property
     def jvm(self) -> Any:
@@ -148,8 +148,8 @@ class Broker:
 
     def topic(self, partitions: int = 1, name: str | None = None, **settings: str) -> str:
         """Make a topic; return its name."""
-        self.made += 1
-        name = name or f"shop.rows-{self.made}"
+        self.created += 1
+        name = name or f"shop.rows-{self.created}"
         new = self.jvm.org.apache.kafka.clients.admin.NewTopic(name, partitions, 1)
         with self.admin() as admin:
             admin.createTopics(self._set([new.configs(self._map(settings))])).all().get()
@@ -188,8 +188,8 @@ class Broker:
         for name in ("key.serializer", "value.serializer"):
             settings.put(name, "org.apache.kafka.common.serialization.ByteArraySerializer")
         if aborts is not None:
-            self.made += 1
-            settings.put("transactional.id", f"test-{self.made}")
+            self.created += 1
+            settings.put("transactional.id", f"test-{self.created}")
         producer = self.jvm.org.apache.kafka.clients.producer.KafkaProducer(settings)
         if aborts is not None:
             producer.initTransactions()

@@ -108,7 +108,7 @@ def test_second_job_reads_messages_of_the_first(jobs, spark):
 
     jobs.run(jobs.receiver, end_of_input=True)
     messages = jobs.landed()
-    headers = [tuple((each["key"], bytes(each["value"])) for each in message["headers"]) for message in messages]
+    headers = [tuple((header["key"], bytes(header["value"])) for header in message["headers"]) for message in messages]
     assert len(messages) == 40 + 27
     first = dict(reversed([*zip(headers, messages, strict=True)]))
     assert len(first) == 40
@@ -116,23 +116,23 @@ def test_second_job_reads_messages_of_the_first(jobs, spark):
     for identity, message in zip(headers, messages, strict=True):
         assert message["value"] == first[identity]["value"]
         by_shop[message["key"]].append(identity)
-    expected = {shop: [one.id for one in lines if one.shop == shop] for shop in shops}
+    expected = {shop: [line.id for line in lines if line.shop == shop] for shop in shops}
     for shop, identities in by_shop.items():
-        ids = [first[one]["value"].decode().partition('"id":"')[2].partition('"')[0] for one in identities]
+        ids = [first[key]["value"].decode().partition('"id":"')[2].partition('"')[0] for key in identities]
         name = None if shop is None else shop.decode()
         if name is not None:
             once = expected[name]
-            assert ids == [*once, *(one for one in once if int(one) >= 13)], "repeats come behind, in the same order"
+            assert ids == [*once, *(key for key in once if int(key) >= 13)], "repeats come behind, in the same order"
         assert sorted({*ids}, key=int) == expected[name]
 
     kept = jobs.kept().to_pylist()
-    result = {one["id"]: one for one in kept}
+    result = {sent["id"]: sent for sent in kept}
     assert len(kept) == 67
-    assert {key: (one["shop"], one["amount"], one["paid"], one["notes"]) for key, one in result.items()} == {
-        one.id: (one.shop, one.amount, one.paid, one.notes) for one in lines
+    assert {key: (sent["shop"], sent["amount"], sent["paid"], sent["notes"]) for key, sent in result.items()} == {
+        sent.id: (sent.shop, sent.amount, sent.paid, sent.notes) for sent in lines
     }
-    assert {key: round(one["at"].timestamp() * 1000) for key, one in result.items()} == {
-        one.id: one.at for one in lines
+    assert {key: round(sent["at"].timestamp() * 1000) for key, sent in result.items()} == {
+        sent.id: sent.at for sent in lines
     }
     folder = str(jobs.receiver.folder / "lake" / "kept")
     read = spark.read.parquet(folder)

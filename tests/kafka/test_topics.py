@@ -123,13 +123,13 @@ def test_recreated_topic_stops_the_run(broker, job):
         job.run()
 
 
-def test_an_unknown_topic_is_named(job):
+def test_unknown_topic_is_named(job):
     job.configure(topic="nobody.made.it")
     with pytest.raises(SourceError, match=r"there is no topic nobody\.made\.it at 127\.0\.0\.1"):
         job.run()
 
 
-def test_a_broker_that_is_down_is_named(job):
+def test_broker_that_is_down_is_named(job):
     fast = {"kafka.request.timeout.ms": 1000, "kafka.default.api.timeout.ms": 2000}
     job.configure(topic="rows", servers=f"127.0.0.1:{free_port()}", options=fast)
     with pytest.raises(ServiceError, match="no broker answers for topic rows at 127"):

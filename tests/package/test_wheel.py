@@ -157,7 +157,7 @@ def test_dag_of_a_new_project_runs(full, shop, airflow_home, tmp_path):
     full.run("headrace", "new", "kiosk", cwd=tmp_path)
     home = tmp_path / "kiosk"
     (home / "var").mkdir()
-    for fetched in ("jars", "jdk"):  # alone: tables of two projects must not meet
+    for fetched in ("jars", "jdk"):  # in a folder of its own: tables of two projects must not mix
         (home / "var" / fetched).symlink_to(shop / "var" / fetched)
     airflow = {
         "AIRFLOW_HOME": str(airflow_home),

@@ -56,7 +56,7 @@ class BranchSimulation(Simulation):
         self._rivals += [self._branch_out] * 2
 
     def _make_trouble(self) -> None:
-        """Stop making trouble after so many steps: promotions and restores can undo the work of drivers as long as there is trouble."""
+        """Stop making trouble after `_MOST_TROUBLED_STEPS` steps: trouble can undo the work of drivers."""
         self.is_calm = self.is_calm or self.world.steps > _MOST_TROUBLED_STEPS
         super()._make_trouble()
 
@@ -122,17 +122,19 @@ class BranchSimulation(Simulation):
             except (ConfigError, SinkMismatchError):
                 self._check_refused(promotion.job.attempt_id)
                 raise
-        self.told[result.checkpoint_id] = result
+        self.reported[result.checkpoint_id] = result
         self.world.counts["promotions"] += 1
 
     def _check_refused(self, attempt_id: str) -> None:
         log = CheckpointLog(self.job.config.job_folder)
-        if made := [checkpoint.checkpoint_id for checkpoint in log.checkpoints if checkpoint.attempt_id == attempt_id]:
-            raise FoundError(f"a promotion was refused, and has committed checkpoint {made[0]}")
+        if checkpoints := [
+            checkpoint.checkpoint_id for checkpoint in log.checkpoints if checkpoint.attempt_id == attempt_id
+        ]:
+            raise FoundError(f"a promotion was refused, and has committed checkpoint {checkpoints[0]}")
 
     def _backfill(self, run_id: str, branch: str) -> None:
         """Backfill the corrected records, or continue an interrupted backfill."""
-        begun = next((one for one in Branches(self.job.config).open if one.name == branch), None)
+        begun = next((candidate for candidate in Branches(self.job.config).open if candidate.name == branch), None)
         fork_id = self._fork_of_backfill() if begun is None else begun.fork_id
         if fork_id is not None:
             self._carry_out(run_id, branch, fork_id, begun)
@@ -161,7 +163,7 @@ class BranchSimulation(Simulation):
             return
         self.world.counts[f"backfills {result.outcome}"] += 1
         if result.promotion is not None:
-            self.told[result.promotion] = CheckpointLog(config.job_folder).get(result.promotion)
+            self.reported[result.promotion] = CheckpointLog(config.job_folder).get(result.promotion)
 
     def _check_input(self, branch: str) -> None:
         log = CheckpointLog(self.job.config.on_branch(branch).job_folder)
@@ -178,9 +180,9 @@ class BranchSimulation(Simulation):
         taken = taken_in(log.checkpoints, log.last)
         wrong = next((place for place, record in enumerate(taken) if record != self._record_at(place)), None)
         before = [
-            one.checkpoint_id
-            for one in log.lineage.line
-            if one.has_state and wrong is not None and position_of(one) <= wrong
+            checkpoint.checkpoint_id
+            for checkpoint in log.lineage.line
+            if checkpoint.has_state and wrong is not None and position_of(checkpoint) <= wrong
         ]
         return before[-1] if before else None
 

@@ -31,7 +31,7 @@ from tests.unit.support.memory_job import BOARD, REMINDERS, sink_rows_of
 SOURCE = "purchases"
 CUSTOMERS = 5
 GONE_AT = 3
-"""A customer with a multiple of so many records is not on the board."""
+"""A customer is not on the board if the number of its records is a multiple of this."""
 
 CORRECTION = 1003
 """How much more a corrected record is. It may be of another customer, bad or not, asked of the service or not."""
@@ -61,7 +61,9 @@ def position_of(checkpoint: Checkpoint) -> int:
 def taken_in(checkpoints: Sequence[Checkpoint], head: Checkpoint) -> list[int]:
     """Return the records that the line to a checkpoint has taken in. `checkpoints` are all of its log."""
     line = Lineage(checkpoints, head.checkpoint_id).line
-    return [record for one in line if one.kind is Kind.BATCH for record in one.metrics[RECORDS_TAKEN]]
+    return [
+        record for checkpoint in line if checkpoint.kind is Kind.BATCH for record in checkpoint.metrics[RECORDS_TAKEN]
+    ]
 
 
 class MicroBatch:

@@ -63,7 +63,7 @@ class Simulation:
         self.world = World(seed)
         self.weather = Weather.drawn(self.world.chance)
         self.job = MemoryJob(f"seed-{seed}", retention_hours=self.weather.retention_hours)
-        self.told: dict[int, Checkpoint] = {}
+        self.reported: dict[int, Checkpoint] = {}
         """The checkpoints that drivers were told to be committed."""
 
         self.corrections: Counter[int] = Counter()
@@ -85,7 +85,7 @@ class Simulation:
         self._others: list[Work] = [self._maintain, self._read, self._go_back]
         """What there is beside drivers."""
 
-        self.users = Users(self.job, self.world, self.told, self._kill_all)
+        self.users = Users(self.job, self.world, self.reported, self._kill_all)
 
     def run(self) -> None:
         """Run the simulation, and check the job.
@@ -150,7 +150,7 @@ class Simulation:
             self.users.act()
         if self.weather.has_lives:
             self.users.confuse_lives()
-        is_idle = not any(process.is_alive for process in self.world.processes)  # somebody has stopped all
+        is_idle = not any(process.is_alive for process in self.world.processes)  # somebody has stopped all processes
         if self._drivers < 9 and (is_idle or (len(alive) < 4 and self._happens(6))):
             self._start_driver()
             self._start(self.world.chance.choice(self._others))
@@ -228,13 +228,13 @@ class Simulation:
             for _ in range(chance.randrange(4) if not until_done else 10 * RECORDS):
                 batch = MicroBatch(job, lambda: self.is_calm or chance.random() < 0.6, self.corrections)
                 checkpoint = batch.commit(chance.randrange(1, 9), RECORDS)
-                self.told[checkpoint.checkpoint_id] = checkpoint
+                self.reported[checkpoint.checkpoint_id] = checkpoint
                 if until_done and position_of(checkpoint) == RECORDS and not checkpoint.pending:
                     return
 
     def _maintain(self, name: str) -> None:
         chance, config = self.world.chance, self.job.config
-        pause = chance.choice([60, 2 * DAY // 1000])  # by hand, or every other night
+        pause = chance.choice([60, 2 * DAY // 1000])  # by hand, or every second night
         acts = chance.choices(["compact", "vacuum", "savepoint", "verify"], [1, 2, 1, 1], k=chance.randrange(2, 7))
         if self.weather.has_regrets:
             pause, acts = 2 * DAY // 1000, ["compact", "vacuum"] * 3
@@ -261,7 +261,7 @@ class Simulation:
                 target = self._target() if target is None else target
                 if target is not None:
                     checkpoint = restore(self.job.config, target, "", name)
-                    self.told[checkpoint.checkpoint_id] = checkpoint
+                    self.reported[checkpoint.checkpoint_id] = checkpoint
                     self.world.counts["restores"] += 1
                     return
 
@@ -388,10 +388,10 @@ class Simulation:
         ]
         if ids != sorted(by_id) or ids[0] or gaps:
             raise FoundError(f"the log has the checkpoints {ids}")
-        for number, told in self.told.items():
-            if number not in by_id or by_id[number].attempt_id != told.attempt_id:
+        for number, reported in self.reported.items():
+            if number not in by_id or by_id[number].attempt_id != reported.attempt_id:
                 raise FoundError(
-                    f"checkpoint {number} of {told.run_id} was told to be committed, and is not in the log"
+                    f"checkpoint {number} of {reported.run_id} was told to be committed, and is not in the log"
                 )
 
     def _check_sinks(self, content: Content) -> None:

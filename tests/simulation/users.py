@@ -28,7 +28,7 @@ class Copy:
     last: int
     """The last checkpoint that the copy has."""
 
-    told: dict[int, Checkpoint]
+    reported: dict[int, Checkpoint]
     """The checkpoints that drivers had been told of by then."""
 
     life: int
@@ -38,9 +38,11 @@ class Copy:
 class Users:
     """The users of one simulated job."""
 
-    def __init__(self, job: MemoryJob, world: World, told: dict[int, Checkpoint], stop_all: Callable[[], None]) -> None:
-        """`told` has the checkpoints that must be in the log; restoring an older log removes some of them."""
-        self._job, self._world, self._told, self._stop_all = job, world, told, stop_all
+    def __init__(
+        self, job: MemoryJob, world: World, reported: dict[int, Checkpoint], stop_all: Callable[[], None]
+    ) -> None:
+        """`reported` has the checkpoints that must be in the log; restoring an older log removes some of them."""
+        self._job, self._world, self._reported, self._stop_all = job, world, reported, stop_all
         self._copy: Copy | None = None
         self._life = 0
         self._is_life_confused = self._is_mixed = False
@@ -84,7 +86,7 @@ class Users:
         if log.last is not None:
             disk = self._job.disk
             tables = {path: [*versions] for path, versions in disk.tables.items()}
-            self._copy = Copy(dict(disk.files), tables, log.last.checkpoint_id, dict(self._told), self._life)
+            self._copy = Copy(dict(disk.files), tables, log.last.checkpoint_id, dict(self._reported), self._life)
 
     def bring_back(self, parts: Sequence[str] | None = None) -> None:
         """Stop all, and bring back the copy: of the job's folder, of its sinks, or of both."""
@@ -102,8 +104,8 @@ class Users:
         disk.sync()
         self._is_mixed = len(parts) == 1
         if STATE in parts:
-            self._told.clear()
-            self._told.update(self._copy.told)
+            self._reported.clear()
+            self._reported.update(self._copy.reported)
             self._life = self._copy.life
         self._world.counts["copies brought back"] += 1
 
@@ -116,7 +118,7 @@ class Users:
         disk.files.clear()
         disk.tables.clear()
         disk.sync()
-        self._told.clear()
+        self._reported.clear()
         self._is_mixed = False
         self._life += 1
         self._world.counts["lives begun"] += 1
@@ -124,7 +126,7 @@ class Users:
     def confuse_lives(self) -> None:
         """Add another difficulty: the sinks of a former incarnation are there, when the checkpoints' ids fit."""
         copy, chance = self._copy, self._world.chance
-        newest = max(self._told, default=-1)
+        newest = max(self._reported, default=-1)
         if self._is_life_confused:
             return
         if copy is None or copy.life == self._life:

@@ -76,13 +76,13 @@ def weather() -> str:
 @pytest.fixture(scope="session")
 def flight_files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
     """Create a folder with the events of some days, once per session."""
-    made: dict[int, Path] = {}
+    folders: dict[int, Path] = {}
 
     def files(days: int) -> Path:
-        if days not in made:
-            made[days] = tmp_path_factory.mktemp(f"flights-{days}")
-            write_flights(made[days], days)
-        return made[days]
+        if days not in folders:
+            folders[days] = tmp_path_factory.mktemp(f"flights-{days}")
+            write_flights(folders[days], days)
+        return folders[days]
 
     return files
 

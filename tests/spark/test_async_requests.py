@@ -61,9 +61,9 @@ def comparable(home):
     return result.sinks, result.state, len(quarantined), result.watermark
 
 
-def of_customers(found):
+def of_customers(requests):
     """Return the part of the outcome that depends only on the order of each customer's purchases: several customers share a line of the board."""
-    sinks, state, quarantined, watermark = found
+    sinks, state, quarantined, watermark = requests
     return sinks["reminders"], state["keyed_state"], state["timers"], quarantined, watermark
 
 
@@ -78,7 +78,7 @@ def run_until_done(run, home, **options):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_service_that_answers_changes_nothing(asking, service, run, plain, mode):
+def test_service_that_answers_changes_nothing(asking, service, run, plain, mode):
     home = asking(mode)
     run(home, parallelism=2)
     assert comparable(home) == plain
@@ -92,10 +92,10 @@ def test_later_run_finishes_elements_parked_in_outage(asking, service, run, plai
     service.goes_down(30)
     first = run(home, parallelism=2)
     assert first.stopped_because == "drained"
-    # What was parked may have come due within the run, on a slow machine: then more than one micro-batch tells of it.
+    # On a slow machine, parked elements may become due within the run: then more than one micro-batch reports them.
     metrics = [checkpoint.metrics for checkpoint in checkpoints(home.config())]
     assert sum(metric.get("parked", 0) for metric in metrics) > 0
-    assert sum(each["services"]["ask"].get("failures", 0) for each in metrics if "services" in each) > 0
+    assert sum(metric["services"]["ask"].get("failures", 0) for metric in metrics if "services" in metric) > 0
     assert checkpoints(home.config())[-1].offsets["purchases"].pending == len(waiting(home)) > 0
     answered = service.noted("answered")
     service.comes_back()
@@ -189,7 +189,7 @@ def test_branch_takes_kept_answers_of_dead_service(asking, service, run):
     assert not [*differences(JobAtCheckpoint(home.config()), JobAtCheckpoint(branch))]
 
 
-def test_given_up_element_is_quarantined_with_last_error(asking, service, run):
+def test_abandoned_element_is_quarantined_with_last_error(asking, service, run):
     home = asking("careful", days=1)
     service.goes_down(50)
     run(home)
@@ -201,7 +201,7 @@ def test_given_up_element_is_quarantined_with_last_error(asking, service, run):
     assert waiting(home) == []
 
 
-def test_given_up_element_can_be_requested_again(asking, service, run):
+def test_abandoned_element_can_be_requested_again(asking, service, run):
     home = asking("careful", days=1)
     service.goes_down(50)
     run(home)

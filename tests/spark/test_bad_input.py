@@ -193,7 +193,7 @@ def test_spark_and_half_written_files_are_ignored(home, run):
     assert_as_by_hand(home.config(), expected(rows_of(0)))
 
 
-def test_a_folder_that_is_missing_is_named(home, run):
+def test_folder_that_is_missing_is_named(home, run):
     configure(home, path="nowhere")
     with pytest.raises(SourceError, match="there is no folder .*nowhere"):
         run(home, **QUICK)
@@ -243,7 +243,7 @@ def test_row_without_key_is_set_aside(home, run):
     run(home, **QUICK)
     assert_as_by_hand(home.config(), expected(rows))
     errors = [row[0] for row in outcome(home.config()).state["quarantine"]]
-    assert errors.count("the key (customer) is null") == 2  # one is in the rows as they are made
+    assert errors.count("the key (customer) is null") == 2  # the generated rows contain one already
 
 
 def test_file_of_only_bad_rows_is_taken_in(home, run):
@@ -350,13 +350,13 @@ def _with_numbers() -> pa.Schema:
     return SCHEMA.set(SCHEMA.get_field_index("at"), pa.field("at", pa.int64()))
 
 
-def test_a_redelivered_flight_event_changes_nothing(flights, run, flight_files, tmp_path):
+def test_redelivered_flight_event_changes_nothing(flights, run, flight_files, tmp_path):
     home = flights(1)
     run(home, **QUICK)
     once = outcome(home.config())
     again = Home(tmp_path / "again", home._job)
     table = pq.ParquetFile(flight_files(1) / "2013-01-01.parquet").read()
-    # A copy of each row right behind it; the bucket is twice as long, so the watermark moves as before.
+    # Each row is followed by a copy of itself. The bucket is twice as long, so the watermark advances as before.
     twice = table.take(pa.array([row for row in range(table.num_rows) for _ in range(2)]))
     pq.write_table(twice, again.input / "2013-01-01.parquet")
     again.configure({"watermark": {"bucket": 2000}})

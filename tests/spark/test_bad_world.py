@@ -94,7 +94,7 @@ def pending(home: Home) -> int:
 
 
 def test_nonsense_answer_is_not_retried(impatient_flights, run, monkeypatch, weather):
-    # The service's own statistics stand for any address that answers 200 with something else.
+    # The service's page of statistics represents any address that answers 200 with something else.
     monkeypatch.setenv("WEATHER_URL", f"{weather}/statistics")
     with pytest.raises(UserFunctionError, match="(?s)operator 'weather'.*WeatherRefusedError"):
         run(impatient_flights, **QUICK)
@@ -159,7 +159,7 @@ def test_job_without_its_checkpoints_does_not_restart(half_way, run):
 
 
 def test_missing_state_file_is_named_when_needed(half_way, run):
-    # The local copies still have what was in it; without them it is missed.
+    # The local copies still have its entries; without the copies the job would miss them.
     shutil.rmtree(half_way.config().local_folder)
     files = list((Path(half_way.config().job_folder) / "keyed_state").glob("*-customers-*.parquet"))
     for file in files:

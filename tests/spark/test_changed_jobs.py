@@ -54,8 +54,8 @@ def test_renamed_operator_keeps_its_state(home, run):
     assert_as_by_hand(home.config(), by_hand(purchases_of(day, rows=60) for day in range(2)))
 
 
-@pytest.mark.parametrize(("code", "gone"), [("renamed", {OLD}), ("anew", {OLD, "lines"})])
-def test_run_continues_after_blocking_operators_were_dropped(home, run, monkeypatch, code, gone):
+@pytest.mark.parametrize(("code", "dropped"), [("renamed", {OLD}), ("anew", {OLD, "lines"})])
+def test_run_continues_after_blocking_operators_were_dropped(home, run, monkeypatch, code, dropped):
     write_days(home.input, range(1), rows=60)
     home.configure(FEW)
     with monkeypatch.context() as patched:
@@ -64,9 +64,9 @@ def test_run_continues_after_blocking_operators_were_dropped(home, run, monkeypa
     config = home.config()
     assert operators_in(config, "buffered_requests") == {OLD, "lines"}
     home.configure({**FEW, "pipeline": f"tests.jobs.purchases:{code}"})
-    for name in sorted(gone):
+    for name in sorted(dropped):
         drop_operator(home.config(), name, "begin anew", "somebody")
-    assert operators_in(config, "buffered_requests") == {OLD, "lines"} - gone
+    assert operators_in(config, "buffered_requests") == {OLD, "lines"} - dropped
     write_days(home.input, range(1, 2), rows=60)
     assert run(home).stopped_because == "drained"
     assert not checkpoints(config)[-1].held

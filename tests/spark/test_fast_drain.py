@@ -63,7 +63,7 @@ def test_records_of_removed_operator_are_not_lost_silently(home, run, hurried, m
     with pytest.raises(StateSchemaError, match="operator 'customers': has stored state and is not declared any more"):
         run(home)
     assert held(home) == before
-    # Nor are they where its state is not missed.
+    # The records are kept as well if the check of its state is switched off.
     monkeypatch.setattr(caught_up_run, "settle_schemas", lambda *_: None)
     with pytest.raises(StateSchemaError, match="operator 'customers' holds records"):
         run(home)

@@ -46,7 +46,7 @@ def test_restored_job_continues_from_restored_checkpoint(three_days, run, target
     assert all(finding.ok for finding in verify(config))
 
 
-def test_a_restore_can_be_undone_by_another(three_days):
+def test_restore_can_be_undone_by_another(three_days):
     config = three_days.config()
     before = outcome(config)
     restore(config, 1, "by mistake", "somebody")
@@ -65,7 +65,7 @@ def test_restore_leaves_unchanged_sink_alone(home, run):
     assert_as_by_hand(config, by_hand([purchases_of(0)]))
 
 
-def test_a_savepoint_is_restored_by_its_name(three_days, run):
+def test_savepoint_is_restored_by_its_name(three_days, run):
     config = three_days.config()
     restore(config, 2, "to name it", "somebody")
     saved = savepoint(config, "before_the_third", "a day to come back to", "somebody")
@@ -104,7 +104,7 @@ def test_run_after_compaction_has_same_result(home, run, local):
     assert_as_by_hand(config, by_hand(purchases_of(day) for day in range(4)))
 
 
-def test_a_table_may_be_empty_after_compaction(home, run):
+def test_table_may_be_empty_after_compaction(home, run):
     # All of these purchases are taken back, and the last watermark is behind every timer.
     rows = [{**row, "kind": "-D", "customer": "the only one"} for row in purchases_of(0)]
     from tests.jobs.purchase_files import day_name, write_rows
@@ -132,7 +132,7 @@ def test_compaction_waits_until_enough_runs_were_made(three_days):
     assert compact(config, "nightly", every=1) is None
 
 
-def test_a_vacuum_finds_nothing_within_the_retention(three_days):
+def test_vacuum_finds_nothing_within_the_retention(three_days):
     compact(three_days.config(), "nightly")
     assert vacuum(three_days.config(), "weekly") == []
 
@@ -160,7 +160,7 @@ def test_vacuum_removes_unneeded_files_unless_dry(three_days, run):
     assert outcome(config) == before
 
 
-def test_a_vacuum_spares_savepoints(three_days):
+def test_vacuum_spares_savepoints(three_days):
     config = three_days.config()
     savepoint(config, "for_ever", "", "somebody")
     compact(config, "nightly")

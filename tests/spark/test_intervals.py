@@ -54,7 +54,7 @@ def test_intervals_in_order_equal_a_caught_up_run(home, run_days):
     assert_as_by_hand(home.config(), expected(0, 1, 2))
 
 
-def test_an_interval_taken_in_already_is_refused(home, run_days):
+def test_interval_taken_in_already_is_refused(home, run_days):
     for day in range(3):
         run_days(day, day + 1)
     before = (checkpoints(home.config()), outcome(home.config()))
@@ -67,7 +67,7 @@ def test_an_interval_taken_in_already_is_refused(home, run_days):
 
 
 @pytest.mark.parametrize("day", [pytest.param(0, marks=pytest.mark.slow), 1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_replay_equals_the_straight_run(home, run, run_days, straight, day):
+def test_replay_equals_the_straight_run(home, run, run_days, straight, day):
     for number in range(3):
         run_days(number, number + 1)
     report = run_days(day, day + 1, replay=True)
@@ -108,7 +108,7 @@ def test_interval_after_a_gap_is_refused(home, run_days):
     assert checkpoints(home.config()) == before
 
 
-def test_a_replay_inside_a_slice_cuts_the_slice(home, run_days):
+def test_replay_inside_a_slice_cuts_the_slice(home, run_days):
     run_days(0, 3)
     assert len(run_days(1, 2, replay=True).checkpoints) == 4
     assert_as_by_hand(home.config(), expected(0, 1, 2))

@@ -64,8 +64,8 @@ def test_spark_joins_equal_a_plain_loop(tmp_path, run):
             part = rows[number * 30 : number * 30 + 30]
             here[name] += part
             removed = [] if name.startswith("near") else chance.sample(here[name], 10)
-            for one in removed:
-                here[name].remove(one)
+            for gone_row in removed:
+                here[name].remove(gone_row)
             kinds = [*[RowKind.INSERT] * len(part), *[RowKind.DELETE] * len(removed)]
             feed(home, name, number, [*part, *removed], kinds)
         run(home, parallelism=number + 1, backend=backend, end_of_input=number == 2)

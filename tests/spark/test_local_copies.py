@@ -29,7 +29,7 @@ def copies(home: Home) -> list[Path]:
     """The folders of the copies that the last checkpoint names."""
     named = checkpoints(home.config())[-1].local_copies
     local = home.config().local_folder
-    return [local / operator / groups / copy for operator, found in named.items() for groups, copy in found.items()]
+    return [local / operator / groups / copy for operator, folders in named.items() for groups, copy in folders.items()]
 
 
 def finish(home: Home, run) -> dict[str, Any]:

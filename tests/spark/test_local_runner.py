@@ -36,7 +36,7 @@ def test_graph_without_spark_gives_same_results(seed, tmp_path, run):
     program, chance = Program(seed), random.Random(seed)
     homes = [(run, Home(tmp_path / "spark", job_of(program))), (LocalRuns(), Home(tmp_path / "local", job_of(program)))]
     for runner, home in homes:
-        for number in range(max(len(one.files) for one in program.inputs)):
+        for number in range(max(len(source.files) for source in program.inputs)):
             feed(home, program, number)
         runner(home, parallelism=chance.choice([1, 2, 3]), end_of_input=True)
     (_, on_spark), (_, locally) = homes

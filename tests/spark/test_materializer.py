@@ -97,7 +97,7 @@ def test_watermark_expires_rows_in_idle_keys_too(short_lived, run, backend):
     kept = {row[names("materializer_history").index("key")] for row in results[0].state["materializer_history"]}
     assert kept == {'"s0"', '"s1"'}  # the others were silent for more than an hour
     assert len(results[0].state["timers"]) == 2  # the next sweep of each of them
-    assert len(sink_rows(home.config(), "levels")) == 4  # a row that dies, dies in silence
+    assert len(sink_rows(home.config(), "levels")) == 4  # a row that expires emits nothing
     assert sum(checkpoint.metrics.get("expired", 0) for checkpoint in checkpoints(home.config())) > 0
     assert any("rows die after 1h" in str(row) for row in live_rows(home.config(), last, "quarantine"))
 

@@ -58,7 +58,7 @@ def test_merges_through_spark_and_deltalake_may_alternate(home, run):
 
 @pytest.mark.parametrize("through", [{}, THROUGH_SPARK], ids=["deltalake", "spark"])
 def test_publishing_a_checkpoint_again_does_nothing(home, run, spark, through, monkeypatch):
-    # A run removes the outputs when they are published; one that died in between would have left them.
+    # A run removes the outputs after their publication; a run that died in between would leave them.
     monkeypatch.setattr("headrace.spark.batch_sequence.remove_file", lambda *_: None)
     write_days(home.input, [0])
     home.configure(through)
@@ -109,7 +109,7 @@ def test_merge_without_effect_is_recorded(home, run, spark, through):
     assert_as_by_hand(config, by_hand(map(purchases_of, range(2))))
 
 
-def test_a_sink_with_other_columns_is_refused(home, run):
+def test_sink_with_other_columns_is_refused(home, run):
     write_days(home.input, [0], rows=20)
     home.configure({"sinks": {"lines_by_item": {"path": "lake/one"}, "reminders": {"path": "lake/two"}}})
     run(home, **QUICK)
@@ -150,8 +150,8 @@ def test_sink_from_old_backup_is_refused(home, run):
 
 def test_restarted_job_republishes_earlier_incarnations_rows(home, run):
     """A new job does not skip checkpoints that an earlier incarnation has published."""
-    # Delta passes over a transaction that is not above the last one without a word: the new job's ids start
-    # at 1 again, and its changes would never reach the old tables.
+    # Delta silently ignores a transaction whose id is not above the last one. The new job's ids start at 1 again, so
+    # its changes would never reach the old tables.
     write_days(home.input, range(2))
     home.configure(ONE_BY_ONE)
     run(home, **QUICK)

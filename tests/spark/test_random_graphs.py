@@ -20,16 +20,16 @@ def rows_of(config, sink):
     query = QueryBuilder().register("rows", DeltaTable(config.sinks[sink].path))
     rows = query.execute("select id, key, cast(at as bigint) / 1000 as at, value from rows").read_all()
     lists = (rows.column(number).to_pylist() for number in range(4))
-    return Counter((one, key, int(at), value) for one, key, at, value in zip(*lists, strict=True))
+    return Counter((identity, key, int(at), value) for identity, key, at, value in zip(*lists, strict=True))
 
 
 def feed(home, program, number):
     """Write the `number`-th file of each source."""
-    for one in program.inputs:
-        folder = home.input / one.name
+    for source in program.inputs:
+        folder = home.input / source.name
         folder.mkdir(parents=True, exist_ok=True)
-        if number < len(one.files) and one.files[number]:
-            pq.write_table(to_columns(one.files[number], sink_schema(Event)), folder / f"{number:03d}.parquet")
+        if number < len(source.files) and source.files[number]:
+            pq.write_table(to_columns(source.files[number], sink_schema(Event)), folder / f"{number:03d}.parquet")
 
 
 @pytest.mark.slow
@@ -37,7 +37,7 @@ def feed(home, program, number):
 def test_graph_on_spark_equals_a_loop(seed, tmp_path, run):
     program, chance = Program(seed), random.Random(seed)
     home = Home(tmp_path, job_of(program))
-    most = max(len(one.files) for one in program.inputs)
+    most = max(len(source.files) for source in program.inputs)
     for number in range(most):
         feed(home, program, number)
         if number == most // 2:

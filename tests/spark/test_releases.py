@@ -34,7 +34,7 @@ def release(home: Home, name: str) -> None:
     home.configure({"pipeline": f"tests.jobs.releases:{name}"})
 
 
-def told(home: Home) -> list[tuple[object, ...]]:
+def tables_of(home: Home) -> list[tuple[object, ...]]:
     rows = sink_rows(home.config(), "told")  # columns by name
     return sorted((shop, total, of_item, fired) for fired, of_item, shop, total in rows)
 
@@ -57,7 +57,7 @@ def test_release_with_other_types_reads_stored_state(home, run, backend):
     assert kinds == [Kind.INITIAL, Kind.BATCH, Kind.MIGRATION, Kind.BATCH]
     write(home, 2, ("south", "jam", 1), ("south", "tea", 1))
     run(home, parallelism=2, backend=backend)
-    assert told(home) == [
+    assert tables_of(home) == [
         ("north", 0.0, 0.0, "jam"),
         ("north", 0.0, 0.0, "tea"),
         ("north", 0.0, 0.0, "tea"),

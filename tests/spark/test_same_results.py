@@ -56,8 +56,8 @@ def test_parallelism_and_backend_may_change_between_runs(home, run):
 
 
 def test_slices_without_own_watermark_change_nothing(home, run):
-    # Seven rows a file, 20 a bucket: two files in three end without a new watermark, and the purchases in them
-    # that ask for a timer in the past get it at once all the same.
+    # A file has seven rows, a bucket 20: so two of three files end without a new watermark. Purchases in them that
+    # register a timer in the past get it at once nevertheless.
     days = range(7)
     write_days(home.input, days, rows=7)
     home.configure({"sources": {"purchases": {"max_files_per_batch": 1}}})
@@ -87,7 +87,7 @@ def test_empty_file_is_taken_in_without_effect(home, run):
     assert_as_by_hand(home.config(), by_hand([purchases_of(0)]))
 
 
-def test_a_run_without_new_input_commits_nothing(home, run):
+def test_run_without_new_input_commits_nothing(home, run):
     write_days(home.input, [0])
     run(home, parallelism=1)
     before = checkpoints(home.config())

@@ -30,9 +30,9 @@ def test_partitions_and_new_columns_change_no_row(home, new_home, run, spark):
     assert ran(parted, run) == expected
     for name, sink in parted.config().sinks.items():
         assert spark.read.format("delta").load(sink.path).count() == len(expected[name])
-        one = spark.read.format("delta").load(sink.path).where("customer = 'customer 7'").count()
+        count = spark.read.format("delta").load(sink.path).where("customer = 'customer 7'").count()
         assert (
-            one
+            count
             == spark.read.format("delta").load(home.config().sinks[name].path).where("customer = 'customer 7'").count()
         )
 

@@ -66,7 +66,7 @@ def expected(numbers, word):
 def steps(tmp_path):
     """A job with the step, and its dimension table."""
 
-    def made(name="steps", **source):
+    def job_with(name="steps", **source):
         home = Home(
             tmp_path / name,
             {
@@ -84,7 +84,7 @@ def steps(tmp_path):
             write_dims(str(tmp_path / "dims"), "a")
         return home
 
-    return made
+    return job_with
 
 
 def numbered(home):
@@ -110,9 +110,9 @@ def crashed_at(place, run, home, **options):
 @pytest.mark.slow
 def test_limits_and_crashes_change_no_row(steps, run, tmp_path):
     home, split = steps(), steps("split", max_files_per_batch=1)
-    for one in (home, split):
-        write_orders(one.input, 1, range(1, 15), broken=[(3, '{"id": 1, "na'), (5, '{"id": "x"}')])
-        write_orders(one.input, 2, range(15, 30))
+    for job in (home, split):
+        write_orders(job.input, 1, range(1, 15), broken=[(3, '{"id": 1, "na'), (5, '{"id": "x"}')])
+        write_orders(job.input, 2, range(15, 30))
     crashed_at("land.half", run, home)  # the first file is landed, the second is not
     assert len(list((tmp_path / "steps/state/steps/landed/orders").glob("*~*.parquet"))) == 1
     write_dims(str(tmp_path / "dims"), "b")

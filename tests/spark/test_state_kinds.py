@@ -48,7 +48,7 @@ def test_every_backend_writes_the_same_tables(run, tmp_path, expected, backends)
     assert come_to(run, tmp_path, *backends) == expected
 
 
-def test_the_reader_shows_namespaces_and_user_keys(run, tmp_path):
+def test_reader_shows_namespaces_and_user_keys(run, tmp_path):
     home = Home(tmp_path, JOB)
     write_clicks(home.input, 0)
     run(home, backend="rocksdb", parallelism=2)

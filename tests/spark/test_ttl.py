@@ -28,7 +28,7 @@ def inn(tmp_path: Path) -> Home:
 def greetings(home: Home) -> list[tuple[str, bool, bool]]:
     """Return the greetings of the last day: who was remembered, by the lasting and by the strict state."""
     rows = [(at, guest, lasting, strict) for at, guest, lasting, strict in sink_rows(home.config(), "greetings")]
-    return sorted(row[1:] for row in rows if row[0] == max(each[0] for each in rows))
+    return sorted(row[1:] for row in rows if row[0] == max(row[0] for row in rows))
 
 
 def stored(home: Home, table: str = "keyed_state") -> int:
@@ -44,7 +44,7 @@ def test_paused_job_keeps_its_state(inn, run, clock, backend):
 
     clock.ahead = 30 * MINUTE
     compact(inn.config(), "nightly")
-    assert stored(inn) == 2  # what the pause may prolong, and not what is dead whatever comes
+    assert stored(inn) == 2  # entries that the pause may prolong, without those that are dead in any case
     write(inn, 1, ("ann", 0, 0))
     run(inn, **quick)
     assert greetings(inn) == [("ann", True, False)]
@@ -54,7 +54,8 @@ def test_paused_job_keeps_its_state(inn, run, clock, backend):
     clock.ahead = 32 * MINUTE
     write(inn, 2, ("cid", 0, 0))
     run(inn, **quick)
-    # Two minutes are no gap: the timers have removed the lasting state of ann and bob, and nobody the strict one of ann.
+    # Two minutes are no gap. The timers have removed the lasting state of ann and bob; nobody has removed ann's
+    # strict state.
     assert (stored(inn), stored(inn, "timers")) == (3, 1)
     job = JobAtCheckpoint(inn.config())
     assert [row["key"] for row in expired_entries(job, state="strict").dicts()] == ['"ann"']
@@ -62,7 +63,7 @@ def test_paused_job_keeps_its_state(inn, run, clock, backend):
     assert_well_formed(inn.config())
 
 
-def test_a_changed_ttl_rebuilds_local_copies_once(inn, run, clock, monkeypatch):
+def test_changed_ttl_rebuilds_local_copies_once(inn, run, clock, monkeypatch):
     quick: dict[str, Any] = {"parallelism": 1, "backend": "rocksdb"}
     write(inn, 0, ("ann", 0, 0))
     run(inn, **quick)

@@ -42,8 +42,8 @@ def test_nexmark_report_shows_ratios_and_missed_goals(capsys):
 
 
 def test_nexmark_resumes_an_interrupted_measurement(tmp_path):
-    for query, made in MADE.items():
-        nexmark.Figures(tmp_path / "figures.json").keep(query, made)
+    for query, figures in MADE.items():
+        nexmark.Figures(tmp_path / "figures.json").keep(query, figures)
     assert nexmark.Figures(tmp_path / "figures.json").of == MADE
 
 

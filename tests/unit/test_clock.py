@@ -40,7 +40,7 @@ def test_clocks_give_32_digit_ids_and_probabilities(kind):
     result = kind()
     ids = {result.unique_id() for _ in range(100)}
     assert len(ids) == 100
-    assert all(len(one) == 32 and int(one, 16) >= 0 for one in ids)
+    assert all(len(unique) == 32 and int(unique, 16) >= 0 for unique in ids)
     assert 0 <= result.jitter() < 1
 
 

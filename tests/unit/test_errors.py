@@ -34,7 +34,7 @@ def test_each_error_names_its_actor(kind):
     assert len((kind.__doc__ or "").split()) > 5
 
 
-def test_a_user_functions_error_names_the_place():
+def test_user_functions_error_names_the_place():
     error = UserFunctionError("delay", '"N14228"', '{"seq":1}', "Traceback: ...")
     assert (error.operator, error.key, error.record) == ("delay", '"N14228"', '{"seq":1}')
     assert str(error) == ('user function failed in operator \'delay\', key "N14228", record {"seq":1}\nTraceback: ...')

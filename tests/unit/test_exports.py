@@ -40,24 +40,24 @@ def names_of(door):
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_names_of_a_door_are_sorted(door):
+def test_public_names_are_sorted(door):
     names = names_of(door)
     assert names == sorted(set(names))
 
 
 @pytest.mark.parametrize("door", [door for door in DOORS if door != NEEDS_AIRFLOW])
-def test_names_of_a_door_exist_and_are_documented(door):
+def test_public_names_exist_and_are_documented(door):
     module = importlib.import_module(door)
     undocumented = [name for name in module.__all__ if not (inspect.getdoc(getattr(module, name)) or "").strip()]
     assert undocumented == []
 
 
-def test_a_name_has_one_door():
+def test_name_has_one_door():
     names = list(chain.from_iterable(map(names_of, DOORS)))
     assert [name for name in names if names.count(name) > 1] == []
 
 
-def test_the_users_door_has_all_of_the_api():
+def test_users_door_has_all_of_the_api():
     from headrace import api
 
     assert importlib.import_module("headrace").__all__ == api.__all__
@@ -81,7 +81,7 @@ def test_importing_headrace_loads_nothing_else():
     assert done.stdout.strip() == "[]"
 
 
-def test_an_unknown_name_is_an_attribute_error():
+def test_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="module 'headrace' has no attribute 'Pipelin'"):
         importlib.import_module("headrace").Pipelin  # noqa: B018
 

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 def refuse_foreign_interval(context: Context) -> None:
     """Raise `AirflowFailException` for a backfill that has taken over a manual DAG run.
 
-    Airflow gives a run that a trigger or `airflow dags test` starts for a logical date the interval before that date. A backfill of
-    the date clears that run and starts it again, with the same interval. Intervals of runs that the scheduler or a backfill makes
-    begin at their logical date.
+    If a trigger or `airflow dags test` starts a run for a logical date, the run's interval ends at that date. A backfill of the same
+    date clears that run and starts it again, with the same interval. If the scheduler or a backfill makes a run, its interval begins
+    at the logical date.
     """
     run = context["dag_run"]
     date, start, end = run.logical_date, run.data_interval_start, run.data_interval_end

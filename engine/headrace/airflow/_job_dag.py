@@ -22,7 +22,7 @@ Runs the job `{name}` of `conf/jobs/{name}.yaml`.
 - **run**: takes in what is new, on cluster `{cluster}`, for at most {budget}. Runs follow one another; a run that
   failed holds up those after it until it is cleared (or retried with success).
 - **verify**: what the run left behind is consistent: checkpoint, state tables and sinks name the same versions.
-- **compact**: rewrites the state tables, every so many runs.
+- **compact**: rewrites the state tables, once in a number of runs.
 
 A backfill runs its data interval, whatever the job's mode. {taken_in} With the param `replay` it is taken in again in place,
 with all later ones. To go back to an earlier checkpoint: `headrace_restore`.

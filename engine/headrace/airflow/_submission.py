@@ -31,7 +31,8 @@ def submission(job: JobConfig) -> dict[str, Any]:
         "files": ",".join(profile.files) or None,
         "archives": ",".join(profile.archives) or None,
         "env_vars": _environment(job),
-        # A retry is a separate submission, and the job's lease keeps it apart from one that still runs. Without tracking by YARN's
+        # A retry is a separate submission. If the former driver still runs, the job's lease keeps the retry out.
+        # Without tracking by YARN's
         # REST server the provider would refuse cluster mode.
         "durable": False,
     }

@@ -66,7 +66,7 @@ class BlockingFunction(AsyncFunction[In, Out]):
         try:
             return self.call(record)
         except StopIteration as error:
-            # A future cannot carry StopIteration: whoever waits for the answer would wait for ever.
+            # A future cannot carry StopIteration: code that waits for the answer would wait for ever.
             raise RuntimeError(f"{type(self).__name__}.call() raised StopIteration") from error
         finally:
             self._calls.discard(call)

@@ -38,7 +38,7 @@ class Bundle:
     __slots__ = ("_context", "current", "records")
 
     def __init__(self, records: Sequence[BundledRecord], context: Any) -> None:
-        """Take the records, and the engine's context, whose event time is that of the current record."""
+        """Take the records and the engine's context. The event time of the context is that of the current record."""
         self.records = records
         self._context = context
         self.work_on(records[0])

@@ -99,8 +99,8 @@ class ChangelogStream(StreamBase[R]):
     ) -> Stream[R]:
         """Keep one row of each key, however many arrive, as long as one of them is not retracted.
 
-        With a `ttl`, a key counts as new again that long after its row. Arguments and errors are as for
-        `upsert_materialize`.
+        With a `ttl`, a key counts as new again when this time has passed since its row. Arguments and errors
+        are as for `upsert_materialize`.
         """
         return self._kept(name, keep, key=key, upsert_key=None, strategy=strategy, ttl=ttl)
 

@@ -208,7 +208,7 @@ class StateFuture(Generic[T]):
         return result
 
     def derived(self) -> StateFuture[Any]:
-        """Make a future that a callback of this one, or a callback of that one, completes. For the engine."""
+        """Return an incomplete future, for the result of a callback. For the engine."""
         return StateFuture._incomplete(self._task, self._task.context, _CALLBACK)
 
     def _derived_with(self, other: StateFuture[Any]) -> StateFuture[Any]:

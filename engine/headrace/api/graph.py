@@ -215,7 +215,11 @@ class Node:
 
 def step_over(source: Node, nodes: Iterable[Node]) -> Node | None:
     """Return Spark's step over a source among the nodes of its graph; None without one."""
-    users = (node for node in nodes if any(one.node is source and one.side is None for one in node.inputs))
+    users = (
+        node
+        for node in nodes
+        if any(node_input.node is source and node_input.side is None for node_input in node.inputs)
+    )
     return next((user for user in users if isinstance(user.operator, SparkStep)), None)
 
 

@@ -81,7 +81,7 @@ def _parameters(join: str, emit: Callable[..., Any]) -> list[str]:
         msg = f"{join}: {name_of(emit)} must take two records, left and right: {error}"
         raise TypeError(msg) from None
     taking = [signature.parameters[name] for name in bound.arguments]
-    return [one.name for one in taking if one.kind is not inspect.Parameter.VAR_POSITIONAL]
+    return [parameter.name for parameter in taking if parameter.kind is not inspect.Parameter.VAR_POSITIONAL]
 
 
 def _returned(emit: Callable[..., Any]) -> Any:

@@ -18,7 +18,7 @@ def check_namespace(namespace: object) -> None:
 
 
 def checked_namespaces(namespaces: Iterable[str]) -> dict[str, None]:
-    """Return namespaces without repetitions, in order. Raises what `check_namespace` raises for one of them."""
+    """Return namespaces without repetitions, in order. Raises the errors of `check_namespace`."""
     checked = dict.fromkeys(namespaces)
     if not all(type(namespace) is str for namespace in checked) or not _is_plain("".join(checked)):
         for namespace in checked:

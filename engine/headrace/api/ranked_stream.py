@@ -111,8 +111,8 @@ class RankedStream(StreamBase[R]):
 
         It is emitted at once (`+I`); an earlier one that arrives later replaces it (`-U`, `+U`). With `at_watermark` it
         is emitted when the watermark reaches its event time, as a final insert; records that arrive behind the
-        watermark are dropped. `state_ttl` bounds the state: a key counts as new again that long after its row was
-        written (a duration or `StateTtl`), or never (`Lifetime.FOREVER`).
+        watermark are dropped. `state_ttl` bounds the state: a key counts as new again when this time (a duration or
+        `StateTtl`) has passed since its row was written, or never (`Lifetime.FOREVER`).
 
         Raises `ValueError` without a key or `state_ttl`, and for a stream that may retract records: use `top` with
         `n=1` there.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Generic, Self, TypeVar, get_args, get_origin
 
@@ -107,7 +107,7 @@ class StateIterator(abc.ABC, Generic[T]):
     def __aiter__(self) -> AsyncIterator[T]: ...
 
     @abc.abstractmethod
-    async def __anext__(self) -> T: ...
+    def __anext__(self) -> Awaitable[T]: ...
 
     @abc.abstractmethod
     def __iter__(self) -> Iterator[T]: ...

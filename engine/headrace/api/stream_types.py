@@ -55,11 +55,11 @@ def check_record(user: str, record: object) -> None:
 def check_function(taker: str, function: object, *wanted: type) -> None:
     """Raise `TypeError` unless `function` is an instance of one of the classes in `wanted`."""
     if not isinstance(function, wanted):
-        got = repr(function)
+        given = repr(function)
         if isinstance(function, type):
-            got = f"the class {function.__name__}; write {function.__name__}()"
+            given = f"the class {function.__name__}; write {function.__name__}()"
         names = " or ".join(cls.__name__ for cls in wanted)
-        msg = f"{taker} takes an instance of a class derived from {names}, not {got:.80}"
+        msg = f"{taker} takes an instance of a class derived from {names}, not {given:.80}"
         raise TypeError(msg)
 
 

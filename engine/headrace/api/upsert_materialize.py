@@ -38,8 +38,8 @@ class Emit(enum.Enum):
 class OnConflict(enum.Enum):
     """Resolution of several rows that claim one primary key (FLIP-558).
 
-    All but `KEEP_HISTORY` decide when the watermark has reached the rows: a row that merely came before the retraction
-    of another one is alone by then. They remove dropped rows from the history; a later retraction of one is reported as
+    All but `KEEP_HISTORY` decide when the watermark has reached the rows: by then, retractions that came late have
+    removed their rows. They remove dropped rows from the history; a later retraction of a dropped row is reported as
     unmatched.
     """
 
@@ -119,7 +119,7 @@ class UpsertMaterialize:
 
     @property
     def keyed_by(self) -> tuple[str, ...]:
-        """Return the fields that key its input: each value of them has a history."""
+        """Return the fields by which the input is keyed: each combination of their values has one history."""
         return self.primary_key
 
     @property
@@ -149,5 +149,5 @@ class Lag(UpsertMaterialize):
 
     @property
     def keyed_by(self) -> tuple[str, ...]:
-        """Return the fields that key its input: each value of them has a history."""
+        """Return the fields by which the input is keyed: each combination of their values has one history."""
         return self.partition_by

@@ -123,7 +123,7 @@ class WindowedStream(Generic[R]):
         event time `window_end - 1 ms`, as inserts. `allowed_lateness`, `early`, late records and the freeing of state
         are as for `aggregate`; a correction updates each rank whose record changes.
 
-        Raises what `aggregate` and `Stream.top` raise.
+        Raises the errors of `aggregate` and `Stream.top`.
         """
         if result is not None:
             check_record(f"top '{name}'", result)

@@ -78,14 +78,16 @@ class Windows(abc.ABC):
         """
 
 
-def may_retract(one: Input) -> bool:
+def may_retract(node_input: Input) -> bool:
     """Return whether a stream may have `-U` and `-D`, as far as the graph knows.
 
     The graph does not know what user process functions emit: for them it returns False.
     """
-    operator = one.node.operator
+    operator = node_input.node.operator
     if isinstance(operator, SourceNode):
         return operator.row_kind is not None
     if isinstance(operator, Process):
-        return one.side is None and isinstance(operator.function, OperatorFunction) and operator.function.retracts
-    return any(may_retract(before) for before in one.node.inputs)
+        return (
+            node_input.side is None and isinstance(operator.function, OperatorFunction) and operator.function.retracts
+        )
+    return any(may_retract(before) for before in node_input.node.inputs)

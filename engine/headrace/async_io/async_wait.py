@@ -97,23 +97,23 @@ class AsyncWaitOperator:
         if any(is_due(element) for element in arrived):
             async with self.opened() as attempts:
                 await self._settle_all(attempts, arrived, queue)
-        taken = sorted((one for one in queue.take() if isinstance(one, AsyncElement)), key=_order_of)
-        self.keep(taken, [one for one in queue.remaining() if isinstance(one, AsyncElement)], arrived)
+        taken = sorted((element for element in queue.take() if isinstance(element, AsyncElement)), key=_order_of)
+        self.keep(taken, [element for element in queue.remaining() if isinstance(element, AsyncElement)], arrived)
         return self.emitted
 
     def taken_up(self, resumed: Sequence[AsyncElement]) -> Iterable[AsyncElement]:
         """Return the elements that an earlier micro-batch left, with their remaining time, in arrival order."""
         self.metrics.resumed += len(resumed)
-        self._done_before = {one.sequence for one in resumed if one.is_done}
+        self._done_before = {element.sequence for element in resumed if element.is_done}
         if self._finishes:
-            for one in resumed:
-                one.is_last = True
-        return sorted((recovered(one, self.operator.recovery) for one in resumed), key=_order_of)
+            for waiting in resumed:
+                waiting.is_last = True
+        return sorted((recovered(element, self.operator.recovery) for element in resumed), key=_order_of)
 
     @property
     def answered(self) -> list[AsyncElement]:
         """Return, after a run, the elements that have their outcome since this run."""
-        return [one for one in self._arrived if one.is_done and one.sequence not in self._done_before]
+        return [element for element in self._arrived if element.is_done and element.sequence not in self._done_before]
 
     @property
     def has_answers(self) -> bool:
@@ -148,11 +148,11 @@ class AsyncWaitOperator:
         """Store the results and states of elements: those that may be emitted (`taken`), those `left`, of all that `arrived`."""
         self.emitted = [output for element in taken for output in element.outputs()]
         # A quarantined element has no results, so nothing waits for earlier elements.
-        self.pending = [one for one in left if one.status is not Status.QUARANTINED]
-        self.quarantined = [one for one in arrived if one.status is Status.QUARANTINED]
+        self.pending = [element for element in left if element.status is not Status.QUARANTINED]
+        self.quarantined = [element for element in arrived if element.status is Status.QUARANTINED]
         self._arrived = arrived
-        finished = [*taken, *(one for one in left if one.status is Status.QUARANTINED)]
-        self.settled = [one for one in finished if one.sequence is not None]
+        finished = [*taken, *(element for element in left if element.status is Status.QUARANTINED)]
+        self.settled = [element for element in finished if element.sequence is not None]
         if self._breaker is None and self.operator.breaker is not None and self._open_until is not None:
             # There was no call, so the breaker has not changed.
             self.metrics.breaker, self.metrics.open_until = BreakerState.OPEN.value, self._open_until

@@ -36,7 +36,7 @@ class AsyncioExecutor(Generic[T]):
         call: Callable[[T], Callable[[Any, asyncio.Task[None] | None], Awaitable[Any]]],
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """Enter `around` in the loop: it opens clients, and `close` closes them. Raises what `around` raises."""
+        """Enter `around` in the loop: it opens clients, and `close` closes them. Raises the errors of `around`."""
         self.in_flight = 0
         self.has_completed = False
         self._capacity = capacity
@@ -91,7 +91,7 @@ class AsyncioExecutor(Generic[T]):
         return done
 
     def close(self) -> None:
-        """Cancel running requests, and end the loop. Raises what closing it raises."""
+        """Cancel running requests, and end the loop. Raises the errors of `around` when it closes."""
         if self._loop.is_closed():
             return
         try:

@@ -247,9 +247,9 @@ class Attempts:
         return element.is_parked
 
     def _interrupted(self, element: AsyncElement, error: asyncio.CancelledError) -> float | None:
-        """Handle a cancelled call as `_failed` does. Raises what ends the element's task, except after a failed probe."""
+        """Handle a cancelled call as `_failed` does. Raises the error that ends the element's task, except after a failed probe."""
         if self._breaker is not None:
-            # A call that never answers says as much about the service as one that fails.
+            # A call without an answer counts like a failed call: both show that the service is down.
             if element.is_expired:
                 self._breaker.failed(error, is_probe=element.is_probe)
             elif element.is_probe:

@@ -55,7 +55,7 @@ class BatchedCalls:
             self._timer.cancel()
             self._timer = None
         # Expired records, and those of a stopped run, no longer wait for an answer.
-        group = [one for one in self._gathered if not one[1].done()]
+        group = [call for call in self._gathered if not call[1].done()]
         self._gathered = []
         if group:
             call = self._loop.create_task(self._ask_for(group))

@@ -83,7 +83,7 @@ class Breaker:
 
         Records that share a call share its failure, the same exception object: fifty of them count as one failure.
         """
-        if not is_probe and any(error is one for one in self._counted):
+        if not is_probe and any(error is counted for counted in self._counted):
             return
         self._counted.append(error)
         self._failures += 1

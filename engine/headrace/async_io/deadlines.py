@@ -58,7 +58,8 @@ class Deadlines:
         # Elements that were done in the meantime leave the heap here, without a timer of their own.
         while heap and (heap[0][2].task is None or heap[0][0] <= now):
             element = heapq.heappop(heap)[2]
-            # Since then the element may have a new deadline, or have been parked and resumed, and so be in the heap twice.
+            # Meanwhile the element may have got a new deadline. Or it was parked and resumed, and is in the heap
+            # twice.
             if element.task is not None and element.deadline <= now and not element.is_expired:
                 element.is_expired = True
                 element.task.cancel()

@@ -148,7 +148,7 @@ class UnorderedQueue:
         """Return all queued elements and watermarks, in arrival order."""
         queued: list[Queued] = []
         for set_ in self._sets:
-            elements = sorted([*set_.waiting, *set_.finished], key=lambda one: one.emitted.order)
+            elements = sorted([*set_.waiting, *set_.finished], key=lambda element: element.emitted.order)
             queued += elements
             if set_.watermark is not None:
                 queued.append(QueuedWatermark(set_.watermark))

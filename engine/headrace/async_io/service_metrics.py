@@ -97,15 +97,15 @@ def merged_metrics(parts: Iterable[Mapping[str, ServiceMetrics]]) -> dict[str, S
     return metrics
 
 
-def _add(total: ServiceMetrics, one: ServiceMetrics) -> None:
-    for name in one.__struct_fields__:
-        value = getattr(one, name)
+def _add(total: ServiceMetrics, part: ServiceMetrics) -> None:
+    for name in part.__struct_fields__:
+        value = getattr(part, name)
         if isinstance(value, int) and name not in {"open_until", "busy_ms"}:
             setattr(total, name, getattr(total, name) + value)
-    total.busy_ms = max(total.busy_ms, one.busy_ms)
-    for bucket, count in one.latencies.items():
+    total.busy_ms = max(total.busy_ms, part.busy_ms)
+    for bucket, count in part.latencies.items():
         total.latencies[bucket] = total.latencies.get(bucket, 0) + count
     order = ("", "closed", "half_open", "open")
-    total.breaker = max(total.breaker, one.breaker, key=order.index)
-    known = [until for until in (total.open_until, one.open_until) if until is not None]
+    total.breaker = max(total.breaker, part.breaker, key=order.index)
+    known = [until for until in (total.open_until, part.open_until) if until is not None]
     total.open_until = max(known, default=None)

@@ -99,4 +99,4 @@ def loaded(
         element.last_error = row.last_error
         element.results = None if row.result is None else results.decode(row.result)
         elements.append(element)
-    return sorted(elements, key=lambda one: one.emitted.order)
+    return sorted(elements, key=lambda element: element.emitted.order)

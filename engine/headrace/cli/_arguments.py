@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from headrace.config import JobConfig
 
-# Optional, not `| None`: Typer evaluates these at run time, inside Annotated.
+# Typer evaluates these types at run time, inside Annotated, so they need Optional instead of `| None`.
 Job = Annotated[Optional[str], typer.Argument(metavar="JOB", help="Job; the only one if left out.")]  # noqa: UP045
 JobOrText = Annotated[str, typer.Argument(metavar="JOB", help="Leave it out if there is only one.", show_default=False)]
 """First argument of `[JOB] TEXT`; see `job_and_text`."""

@@ -39,7 +39,7 @@ def copy_messages(checkpoint: Checkpoint, branch: JobConfig, job: JobConfig) -> 
     for source, offset in checkpoint.offsets.items():
         if offset.partitions:
             origin, target = (landed_folder(line.job_folder, source) for line in (branch, job))
-            of_branch, of_job = ({one.name for one in list_landed(folder, storage)} for folder in (origin, target))
+            of_branch, of_job = ({file.name for file in list_landed(folder, storage)} for folder in (origin, target))
             _copy(sorted(of_branch - of_job), origin, target, storage)
 
 

@@ -147,7 +147,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         return self.offsets.get(self.lines[operator], SourceOffset())
 
     def watermarks(self, sources: Iterable[str]) -> tuple[int | None, int | None]:
-        """Return the last watermark of the line that these sources share, and the last one that all its operators have seen (ms)."""
+        """Return two watermarks (ms) of the line that these sources share: its last, and the last that all its operators have seen."""
         offsets = [self.offsets[name] for name in sources if name in self.offsets]
         return latest_watermark(offsets), latest(offset.seen for offset in offsets)
 

@@ -113,7 +113,7 @@ def survey(config: JobConfig, checkpoints: Sequence[Checkpoint], versions: Versi
 
     Raises `StorageError` when a file that these versions name cannot be read.
     """
-    tables = [_Found(config, table, versions[table], key) for table in tables_in(versions)]
+    tables = [_RowsOfKey(config, table, versions[table], key) for table in tables_in(versions)]
     groups = checkpoints[-1].max_parallelism
     rows, mentions = [], []
     for table in tables:
@@ -144,7 +144,7 @@ def chunks(view: TableView, key_groups: int) -> Iterator[pa.Table]:
         yield view.of(key_groups=KeyGroupRange(first, first + step - 1)).changes()
 
 
-class _Found:
+class _RowsOfKey:
     """Rows and files of a key in one state table."""
 
     def __init__(self, config: JobConfig, table: str, version: int, key: ErasedKey) -> None:

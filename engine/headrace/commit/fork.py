@@ -63,7 +63,7 @@ def fork(
     """Make a branch that begins at a checkpoint: an id, a savepoint's name, a time, or the last one (None).
 
     `settings` replace values of the job's file on the branch (see `with_settings`). Needs no lease: a run may hold the job. Finishes a
-    branch that an interrupted call has left half made, with the settings of that call. Raises `ConfigError` for a bad or taken name, an
+    branch that an interrupted call has begun, with the settings of that call. Raises `ConfigError` for a bad or taken name, an
     unknown checkpoint, one that no branch can begin at, and settings that a branch cannot have; `StorageError` when files of the
     checkpoint are gone.
     """

@@ -77,7 +77,7 @@ def promoting(
 ) -> Iterator[Promotion]:
     """Claim a job for the length of the block, to promote a branch in it; publish its last checkpoint first. The branch may still run.
 
-    Raises `ConfigError` when the job has no such branch, or its fork was interrupted, `FencedError` while a run holds the job, and what `open_job` raises.
+    Raises `ConfigError` when the job has no such branch, or its fork was interrupted, `FencedError` while a run holds the job, and the errors of `open_job`.
     """
     branch_config = on_branch(config, name)
     with open_job(config, run_id, writers=writers, notify=notify) as job:
@@ -87,7 +87,7 @@ def promoting(
 
 
 def settle_promotion(config: JobConfig, name: str, run_id: str) -> None:
-    """Publish and end a promotion that was committed and then interrupted. Raises what `open_job` raises."""
+    """Publish and end a promotion that was committed and then interrupted. Raises the errors of `open_job`."""
     last = log_of(config).last
     if last is None or last.kind is not Kind.PROMOTION or last.name != name:
         return

@@ -111,7 +111,7 @@ def open_job(
         refuse_dropped(config)  # a drop marks the job while it holds the lease: no drop can begin from here on
         publisher.check_columns()
         check_sink_keys(config, log, sinks)
-        # Only after the claim: until then another run may publish, and the sinks be newer than the log read here.
+        # This must follow the claim: until then another run may publish, and the sinks may be newer than this log.
         try:
             publishes = sink_check(config, log.checkpoints)
         except SinkMismatchError:

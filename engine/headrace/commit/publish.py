@@ -113,7 +113,7 @@ def _publish(sink: Sink, checkpoint: Checkpoint, lineage: Lineage) -> bool:
             table = sink.latest()
             _refuse_sink_of_another(sink, table, checkpoint, lineage)
             # A MERGE that changes nothing makes no commit, and Spark's MERGE records one transaction only.
-            # Others may have published more meanwhile: the recorded id never decreases.
+            # Another run may have published later checkpoints meanwhile: the recorded id never decreases.
             published = sink.published(table)
             if published < number or (published == number and sink.incarnation(table) != publication.incarnation):
                 sink.record(table, publication)

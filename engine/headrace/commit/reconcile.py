@@ -116,7 +116,7 @@ def compare(config: JobConfig) -> Comparison:
     """
     log = CheckpointLog(config.job_folder, config.storage_options)
     comparison = compare_with(config, log.checkpoints)
-    if not comparison.agrees:  # compare once more: a run may have committed and published meanwhile
+    if not comparison.agrees:  # compare again: a run may have committed and published meanwhile
         log.refresh()
         comparison = compare_with(config, log.checkpoints)
     if comparison.agrees and log.last is None:

@@ -38,12 +38,12 @@ class RestoreCheck:
     def __init__(self, config: JobConfig, checkpoints: Sequence[Checkpoint], sinks: Collection[str]) -> None:
         """Read the open vacuum intents, whose files are as good as deleted, and the histories of `sinks`.
 
-        `checkpoints` has all of the job, at least one. A sink that is gone counts as an empty one. Raises `StorageError` when a
-        sink cannot be read.
+        `checkpoints` has all checkpoints of the job, at least one. A sink that is gone counts as an empty one. Raises
+        `StorageError` when a sink cannot be read.
         """
         self._config, self._checkpoints = config, checkpoints
         self._storage = config.storage_options
-        # Before any folder is listed: an intent that is completed meanwhile leaves no files to find.
+        # This must precede any listing of a folder: an intent that is completed meanwhile leaves no files to find.
         folder = config.job_folder
         self._doomed = {f"{folder}/{file}" for i in open_intents(config, checkpoints) for file in i.files}
         self._files: dict[str, set[str]] = {}

@@ -49,7 +49,8 @@ class UnneededFiles:
         unneeded |= self._old_files(CHECKPOINTS) - logs.checkpoint_files()
         for name in tables_in(kept.tables):
             unneeded |= self._old_files(name) - self._needed_files(name, kept)
-        # Left over: files between stages of dead attempts, published outputs, intents whose commit failed.
+        # The following files are left over: files between stages of dead attempts, published outputs, intents whose
+        # commit failed.
         for folder in ("transit", "outputs", INTENTS):
             unneeded |= self._old_files(folder)
         last = self._checkpoints[-1]

@@ -49,7 +49,7 @@ class Problems:
         return len(self._found)
 
     def raise_any(self) -> None:
-        """Raise a `ConfigError` that lists them, if there are any."""
+        """Raise a `ConfigError` that lists the problems; do nothing without problems."""
         raise_problems(self._file, self._found)
 
 

@@ -296,7 +296,7 @@ class AsyncIoConfig(Section, frozen=True, kw_only=True):
     """Over all attempts for one record."""
 
     park_after: Span | None = None
-    """An element whose next attempt is so far off waits in async_requests, for a later micro-batch."""
+    """An element waits in async_requests, for a later micro-batch, if its next attempt is at least this time away."""
 
 
 class RunConfig(Section, frozen=True, kw_only=True):

@@ -96,8 +96,8 @@ def _parse(text: str, base: Any, node: yaml.ScalarNode, *, referenced: bool) -> 
         msg = f"expected {_wanted(base)}, got a text of {len(text)} characters"
         raise ValueError(msg)
     if quoted_number or (value := parser(text)) is None:
-        got = f"'{text}'" if referenced else node_kind(node)
-        msg = f"expected {_wanted(base)}, got {got}"
+        shown = f"'{text}'" if referenced else node_kind(node)
+        msg = f"expected {_wanted(base)}, got {shown}"
         raise ValueError(msg)
     return value
 

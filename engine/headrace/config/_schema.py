@@ -59,7 +59,7 @@ def _is_narrow(schema: dict[str, Any], choices: set[str]) -> bool:
 
 
 def _ours(schema: Any) -> Any:
-    """Replace msgspec's schema of durations and scalars by one of the texts that loading accepts, at any depth."""
+    """Replace msgspec's schemas of durations and scalars, at any depth, by schemas of the texts that a file may contain."""
     if isinstance(schema, list):
         return [_ours(part) for part in schema]
     if not isinstance(schema, dict):

@@ -60,7 +60,7 @@ class BoundFunction:
             bound = BoundBlock(block, function, controller)
             self.blocks[block.block_id] = bound
             setattr(function, name, bound)
-        self.inputs: tuple[Callable[..., Any] | None, ...] = tuple(getattr(function, name) for name in self.methods)
+        self.inputs: tuple[Callable[..., Any], ...] = tuple(getattr(function, name) for name in self.methods)
         """Methods that take records, in the order of the inputs."""
         self.takes_bundle: Callable[..., Any] | None = None
         """Method that takes a bundle of records; None if the function takes single records only."""

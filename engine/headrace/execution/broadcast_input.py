@@ -52,7 +52,7 @@ class BroadcastInput:
 
     def expect(self, elements: Iterable[Element | BufferedRequest], cut: bytes | None) -> None:
         """Set the records that `take` will get: the broadcast records among `elements`, up to `cut`."""
-        self._to_come = sum(is_broadcast(one) and (cut is None or one.order < cut) for one in elements)
+        self._to_come = sum(is_broadcast(element) and (cut is None or element.order < cut) for element in elements)
 
     @property
     def is_complete(self) -> bool:

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from types import CodeType
+from typing import Any, cast
 
 from headrace.api import StateFuture
 from headrace.api.future import Continuation
@@ -50,11 +51,13 @@ class AsyncExecutionController:
         self._activate, self._batch_is_due = self.batches.activate, self.batches.is_due
         self._executor = executor
         self._limit = options.in_flight_records_limit
-        # Switched off, there are no requests to keep in order: records of a key run one after the other.
+        # If async state is switched off, there are no requests to keep in order: records of a key run one after the
+        # other.
         self._state_ordered = options.enabled and options.order_with_same_key is KeyOrder.STATE_ORDERED
         self._strict = options.event_order_watermark is EventOrder.STRICTLY_ORDERED
         self._mails: deque[tuple[Callable[..., None], Any, Any]] = deque()
         self.context: Any = RecordContext(b"", None)
+        self._loop_code: CodeType | None = None
 
     # ------------------------------------------------------------------------------------------------ input
 
@@ -136,6 +139,42 @@ class AsyncExecutionController:
             self._settle(context)
         else:
             context.references = 0
+
+    @property
+    def runs_at_once(self) -> bool:
+        """Return whether nothing is in flight, so that each record runs when it arrives, and ends unless it waits."""
+        return not (
+            self.in_flight or self._mails or self.buffer.active or self._executor.in_flight or self._state_ordered
+        )
+
+    def run_loop(self, loop: Call) -> None:
+        """Run a loop that awaits the code of one record after the other; return when it ends, or when a record waits.
+
+        Called while `runs_at_once`. The loop sets `context` before the code of each record, and returns after a record for
+        which it called `run_behind` or `end_of_code`. When the code of a record waits, the loop is resumed as this record's call.
+        """
+        self._loop_code = loop.cr_code
+        try:
+            awaited = loop.send(None)
+        except StopIteration:
+            return
+        except Exception as error:
+            raise self._work.failed(self.context, error) from error
+        context = self.context
+        self._suspend(context, loop, awaited)
+        self._settle(context)
+
+    def run_behind(self, earlier: RecordContext, context: RecordContext) -> None:
+        """Run a record of a loop after `earlier`, which is due before it."""
+        self._admit(context)
+        self._run_before(context, None, earlier)
+
+    def end_of_code(self, context: RecordContext) -> None:
+        """Finish a record of a loop, whose code has ended, when its requests and callbacks are done."""
+        if context.has_waited:
+            return  # the loop was resumed by `_step`, which does it
+        self.release(context)
+        self._settle(context)
 
     def _settle(self, context: RecordContext) -> None:
         self._go_on(context, None)
@@ -333,7 +372,8 @@ class AsyncExecutionController:
 
     def _suspend(self, context: RecordContext, call: Call, awaited: object) -> None:
         if not isinstance(awaited, StateFuture) or not awaited.belongs_to(context):
-            raise self._work.failed(context, foreign_await(call))
+            code = cast("Call", call.cr_await) if call.cr_code is self._loop_code else call
+            raise self._work.failed(context, foreign_await(code))
         context.call, context.awaited = call, awaited
 
     def _go_on(self, context: RecordContext, _: None) -> None:
@@ -383,7 +423,7 @@ class AsyncExecutionController:
             self.buffer.block(follower)
 
     def _unblock(self, context: RecordContext) -> None:
-        # By mail, not by a call: a thousand records of one key would nest a thousand calls.
+        # Use the mailbox, not a call: a thousand records of one key would nest a thousand calls.
         waiter = self.buffer.unblock(context.key_json) if self.buffer.blocked else None
         if waiter is None:
             self.keys.release(context)

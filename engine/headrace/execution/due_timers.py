@@ -71,7 +71,8 @@ class DueTimers:
 
     def before(self, context: ProcessContext) -> TimerContext | None:
         """Remove and return the key's next timer that fires before `context`, as `KeyedWork.before` requires."""
-        # Called before each record: nearly always the key's first timer is not due, and a look at it is all that this may cost.
+        # Called before each record. Usually the key's first timer is not due, so this must cost no more than a look
+        # at that timer.
         turns = self._event_turns.get(context.key_json) if self._watermarks else None
         earlier = self._event_timer_due(context) if turns and turns[0][0] <= context.watermark else None
         if earlier is None and self._processing_times and self._processing_turns:

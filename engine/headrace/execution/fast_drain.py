@@ -58,7 +58,7 @@ class Held:
 
     @classmethod
     def of(cls, requests: Iterable[BufferedRequest], unseen: Iterable[Watermark], cut: bytes | None) -> Held:
-        """Return the held records, and the cut that follows from them, from unseen watermarks, and from `cut` itself."""
+        """Return the held records and the new cut: the earliest of `cut`, held records and unseen watermarks."""
         ordered = sorted(requests, key=lambda request: request.order)
         places = [request.order for request in ordered[:1]]
         places += [before_watermark(watermark) for watermark in unseen]
@@ -87,9 +87,9 @@ def element_of(request: BufferedRequest, codec: RecordCodec) -> Element:
     return Element(request.order, request.timestamp, request.kind, request.key_json, record, request.input)
 
 
-def held_as(one: Element | BufferedRequest, codec: RecordCodec) -> BufferedRequest:
+def held_as(record: Element | BufferedRequest, codec: RecordCodec) -> BufferedRequest:
     """Hold an element that was about to be processed."""
-    return as_it_came(one, codec) if isinstance(one, Element) else one
+    return as_it_came(record, codec) if isinstance(record, Element) else record
 
 
 def merged(
@@ -117,8 +117,8 @@ def divided(
     rest: list[BufferedRequest] = []
     for batch in batches:
         before_cut, beyond = split(batch, cut)
-        taken.append([one if isinstance(one, Element) else element_of(one, codec) for one in before_cut])
-        rest += [held_as(one, codec) for one in beyond]
+        taken.append([record if isinstance(record, Element) else element_of(record, codec) for record in before_cut])
+        rest += [held_as(record, codec) for record in beyond]
     return taken, Held.of(rest, (), cut)
 
 

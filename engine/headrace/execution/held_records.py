@@ -93,7 +93,7 @@ class HeldRecords:
             return False
         if not context.references:
             return True
-        # In state order, a record of its key that has begun may be behind it, and must not overtake it.
+        # In state order, a later record of the same key may have begun. It must not overtake this record.
         if self._order_with_same_key is KeyOrder.STATE_ORDERED:
             return False
         return context.references == _REQUEST_AND_CALLBACK and self._waiting(context) is not None

@@ -9,11 +9,13 @@ fire before its records.
 
 from __future__ import annotations
 
+import bisect
 import traceback
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
+from sys import getrefcount
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -107,7 +109,7 @@ class KeyedProcess:
         self._is_plain, self._inputs = self._function.is_plain, self._function.inputs
         in_record_order = options.order_with_same_key is KeyOrder.RECORD_ORDERED
         self._take_bundle = self._function.takes_bundle if in_record_order else None
-        self._bundles: dict[bytes, list[Element]] = {}
+        self._bundles: defaultdict[bytes, list[Element]] = defaultdict(list)
         self.stores = self._function.stores
         self.cleanup = TtlCleanup(ttls_of(operator.function), self.stores, backend, self.timers)
         self.due_timers.functions.update(dict.fromkeys(CLEANUP_DOMAINS, self.cleanup.on_timer))
@@ -182,9 +184,9 @@ class KeyedProcess:
         others: list[Element | BufferedRequest] = [*resumed, *broadcast]
         self.broadcast.expect(others, cut)
         arriving = chunked(merged(batches, others) if others else batches, self._options.in_flight_records_limit)
-        take: Callable[[Any], None] = self._take if others else self.process
+        take: Callable[[Sequence[Any]], None] = self._take_mixed if others else self.process_all
         if not others and self._take_bundle is not None:
-            take = self._bundle
+            take = self._bundle_all
         try:
             for chunk in arriving:
                 before_cut, rest = split(chunk, cut)
@@ -204,20 +206,31 @@ class KeyedProcess:
         stop: Callable[[], bool] | None,
         chunk: Sequence[Element | BufferedRequest],
         pending: _Pending,
-        take: Callable[[Any], None],
+        take: Callable[[Sequence[Any]], None],
     ) -> Sequence[Element | BufferedRequest] | None:
         """Process a chunk; return its rest when `stop` is true, otherwise None."""
         asked_after = _ASKED_AFTER if self._take_bundle is None else max(len(chunk), 1)
         for start in range(0, len(chunk), asked_after):
-            for element in chunk[start : start + asked_after]:
-                while pending and pending[0].order <= element.order:
-                    self._process_bundles()
-                    self._advance_to_next(pending)
-                take(element)
-            self._process_bundles()
+            self._take_with_events(chunk[start : start + asked_after], pending, take)
             if stop is not None and self.broadcast.is_complete and stop():
                 return chunk[start + asked_after :]
         return None
+
+    def _take_with_events(
+        self,
+        elements: Sequence[Element | BufferedRequest],
+        pending: _Pending,
+        take: Callable[[Sequence[Any]], None],
+    ) -> None:
+        """Process elements, and the events that come before each of them."""
+        while pending and pending[0].order <= elements[-1].order:
+            count = bisect.bisect_left(elements, pending[0].order, key=_order_of)
+            take(elements[:count])
+            elements = elements[count:]
+            self._process_bundles()
+            self._advance_to_next(pending)
+        take(elements)
+        self._process_bundles()
 
     def _reach(self, cut: bytes | None, pending: _Pending, rest: Sequence[Element | BufferedRequest]) -> Held:
         """Finish all elements before the cut."""
@@ -231,7 +244,7 @@ class KeyedProcess:
         if isinstance(event, Watermark):
             self.advance(event)
             return
-        # A watermark that an earlier micro-batch held compares as the first record of this one.
+        # A watermark that an earlier micro-batch held is compared like the first record of this micro-batch.
         while pending and before_watermark(cast("Watermark", pending[0])) < event.order:
             self.advance(cast("Watermark", pending.popleft()))
         # Elements held by an earlier run go before it, also where state is not cached.
@@ -262,6 +275,10 @@ class KeyedProcess:
             self._late -= context.timestamp <= context.watermark
         return request
 
+    def _take_mixed(self, elements: Sequence[Element | BufferedRequest]) -> None:
+        for element in elements:
+            self._take(element)
+
     def _take(self, element: Element | BufferedRequest) -> None:
         if is_broadcast(element):
             self.process_broadcast(element if isinstance(element, Element) else self._held.element_of(element))
@@ -275,6 +292,60 @@ class KeyedProcess:
     def process(self, element: Element) -> None:
         """Process one element, which follows all earlier ones in arrival order."""
         self._records += 1
+        self._process(element)
+
+    def process_all(self, elements: Sequence[Element]) -> None:
+        """Process elements, which follow all earlier ones in arrival order; no event comes between them."""
+        self._records += len(elements)
+        arriving, controller = iter(elements), self.controller
+        while True:
+            if controller.runs_at_once:
+                controller.run_loop(cast("Call", self._run_at_once(arriving)))
+            element = next(arriving, None)
+            if element is None:
+                return
+            self._process(element)
+
+    async def _run_at_once(self, elements: Iterator[Element]) -> None:
+        """Run the code of one record after the other, until one has to wait for a request, a callback or a timer.
+
+        Nothing is in flight, so this does the same as `_process`, in one loop: a record costs a third less. Two things save the most.
+        A coroutine that is awaited ends without a `StopIteration`. And a context that nobody else refers to serves the next record.
+        """
+        controller, inputs, due, before = self.controller, self._inputs, self.due, self.before
+        watermark = self._watermark
+        context = controller.context = ProcessContext(self._outputs, self.timers, b"", None, None)
+        unshared = getrefcount(context)
+        for order, timestamp, kind, key_json, record, input_ in elements:
+            if timestamp <= watermark:
+                self._late += 1
+            if getrefcount(context) != unshared:
+                context = ProcessContext(self._outputs, self.timers, key_json, None, None)
+            context.key_json = key_json
+            context.record = record
+            context.function = function = inputs[input_]
+            context.index = 0
+            context.order = order
+            context.timestamp = timestamp
+            context.watermark = context.overdue_until = watermark
+            context.row_kind = _ROW_KINDS[kind]
+            if due and (earlier := before(context)) is not None:
+                controller.run_behind(earlier, context)
+                return
+            context.owns_key = True
+            context.references = 1
+            controller.context = context
+            call = function(record, context)
+            if call is not None:
+                if self._is_plain:
+                    raise self._function.not_plain(call)
+                await call
+            if context.epoch is not None or context.callbacks is not None or context.overdue:
+                controller.end_of_code(context)
+                return
+            context.references = 0
+
+    def _process(self, element: Element) -> None:
         order, timestamp, kind, key_json, record, input_ = element
         watermark = self._watermark
         if timestamp <= watermark:
@@ -287,19 +358,21 @@ class KeyedProcess:
         context.row_kind = _ROW_KINDS[kind]
         self.controller.process(context)
 
-    def _bundle(self, element: Element) -> None:
-        """Let an element wait for the others of its key up to the next watermark; process a late one, and those before it."""
-        if element.timestamp > self._watermark:
-            self._bundles.setdefault(element.key_json, []).append(element)
-            return
-        earlier = self._bundles.pop(element.key_json, None)
-        if earlier is not None:
-            self._process_bundle(earlier)
-        self.process(element)
+    def _bundle_all(self, elements: Sequence[Element]) -> None:
+        """Let elements wait for others of their keys up to the next watermark; process late ones, and those before them."""
+        watermark, bundles = self._watermark, self._bundles
+        for element in elements:
+            if element.timestamp > watermark:
+                bundles[element.key_json].append(element)
+                continue
+            earlier = bundles.pop(element.key_json, None)
+            if earlier is not None:
+                self._process_bundle(earlier)
+            self.process(element)
 
     def _process_bundles(self) -> None:
         if self._bundles:
-            bundles, self._bundles = self._bundles, {}
+            bundles, self._bundles = self._bundles, defaultdict(list)
             for elements in bundles.values():
                 self._process_bundle(elements)
 
@@ -358,7 +431,7 @@ class KeyedProcess:
     def failed(self, context: ProcessContext, error: Exception) -> Exception:
         """Return the error that the task fails with when the user code of a record raised `error`."""
         if isinstance(error, HeadraceError):
-            return error  # such as state that does not fit its type: the function did not cause it
+            return error  # errors that the function did not cause, such as state that does not fit its type
         why = "".join(traceback.format_exception(error))
         record = context.record.current.record if isinstance(context.record, Bundle) else context.record
         shown = shown_record(record) if context.timer is None else shown_timer(context.timer)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import heapq
 import operator as operators
 from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -15,7 +14,7 @@ from headrace.api.namespace import check_namespace
 from headrace.api.stream_types import output_type
 from headrace.execution.element import Emitted
 from headrace.execution.record_context import RecordContext
-from headrace.plan.order import output_order
+from headrace.plan.order import FIRST_OUTPUT, output_order
 from headrace.state.codec import decode_key
 from headrace.state.timer_service import DOMAINS, EVENT_TIME, PROCESSING_TIME, Timer, TimerService, Turn, turn
 
@@ -69,7 +68,7 @@ class Outputs:
 
 
 _order_of = operators.itemgetter(0)
-_emitted: Callable[[tuple[bytes, int, RowKind, Any]], Emitted] = partial(tuple.__new__, Emitted)
+_new_tuple = cast("Callable[[type[Emitted], tuple[bytes, int, RowKind, Any]], Emitted]", tuple.__new__)
 """Constructs an `Emitted`. The constructor of a named tuple is Python code, and takes twice as long."""
 
 
@@ -163,17 +162,19 @@ class ProcessContext(RecordContext):
         outputs = self._outputs
         if not isinstance(record, outputs.type):
             raise outputs.refused(record)
-        order = output_order(self.order, self.index)
-        self.index += 1
+        index = self.index
+        # Most records emit once: a call less saves a twentieth of the framework's cost.
+        order = self.order + FIRST_OUTPUT if index == 0 else output_order(self.order, index)
+        self.index = index + 1
         at = self.timestamp if timestamp is None else timestamp
-        outputs.main.append(_emitted((order, at, kind, record)))
+        outputs.main.append(_new_tuple(Emitted, (order, at, kind, record)))
 
     def output(self, name: str, record: msgspec.Struct, /) -> None:
         """Emit a record to the side output `name`. Raises `ValueError` if it is not declared, `TypeError` for another type."""
         self._outputs.check_side(name, record)
         order = output_order(self.order, self.index)
         self.index += 1
-        self._outputs.sides[name].append(_emitted((order, self.timestamp, RowKind.INSERT, record)))
+        self._outputs.sides[name].append(_new_tuple(Emitted, (order, self.timestamp, RowKind.INSERT, record)))
 
     def quarantine(self, reason: str, /) -> None:
         """Move the record to the quarantine with a reason. Raises `RuntimeError` in a timer, which has no record."""

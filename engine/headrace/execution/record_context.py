@@ -41,6 +41,11 @@ class RecordContext:
         """Heap of overdue timers, which run right after it, before anything else of its key (`KeyedWork.after`)."""
 
     @property
+    def has_waited(self) -> bool:
+        """Return whether its code has waited for an answer."""
+        return hasattr(self, "awaited")
+
+    @property
     def hash(self) -> int:
         """Return the hash code of the key."""
         return hash(self.key_json)

@@ -87,7 +87,7 @@ def _check_deaths(code: int, deaths: int, stage: str) -> None:
     if deaths >= _TRIES:
         msg = (
             f"worker processes of the local runner died {deaths} times in the tasks of '{stage}', the last one with exit code "
-            f"{code}. Most often memory ran out. What was committed stays: run again. If it comes again, give the job less work at "
+            f"{code}. Most often memory ran out. What was committed stays: run again. If it happens again, give the job less work at "
             "once (sources.*.max_files_per_batch, parallelism), or run it on Spark (--runner spark)."
         )
         raise ClusterError(msg)

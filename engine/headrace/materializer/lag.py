@@ -95,7 +95,7 @@ class Lagging(UpsertMaterializer):
         return earlier
 
     def _record_of(self, element: Element, row: Row, before: Row | None) -> msgspec.Struct:
-        records: list[Any] = [None if one is None else self._read(one[1]) for one in (row, before)]
+        records: list[Any] = [None if entry is None else self._read(entry[1]) for entry in (row, before)]
         try:
             return self._lag.function(*records)
         except Exception as error:

@@ -297,12 +297,12 @@ class MapLayout:
             first = self.find(identity)
         if first != number:
             # The row expired before the first row of its identity: that one was replaced in place, and so lives longer.
-            one = first
-            while self.node(one)[SAME] != number:
-                one = self.node(one)[SAME]
-            self.node(one)[SAME] = same
+            row = first
+            while self.node(row)[SAME] != number:
+                row = self.node(row)[SAME]
+            self.node(row)[SAME] = same
             if same is None:
-                self._tails[identity] = one
+                self._tails[identity] = row
         elif same is None:
             if self.source is None:
                 del queues[identity]

@@ -17,6 +17,9 @@ from headrace.api import AggregateFunction, Struct
 from headrace.api.states import accumulator_type
 from headrace.operators._value_types import reader
 
+_SMALLEST, _LARGEST = -(1 << 63), (1 << 63) - 1
+"""Range of integers of 64 bits."""
+
 
 class Change(msgspec.Struct, frozen=True):
     """A record that is added or retracted: `sign` is 1 or -1. `at` is its event time (ms)."""
@@ -130,7 +133,11 @@ class SumAccumulator(Accumulator):
 
     def add(self, state: Total, value: float, change: Change, /) -> Total:
         """Return the state with a value (never None) added, or removed if `change` is a retraction."""
-        return self._added(state, change.sign * value, change.sign)
+        total = state.total + change.sign * value
+        if type(total) is not int or not _SMALLEST <= total <= _LARGEST:
+            return self._added(state, change.sign * value, change.sign)
+        state.total, state.values = total, state.values + change.sign
+        return state
 
     def merge(self, one: Total, other: Total, /) -> Total:
         """Return the state of the records of both accumulators; the records of `one` are earlier."""
@@ -140,7 +147,7 @@ class SumAccumulator(Accumulator):
         total: Any = state.total + value
         if isinstance(total, float):
             _check_finite(self._name, total)
-        elif not -(1 << 63) <= total < 1 << 63:
+        elif not _SMALLEST <= total <= _LARGEST:
             msg = f"{self._name} is {total}, more than 64 bits can hold: make it a float, or smaller windows"
             raise OverflowError(msg)
         state.total, state.values = total, state.values + values
@@ -182,7 +189,9 @@ class ExtremeAccumulator(Accumulator):
         del change
         if isinstance(value, float):
             _check_finite(self._name, value)
-        return self._better(state, value)
+        if state is None or (value > state if self._takes_larger else value < state):
+            return value
+        return state
 
     def merge(self, one: Any, other: Any, /) -> Any:
         """Return the state of the records of both accumulators; the records of `one` are earlier."""

@@ -14,5 +14,7 @@ _SIGNS = tuple(sign_of(kind) for kind in RowKind)
 
 def bundled_changes(bundle: Bundle, records: Iterable[BundledRecord]) -> Iterator[Change]:
     """Yield some records of a bundle as changes. While one is applied, it is the bundle's current record."""
-    for record in bundle.walk(records):
+    work_on = bundle.work_on
+    for record in records:
+        work_on(record)
         yield Change(record.record, record.timestamp, _SIGNS[record.kind])

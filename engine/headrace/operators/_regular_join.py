@@ -23,8 +23,8 @@ _encode = msgspec.json.Encoder(decimal_format="string", order="sorted").encode
 class _Kept(Struct, frozen=True):
     """A record of one side. The class of a join adds the `record`.
 
-    `at` is its event time (ms). `copies` counts equal records by their number of matches on the other side; a side that
-    appears only in pairs counts all its copies under 0.
+    `at` is its event time (ms). `copies` has the number of equal records for each number of matches on the other side. If
+    a side appears only in pairs, all its copies count under 0.
     """
 
     at: int
@@ -94,21 +94,26 @@ class RegularJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
             await self._add(record, ctx, side, other)
 
     async def _add(self, record: Struct, ctx: Context, side: _Side, other: _Side) -> None:
+        own, partners = self._state(side), self._state(other)
         name = _digest(record)
-        kept = await self._state(side).get(name)
+        kept = await own.get(name)
         at = ctx.timestamp if kept is None else kept.at
         matches = 0
-        async for partner_name, partner in self._state(other).entries():
-            matches += partner.total
-            if other.is_kept:
+        kind = ctx.row_kind if self._how is JoinType.INNER else RowKind.INSERT
+        if other.is_kept:
+            async for partner_name, partner in partners.entries():
+                matches += partner.total
                 self._show(ctx, RowKind.DELETE, other, partner, partner.copies.get(0, 0))
-                await self._state(other).put(partner_name, _matched(partner, 1))
-            kind = ctx.row_kind if self._how is JoinType.INNER else RowKind.INSERT
-            self._show_pairs(ctx, kind, side, (record, at), partner)
+                await partners.put(partner_name, _matched(partner, 1))
+                self._show_pairs(ctx, kind, side, (record, at), partner)
+        else:
+            async for partner in partners.values():
+                matches += partner.total
+                self._show_pairs(ctx, kind, side, (record, at), partner)
         place = matches if side.is_kept else 0
         copies = {} if kept is None else kept.copies
         added = side.type(at=at, copies={**copies, place: copies.get(place, 0) + 1}, record=record)
-        await self._state(side).put(name, added)
+        await own.put(name, added)
         if side.is_kept and not matches:
             self._show(ctx, RowKind.INSERT, side, added, 1)
 

@@ -229,7 +229,9 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
         fired = [await self._result(session, ctx) for session in joined if self._has_fired(session.span, ctx)]
         if len(joined) == 1:
             return fired
-        return fired + await self._taken_early([one for one in joined if not self._has_fired(one.span, ctx)])
+        return fired + await self._taken_early(
+            [session for session in joined if not self._has_fired(session.span, ctx)]
+        )
 
     async def _taken_early(self, sessions: Sequence[_Live]) -> list[Any]:
         """Return the early results of sessions, and remove them."""

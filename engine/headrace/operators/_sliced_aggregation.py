@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from headrace.api import AggregatingState, Context, RowKind, Struct, ValueState, WindowFunction
@@ -20,6 +22,9 @@ Out = TypeVar("Out", bound=Struct)
 
 FREE = "free "
 """Prefix of the namespace of a timer that frees a slice; the slice's start follows. It sorts after the windows' namespaces."""
+
+_kind_of = attrgetter("kind")
+_time_of = attrgetter("timestamp")
 
 
 class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
@@ -72,12 +77,10 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
 
     async def process_bundle(self, bundle: Bundle, ctx: Context, /) -> None:
         """Add records to their slices, with one read and one write for each slice. No window of theirs has fired: none is late."""
-        by_slice: dict[int, list[BundledRecord]] = {}
-        for record in bundle.walk(bundle.records):
-            if record.kind:
+        if any(map(_kind_of, bundle.records)):
+            for record in bundle.walk(bundle.records):
                 self._check_kind(RowKind(record.kind))
-            by_slice.setdefault(self._windows.slice_of(record.timestamp), []).append(record)
-        for start, records in by_slice.items():
+        for start, records in self._by_slice(bundle.records).items():
             bundle.work_on(records[0])
             ends = self._windows.ends_of(start)
             check_in_calendar(ctx.timestamp, self._windows.start_of(ends[0]), ends[-1], self._lateness)
@@ -87,6 +90,17 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
             await slice_.add_all(bundled_changes(bundle, records))
             if self._early is not None:
                 self._register_early(ends, self._early, ctx)
+
+    def _by_slice(self, records: Sequence[BundledRecord]) -> dict[int, Sequence[BundledRecord]]:
+        """Return the records of each slice, in the order of the first ones."""
+        slice_of, times = self._windows.slice_of, [*map(_time_of, records)]
+        first = slice_of(min(times))
+        if first == slice_of(max(times)):  # nearly always
+            return {first: records}
+        by_slice: dict[int, list[BundledRecord]] = {}
+        for record, at in zip(records, times, strict=True):
+            by_slice.setdefault(slice_of(at), []).append(record)
+        return {**by_slice}
 
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
         """Emit a window's result, or its early result, or free a slice."""

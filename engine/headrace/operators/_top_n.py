@@ -44,7 +44,7 @@ class TopFunction(KeyedProcessFunction[In, Out], OperatorFunction):
         row = self._ranking.row_of(record, ctx.timestamp)
         after = self._ranking.inserted(before, row)[: self._ranking.n]
         if len(after) == len(before) and after[-1] is not row and after[-1] is before[-1]:
-            return  # behind the last rank
+            return  # the record is behind the last rank
         await self.top.update(after)
         self._emit(ctx, before, after)
 

@@ -28,6 +28,8 @@ import struct
 
 _ORDINAL = struct.Struct(">Q")
 _INDEX = struct.Struct(">I")
+FIRST_OUTPUT = _INDEX.pack(0)
+"""End of the place of an element's first output."""
 _TIMER = struct.Struct(">BQ")
 _BIAS = 1 << 63
 _EDGES = tuple(bytes([edge]) for edge in range(256))

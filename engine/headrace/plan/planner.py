@@ -60,8 +60,8 @@ class _Graph:
         """Return, by output (node and side), the nodes that take it, each with the number of its input."""
         uses: dict[tuple[Node, str | None], list[tuple[Node, int]]] = {}
         for node in self._nodes:
-            for number, one in enumerate(node.inputs):
-                uses.setdefault((one.node, one.side), []).append((node, number))
+            for number, node_input in enumerate(node.inputs):
+                uses.setdefault((node_input.node, node_input.side), []).append((node, number))
         return uses
 
     # ---------------------------------------------------------------------------------------------------- problems
@@ -137,9 +137,9 @@ class _Graph:
         begins: dict[Node, Counter[Node]] = {}
         for node in self._nodes:
             begins[node] = Counter()
-            for one in node.inputs:
-                starts_here = isinstance(one.node.operator, SourceNode) or _is_keyed(one.node)
-                begins[node] += Counter([one.node]) if starts_here else begins[one.node]
+            for node_input in node.inputs:
+                starts_here = isinstance(node_input.node.operator, SourceNode) or _is_keyed(node_input.node)
+                begins[node] += Counter([node_input.node]) if starts_here else begins[node_input.node]
         return begins
 
     def _problems_of_sinks(self) -> Iterator[str]:
@@ -186,7 +186,9 @@ class _Graph:
         """Return the keyed operators: after their inputs, otherwise in the declared order."""
         depths: dict[Node, int] = {}
         for node in self._nodes:
-            depths[node] = max((depths[one.node] + _is_keyed(one.node) for one in node.inputs), default=0)
+            depths[node] = max(
+                (depths[node_input.node] + _is_keyed(node_input.node) for node_input in node.inputs), default=0
+            )
         return sorted((node for node in self._nodes if _is_keyed(node)), key=depths.__getitem__)
 
     def _stage(self, node: Node, number: int) -> KeyedStage:
@@ -194,12 +196,16 @@ class _Graph:
         return KeyedStage(
             operator,
             number,
-            tuple(record_of(one) for one in node.inputs),
-            tuple(one.key for one in node.inputs),
+            tuple(record_of(node_input) for node_input in node.inputs),
+            tuple(node_input.key for node_input in node.inputs),
             {side: self._flow(node, side) for side, _ in _outputs_of(operator)},
-            tuple(one.operator.name for one in self._before[node] if isinstance(one.operator, SourceNode)),
             tuple(
-                one.operator.name for one in self._before[node] if _is_keyed(one) or isinstance(one.operator, AsyncWait)
+                previous.operator.name for previous in self._before[node] if isinstance(previous.operator, SourceNode)
+            ),
+            tuple(
+                previous.operator.name
+                for previous in self._before[node]
+                if _is_keyed(previous) or isinstance(previous.operator, AsyncWait)
             ),
         )
 
@@ -209,8 +215,8 @@ class _Graph:
         before: dict[Node, dict[Node, None]] = {}
         for node in self._nodes:
             before[node] = {}
-            for one in node.inputs:
-                before[node] |= before[one.node] | {one.node: None}
+            for node_input in node.inputs:
+                before[node] |= before[node_input.node] | {node_input.node: None}
         return before
 
     def _flow(self, node: Node, side: str | None = None) -> Flow:
@@ -230,15 +236,15 @@ class _Graph:
         return Through(cast("StatelessStep | AsyncWait", operator), self._flow(node))
 
 
-def record_of(one: Input) -> type[msgspec.Struct]:
+def record_of(node_input: Input) -> type[msgspec.Struct]:
     """Return the type of the records of an output."""
-    operator = one.node.operator
-    if one.side is not None:
-        return next(side.record for side in cast("Process", operator).side_outputs if side.name == one.side)
+    operator = node_input.node.operator
+    if node_input.side is not None:
+        return next(side.record for side in cast("Process", operator).side_outputs if side.name == node_input.side)
     if isinstance(operator, Process | AsyncWait):
         return output_type(operator.function)
     record: type[msgspec.Struct] | None = getattr(operator, "record", None)
-    return record if record is not None else record_of(one.node.inputs[0])
+    return record if record is not None else record_of(node_input.node.inputs[0])
 
 
 def _is_keyed(node: Node) -> bool:

@@ -30,7 +30,7 @@ def arrival_order(table: pa.Table, source: SourceNode) -> pa.Array | None:
     """Return the indices of a table's rows in arrival order, by the `order_by` of their source; None: they are in order already.
 
     Rows without a value come last. A column that the table lacks does not affect the order: all rows have the default
-    of the field. Nor does a column of a type without order, such as a list: each of its values is refused. Raises
+    of the field. A column of a type without order, such as a list, does not affect it either: its values are refused. Raises
     `pa.ArrowException` for a field that is itself a list or a map.
     """
     nested = {column.name for column in columns_of(source.record) if column.parts}

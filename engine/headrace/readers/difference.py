@@ -141,7 +141,7 @@ def _is_same_table(before: JobAtCheckpoint, after: JobAtCheckpoint, table: str) 
     fork = branch.lineage.last_of(Kind.FORK)
     if live.config.branch is not None or fork is None:
         return False
-    origins = [one for one in live.log.checkpoints if one.checkpoint_id == fork.restored_from]
+    origins = [checkpoint for checkpoint in live.log.checkpoints if checkpoint.checkpoint_id == fork.restored_from]
     begun_with = [origin.versions.get(table) for origin in (*origins, fork)]
     return begun_with == [job.checkpoint.versions.get(table) for job in (live, branch)]
 

@@ -36,7 +36,7 @@ def suppose_ttl(job: JobAtCheckpoint, name: str, ttl: timedelta | None) -> Suppo
     """Return the effect of declaring another `ttl` for the state `operator.state` (None: no TTL), with all else unchanged."""
     declared = job.ttl.declared()[name]
     operator, _, state = name.partition(".")
-    now, after = (dead_sql(job.ttl.expiries_of({name: one})) for one in (declared, _with_ttl(declared, ttl)))
+    now, after = (dead_sql(job.ttl.expiries_of({name: applied})) for applied in (declared, _with_ttl(declared, ttl)))
     query = f"""
         SELECT count(*) FILTER (NOT now) AS entries, count(DISTINCT key) FILTER (NOT now) AS keys,
                count(*) FILTER (NOT now AND after) AS entries_that_go,

@@ -87,13 +87,15 @@ class KafkaSource:
         read = offset.table or (None if until is None else until.table)
         if read is not None and read != state.topic_id:
             raise self.faults.replaced(state.topic_id, read)
-        known = {one.partition: one for one in offset.partitions}
+        known = {partition.partition: partition for partition in offset.partitions}
         recorded = () if until is None else until.partitions
-        if missing := sorted((known.keys() | {one.partition for one in recorded}) - state.partitions.keys()):
+        if missing := sorted(
+            (known.keys() | {partition.partition for partition in recorded}) - state.partitions.keys()
+        ):
             raise self.faults.without(missing[0])
         if until is not None:
-            begun = {one.partition: one for one in recorded if one.partition not in known}
-            known |= {partition: self._beginning(one, known) for partition, one in begun.items()}
+            begun = [self._beginning(partition, known) for partition in recorded if partition.partition not in known]
+            known |= {partition.partition: partition for partition in begun}
             return _with(offset, known, state)
         new = sorted(state.partitions.keys() - known.keys())
         starts = self._starts(state) if not known else {}
@@ -209,7 +211,7 @@ class KafkaSource:
         in_topic = {offsets: other for offsets, other in ranges.items() if not self._copied(offsets, other)}
         if in_topic:
             self._reader().land(in_topic, self.folder, self.storage)
-        self._known_files().update({name: one for name in ranges.values() if (one := parse_landed(name)) is not None})
+        self._known_files().update({name: file for name in ranges.values() if (file := parse_landed(name)) is not None})
 
     def _copied(self, offsets: OffsetRange, name: str) -> bool:
         """Land a range from a landed file that has all of it; return whether there is one."""
@@ -231,28 +233,28 @@ class KafkaSource:
         assert self._state is not None  # noqa: S101 - `with_partitions` is called first
         topic_id = digest_of(self._state.topic_id)
         around = (
-            one
-            for one in self._known_files().values()
-            if (one.range.partition, one.topic_id) == (partition, topic_id)
-            and one.range.first <= position < one.range.end
+            file
+            for file in self._known_files().values()
+            if (file.range.partition, file.topic_id) == (partition, topic_id)
+            and file.range.first <= position < file.range.end
         )
-        return max(around, key=lambda one: one.range.end, default=None)
+        return max(around, key=lambda file: file.range.end, default=None)
 
     def _landed_from(self, partition: int, position: int) -> LandedName | None:
         """Return the landed file whose range begins here; None without one, or if `skip_offsets` skips a part of it."""
         assert self._state is not None  # noqa: S101 - `with_partitions` is called first
         topic_id = digest_of(self._state.topic_id)
-        for one in self._known_files().values():
-            if (one.range.partition, one.range.first, one.topic_id) == (partition, position, topic_id):
-                return one if one.range.end <= self._next_skipped(partition, position) else None
+        for file in self._known_files().values():
+            if (file.range.partition, file.range.first, file.topic_id) == (partition, position, topic_id):
+                return file if file.range.end <= self._next_skipped(partition, position) else None
         return None
 
     def _known_files(self) -> dict[str, LandedName]:
         if self._landed is None:
             own = list_landed(self.folder, self.storage)
             of_job = [] if self._job_folder is None else list_landed(self._job_folder, self.storage)
-            self._landed = {one.name: one for one in (*own, *of_job)}
-            self._of_job = frozenset(one.name for one in of_job) - {one.name for one in own}
+            self._landed = {file.name: file for file in (*own, *of_job)}
+            self._of_job = frozenset(file.name for file in of_job) - {file.name for file in own}
         return self._landed
 
     def _is_of_job(self, name: str) -> bool:

@@ -63,7 +63,7 @@ class RequeuedSlice:
         taken = 0
         for rows in waiting[: config.max_files_per_batch]:
             file = self._file(name, rows, listed, ordinal + taken)
-            # A file is never split, since the order of its rows must not depend on limits. So take at least one file.
+            # A file is never split: the order of its rows must not depend on limits. So take at least one file.
             if files and config.max_rows_per_batch is not None and taken + file.taken > config.max_rows_per_batch:
                 break
             files.append(file)
@@ -101,7 +101,7 @@ class RequeuedSlice:
         bucket = line_of(offsets.values())
         if not self.rules.are_merged(names, offsets[names[0]]):
             return LineSlice(names, bucket, rows)
-        punctuated = {one.number: one.punctuated for one in offsets.values() if one.punctuated is not None}
+        punctuated = {offset.number: offset.punctuated for offset in offsets.values() if offset.punctuated is not None}
         line = Line(bucket, latest_watermark(offsets.values()), punctuated)
         key = pa.scalar(EARLIEST if line.key is None else line.key, pa.int64())
         lags = {offset.number: lag_of(self.rules.out_of_orderness[name]) for name, offset in offsets.items()}

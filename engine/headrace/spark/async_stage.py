@@ -48,7 +48,7 @@ class AsyncStage:
     runner: asyncio.Runner = field(init=False)
 
     def __enter__(self) -> Self:
-        """Open the task's event loop. All waits of a source's stage run on it, since they share limits, which belong to one loop."""
+        """Open the task's event loop. All waits of a source's stage use it: their shared limits belong to one loop."""
         self.runner = asyncio.Runner()
         return self
 
@@ -107,7 +107,7 @@ class AsyncStage:
         return KeptAnswers(wait, read, never_calls=wait.service in live.never_called)
 
     def _limit(self, service: str | None) -> ServiceLimit | None:
-        """Return the limit of a service. All waits of the task that name the service share it."""
+        """Return the limit of a service. All waits of the task that name the service share this limit."""
         if service is None or service not in self.settings.limits:
             return None
         if service not in self.limits:
@@ -229,6 +229,6 @@ def configured(wait: AsyncWait, settings: AsyncSettings) -> AsyncWait:
 
 
 def _given_up(wait: AsyncWait, element: AsyncElement) -> QuarantineRow:
-    error = element.last_error or "given up on"
+    error = element.last_error or "abandoned"
     position, key = element.emitted.order.hex(), element.key_json.decode()
     return wait.name, position, key, came_as(element.emitted), f"{error} (after {element.attempts} calls)"

@@ -82,7 +82,7 @@ def landing_partition(payload: bytes, schema: pa.Schema) -> Partition:
 
 
 def landing_nothing(payload: bytes, schema: pa.Schema) -> Partition:
-    """Return a function that does the same for files without rows from the step. The partition's rows are the files' numbers."""
+    """Return a function that lands files for which the step returned no rows; its rows are the files' numbers."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = msgspec.json.decode(payload, type=StepTask)

@@ -1,4 +1,4 @@
-"""Run of mode interval: take in one interval. It takes in one again only as a replay."""
+"""Run of mode interval: take in one interval. It takes in the same interval again only as a replay."""
 
 from __future__ import annotations
 

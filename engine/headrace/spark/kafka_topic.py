@@ -159,7 +159,7 @@ def kafka_admin(jvm: Any, config: SourceConfig | SinkConfig, doing: str, unchang
         for key, value in given.items():
             settings.put(key.removeprefix("kafka."), value)
         admin = client.create(settings)
-    except TypeError as error:  # py4j takes a missing class for a package
+    except TypeError as error:  # py4j treats a missing class as a package
         raise ConfigError(
             f"{doing}, and Spark has no client for it. {unchanged} Run 'headrace setup --kafka', and name the jars under "
             "'jars' of the cluster profile (docs/kafka.md lists them)."

@@ -91,9 +91,7 @@ def branch_replay(
     cut = [checkpoint.checkpoint_id for checkpoint in live].index(fork_id) + 1
     kept, behind = live[:cut], live[cut:]
     first = next((interval for interval, _ in intervals_of(behind)), None)
-    if (
-        first is not None
-    ):  # from where the fork stands to the end of the first cut behind it, with gaps that had no files then
+    if first is not None:  # from the fork's position to the end of the next cut, with gaps that had no files then
         position = position_of(kept)
         asked = Interval(min(asked.start, first.start) if position is None else position, first.end)
     return _rest(Replay(asked, run_id, tuple(_steps(asked, kept, behind))), branch)

@@ -55,7 +55,7 @@ class ReplayRun:
         return self.intake.next(self.batches.standing(live), SliceRequest(step.interval, step.offsets, follows=follows))
 
     def _followed(self, step: Step) -> Checkpoint | None:
-        """Return the job's micro-batch whose time a step of a branch uses; None for the job itself, and after its last checkpoint."""
+        """Return the micro-batch of the job that gives a branch's step its time; None for a step of the job, or after its last checkpoint."""
         followed = self.batches.followed
         return followed.next() if step.interval is None else followed.of_interval(step.interval)
 

@@ -71,14 +71,14 @@ def _meant(error: Exception, doing: str, is_alive: Callable[[], bool]) -> Except
     short = in_short(text)
     if not is_alive():
         return ClusterError(
-            f"Spark's JVM is gone {doing} ({short}). The kernel may have killed it for want of memory ('dmesg' tells), or somebody "
-            "else did. What was committed stays, and the rest was left without a trace: run again. If it comes again, give the "
+            f"Spark's JVM is gone {doing} ({short}). The kernel may have killed it because memory ran out ('dmesg' shows this), or "
+            "somebody else did. What was committed stays; everything else is undone: run again. If it happens again, give the "
             "machine more memory, or the job less work at once (sources.*.max_files_per_batch, parallelism)."
         )
     if _LOST.search(text):
         return ClusterError(
             f"Spark lost an executor or a Python worker {doing}, and gave up trying: {short}. Most often memory ran out. What was "
-            "committed stays: run again. If it comes again, give the executors more memory, or the job less work at once "
+            "committed stays: run again. If it happens again, give the executors more memory, or the job less work at once "
             "(sources.*.max_files_per_batch, parallelism)."
         )
     if _CONFLICT.search(text):

@@ -80,7 +80,7 @@ def _open_delta(task: KeyedTask, operator: str, key_groups: KeyGroupRange, base:
     from headrace.tables.delta_backend import DeltaBackend
 
     batch = task.batch
-    # A cache is not a full copy: rocksdb must never take it for one.
+    # A cache is not a full copy: rocksdb must never use it as a copy.
     copies = LocalCopies.of(Path(batch.local_folder), operator, key_groups, "-cache")
     with _attempt(copies, task, base) as attempt:
         backend = DeltaBackend(

@@ -38,9 +38,11 @@ class AccumulatorStore(SingleStore):
 
         def add(moment: Moment, cell: Cell) -> None:
             accumulator, is_changed = self._seen(moment, cell), False
+            added = self.added
             for value in values:
-                self.check(value)
-                accumulator, is_changed = self.added(accumulator, value), True
+                if value is None:
+                    self.check(value)
+                accumulator, is_changed = added(accumulator, value), True
             if is_changed:
                 self.set(moment, cell, accumulator, own_ttl)
 
@@ -142,6 +144,7 @@ class AggregatingStore(AccumulatorStore):
         """Take the declaration and the arguments of `StateStore`."""
         super().__init__(declared, *arguments, **options)
         self._function = declared.function
+        self._add = declared.function.add
         self.merged = declared.function.merge
 
     @property
@@ -155,7 +158,7 @@ class AggregatingStore(AccumulatorStore):
 
     def added(self, accumulator: Any, value: Any) -> Any:
         """Return the accumulator with `value` added; None stands for no accumulator yet."""
-        return self._function.add(value, self._function.create_accumulator() if accumulator is None else accumulator)
+        return self._add(value, self._function.create_accumulator() if accumulator is None else accumulator)
 
 
 class AccumulatorHandle(SingleHandle):

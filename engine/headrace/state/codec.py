@@ -85,5 +85,5 @@ class KeyCodec(Codec[T]):
                 return encode(value)
             except (ValueError, OverflowError):
                 return super().encode(value)  # raises the error
-        # 1 and 1.0 are one key of type float, so the text is that of the decoded value.
+        # 1 and 1.0 are one key of type float, so the text is made from the decoded value.
         return encode(self.decode(super().encode(value)))

@@ -30,7 +30,7 @@ CLEANUP_PREFIX = b"x"
 
 CLEANUP_DOMAINS = (EVENT_TIME_CLEANUP, PROCESSING_TIME_CLEANUP)
 _TIME = struct.Struct(">q")
-_SLASH = "/"  # never part of a state's name
+_SLASH = "/"  # this byte never occurs in a state's name
 
 StoredPairs = list[tuple[bytes, bytes]]
 """Entries with their stored values."""

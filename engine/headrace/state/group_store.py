@@ -45,6 +45,11 @@ class GroupStore(StateStore):
             self._made += 1
         return cells
 
+    def here(self, namespace: str) -> Cells:
+        """Return the cells of a group of the key whose code runs."""
+        name = (self._task.context.key_json, namespace)
+        return self._groups.get(name) or self.group(*name)
+
     def prefetch(self, keys: Iterable[bytes]) -> None:
         """Find out which keys have no entry in the backend: their lists and maps are not read."""
         if not (self._backend.answers_at_once and self._backend.scans_keys):
@@ -145,6 +150,10 @@ class GroupStore(StateStore):
         resumes: bool = False,
     ) -> Any:
         """Return the result of `begin` with an iteration that has its first page; for the limit None, all entries."""
+        moment = self.moment
+        if (cells.whole or cells.cleared) and self.may_act(moment):
+            self.hits += 1
+            return self.answer(begin(moment, GroupCursor(self, cells, (), limit)))
 
         def finish(moment: Moment, pages: Sequence[Any]) -> Any:
             if not pages and not cells.at_hand:  # it was cached, and was evicted meanwhile
@@ -155,14 +164,10 @@ class GroupStore(StateStore):
 
         def finish_of_key(moment: Moment, pages: Sequence[Any]) -> Any:
             self._keep_key(cells.key_json, pages[0])
-            if cells.key_json in self._known_keys and not cells.at_hand:  # the backend has nothing of it
+            if cells.key_json in self._known_keys and not cells.at_hand:  # the backend has no entry of this key
                 cells.keep({})
             return finish(moment, ())
 
-        moment = self.moment
-        if cells.at_hand and self.may_act(moment):
-            self.hits += 1
-            return self.answer(finish(moment, ()))
         if cells.at_hand or not self._reads_key_of(cells):
             return self.ask(moment, first_page(cells, limit), finish, resumes=resumes)
         groups = entry_groups(self.name, cells.key_json)
@@ -302,7 +307,7 @@ class GroupHandle(Handle):
 
     @property
     def _here(self) -> Cells:
-        return self._store.group(self._store.moment.key_json, self._namespace)
+        return self._store.here(self._namespace)
 
 
 def _unchanged(_: Moment, cursor: GroupCursor) -> GroupCursor:

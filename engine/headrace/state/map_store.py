@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from headrace.api import MapState, StateFuture, StateIterator
-from headrace.state.cells import Cell
+from headrace.state.cells import Cell, Cells
 from headrace.state.codec import KeyCodec
 from headrace.state.group_cursor import WalkedEntry
 from headrace.state.group_store import GroupHandle, GroupStore
@@ -35,6 +35,16 @@ class MapStore(GroupStore):
         """Return a key's current map, without TTL. For tests and tools."""
         return {self.keys.decode(name): value for name, value in self.peek_entries(key_json, namespace)}
 
+    def put_one(self, cells: Cells, name: bytes, value: Any, own_ttl: int) -> StateFuture[None]:
+        """Write an entry; a cached one at once."""
+        moment = self.moment
+        cell = cells.by_name.get(name)
+        if cell is not None and self.may_act(moment):
+            self.set(moment, cell, value, own_ttl)
+            return cast("StateFuture[None]", self.answer(None))
+        operation = partial(self.set, value=value, own_ttl=own_ttl)
+        return cast("StateFuture[None]", self.write(cells, name, operation))
+
     def contains(self, moment: Moment, cell: Cell) -> bool:
         """Operation: return whether there is a value."""
         return self.alive(moment, cell) is not None
@@ -54,8 +64,7 @@ class MapHandle(GroupHandle, MapState[K, V]):
         """Set the value of `key`; None is the same as `remove`."""
         store = self._store
         own_ttl = 0 if ttl is None else store.own_ttl(ttl)
-        operation = partial(store.set, value=value, own_ttl=own_ttl)
-        return cast("StateFuture[None]", store.write(self._here, store.keys.encode(key), operation))
+        return store.put_one(self._here, store.keys.encode(key), value, own_ttl)
 
     def put_all(self, entries: Mapping[K, V], /, ttl: timedelta | None = None) -> StateFuture[None]:
         """Set the values of several keys."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from headrace.api import StateFuture, StateIterator
@@ -29,8 +29,19 @@ class LiveIterator(StateIterator[T]):
         self._check_style(blocking=False)
         return self
 
-    async def __anext__(self) -> T:
+    def __anext__(self) -> Awaitable[T]:
         """Return the next entry."""
+        if not self._cursor.done or self._store.moment.callbacks:
+            return self._next()
+        entry = self._cursor.answer.next(self._store.moment)
+        if entry is END:
+            raise StopAsyncIteration
+        # A complete future costs a third of a coroutine.
+        return (
+            self._next() if isinstance(entry, Page) else cast("Awaitable[T]", self._store.answer(self._convert(entry)))
+        )
+
+    async def _next(self) -> T:
         # It awaits for each entry, so that callbacks run in the same order wherever a page ends.
         cursor: GroupCursor = await self._cursor
         while isinstance(entry := cursor.next(self._store.moment), Page):

@@ -243,7 +243,7 @@ class TimerService:
     def fired_until(self) -> dict[str, int]:
         """Return, by clock, the moment (ms) up to which no timer is registered any more: the next task need not search for any.
 
-        That is the horizon, unless timers are left that did not fire. A clock without a horizon is left out.
+        This moment is the horizon, or lies just before the earliest timer that has not fired. Clocks without a horizon are left out.
         """
         until = {clock_: due.horizon for clock_, due in self._due.items() if due.horizon is not None}
         for timer in self.live:

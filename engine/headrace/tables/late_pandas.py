@@ -59,6 +59,6 @@ def _tell_pyarrow_behind(loader: Any) -> None:
         import pyarrow as pa
 
         execute(module)
-        pa.table({}).to_pandas()  # pyarrow looks again, which pa.array() of a Series does not
+        pa.table({}).to_pandas()  # pyarrow looks for pandas again here; pa.array() of a Series does not
 
     loader.exec_module = exec_module

@@ -205,8 +205,8 @@ class _Handler(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no ty
         self._disk.fault("delete", path)
         below: tuple[dict[str, Any], ...] = (self._disk.files, self._disk.tables)
         for of_disk in below:
-            for one in [one for one in list(of_disk) if f"{one}/".startswith(f"{path}/")]:
-                del of_disk[one]
+            for removed in [known for known in list(of_disk) if f"{known}/".startswith(f"{path}/")]:
+                del of_disk[removed]
 
     def create_dir(self, path: str, recursive: bool) -> None:  # noqa: FBT001 - Arrow's own signature
         """Do nothing: a folder exists if a file is in it."""

@@ -1,7 +1,7 @@
 """Expiry of stored rows of `keyed_state` (FLIP-25): one rule, as an Arrow mask and as SQL.
 
-The TTL that the job declares now counts, not the TTL that it declared when a row was written; the column `expires_at` is based
-on the latter. A row is dead
+The TTL that the job declares today decides. The column `expires_at` does not: it was computed from the TTL that the job
+declared when it wrote the row. A row is dead
 
     without a TTL of its own   if its stamp is at or before the youngest dead stamp at the clock
     with `ttl_ms`              if that much time has passed since its stamp, not counting gaps

@@ -80,8 +80,8 @@ class AsyncWaitHarness(Generic[R]):
     Unlike in a micro-batch, watermarks and done elements that wait for earlier ones take capacity, as in Flink. Parked
     elements do not, and resume as soon as they are due, as if a micro-batch began then.
 
-    Arguments are those of `Stream.async_wait`. Raises `ValueError` unless there is a `key` in mode KEYED_ORDERED, and
-    in no other; and the errors of `Stream.async_wait`.
+    Arguments are those of `Stream.async_wait`. Raises `ValueError` for mode KEYED_ORDERED without a `key`, and
+    for another mode with a `key`; also the errors of `Stream.async_wait`.
     """
 
     function: AsyncFunction[R, Any]
@@ -102,8 +102,8 @@ class AsyncWaitHarness(Generic[R]):
     def __post_init__(self) -> None:
         """Install the virtual clock, and open the function; `close`, or the end of a `with` block, undoes both.
 
-        Raises `ValueError` unless there is a key in mode KEYED_ORDERED, and in no other; and what `Stream.async_wait`
-        raises.
+        Raises `ValueError` for mode KEYED_ORDERED without a key, and for another mode with a key; also the errors
+        of `Stream.async_wait`.
         """
         if (self.key is not None) is not (self.mode is OutputMode.KEYED_ORDERED):
             raise ValueError("mode KEYED_ORDERED needs a key, and no other mode takes one")
@@ -133,18 +133,18 @@ class AsyncWaitHarness(Generic[R]):
     def restore(cls, snapshot: AsyncSnapshot, function: AsyncFunction[R, Any], **arguments: Any) -> AsyncWaitHarness[R]:
         """Return a harness that continues from `snapshot`. It repeats no call that has results, and waits out back-offs.
 
-        The clock starts at the snapshot's time; give `now=ms` for a later one, as after an outage. Raises what the
-        constructor raises.
+        The clock starts at the snapshot's time; give `now=ms` for a later one, as after an outage. Raises the errors of the
+        constructor.
         """
         now = arguments.pop("now", snapshot.now)
         harness = cls(function, **arguments)
         harness.clock.start_at(now)
         harness._ordinal = snapshot.ordinal
-        for one in snapshot.queued:
-            if isinstance(one, int):
-                harness._queue.put_watermark(one)
+        for queued in snapshot.queued:
+            if isinstance(queued, int):
+                harness._queue.put_watermark(queued)
             else:
-                harness._resume(one)
+                harness._resume(queued)
         harness._advanced_to_rest()
         return harness
 
@@ -198,7 +198,8 @@ class AsyncWaitHarness(Generic[R]):
     def snapshot(self) -> AsyncSnapshot:
         """Return the content of a checkpoint at this moment. The harness continues."""
         queued = (
-            one.timestamp if isinstance(one, QueuedWatermark) else self._stored(one) for one in self._queue.remaining()
+            queued.timestamp if isinstance(queued, QueuedWatermark) else self._stored(queued)
+            for queued in self._queue.remaining()
         )
         return AsyncSnapshot(tuple(queued), self._ordinal, self.clock.now())
 
@@ -331,14 +332,14 @@ class AsyncWaitHarness(Generic[R]):
                 self._due.append(element)  # the controller must not run within the loop that it runs
 
     def _emit(self) -> None:
-        for one in self._queue.take():
-            if isinstance(one, QueuedWatermark):
-                self._output.append(Watermark(one.timestamp))
-            elif one.status is Status.QUARANTINED:
-                self._output.append(QuarantinedRecord(one.emitted.record, one.last_error))
+        for taken in self._queue.take():
+            if isinstance(taken, QueuedWatermark):
+                self._output.append(Watermark(taken.timestamp))
+            elif taken.status is Status.QUARANTINED:
+                self._output.append(QuarantinedRecord(taken.emitted.record, taken.last_error))
             else:
                 self._emitted += 1
-                self._output += one.results or ()
+                self._output += taken.results or ()
 
     def _advanced_to_rest(self) -> None:
         """Run everything that can run without time passing."""

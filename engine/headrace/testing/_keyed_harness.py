@@ -278,7 +278,7 @@ class KeyedHarness(Generic[R]):
 
     def quarantined(self) -> list[tuple[Any, str]]:
         """Return the records that the function quarantined since its start, or the last snapshot or pause, with the reasons."""
-        return [(one.record, one.reason) for one in self._process.refused]
+        return [(refusal.record, refusal.reason) for refusal in self._process.refused]
 
     def state(self, name: str, key: Any, namespace: str = "") -> Any:
         """Return the current value of a state for a key, without TTL: a value or accumulator, or None; a list; a dict.

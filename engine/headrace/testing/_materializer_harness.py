@@ -72,8 +72,8 @@ class MaterializerHarness(Generic[R]):
     has one change for each key. Event time is that of `process`, processing time that of `clock`, which starts at 0.
     The thresholds are those of ADAPTIVE; None: the backend's defaults.
 
-    Raises `ValueError` for thresholds that contradict each other, for an unknown backend, and what
-    `Stream.upsert_materialize` raises.
+    Raises `ValueError` for thresholds that contradict each other, for an unknown backend, and the errors
+    of `Stream.upsert_materialize`.
     """
 
     row_type: type[R]
@@ -91,7 +91,7 @@ class MaterializerHarness(Generic[R]):
     def __post_init__(self) -> None:
         """Install the virtual clock; `close`, or the end of a `with` block, removes it.
 
-        Raises `ValueError` for thresholds that contradict each other, and what `Stream.upsert_materialize` raises:
+        Raises `ValueError` for thresholds that contradict each other, and the errors of `Stream.upsert_materialize`:
         without a primary key, for a field that rows lack, for a `ttl` that rows of a history cannot have.
         """
         check_backend(self.backend)
@@ -119,8 +119,8 @@ class MaterializerHarness(Generic[R]):
     def restore(cls, snapshot: MaterializerSnapshot, row_type: type[R], **arguments: Any) -> MaterializerHarness[R]:
         """Return a harness that continues from `snapshot`, with any other backend, strategy or thresholds.
 
-        A `ttl` that is switched on with it expires no row at once: no lifetime begins before. Raises what the
-        constructor raises.
+        A `ttl` that is switched on with it expires no row at once: no lifetime begins before. Raises the errors of the
+        constructor.
         """
         harness = cls(row_type, **arguments)
         harness._store.write_batch(snapshot.entries)
@@ -254,7 +254,7 @@ class MaterializerHarness(Generic[R]):
         task.run([taken])
         for name in self._counts:
             self._counts[name] += task.metrics[name]
-        self.unmatched += [msgspec.json.decode(one.row, type=self.row_type) for one in task.unmatched]
+        self.unmatched += [msgspec.json.decode(retraction.row, type=self.row_type) for retraction in task.unmatched]
         sweeps = task.timer_changes()
         self._store.write_batch([*task.writes(), *task.timer_writes(sweeps)])
         self._emitted += [(out.kind, msgspec.json.decode(out.raw, type=self.row_type)) for out in task.outputs()]

@@ -39,21 +39,21 @@ class SteppedKeys(KeyedOrderedWait):
                 break
         done = [element for element in self._waiting if element.is_done]
         if done:
-            self._waiting = [one for one in self._waiting if not one.is_done]
+            self._waiting = [waiting for waiting in self._waiting if not waiting.is_done]
         return done
 
     def blocking(self) -> list[AsyncElement]:
         """Return the elements that are parked, or not due yet, and block their keys."""
         first = {element.key_json: element for element in reversed(self._waiting)}
-        return [one for key, one in first.items() if key in self._blocked]
+        return [record for key, record in first.items() if key in self._blocked]
 
     def take_up(self, element: AsyncElement) -> None:
         """Resume an element that blocks its key: call for it, and for those behind it, as the next micro-batch would."""
         key = element.key_json
         self._blocked.discard(key)
-        for one in self._waiting:
-            if one.key_json == key:
-                self.controller.process(RecordContext(key, one))
+        for waiting in self._waiting:
+            if waiting.key_json == key:
+                self.controller.process(RecordContext(key, waiting))
 
     def close(self) -> None:
         """Close the function, and the loop."""

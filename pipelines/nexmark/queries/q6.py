@@ -53,7 +53,7 @@ class MeanOfTen(KeyedProcessFunction[Sold, Average]):
         before = await self.latest.value() or Latest()
         last = sorted([*before.auctions, sold])[-10:]
         await self.latest.update(Latest(tuple(last)))
-        ctx.collect(Average(sold.seller, sum(one.final for one in last) / len(last)), RowKind.UPDATE_AFTER)
+        ctx.collect(Average(sold.seller, sum(auction.final for auction in last) / len(last)), RowKind.UPDATE_AFTER)
 
 
 pipeline = Pipeline("nexmark_q6")

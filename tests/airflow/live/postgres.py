@@ -65,5 +65,5 @@ def _as_unprivileged_user(folder: Path) -> list[str]:
 
 
 def _run(command: list[str]) -> None:
-    # pg_ctl leaves its server the output that it has: a pipe would never end.
+    # pg_ctl passes its output to the server: a pipe would never end.
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd="/", timeout=120)

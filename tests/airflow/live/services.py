@@ -96,7 +96,7 @@ class Airflow:
     def running(self) -> Iterator[None]:
         """Start all services; end all of them, also when a service does not start."""
         (self.folder / "config").mkdir(parents=True, exist_ok=True)
-        # Tasks are forked from the scheduler: what it has imported, no task imports again.
+        # Tasks are forked from the scheduler, so they need not import its modules again.
         settings = "import airflow.providers.apache.spark.operators.spark_submit, headrace.airflow._dags\n"
         (self.folder / "config" / "airflow_local_settings.py").write_text(settings)
         self._passwords.write_text(json.dumps({"admin": "admin"}))
@@ -127,12 +127,12 @@ class Airflow:
         Fails after `seconds`, or when a service has ended.
         """
         until = clock.monotonic() + seconds
-        while not (found := condition()):
+        while not (value := condition()):
             for service, process in self._processes.items():
                 assert process.poll() is None, f"{service} has ended: {self._log(service)}"
             assert clock.monotonic() < until, f"{what} did not come within {seconds:.0f} s\n{self._log('scheduler')}"
             clock.sleep(1)
-        return found
+        return value
 
     def _answers(self) -> bool:
         try:

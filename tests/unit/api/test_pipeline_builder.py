@@ -111,7 +111,7 @@ def enriched(source):
     return source.async_wait("lookup", Lookup(), timeout=SECOND)
 
 
-def test_a_chain_ends_in_its_pipeline(enriched):
+def test_chain_ends_in_its_pipeline(enriched):
     whole = enriched.key_by("name").process("lines", Lines()).sink("board")
     assert isinstance(whole, Pipeline)
     assert [operator.name for operator in whole.operators] == ["events", "lookup", "lines", "board"]
@@ -312,14 +312,14 @@ def test_users_do_not_name_operators_of_steps(source):
         (lambda s: s.key_by(key_of), ()),
     ],
 )
-def test_a_key_is_fields_or_a_function(source, keyed, fields):
+def test_key_is_fields_or_a_function(source, keyed, fields):
     key = keyed(source)._key
     assert key.fields == fields
     assert str(key) == (", ".join(fields) or "key_of")
 
 
 @pytest.mark.parametrize(("field", "shown"), [("parts", r"list\[str\]"), ("part", "Event")])
-def test_a_key_holds_one_value(field, shown):
+def test_key_holds_one_value(field, shown):
     nested = Pipeline("demo").source("nested", Nested, event_time="at")
     with pytest.raises(ValueError, match=rf"field '{field}' of Nested is {shown}, which cannot be a key: key_by\(\) a"):
         nested.key_by(field)
@@ -332,7 +332,7 @@ def test_keys_without_known_types_are_not_compared(source):
     assert isinstance(source.key_by("key").connect(source.broadcast()), ConnectedStreams)
 
 
-def test_a_side_output_is_a_stream(enriched):
+def test_side_output_is_a_stream(enriched):
     processed = lines(enriched)
     late = processed.side("late", Event)
     assert (late.record_type(), processed.record_type()) == (Event, Line)
@@ -341,7 +341,7 @@ def test_a_side_output_is_a_stream(enriched):
     assert processed.side("late", Event).record_type() is Event
 
 
-def test_a_side_output_may_name_its_sink(enriched):
+def test_side_output_may_name_its_sink(enriched):
     both = lines(enriched).side_output("late", Line, sink="a").side_output("odd", Line, sink="b").sink("board")
     (process,) = (operator for operator in both.operators if isinstance(operator, Process))
     assert [(side.name, side.sink) for side in process.side_outputs] == [("late", "a"), ("odd", "b")]

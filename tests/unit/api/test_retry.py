@@ -21,12 +21,12 @@ def test_max_retries_counts_calls_after_the_first():
     assert not FixedDelay(max_retries=0, delay=SECOND).can_retry(0)
 
 
-def test_a_fixed_delay_is_always_the_same():
+def test_fixed_delay_is_always_the_same():
     strategy = FixedDelay(max_retries=99, delay=SECOND)
     assert {strategy.backoff(retries) for retries in range(99)} == {SECOND}
 
 
-def test_an_exponential_delay_doubles_up_to_the_longest():
+def test_exponential_delay_doubles_up_to_the_longest():
     waits = [exponential(max_delay=timedelta(seconds=9)).backoff(retries) / SECOND for retries in range(6)]
     assert waits == [1, 2, 4, 8, 9, 9]
 

@@ -35,7 +35,7 @@ def orders():
     return Pipeline("shop").source("orders", Order, event_time="at", row_kind="op")
 
 
-def test_the_plan_has_the_rows_of_the_result(orders):
+def test_plan_has_the_rows_of_the_result(orders):
     plan = plan_stages(orders.sql(QUERY, record=Item, tables=("dims",)).sink("items"))
     (source,) = plan.sources
     assert source.record is Item
@@ -44,7 +44,7 @@ def test_the_plan_has_the_rows_of_the_result(orders):
     assert plan.numbers() == {}
 
 
-def test_the_record_of_the_source_is_the_default(orders):
+def test_record_of_the_source_is_the_default(orders):
     (source,) = sources_of(orders.spark(lambda df: df).sink("orders_again"))
     assert source.record is source.stored.record is Order
 
@@ -85,7 +85,7 @@ def test_source_with_step_has_no_other_use(orders):
     assert "source 'orders' goes to Spark's step 'sql', and to 'filter bool' as well" in problem
 
 
-def test_a_harness_takes_rows_of_the_result(orders):
+def test_harness_takes_rows_of_the_result(orders):
     harness = PipelineHarness(orders.sql(QUERY, record=Item, tables=("dims",)).sink("items"))
     harness.feed("orders", [Item(1, "a", 5), Item(2, "b", 6)], kinds=[RowKind.INSERT, RowKind.DELETE])
     harness.run()
@@ -102,7 +102,7 @@ def test_tables_are_bound_by_the_job(orders):
         PipelineHarness(pipeline, job={"sources": {"orders": {"tables": {"prices": "prices"}}}}).run()
 
 
-def test_the_code_of_the_page_runs(monkeypatch):
+def test_code_of_the_page_runs(monkeypatch):
     page = page_module("spark-steps", monkeypatch)
     assert [source.step.name for pipeline in (page.shop, page.again) for source in sources_of(pipeline)] == [
         "sql",

@@ -68,7 +68,7 @@ def test_open_breaker_does_not_stop_finish_calls(mode):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("last", [FAILS, NEVER])
 def test_last_failure_follows_the_operators_setting(mode, last):
-    """An element that fails its last call is given up on as the operator says."""
+    """An element that fails its last call is abandoned as the operator's `on_failure` says."""
     outcomes = {}
     for on_failure in OnFailure:
         job = job_of(mode, WithDefault({0: [FAILS, last]}), on_failure=on_failure)
@@ -93,7 +93,7 @@ def test_refused_last_answer_is_emitted_unchanged():
 
 
 def test_new_elements_keep_all_their_retries():
-    # As what an earlier wait of the chain has just let go of.
+    # The elements come as if an earlier wait of the chain had just released them.
     job = job_of(OutputMode.ORDERED, Promised({0: [FAILS], 1: [FAILS]}))
     job.micro_batch("a")
     job.micro_batch("b", finishes=True)

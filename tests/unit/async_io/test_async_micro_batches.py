@@ -36,8 +36,8 @@ class Table:
     def commit(self, operator):
         self.checkpoint += 1
         rows, deleted = waiting_element_rows(operator.pending, operator.settled, self.checkpoint)
-        for row, gone in zip(rows, deleted, strict=True):
-            if gone:
+        for row, is_deleted in zip(rows, deleted, strict=True):
+            if is_deleted:
                 del self.rows[row.key, row.sequence]
             else:
                 self.rows[row.key, row.sequence] = row
@@ -56,24 +56,24 @@ class Job:
     def micro_batch(self, keys, **options):
         arriving = [Question(len(self.taken) + place, key) for place, key in enumerate(keys)]
         self.taken += arriving
-        elements = [Emitted(record_order(one.number), one.number, 0, one) for one in arriving]
+        elements = [Emitted(record_order(question.number), question.number, 0, question) for question in arriving]
         operator = AsyncWaitOperator(self.wait, {}, open_until=self.open_until, **options)
         asked_before = len(self.function.calls)
-        completed = {record_of(one.emitted).number for one in self.table.elements() if one.is_done}
+        completed = {record_of(element.emitted).number for element in self.table.elements() if element.is_done}
         self._run(operator, elements)
         assert not completed & set(self.function.calls[asked_before:]), "a result was asked for again"
-        self.given_up += [record_of(one.emitted).number for one in operator.quarantined]
+        self.given_up += [record_of(element.emitted).number for element in operator.quarantined]
         self.table.commit(operator)
         self.open_until = operator.metrics.open_until
         self.check()
 
     def _run(self, operator, elements):
         emitted, self.now = micro_batch(operator, elements, self.table.elements(), self.now)
-        self.emitted += [record_of(one).number for one in emitted]
+        self.emitted += [record_of(emission).number for emission in emitted]
 
     def check(self):
-        pending = [record_of(one.emitted).number for one in self.table.elements()]
-        assert sorted([*self.emitted, *self.given_up, *pending]) == [one.number for one in self.taken]
+        pending = [record_of(element.emitted).number for element in self.table.elements()]
+        assert sorted([*self.emitted, *self.given_up, *pending]) == [question.number for question in self.taken]
         assert self.function.most <= self.wait.capacity
         if self.wait.mode is OutputMode.ORDERED:
             assert self.emitted == sorted(self.emitted)
@@ -115,9 +115,9 @@ def test_elements_keep_place_and_order_over_micro_batches(
     assert job.function.log == ["open", "close"] * (len(job.function.log) // 2)
 
 
-def test_given_up_elements_leave_before_earlier_waiters():
-    """An element that is given up on leaves at once, even while an earlier element waits."""
-    #  0 fails at 40, and waits until 90; 1 fails at 0 and at 50, and is given up on
+def test_abandoned_elements_leave_before_earlier_waiters():
+    """An abandoned element leaves at once, even while an earlier element waits."""
+    #  0 fails at 40, and waits until 90; 1 fails at 0 and at 50, and is abandoned
     job = Job(OutputMode.ORDERED, Promised({0: [(0.04, False)], 1: [(0, False)] * 2}), park_after=0 * MS)
     job.wait = replace(job.wait, retry=FixedDelay(max_retries=1, delay=50 * MS))
     job.micro_batch("ab")
@@ -169,7 +169,7 @@ def test_each_attempt_is_counted_in_the_row():
 
 
 def test_failure_cancels_a_call_that_stop_interrupted():
-    # Swallowed, the failure's cancellation would leave a worker that nobody ends, and a task of Spark that hangs.
+    # If the function swallowed this cancellation, a worker would never end, and a task of Spark would hang.
     wait = AsyncWait(
         "ask", Lingering({0: [(9, True)]}), OutputMode.ORDERED, 1, 10_000 * MS, FixedDelay(max_retries=1, delay=MS)
     )
@@ -188,7 +188,7 @@ def test_failure_cancels_a_call_that_stop_interrupted():
     assert in_virtual_time(stopped_then_cancelled)
 
 
-#   0 is answered, 1 under way at 250 ms, when the run has to stop, 2 was not begun; capacity 1
+#   the run has to stop at 250 ms: 0 is answered, the call of 1 is running, 2 was not begun; capacity 1
 
 
 def test_call_interrupted_by_run_end_counts_no_attempt():
@@ -197,7 +197,7 @@ def test_call_interrupted_by_run_end_counts_no_attempt():
     job.wait = replace(job.wait, capacity=1)
     operator = AsyncWaitOperator(job.wait, {}, stop=lambda: True)
     job.taken = [Question(number) for number in range(3)]
-    job._run(operator, [Emitted(record_order(one.number), 0, 0, one) for one in job.taken])
+    job._run(operator, [Emitted(record_order(question.number), 0, 0, question) for question in job.taken])
     job.table.commit(operator)
     assert job.emitted == [0]
     assert [(row.status, row.attempts) for row in job.table.rows.values()] == [("pending", 0), ("pending", 0)]

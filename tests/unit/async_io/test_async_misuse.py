@@ -49,7 +49,7 @@ def run(function, mode=OutputMode.UNORDERED, **options):
     operator = AsyncWaitOperator(wait, {})
     asked = [Emitted(record_order(number), 0, 0, Question(number)) for number in range(5)]
     if mode is OutputMode.KEYED_ORDERED:
-        KeyedOrderedWait(operator).run([(b"%d" % record_of(one).number, one) for one in asked])
+        KeyedOrderedWait(operator).run([(b"%d" % record_of(question).number, question) for question in asked])
     else:
         operator.run(asked)
     return operator
@@ -213,7 +213,7 @@ def test_raising_strategy_is_blamed_with_its_failure(mode, method):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("answer", [0.5, float("nan"), None, -1])
-def test_a_backoff_that_is_no_timedelta_is_blamed(mode, answer):
+def test_backoff_that_is_no_timedelta_is_blamed(mode, answer):
     with pytest.raises(UserFunctionError, match=r"backoff\(\) of the retry strategy must answer with a timedelta, not"):
         run(failing(), mode, retry=Strategy(backoff=lambda _: answer))
 
@@ -238,7 +238,7 @@ def test_longest_backoff_can_be_stored():
     assert stored["next_attempt_at"].to_pylist()[0].year == 9999
 
 
-def test_a_multiplier_that_is_no_number_is_refused():
+def test_multiplier_that_is_no_number_is_refused():
     with pytest.raises(ValueError, match="multiplier must be at least 1, not nan"):
         ExponentialBackoff(max_retries=1, initial_delay=MS, max_delay=MS, multiplier=float("nan"))
 
@@ -266,7 +266,7 @@ def test_hanging_thread_does_not_delay_the_end():
     function = Hanging()
     try:
         operator = run(function, timeout=50 * MS, on_failure=OnFailure.QUARANTINE)
-        assert [record_of(one.emitted).number for one in operator.quarantined] == [0]
+        assert [record_of(element.emitted).number for element in operator.quarantined] == [0]
         assert not function.comes_back.is_set()
     finally:
         function.comes_back.set()
@@ -314,7 +314,7 @@ def test_unneeded_calls_are_ended_to_keep_capacity(options):
         assert (function.most, function.running) == (2, 0)
 
 
-def test_new_records_share_no_given_up_call():
+def test_new_records_share_no_abandoned_call():
     function = Counting(hang=1)
     with AsyncWaitHarness(function, timeout=10 * MS, cache=LookupCache()) as h:
         h.process(Question(1, "a"))

@@ -51,7 +51,7 @@ def test_calls_retry_a_refused_opening(mode, refused):
             h.process(Question(number, key=str(number)))
         h.clock.advance(1000)
         assert sorted(h.output(), key=lambda item: item.number) == [Answer(number, 1) for number in range(3)]
-    # What was refused is closed, so that the next attempt finds nothing half open.
+    # A refused function is closed, so that the next attempt finds nothing half open.
     assert h.function.log == ["open", "close"] * (refused + 1)
 
 
@@ -83,7 +83,7 @@ def test_later_run_opens_for_waiting_elements(mode):
 
 
 @pytest.mark.parametrize("on_failure", [OnFailure.FAIL, OnFailure.QUARANTINE])
-def test_element_never_opened_is_given_up(mode, on_failure):
+def test_element_never_opened_is_abandoned(mode, on_failure):
     with harness(Connecting(*[OSError("no route")] * 5), mode, on_failure=on_failure) as h:
         h.process(Question(1, key="a"))
         if on_failure is OnFailure.FAIL:
@@ -104,7 +104,7 @@ def test_permanent_opening_failure_fails_run_without_quarantine(mode):
         assert h.output() == []
 
 
-def test_a_strategy_that_fails_is_blamed(mode):
+def test_strategy_that_fails_is_blamed(mode):
     class Wrong(FixedDelay):
         def retries_exception(self, _, /):
             raise ZeroDivisionError

@@ -63,8 +63,8 @@ class Wild(AsyncFunction[Question, Answer]):
             result = [self._next(question) for question in questions]
             await asyncio.sleep(max(seconds for seconds, _ in result))
             return [
-                [Answer(one.number, 0)] if succeeds else Unavailable(one.number)
-                for one, (_, succeeds) in zip(questions, result, strict=True)
+                [Answer(question.number, 0)] if succeeds else Unavailable(question.number)
+                for question, (_, succeeds) in zip(questions, result, strict=True)
             ]
         finally:
             self.running -= 1
@@ -97,17 +97,19 @@ class Runs:
         limit = None if self.limit is None else ServiceLimit(concurrency=self.limit)
         stop = None if looks is None else iter([False] * looks + [True]).__next__
         operator = AsyncWaitOperator(wait, {}, limit=limit, open_until=self.open_until, stop=stop)
-        done = {record_of(one.emitted).number for one in self.table.elements() if one.is_done}
+        done = {record_of(element.emitted).number for element in self.table.elements() if element.is_done}
         function: Any = wait.function
         before = len(function.calls)
-        sent = self._run(operator, [Emitted(record_order(one.number), one.number, 0, one) for one in arriving])
+        sent = self._run(
+            operator, [Emitted(record_order(question.number), question.number, 0, question) for question in arriving]
+        )
         assert wait.cache is not None or not done & set(function.calls[before:]), "a result was asked for again"
         assert function.running == 0
         if crashes:
             return
         self.taken += arriving
-        self.emitted += [int.from_bytes(one.order[:8]) for one in sent]
-        self.quarantine += [(one.key_json, came_as(one.emitted)) for one in operator.quarantined]
+        self.emitted += [int.from_bytes(emission.order[:8]) for emission in sent]
+        self.quarantine += [(element.key_json, came_as(element.emitted)) for element in operator.quarantined]
         self.table.commit(operator)
         self.open_until = operator.metrics.open_until
         self.check()
@@ -119,21 +121,21 @@ class Runs:
             element = AsyncElement(came(text, Question))
             element.key_json = key
             back.append(element)
-        self.requeued |= {record_of(one.emitted).number for one in back}
+        self.requeued |= {record_of(element.emitted).number for element in back}
         self.quarantine = []
         nothing = AsyncWaitOperator(self.wait, {})
         nothing.pending = back
         self.table.commit(nothing)
 
     def check(self):
-        pending = [record_of(one.emitted).number for one in self.table.elements()]
+        pending = [record_of(element.emitted).number for element in self.table.elements()]
         given_up = [record_of(came(text, Question)).number for _, text in self.quarantine]
         assert sorted([*self.emitted, *given_up, *pending]) == list(range(len(self.taken)))
         function: Any = self.wait.function
         assert function.most <= min(self.wait.capacity, self.limit or CAPACITY)
 
     def check_order(self):
-        """Check that elements that were never given up on are in order: of arrival, or of arrival within a key."""
+        """Check the order of all elements but the abandoned ones: arrival order, or arrival order within each key."""
         sent = [number for number in self.emitted if number not in self.requeued]
         if self.wait.mode is OutputMode.ORDERED:
             assert sent == sorted(sent)
@@ -144,8 +146,10 @@ class Runs:
     def _run(self, operator, elements):
         sent, self.now = micro_batch(operator, elements, self.table.elements(), self.now)
         if operator.operator.mode is not OutputMode.KEYED_ORDERED:
-            for one in operator.pending:
-                one.key_json = b"%d" % record_of(one.emitted).number if one.sequence is None else one.key_json
+            for element in operator.pending:
+                element.key_json = (
+                    b"%d" % record_of(element.emitted).number if element.sequence is None else element.key_json
+                )
         return sent
 
 

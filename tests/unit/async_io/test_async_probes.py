@@ -135,8 +135,8 @@ def test_snapshot_during_probe_counts_no_time(park_after):
 
 
 @pytest.mark.parametrize("on_failure", OnFailure)
-def test_unanswered_probe_at_end_is_given_up(on_failure):
-    """When the input has ended, an unanswered probe is given up on."""
+def test_unanswered_probe_at_end_is_abandoned(on_failure):
+    """When the input has ended, an unanswered probe is abandoned."""
     outcome = {
         OnFailure.QUARANTINE: [
             QuarantinedRecord(Question(1), "no answer within 0.5 s (last error: Unavailable: call 1 for 1)")

@@ -48,7 +48,7 @@ def failing(calls):
 
 
 def test_breaker_opens_after_failures_and_parks_others():
-    """A breaker opens after so many failures in a row, and parks the other elements."""
+    """A breaker opens after its limit of failures in a row, and parks the other elements."""
     breaker = CircuitBreaker(failures=3, probe_after=1000 * MS)
     scripts = {number: [(0.0, False)] for number in range(3)}
     with harness(Promised(scripts), breaker=breaker, park_after=0 * MS, retry=ALWAYS) as h:
@@ -165,8 +165,8 @@ class Prices(LookupFunction[Question, Answer]):
             raise Unavailable(key)
         return len(key) or None
 
-    def join(self, question, found, /):
-        return [Answer(question.number, found)] if found else []
+    def join(self, question, answers, /):
+        return [Answer(question.number, answers)] if answers else []
 
 
 def test_equal_calls_are_shared_then_cached():
@@ -192,7 +192,7 @@ def test_only_calls_that_leave_the_process_are_counted():
     assert (counts.attempts, counts.calls, counts.coalesced, counts.cache_hits) == (7, 1, 3, 3)
 
 
-def test_a_shared_failure_counts_once():
+def test_shared_failure_counts_once():
     with harness(Prices(), cache=LookupCache(), retry=FixedDelay(max_retries=1, delay=10 * MS)) as h:
         h.process(Question(1, "broken"))
         h.process(Question(2, "broken"))
@@ -323,7 +323,7 @@ def test_group_with_missing_answers_is_functions_fault(answer):
 # ------------------------------------------------------------------------------------------------------- limits
 
 
-def test_a_rate_spaces_calls_and_concurrency_bounds_them():
+def test_rate_spaces_calls_and_concurrency_bounds_them():
     async def run():
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -367,7 +367,7 @@ class Blocking(BlockingFunction[Question, Answer]):
 def run_blocking(*numbers):
     wait = AsyncWait("ask", Blocking(), OutputMode.ORDERED, 10, timedelta(seconds=30), NoRetry())
     asked = [Emitted(record_order(place), 0, 0, Question(number)) for place, number in enumerate(numbers)]
-    return [record_of(one).number for one in AsyncWaitOperator(wait, {}).run(asked)], wait.function
+    return [record_of(emission).number for emission in AsyncWaitOperator(wait, {}).run(asked)], wait.function
 
 
 def test_blocking_client_runs_in_own_threads():

@@ -211,7 +211,7 @@ def test_first_failure_cancels_calls_before_close():
 
 
 def test_self_cancelling_call_keeps_its_record():
-    # A task group takes a cancelled task for one that has ended well.
+    # A task group treats a cancelled task as a successful task.
     with pytest.raises(UserFunctionError, match="CancelledError"):
         run(Service({1: 1}, error=asyncio.CancelledError), 3, capacity=1)
 

@@ -72,17 +72,17 @@ def emitted(ordinal, what, index=None):
 
 
 def element(ordinal, what, index=None):
-    one = AsyncElement(emitted(ordinal, what, index))
-    one.key_json = b'"k"'
-    return one
+    result = AsyncElement(emitted(ordinal, what, index))
+    result.key_json = b'"k"'
+    return result
 
 
 def kept(wait, *answered):
     elements = []
     for ordinal, what, value in answered:
-        one = element(ordinal, what)
-        one.complete([Given(value)])
-        elements.append(one)
+        asked_element = element(ordinal, what)
+        asked_element.complete([Given(value)])
+        elements.append(asked_element)
     return [*kept_answers(wait, elements, now=5, keep_for=10)]
 
 
@@ -99,25 +99,25 @@ PLACES = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 2)), max_size=8, 
 def test_nearest_answer_to_the_request_counts(places, ordinal, what):
     wait = wait_of(Ask())
     answers = taken_from(wait, kept(wait, *((at, asked, at) for at, asked in places)))
-    one = element(ordinal, what)
-    answers.look_up([one])
+    asked_element = element(ordinal, what)
+    answers.look_up([asked_element])
     same = sorted(at for at, asked in places if asked == what)
-    assert (answers.has(one), answers.take(one)) == (bool(same), bool(same))
+    assert (answers.has(asked_element), answers.take(asked_element)) == (bool(same), bool(same))
     if same:
-        assert one.results == [Given(min(same, key=lambda at: abs(at - ordinal)))]
-        assert one.kept_at == (5, 15)
+        assert asked_element.results == [Given(min(same, key=lambda at: abs(at - ordinal)))]
+        assert asked_element.kept_at == (5, 15)
 
 
 def test_exact_place_wins_within_a_record():
     wait = wait_of(Ask())
     outputs = [element(3, 1, index) for index in range(3)]
-    for number, one in enumerate(outputs):
-        one.complete([Given(number)])
+    for number, output in enumerate(outputs):
+        output.complete([Given(number)])
     again = [element(3, 1, index) for index in range(3)]
     answers = taken_from(wait, [*kept_answers(wait, outputs, now=5, keep_for=10)])
     answers.look_up(again)
     assert all(map(answers.take, again))
-    assert [one.results for one in again] == [one.results for one in outputs]
+    assert [answer.results for answer in again] == [answer.results for answer in outputs]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -151,10 +151,10 @@ def test_forbidden_call_stops_all_calls(mode):
 def run(wait, elements, answers):
     operator = AsyncWaitOperator(wait, {}, answers=answers)
     if wait.mode is OutputMode.KEYED_ORDERED:
-        results = run_keyed_ordered(operator, [(b'"k"', one) for one in elements])
+        results = run_keyed_ordered(operator, [(b'"k"', element) for element in elements])
     else:
         results = operator.run(elements)
-    return [record_of(one).value for one in results], operator
+    return [record_of(emission).value for emission in results], operator
 
 
 @pytest.mark.parametrize(("policy", "is_taken"), [(OnFailure.QUARANTINE, True), (OnFailure.FAIL, False)])
@@ -163,21 +163,24 @@ def test_quarantine_policy_decides_about_kept_failures(policy, is_taken):
     failed.status, failed.attempts, failed.last_error = Status.QUARANTINED, 2, "gone"
     wait = wait_of(Ask(), on_failure=policy)
     answers = taken_from(wait, [*kept_answers(wait, [failed], now=5, keep_for=10)])
-    one = element(1, 1)
-    answers.look_up([one])
-    assert answers.take(one) is is_taken
-    assert (one.status is Status.QUARANTINED, one.last_error) == (is_taken, "gone" if is_taken else None)
+    asked_element = element(1, 1)
+    answers.look_up([asked_element])
+    assert answers.take(asked_element) is is_taken
+    assert (asked_element.status is Status.QUARANTINED, asked_element.last_error) == (
+        is_taken,
+        "gone" if is_taken else None,
+    )
 
 
 def test_answer_of_another_type_is_refused():
     stored = kept(wait_of(Ask()), (1, 1, 10))
     answers = taken_from(wait_of(AskForTexts()), stored)
-    one = element(1, 1)
-    answers.look_up([one])
+    asked_element = element(1, 1)
+    answers.look_up([asked_element])
     with pytest.raises(
         StateSchemaError, match="service 'oracle' does not fit the output of operator 'ask'.*replay: call"
     ):
-        answers.take(one)
+        answers.take(asked_element)
 
 
 @settings(max_examples=40)

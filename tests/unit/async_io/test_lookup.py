@@ -31,8 +31,8 @@ class Names(LookupFunction[Order, Line]):
         CALLS.append(key)
         return {"a": "Ann", "b": "Bob"}.get(key)
 
-    def join(self, record, found, /):
-        return [Line(record.customer, found)]
+    def join(self, record, answers, /):
+        return [Line(record.customer, answers)]
 
 
 @pytest.fixture(autouse=True)
@@ -50,16 +50,16 @@ def looked_up(*customers, **options):
     return sorted((line.customer, line.name) for line in harness.sink("lines"))
 
 
-def test_an_inner_lookup_drops_negative_answers():
+def test_inner_lookup_drops_negative_answers():
     assert looked_up("a", "x", "b", "a") == [("a", "Ann"), ("a", "Ann"), ("b", "Bob")]
 
 
-def test_a_left_lookup_keeps_all_records():
+def test_left_lookup_keeps_all_records():
     assert looked_up("a", "x", how=JoinType.LEFT) == [("a", "Ann"), ("x", None)]
 
 
 @pytest.mark.parametrize("how", [JoinType.INNER, JoinType.LEFT])
-def test_an_answer_is_asked_for_once(calls, how):
+def test_answer_is_asked_for_once(calls, how):
     looked_up("a", "x", "a", "x", how=how)
     assert sorted(calls) == ["a", "x"]
 

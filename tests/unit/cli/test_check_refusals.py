@@ -66,7 +66,7 @@ def test_declarations_of_functions_are_checked(headrace, home):
 
 
 @pytest.mark.parametrize("path", ["events", "./events/", "lake/../events"])
-def test_a_sink_may_not_be_a_source(headrace, home, path):
+def test_sink_may_not_be_a_source(headrace, home, path):
     (home / "conf/jobs/demo.yaml").write_text(JOB.replace("lake/board", path))
     result = headrace("check demo")
     assert (result.exit_code, "source 'events' reads this folder: a job must not read" in result.stderr) == (2, True)
@@ -96,7 +96,7 @@ def test_equal_paths_spelled_differently_are_detected(headrace, home, command, m
     assert (result.exit_code, message in result.stderr) == (2, True)
 
 
-def test_a_sink_may_not_lie_in_the_state(headrace, home):
+def test_sink_may_not_lie_in_the_state(headrace, home):
     (home / "conf/jobs/demo.yaml").write_text(JOB.replace("lake/board", "var/state/demo/board"))
     assert "sinks.board.path: this is in the folder of the job's state" in headrace("check demo").stderr
 

@@ -48,7 +48,7 @@ def findings(result) -> dict[str, str]:
     return {finding["check"]: finding["outcome"] for finding in json.loads(result.stdout)["findings"]}
 
 
-def test_a_job_that_could_run_passes(headrace, with_service):
+def test_job_that_could_run_passes(headrace, with_service):
     with_service("/health")
     result = headrace("check --json --strict")
     assert (result.exit_code, set(findings(result).values())) == (0, {"ok"})
@@ -61,7 +61,7 @@ def test_unhealthy_service_is_a_warning_unless_strict(headrace, with_service):
     assert (strict.exit_code, findings(strict)["service weather"]) == (1, "fail")
 
 
-def test_a_service_without_health_check_is_not_asked(headrace, with_service):
+def test_service_without_health_check_is_not_asked(headrace, with_service):
     with_service("null")
     assert findings(headrace("check --json"))["service weather"] == "ok"
 
@@ -83,7 +83,7 @@ def test_health_path_precedes_the_query_of_url(headrace, home, service):
     assert findings(headrace("check --json"))["service weather"] == "ok"
 
 
-def test_a_missing_source_fails_and_names_the_line(headrace, home):
+def test_missing_source_fails_and_names_the_line(headrace, home):
     (home / "events/2013-01-31.parquet").unlink()
     (home / "events").rmdir()
     result = headrace("check --json")
@@ -91,13 +91,13 @@ def test_a_missing_source_fails_and_names_the_line(headrace, home):
     assert "demo.yaml:4: sources.events.path" in result.stdout
 
 
-def test_an_empty_source_is_a_warning(headrace, home):
+def test_empty_source_is_a_warning(headrace, home):
     (home / "events/2013-01-31.parquet").unlink()
     result = headrace("check --json")
     assert (result.exit_code, findings(result)["source events"]) == (0, "warn")
 
 
-def test_a_held_job_is_a_warning_unless_strict(headrace, state, at_nine):
+def test_held_job_is_a_warning_unless_strict(headrace, state, at_nine):
     state.hold(until=at_nine.now() + 60_000)
     assert findings(headrace("check --json"))["lease"] == "warn"
     assert headrace("check --strict").exit_code == 1
@@ -108,7 +108,7 @@ def test_expired_lease_counts_as_free(headrace, state, at_nine):
     assert findings(headrace("check --json --strict"))["lease"] == "ok"
 
 
-def test_a_wrong_configuration_ends_with_two(headrace, home):
+def test_wrong_configuration_ends_with_two(headrace, home):
     (home / "conf/jobs/demo.yaml").write_text("job: demo\n")
     assert headrace("check").exit_code == 2
 
@@ -124,8 +124,8 @@ def test_thresholds_contradicting_defaults_are_reported_before_runs(headrace, ho
 
 def test_doctor_looks_at_machine_and_jobs(headrace, home, monkeypatch):
     monkeypatch.setattr(_doctor, "java", lambda _: Finding("java", "ok", "17"))
-    found = findings(headrace("doctor --json"))
-    assert found["python"] == found["packages"] == found["job demo"] == found["folder of state"] == "ok"
+    output = findings(headrace("doctor --json"))
+    assert output["python"] == output["packages"] == output["job demo"] == output["folder of state"] == "ok"
 
 
 def test_doctor_without_java_says_how_to_get_one(headrace, home, monkeypatch):
@@ -142,8 +142,8 @@ def test_doctor_outside_a_project_examines_the_machine(tmp_path, headrace, monke
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "conf").rename(tmp_path / "not_conf")
     monkeypatch.chdir(tmp_path / "elsewhere")
-    found = findings(headrace("doctor --json"))
-    assert (found["python"], found["packages"], found["project"]) == ("ok", "ok", "warn")
+    output = findings(headrace("doctor --json"))
+    assert (output["python"], output["packages"], output["project"]) == ("ok", "ok", "warn")
     assert headrace("doctor --job demo").exit_code == 2
 
 
@@ -181,8 +181,8 @@ def test_check_refuses_a_pyspark_that_does_not_fit(headrace, monkeypatch):
 
 def test_doctor_continues_after_a_broken_job(headrace, home):
     (home / "conf/jobs/broken.yaml").write_text("job: broken\n")
-    found = findings(headrace("doctor --json"))
-    assert (found["job broken"], found["job demo"]) == ("fail", "ok")
+    output = findings(headrace("doctor --json"))
+    assert (output["job broken"], output["job demo"]) == ("fail", "ok")
 
 
 def test_full_disk_is_reported(tmp_path, monkeypatch):

@@ -103,7 +103,7 @@ def test_progress_goes_to_stderr_report_to_stdout(headrace, fake):
 @pytest.mark.parametrize(
     "option", ["--mode sideways", "--budget soon", "--backend disk", "--interval-start monday", "--cluster moon"]
 )
-def test_a_wrong_option_of_run_starts_nothing(headrace, fake, option):
+def test_wrong_option_of_run_starts_nothing(headrace, fake, option):
     assert headrace(f"run {option}").exit_code == 2
     assert fake.calls == []
 
@@ -167,7 +167,7 @@ def test_failed_verify_exits_with_one(headrace, fake, monkeypatch, ok, code):
     assert (result.exit_code, json.loads(result.stdout)["ok"]) == (code, ok)
 
 
-def test_a_held_job_ends_with_three(headrace, fake, monkeypatch):
+def test_held_job_ends_with_three(headrace, fake, monkeypatch):
     def fenced(*_):
         msg = "run 419 holds the job"
         raise FencedError(msg)

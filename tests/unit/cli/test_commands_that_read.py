@@ -117,7 +117,7 @@ def test_user_data_is_never_taken_for_markup(headrace, state):
     assert "[bold]" in headrace("quarantine").stdout
 
 
-def test_the_only_job_need_not_be_named(headrace, state):
+def test_only_job_need_not_be_named(headrace, state):
     assert headrace("state get N1").stdout == headrace("state get demo N1").stdout
 
 
@@ -167,7 +167,7 @@ def test_status_shows_progress_of_the_holder_alone(headrace, state, at_nine):
 def test_status_lists_a_broken_job_beside_the_others(headrace, home):
     (home / "conf" / "jobs" / "broken.yaml").write_text("job: broken\npipelin: x\n")
     result = headrace("status --json")
-    document = {each["job"]: each["error"] for each in json.loads(result.stdout)["jobs"]}
+    document = {status["job"]: status["error"] for status in json.loads(result.stdout)["jobs"]}
     broken = document.pop("broken")
     assert (result.exit_code, list(document.values())) == (2, [None])
     assert "pipelin" in broken

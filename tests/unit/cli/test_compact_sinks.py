@@ -18,7 +18,7 @@ def board(home):
     return path
 
 
-def test_a_dry_run_shows_small_files_alone(headrace, board):
+def test_dry_run_shows_small_files_alone(headrace, board):
     result = headrace("compact --sinks --dry-run --json")
     (row,) = json.loads(result.stdout)["sinks"]
     assert (row["sink"], row["files"], row["small_files"], row["version"]) == ("board", 3, 3, None)
@@ -28,7 +28,7 @@ def test_a_dry_run_shows_small_files_alone(headrace, board):
     assert DeltaTable(board).version() == 2
 
 
-def test_the_new_version_of_a_sink_is_shown(headrace, board, monkeypatch):
+def test_new_version_of_a_sink_is_shown(headrace, board, monkeypatch):
     calls = []
 
     def compact(config, run_id, target_size):

@@ -9,7 +9,7 @@ import pytest
 from headrace.commit.checkpoint import Kind
 
 
-def test_a_difference_is_summed_up_then_shown(headrace, state):
+def test_difference_is_summed_up_then_shown(headrace, state):
     printed = headrace("diff demo --from 1 --to 2").stdout
     assert "from checkpoint 1 (batch, 2013-01-31T01:00:00Z) to 2 (batch, 2013-01-31T02:00:00Z)" in printed
     counts = [line.split() for line in printed.splitlines() if line.split()[:1] == ["keyed_state"]]

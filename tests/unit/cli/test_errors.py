@@ -45,22 +45,22 @@ def test_unknown_exception_is_reported_with_traceback(headrace, monkeypatch):
     assert "Traceback" in result.stderr
 
 
-def test_an_interrupted_command_ends_with_130(headrace, monkeypatch):
+def test_interrupted_command_ends_with_130(headrace, monkeypatch):
     raising(monkeypatch, KeyboardInterrupt())
     assert headrace("checkpoints").exit_code == 130
 
 
-def test_a_mistyped_option_is_json_too(headrace):
+def test_mistyped_option_is_json_too(headrace):
     result = headrace("status --jsno --json")
     assert (result.exit_code, json.loads(result.stdout)["error"]) == (2, "ConfigError")
 
 
 @pytest.mark.parametrize("command", ["", "state"])
-def test_a_command_without_a_verb_shows_its_help(headrace, command):
+def test_command_without_a_verb_shows_its_help(headrace, command):
     assert "Usage: " in headrace(*command.split(), "--help").stdout
 
 
-def test_the_version_is_the_packages(headrace):
+def test_version_is_the_packages(headrace):
     assert headrace("--version").stdout.strip() == __version__
 
 

@@ -70,7 +70,7 @@ def test_json_has_a_flow_for_each_stage(headrace):
     assert fourth["flow"] == [{"edge": None, "operator": 1}]
 
 
-def test_a_chain_keeps_its_keys(headrace):
+def test_chain_keeps_its_keys(headrace):
     stages = json.loads(headrace("explain demo --json").stdout)["stages"]
     assert [stage["stage"] for stage in stages] == [1, 2, 3]
     assert [[operator["operator"] for operator in stage["operators"]] for stage in stages] == [
@@ -81,7 +81,7 @@ def test_a_chain_keeps_its_keys(headrace):
     assert stages[1]["operators"][0]["key"] == ["tail"]
 
 
-def test_the_tree_shows_branches(headrace):
+def test_tree_shows_branches(headrace):
     shown = headrace("explain shop").stdout
     parts = [line.strip("│├└─ ") for line in shown.splitlines()]
     assert "one order of arrival for orders, refunds" in parts
@@ -120,6 +120,6 @@ flowchart LR
     )
 
 
-def test_an_unknown_format_is_refused(headrace):
+def test_unknown_format_is_refused(headrace):
     result = headrace("explain shop --format svg")
     assert (result.exit_code, "--format 'svg' is not allowed (allowed: tree, mermaid)" in result.stderr) == (2, True)

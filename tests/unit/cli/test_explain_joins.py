@@ -94,7 +94,7 @@ def test_json_lists_state_of_a_regular_join(joins):
     assert inner["state_freed"] == "when a record is taken back, and never else"
 
 
-def test_the_tree_says_when_state_is_freed(headrace):
+def test_tree_says_when_state_is_freed(headrace):
     output = " ".join(headrace("explain shops").stdout.split())
     assert "join outer" in output
     assert "state freed: when a record is taken back, or that long after" in output

@@ -66,7 +66,7 @@ def test_json_says_when_state_is_freed(headrace):
     assert visits["state_freed"] == "when the watermark passes the end of the session"
 
 
-def test_the_tree_says_when_state_is_freed(headrace):
+def test_tree_says_when_state_is_freed(headrace):
     output = " ".join(headrace("explain shops").stdout.split())
     assert "windows: tumbling, 1h" in output
     assert "state freed: when the watermark passes the end of the session" in output

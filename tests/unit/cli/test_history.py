@@ -93,7 +93,7 @@ def test_whole_number_finds_float_key(headrace, state):
 def test_machines_get_the_rows_as_json(headrace, histories):
     document = json.loads(headrace("history demo N7 --json").stdout)
     assert document["checkpoint"] == 6
-    assert [(one["sequence_number"], one["row"]["leg"], one["row_kind"]) for one in document["rows"]] == [
+    assert [(row["sequence_number"], row["row"]["leg"], row["row_kind"]) for row in document["rows"]] == [
         (0, "LEG-0", "+I"),
         (2, "LEG-2", "+U"),
         (3, "LEG-3", "+U"),
@@ -108,7 +108,7 @@ def test_key_without_history_gets_hint(headrace, histories):
 
 def test_largest_histories_come_first(headrace, histories):
     document = json.loads(headrace("history --largest --json").stdout)["histories"]
-    assert [(one["key"], one["rows"]) for one in document[:2]] == [("N7", 4), ("N1", 1)]
+    assert [(row["key"], row["rows"]) for row in document[:2]] == [("N7", 4), ("N1", 1)]
     assert "N7" in headrace("history demo --largest -n 1").stdout
     assert "N8" not in headrace("history demo --largest -n 1").stdout
 

@@ -46,7 +46,7 @@ def test_every_lane_leads_to_the_checkpoint_before(drawn):
     rows = [*graph_rows(nodes, head)]
     for at, row in enumerate(rows):
         if row.node is not None and row.node.before is not None:
-            assert traced(rows, at) == row.node.before, "\n".join(one.lanes for one in rows)
+            assert traced(rows, at) == row.node.before, "\n".join(line.lanes for line in rows)
 
 
 @given(trees())

@@ -21,19 +21,19 @@ def job(headrace, monkeypatch):
     return result.mend()
 
 
-def said(result):
+def words_of(result):
     assert result.exit_code == 0, result.output
     return " ".join(result.stdout.split())
 
 
 def test_requeue_reports_the_waiting_rows(headrace, job):
     result = headrace("quarantine", "shops", "--requeue", "--source", "rows", "--why", "mended")
-    assert said(result) == (
+    assert words_of(result) == (
         "shops: 2 rows and 1 whole file left the quarantine, as of checkpoint 2; the next run takes them in first"
     )
     waits = "shops: 2 rows and 1 whole file of source 'rows' left the quarantine: the next run takes them in first"
-    assert waits in said(headrace("status shops"))
-    listed = said(headrace("checkpoints shops"))
+    assert waits in words_of(headrace("status shops"))
+    listed = words_of(headrace("checkpoints shops"))
     assert waits in listed
     assert "requeue" in listed
     assert "mended" in listed
@@ -44,8 +44,8 @@ def test_requeue_reports_the_waiting_rows(headrace, job):
     ]
     job.run()
     for command in ("status", "checkpoints"):
-        assert "left the quarantine" not in said(headrace(f"{command} shops"))
-    assert "nothing was changed" in said(headrace("quarantine shops --requeue"))
+        assert "left the quarantine" not in words_of(headrace(f"{command} shops"))
+    assert "nothing was changed" in words_of(headrace("quarantine shops --requeue"))
 
 
 def test_requeue_answers_in_json(headrace, job):
@@ -59,7 +59,7 @@ def test_requeue_answers_in_json(headrace, job):
 def test_listing_takes_a_source_as_an_operator(headrace, job):
     del job
     for option in ("--source", "--operator"):
-        assert "3 quarantined" in said(headrace(f"quarantine shops {option} rows"))
+        assert "3 quarantined" in words_of(headrace(f"quarantine shops {option} rows"))
     assert headrace("quarantine shops --source columns").exit_code == 2
 
 

@@ -68,8 +68,8 @@ def test_state_from_before_types_were_recorded_has_none(headrace, state):
 
 def test_check_confirms_compatible_state_types(headrace, recorded):
     recorded()
-    found = findings(headrace("check demo --json"))
-    assert found["state"] == ("ok", "2 declared, and all stored values fit", "")
+    output = findings(headrace("check demo --json"))
+    assert output["state"] == ("ok", "2 declared, and all stored values fit", "")
 
 
 def test_check_names_field_and_types_that_conflict(headrace, recorded):

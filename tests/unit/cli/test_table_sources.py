@@ -33,7 +33,7 @@ COLUMNS = {"tail": ["N1"], "at": [1], "more": [True]}
 
 
 def finding(result):
-    (document,) = (each for each in json.loads(result.stdout)["findings"] if each["check"] == "source events")
+    (document,) = (finding for finding in json.loads(result.stdout)["findings"] if finding["check"] == "source events")
     return document["outcome"], document["detail"]
 
 
@@ -71,7 +71,7 @@ def test_explain_shows_the_source_table(table_job):
     assert "(start: snapshot; skip_versions: 3-4)" in text
 
 
-def test_a_source_table_is_no_sink(table_job, home):
+def test_source_table_is_no_sink(table_job, home):
     headrace = table_job(COLUMNS)
     file = home / "conf/jobs/demo.yaml"
     file.write_text(file.read_text().replace("path: lake/board", "path: orders"))

@@ -45,8 +45,8 @@ def words(text: str) -> list[str]:
 
 
 @given(tables(), WIDTHS)
-def test_no_word_is_broken_at_any_width(made, width):
-    columns, rows = made
+def test_no_word_is_broken_at_any_width(drawn, width):
+    columns, rows = drawn
     lines = table(columns, rows).lines(width)
     expected = {word for name in columns for word in words(name)}
     for row in rows:
@@ -58,16 +58,16 @@ def test_no_word_is_broken_at_any_width(made, width):
 
 
 @given(tables(), WIDTHS)
-def test_only_a_long_word_exceeds_the_width(made, width):
-    columns, rows = made
+def test_only_a_long_word_exceeds_the_width(drawn, width):
+    columns, rows = drawn
     for line in table(columns, rows).lines(width):
         last = line.split()[-1:] or [""]
         assert cell_width(line) <= width or line.index(last[0]) <= max(map(len, NAMES)) + 3
 
 
 @given(tables(), WIDTHS)
-def test_every_word_of_a_cell_is_shown(made, width):
-    columns, rows = made
+def test_every_word_of_a_cell_is_shown(drawn, width):
+    columns, rows = drawn
     rest = [at for at, name in enumerate(columns) if name != "run"]
     lines = words(" ".join(table(columns, rows).lines(width)))
     for row in rows:
@@ -75,8 +75,8 @@ def test_every_word_of_a_cell_is_shown(made, width):
 
 
 @given(tables())
-def test_without_a_limit_each_row_is_one_line(made):
-    columns, rows = made
+def test_without_a_limit_each_row_is_one_line(drawn):
+    columns, rows = drawn
     lines = table(columns, rows).lines(1_000_000)
     assert len(lines) == len(rows) + 4
     assert all(run in "\n".join(lines) for row in rows for run in row if run in RUNS)

@@ -86,7 +86,7 @@ def test_pause_never_revives_entries_ended_by_watermark(headrace, later, home, a
     assert live(headrace) == ["N4"]
     (row,) = answer(headrace("state expired --json"))["entries"]
     assert (row["key"], row["expires_at"]) == ("N1", "2013-01-31T18:00:00Z")
-    assert told(headrace)[-1] == (None, "expired, and still stored")
+    assert changes_of(headrace)[-1] == (None, "expired, and still stored")
 
 
 def test_broken_pipeline_hides_no_further_entries(headrace, later, home):
@@ -98,7 +98,7 @@ def test_broken_pipeline_hides_no_further_entries(headrace, later, home):
 
 
 def test_table_without_ttl_ms_can_be_read(headrace, state):
-    # The version of checkpoint 1 is rewritten as an older program has left it.
+    # The version of checkpoint 1 is rewritten in the form that an older release wrote.
     rows = DeltaTable(str(state.folder / "keyed_state"), version=1).to_pyarrow_table().drop_columns(["ttl_ms"])
     write_deltalake(str(state.folder / "keyed_state"), rows, mode="overwrite", schema_mode="overwrite")
     state.versions["keyed_state"] += 1
@@ -179,35 +179,35 @@ def test_impossible_dry_run_says_why(headrace, later, words, message):
 # ------------------------------------------------------------------------------------------------------ history
 
 
-def told(headrace, key="N1"):
+def changes_of(headrace, key="N1"):
     return [(row["checkpoint_id"], row["what"]) for row in answer(headrace(f"state history {key} --json"))["changes"]]
 
 
 def test_history_describes_each_change(headrace, later):
-    assert told(headrace, "N2") == [(1, "written"), (2, "removed")]
-    assert told(headrace) == [(1, "written"), (2, "changed"), (None, "expired, and still stored")]
+    assert changes_of(headrace, "N2") == [(1, "written"), (2, "removed")]
+    assert changes_of(headrace) == [(1, "written"), (2, "changed"), (None, "expired, and still stored")]
 
 
 def test_history_distinguishes_renewing_reads_from_writes(headrace, state):
     state.add("keyed_state", [entry("N1", '"LAX-SFO"', 5, expires=15 * HOUR)])
     state.commit(Kind.BATCH)
-    assert told(headrace)[-1] == (5, "renewed")
+    assert changes_of(headrace)[-1] == (5, "renewed")
 
 
 def test_history_shows_removals_by_age(headrace, later):
     later.add("keyed_state", [entry("N1", None, 6, deleted=True), entry("N4", None, 6, deleted=True)])
     later.commit(Kind.BATCH)
-    assert told(headrace)[-1] == (6, "removed, since it had expired")
-    assert told(headrace, "N4")[-1] == (6, "removed")
+    assert changes_of(headrace)[-1] == (6, "removed, since it had expired")
+    assert changes_of(headrace, "N4")[-1] == (6, "removed")
 
 
-def test_a_history_knows_which_compaction_dropped_a_key(headrace, later):
+def test_history_knows_which_compaction_dropped_a_key(headrace, later):
     later.add("keyed_state", [entry("N4", '"SFO-JFK"', 5, expires=30 * HOUR)], mode="overwrite")
     later.commit(Kind.COMPACTION)
-    assert told(headrace) == [(1, "written"), (2, "changed"), (6, "expired, and dropped by this compaction")]
+    assert changes_of(headrace) == [(1, "written"), (2, "changed"), (6, "expired, and dropped by this compaction")]
     later.add("keyed_state", [entry("N1", '"again"', 7, expires=30 * HOUR)])
     later.commit(Kind.BATCH)
-    assert told(headrace)[2:] == [(6, "expired, and dropped by this compaction"), (7, "written")]
+    assert changes_of(headrace)[2:] == [(6, "expired, and dropped by this compaction"), (7, "written")]
 
 
 def test_history_shows_moments_of_commits(headrace, later):

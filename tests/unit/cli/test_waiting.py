@@ -45,12 +45,12 @@ def delayed(state):
     return before
 
 
-def told(headrace, *arguments):
+def json_of(headrace, *arguments):
     return json.loads(headrace(" ".join([*arguments, "--json"])).stdout)
 
 
 def test_retries_lists_next_attempt_first(headrace, delayed):
-    rows = told(headrace, "retries", "--at", str(delayed))["waiting"]
+    rows = json_of(headrace, "retries", "--at", str(delayed))["waiting"]
     assert [(row["key"], row["attempts"], row["value"]) for row in rows] == [
         (8, 1, {"flight": 8}),
         (7, 2, {"flight": 7}),
@@ -60,7 +60,7 @@ def test_retries_lists_next_attempt_first(headrace, delayed):
 
 
 def test_finished_elements_are_not_listed(headrace, delayed):
-    assert [row["key"] for row in told(headrace, "retries")["waiting"]] == [7]
+    assert [row["key"] for row in json_of(headrace, "retries")["waiting"]] == [7]
 
 
 def test_list_ends_with_line_for_each_operator(headrace, delayed):
@@ -70,14 +70,14 @@ def test_list_ends_with_line_for_each_operator(headrace, delayed):
 
 
 def test_requests_lists_all_unfinished_elements(headrace, delayed):
-    rows = told(headrace, "requests")["requests"]
+    rows = json_of(headrace, "requests")["requests"]
     assert [(row["operator"], row["status"]) for row in rows] == [
         ("legs", "held"),
         ("weather", "completed"),
         ("weather", "waiting for retry"),
     ]
     assert rows[0]["value"] == {"tail": "N1"}
-    assert [row["operator"] for row in told(headrace, "requests", "--operator", "legs")["requests"]] == ["legs"]
+    assert [row["operator"] for row in json_of(headrace, "requests", "--operator", "legs")["requests"]] == ["legs"]
 
 
 def test_commands_report_zero_waiting_elements(headrace, state):

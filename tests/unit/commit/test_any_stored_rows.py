@@ -115,8 +115,8 @@ TABLES = st.sampled_from([*SCHEMAS, *(f"{name}_changelog" for name in STATE_TABL
 )
 def test_readers_answer_or_name_the_damage(shop, damages, commands, view):
     shop.whole()
-    for each in damages:
-        damage(shop, *each)
+    for change in damages:
+        damage(shop, *change)
     before = shop.content()
     check_readers(shop, [*commands, ["sql", "shop", f"select * from {view}"]])
     assert shop.content() == before
@@ -126,8 +126,8 @@ def test_readers_answer_or_name_the_damage(shop, damages, commands, view):
 @given(damages=st.lists(damages(), min_size=1, max_size=2), backend=st.sampled_from(["rocksdb", "delta"]))
 def test_run_continues_or_names_the_damage(shop, damages, backend):
     shop.whole()
-    for each in damages:
-        damage(shop, *each)
+    for change in damages:
+        damage(shop, *change)
     shop.use(backend)
     shop.feed()
     before = shop.content()
@@ -156,8 +156,8 @@ ACTS = [
 @given(damages=st.lists(damages(), min_size=1, max_size=2), act=st.sampled_from(ACTS))
 def test_command_succeeds_or_refuses_damaged_rows(shop, damages, act):
     shop.whole()
-    for each in damages:
-        damage(shop, *each)
+    for change in damages:
+        damage(shop, *change)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(late_pandas, "without_pandas", lambda: None)
         patch.setenv("HEADRACE_HOME", str(shop.harness.folder))

@@ -18,14 +18,14 @@ CHANGED = ["code_in_files/rules.py has changed"]
 @pytest.fixture
 def job():
     """Return a job with code in files, and a branch of it that ran."""
-    made = BranchedJob()
-    put_into_files(made)
-    made.feed(("ann", 1))
-    made.run()
-    fork(made.config, "other", None, "somebody")
-    made.feed(("ann", 5))
-    made.run("other")
-    yield made
+    job = BranchedJob()
+    put_into_files(job)
+    job.feed(("ann", 1))
+    job.run()
+    fork(job.config, "other", None, "somebody")
+    job.feed(("ann", 5))
+    job.run("other")
+    yield job
     forget_code()
 
 

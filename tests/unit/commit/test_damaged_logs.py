@@ -120,7 +120,7 @@ READERS = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("table", TABLES)
-def test_a_damaged_log_is_named(shop, table, damage):
+def test_damaged_log_is_named(shop, table, damage):
     folder = shop.folder / TABLES[table]
     with damaged(folder, damage):
         for act in WRITERS.values():
@@ -150,7 +150,7 @@ def test_verify_finds_a_damaged_log(shop, table, damage):
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_an_empty_log_is_no_table(shop, table):
+def test_empty_log_is_no_table(shop, table):
     with damaged(shop.folder / TABLES[table], lambda log: [file.unlink() for file in log.iterdir() if file.is_file()]):
         for act in WRITERS.values():
             with pytest.raises((StorageError, SinkMismatchError), match=table):

@@ -56,7 +56,7 @@ GARBAGE = [
 
 @pytest.mark.parametrize("backend", ["rocksdb", "delta"])
 @pytest.mark.parametrize(("table", "column"), NULLS)
-def test_a_null_stops_the_run(shop, table, column, backend):
+def test_null_stops_the_run(shop, table, column, backend):
     change(shop, table, column, None)
     shop.use(backend)
     before = shop.content()
@@ -111,7 +111,7 @@ CHECKPOINTS = {
 
 
 @pytest.mark.parametrize("column", CHECKPOINTS)
-def test_a_damaged_checkpoint_is_named(shop, column):
+def test_damaged_checkpoint_is_named(shop, column):
     value, message = CHECKPOINTS[column]
     path = next(path for path in shop.files("checkpoints") if shop.read(path)["kind"][0].as_py() == "batch")
     shop.write(path, with_value(shop.read(path), column, value))

@@ -92,7 +92,7 @@ def test_erasure_can_select_one_operator(job):
 def test_erasure_removes_keys_only_in_old_versions(job):
     with job.open() as opened:
         rows = {name: [] for name in STATE_TABLES}
-        versions = {name: opened.replace_table(name, its) for name, its in rows.items()}
+        versions = {name: opened.replace_table(name, changes) for name, changes in rows.items()}
         opened.commit(Kind.COMPACTION, versions=versions)
     survey = find_key(job.config, ANNA)
     assert (survey.rows, [holder.checkpoint_id for holder in survey.holders]) == ([], [2, 3])
@@ -314,7 +314,7 @@ def test_other_keys_equal_job_without_erased_key(batches, purge):
 
 
 def take_in(job, batches):
-    """Commit a micro-batch for each batch of tables and keys. Entries have the keys' names."""
+    """Commit a micro-batch for each batch of tables and keys. Each entry has the name of its key."""
     with job.open() as opened:
         for batch in batches:
             rows = {table: [] for table in STATE_TABLES}

@@ -26,13 +26,13 @@ def last_of(**fields):
     )  # fmt: skip
 
 
-def found(ttl, last, now):
+def expiries_of(ttl, last, now):
     """The clocks that a compaction at `now` uses."""
     return certain_expiries({"op.s": ttl}, last, processing_time=now, paused_since=Lineage([last]).last_micro_batch())
 
 
 def clocks(ttl, *, watermark=50, now=1_000):
-    return [each.clock for each in found(ttl, last_of(watermark=watermark), now)]
+    return [expiry.clock for expiry in expiries_of(ttl, last_of(watermark=watermark), now)]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def clocks(ttl, *, watermark=50, now=1_000):
         (StateTtl(TEN), [50]),
         (StateTtl(TEN, expiry=ExpiryClock.PROCESSING_TIME), [1_000]),
         (StateTtl(TEN, time=TtlTime.PROCESSING), [1_000]),
-        # Whether the pause since 300 becomes a gap is not known yet.
+        # Nobody knows yet if the pause since 300 becomes a gap.
         (StateTtl(TEN, time=TtlTime.PROCESSING, **PROLONG), [300]),
         (StateTtl(TEN, **PROLONG), [50]),
         (StateTtl(TEN, expiry=ExpiryClock.PROCESSING_TIME, **PROLONG), [300]),
@@ -82,7 +82,7 @@ def test_compaction_in_pause_drops_only_certainly_dead(ttl, watermark):
     stops_at = watermark if ttl.expires_by_watermark else 300
     rows = [row(stops_at - 11, user_key="dead"), row(stops_at - 5, user_key="alive")]
     for now in (311, 350, 650, 10_000):
-        assert survivors(rows, dead_sql(found(ttl, last, now))) == ["alive"]
+        assert survivors(rows, dead_sql(expiries_of(ttl, last, now))) == ["alive"]
     resumed = last.state_ttl.advanced(
         {"op.s": ttl}, paused_since=300, watermark_of=lambda _: watermark, processing_time=10_000
     )

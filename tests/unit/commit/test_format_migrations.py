@@ -143,14 +143,14 @@ def kinds(config):
     return [(c.kind, c.format_version) for c in CheckpointLog(config.job_folder).checkpoints]
 
 
-def test_the_steps_are_numbered_without_a_gap():
+def test_steps_are_numbered_without_a_gap():
     assert [step.number for step in MIGRATIONS] == [*range(2, FORMAT_VERSION + 1)]
 
 
 def test_opening_job_migrates_format_once(job):
     events = []
     for _ in range(2):
-        with open_job(job.config, "new", notify=lambda kind, said: events.append((kind, said))) as opened:
+        with open_job(job.config, "new", notify=lambda kind, detail: events.append((kind, detail))) as opened:
             assert opened.last.format_version == FORMAT_VERSION
             assert "ttl_ms" in columns(job, opened.versions[KEYED_STATE])
             assert set(entries(job, opened.versions).values()) == {b"3"}
@@ -181,16 +181,16 @@ def test_older_checkpoints_are_still_readable(job):
 
 def read_with_everything(config, at):
     job = JobAtCheckpoint(config, at)
-    got = {
+    formats = {
         (row["state"], row["value"], row["ttl_ms"], row["checkpoint_id"]) for row in keyed_state.get(job, "a").dicts()
     }
     scanned = {row["value"] for row in keyed_state.scan(job, operator="totals").dicts()}
-    assert scanned == {value for state, value, *_ in got if state == "n"} | {
+    assert scanned == {value for state, value, *_ in formats if state == "n"} | {
         row["value"] for row in keyed_state.get(job, "b").dicts()
     }
     assert {row["value"] for row in ask_sql(job, "SELECT value, ttl_ms FROM keyed_state").dicts()} == scanned
     assert {row["entries"] for row in list_states(job).dicts() if row["state"] == "n"} == {len(scanned)}
-    return got
+    return formats
 
 
 def test_commands_read_old_and_migrated_tables_alike(tmp_path):
@@ -218,7 +218,7 @@ def test_restore_to_older_format_migrates_again(job):
     assert kinds(job.config)[3:] == [*steps, (Kind.RESTORE, 1), *steps]
 
 
-def test_a_restore_can_be_undone_across_the_migration(job):
+def test_restore_can_be_undone_across_the_migration(job):
     with open_job(job.config, "new") as opened:
         restore_in(opened, 1, "a mistake")
         restore_in(opened, 2 + len(MIGRATIONS), "undone")
@@ -313,7 +313,7 @@ def test_existing_column_is_not_added_again(job):
         assert tables.add_columns(KEYED_STATE, [field], parent) == parent
 
 
-def test_a_new_job_begins_in_the_present_format(tmp_path):
+def test_new_job_begins_in_the_present_format(tmp_path):
     config = Home(tmp_path).config()
     with open_job(config, "first", create=True) as opened:
         assert opened.last.format_version == FORMAT_VERSION

@@ -103,7 +103,7 @@ def test_rows_of_new_type_retract_old_ones(job):
     assert job.kinds.count(Kind.MIGRATION) == 2
 
 
-def test_equal_texts_move_nothing_incompatible_types_are_refused(job):
+def test_rename_migrates_nothing_and_incompatible_type_is_refused(job):
     job.run(Row, (INSERT, Row(0, "k", 1)))
     job.run(Renamed)
     assert Kind.MIGRATION not in job.kinds

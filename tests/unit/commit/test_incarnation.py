@@ -116,7 +116,7 @@ def test_job_of_an_earlier_release_gets_a_number(earlier_release):
     assert numbers[2] is not None
 
 
-def test_restore_before_the_first_number_keeps_it(earlier_release):
+def test_restore_before_first_incarnation_keeps_its_number(earlier_release):
     job = earlier_release
     job.run("bob")
     number = incarnation(job)

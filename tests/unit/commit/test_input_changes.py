@@ -20,7 +20,7 @@ def file(day, *, written=WRITTEN, size=10):
 
 
 def listed(*files):
-    return {"orders": [ListedFile(one, Interval(int(one.name[0]), int(one.name[0]) + 1)) for one in files]}
+    return {"orders": [ListedFile(file, Interval(int(file.name[0]), int(file.name[0]) + 1)) for file in files]}
 
 
 def line(*days, stamps=True):
@@ -30,15 +30,15 @@ def line(*days, stamps=True):
         checkpoint(
             number + 1,
             Kind.BATCH,
-            interval_start=int(one.name[0]),
-            interval_end=int(one.name[0]) + 1,
+            interval_start=int(file.name[0]),
+            interval_end=int(file.name[0]) + 1,
             offsets={
                 "orders": SourceOffset(
-                    last_file=one.name, names=(digest(one.name),), stamps=(stamp(one),) if stamps else ()
+                    last_file=file.name, names=(digest(file.name),), stamps=(stamp(file),) if stamps else ()
                 )
             },
         )
-        for number, one in enumerate(files)
+        for number, file in enumerate(files)
     ]
 
 
@@ -55,7 +55,7 @@ def checkpoint(number, kind, **fields):
     )
 
 
-def found(line, files):
+def changes_of(line, files):
     return [
         (input_change.change, input_change.file, input_change.checkpoint_id)
         for input_change in input_changes(line, files)
@@ -63,22 +63,22 @@ def found(line, files):
 
 
 def test_same_files_are_no_change():
-    assert not found(line(1, 2, 3), listed(file(1), file(2), file(3)))
+    assert not changes_of(line(1, 2, 3), listed(file(1), file(2), file(3)))
 
 
 @pytest.mark.parametrize("again", [file(2, size=11), file(2, written=501)], ids=["size", "time"])
 def test_file_written_again_has_changed(again):
-    assert found(line(1, 2, 3), listed(file(1), again, file(3))) == [(ChangeOfInput.CHANGED, "2.parquet", 2)]
+    assert changes_of(line(1, 2, 3), listed(file(1), again, file(3))) == [(ChangeOfInput.CHANGED, "2.parquet", 2)]
 
 
 def test_late_file_changes_its_passed_interval():
-    assert found(line(1, 3), listed(file(1), file(2), file(3))) == [(ChangeOfInput.NEW, "2.parquet", 2)]
+    assert changes_of(line(1, 3), listed(file(1), file(2), file(3))) == [(ChangeOfInput.NEW, "2.parquet", 2)]
 
 
 @pytest.mark.parametrize("day", [0, 4], ids=["before the job began", "ahead"])
 def test_file_after_the_last_checkpoint_is_unchanged(day):
     files = sorted([file(1), file(2), file(3), file(day)])
-    assert not found(line(1, 2, 3), listed(*files))
+    assert not changes_of(line(1, 2, 3), listed(*files))
 
 
 def test_missing_file_within_input_is_a_change():
@@ -88,12 +88,12 @@ def test_missing_file_within_input_is_a_change():
 
 @pytest.mark.parametrize("left", [(), (3,), (2, 3)])
 def test_input_removed_from_beginning_is_no_change(left):
-    assert not found(line(1, 2, 3), listed(*map(file, left)))
+    assert not changes_of(line(1, 2, 3), listed(*map(file, left)))
 
 
 @pytest.mark.parametrize(("written", "changes"), [(COMMITTED, 0), (COMMITTED + 1, 1)])
 def test_modification_time_decides_if_only_names_recorded(written, changes):
-    assert len(found(line(1, 2, stamps=False), listed(file(1), file(2, written=written)))) == changes
+    assert len(changes_of(line(1, 2, stamps=False), listed(file(1), file(2, written=written)))) == changes
 
 
 def test_earliest_change_comes_first():

@@ -34,7 +34,7 @@ def test_replay_goes_back_before_promoted_checkpoints():
     assert line.place(4, replay=True) == IntervalPlace()
 
 
-def test_the_first_interval_may_start_anywhere(line):
+def test_first_interval_may_start_anywhere(line):
     assert line.place(7) == CONTINUE
     assert place_of(Interval(0, 1), [], Run()) == CONTINUE
 
@@ -61,7 +61,7 @@ def test_first_interval_is_replayed_on_initial_state(line):
     assert line.place(1) == IntervalPlace(0)
 
 
-def test_a_longer_interval_may_replace_several(line):
+def test_longer_interval_may_replace_several(line):
     line.days(1, 2, 3)
     assert line.place(2, 4) == IntervalPlace(1)
 
@@ -70,12 +70,12 @@ def test_a_longer_interval_may_replace_several(line):
 
 
 @pytest.mark.parametrize(("start", "restored"), [(3, 1), (2, 1), (1.5, 0)])
-def test_an_interval_within_a_slice_restores_its_predecessor(line, start, restored):
+def test_interval_within_a_slice_restores_its_predecessor(line, start, restored):
     line.days(1).add(Kind.BATCH, 2 * DAY, 5 * DAY)
     assert line.place(start) == IntervalPlace(restored)
 
 
-def test_an_interval_before_the_first_one_starts_anew(line):
+def test_interval_before_the_first_one_starts_anew(line):
     line.days(5, 6)
     assert line.place(2) == IntervalPlace(0)
 
@@ -118,13 +118,13 @@ def test_restore_of_restore_follows_its_target(line):
     assert line.place(1) == IntervalPlace(0)
 
 
-def test_a_gap_behind_a_restore_names_the_restore(line):
+def test_gap_behind_a_restore_names_the_restore(line):
     line.days(1, 2, 3).restore(1, "by hand")
     with pytest.raises(IntervalError, match=r"up to 1970-01-03 \(checkpoint 4 restored it to checkpoint 1\)\. Run"):
         line.place(4)
 
 
-def test_a_retry_does_not_repeat_its_own_interval(line):
+def test_retry_does_not_repeat_its_own_interval(line):
     line.days(1, 2, run="scheduled")
     assert line.place(2, run=Run("scheduled", "second try")) == DONE
     assert line.place(2, run=Run("cleared")) == IntervalPlace(1)
@@ -133,16 +133,16 @@ def test_a_retry_does_not_repeat_its_own_interval(line):
 def test_retry_after_later_intervals_does_nothing(line):
     line.days(1).days(2, run="scheduled").days(3)
     assert line.place(2, run=Run("scheduled")) == DONE
-    assert line.place(1, 3, run=Run("scheduled")) == IntervalPlace(0)  # of two days it has taken in one
+    assert line.place(1, 3, run=Run("scheduled")) == IntervalPlace(0)  # the job has taken in one of the two days
 
 
-def test_a_retry_does_not_repeat_its_replay(line):
+def test_retry_does_not_repeat_its_replay(line):
     line.days(1, 2, 3).restore(1, replay_note(days(2)), run="asked").days(2, 3, run="another")
     assert line.place(2, run=Run("asked"), replay=True) == DONE
     assert line.place(2, run=Run("asked again"), replay=True) == IntervalPlace(4)
 
 
-def test_a_replay_skips_intervals_of_its_own_attempt(line):
+def test_replay_skips_intervals_of_its_own_attempt(line):
     line.days(1).days(2, run="asked", attempt="first")
     assert line.place(2, run=Run("asked", "first"), replay=True) == DONE
     assert line.place(2, run=Run("asked", "second"), replay=True) == IntervalPlace(1)
@@ -188,12 +188,14 @@ def test_any_order_of_runs_leaves_no_gap(wishes):
         log.finish_replay(steps)
     log.finish_replay()
     taken_in = [c for c in Lineage(log.checkpoints).line if c.kind is Kind.BATCH]
-    assert all(one.interval_end == following.interval_start for one, following in itertools.pairwise(taken_in))
+    assert all(
+        checkpoint.interval_end == following.interval_start for checkpoint, following in itertools.pairwise(taken_in)
+    )
     assert (taken_in[-1].interval_end if taken_in else 0) == farthest
     assert open_replay(log.checkpoints) is None
 
 
-def test_an_interval_needs_both_ends_and_a_length():
+def test_interval_needs_both_ends_and_a_length():
     assert Interval.of(0, DAY) == Interval(0, DAY)
     for start, end in ((None, 1), (1, None)):
         with pytest.raises(ConfigError, match="needs --interval-start and --interval-end"):

@@ -40,7 +40,7 @@ def lease_of(name, seconds=SECONDS):
 
 
 def left_behind(holder, seconds=SECONDS, ahead=0):
-    """Create a lease that is never released, of a host whose clock is so many ms ahead."""
+    """Create a lease that is never released, of a host whose clock is `ahead` ms ahead."""
     now = engine_clock.now() + ahead
     lease = Lease("old", "attempt of old", holder, now + seconds * 1000, now)
     log_of().claim(lease)
@@ -52,7 +52,7 @@ def holder_in_log():
     return lease.run_id if lease.expires_at > engine_clock.now() else None
 
 
-def test_lease_is_claimed_and_given_up(disk, clock):
+def test_lease_is_claimed_and_released(disk, clock):
     with lease_of("run").claimed() as lease:
         lease.check()
         assert log_of().lease == Lease("run", "attempt of run", this_process(), 1_000_000 + 60_000, 1_000_000)
@@ -65,7 +65,7 @@ def test_compaction_of_the_log_keeps_the_lease(disk):
         assert holder_in_log() == "run"
 
 
-def test_lease_is_given_up_after_an_error(disk):
+def test_lease_is_released_after_an_error(disk):
     with pytest.raises(ZeroDivisionError), lease_of("run").claimed():
         raise ZeroDivisionError
     assert holder_in_log() is None
@@ -133,13 +133,13 @@ def test_waiting_is_reported_once_with_the_holder(disk, clock):
     events = []
     lease = JobLease(log_of(), "next", "attempt of next", SECONDS, lambda *event: events.append(event))
     with lease.claimed():
-        ((kind, said),) = events
+        ((kind, detail),) = events
     assert kind == "lease"
-    assert "waiting up to 60 s for run old, attempt attempt of old (elsewhere:1:0.00)" in said
-    assert "--force-fail-over" in said
+    assert "waiting up to 60 s for run old, attempt attempt of old (elsewhere:1:0.00)" in detail
+    assert "--force-fail-over" in detail
 
 
-def test_lease_given_up_by_fast_clock_is_taken(disk, clock):
+def test_lease_released_by_fast_clock_is_taken(disk, clock):
     left_behind("elsewhere:1:0.00", seconds=0, ahead=YEARS)
     with lease_of("next").claimed():
         assert clock.now() == 1_000_000
@@ -190,7 +190,7 @@ def test_renewal_by_clock_set_back_is_seen(while_asleep):
         lease_of("next").claimed().__enter__()
 
 
-def test_lease_given_up_meanwhile_is_taken(while_asleep):
+def test_lease_released_meanwhile_is_taken(while_asleep):
     left = left_behind("elsewhere:1:0.00")
     while_asleep(lambda: left_behind("elsewhere:1:0.00", 0))
     with lease_of("next").claimed():

@@ -39,9 +39,9 @@ def logs(draw):
 def walked(log, head):
     """Ids of the line of `head`, oldest first: each checkpoint extends the line of another one by itself."""
     lines = {}
-    for each in log:
-        before = each.restored_from if each.kind is Kind.RESTORE else each.parent_id
-        lines[each.checkpoint_id] = [*lines.get(before, []), each.checkpoint_id]
+    for checkpoint in log:
+        before = checkpoint.restored_from if checkpoint.kind is Kind.RESTORE else checkpoint.parent_id
+        lines[checkpoint.checkpoint_id] = [*lines.get(before, []), checkpoint.checkpoint_id]
     return lines[head]
 
 

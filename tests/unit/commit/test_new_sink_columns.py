@@ -62,7 +62,7 @@ def harness(mode):
     return result
 
 
-def test_a_new_column_is_announced_and_then_added(harness, mode):
+def test_new_column_is_announced_and_then_added(harness, mode):
     assert announced(harness) == []
     harness.change(pipeline=pipeline(New, mode))
     (sentence,) = announced(harness)
@@ -101,7 +101,7 @@ def test_crash_after_adding_a_column_is_survived(harness, mode):
     assert rows_of(harness) == [("a", None), ("b", None), ("c", 3)]
 
 
-def test_restore_removes_column_next_run_adds_it(harness, mode):
+def test_restore_removes_column_and_next_run_adds_it(harness, mode):
     first = CheckpointLog(harness.config.job_folder).last.checkpoint_id
     harness.change(pipeline=pipeline(New, mode))
     harness.feed("rows", [New("c", 3, at=3)])
@@ -156,7 +156,7 @@ class Wide(Struct, frozen=True):
     at: Timestamp
 
 
-def test_a_new_column_cannot_be_of_the_key():
+def test_new_column_cannot_be_of_the_key():
     harness = PipelineHarness(pipeline(Old, "merge"))
     harness.feed("rows", [Old("a", 1)])
     harness.run()

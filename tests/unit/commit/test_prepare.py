@@ -68,7 +68,7 @@ def test_version_of_another_writer_is_never_built_on(tables):
     assert latest()[TIMERS].files() == {"1.parquet"}
 
 
-def test_version_of_unknown_writer_is_described_so(tables):
+def test_error_names_version_of_unknown_writer(tables):
     table_store(f"{JOB}/{TIMERS}").append(0, STATE_TABLES[TIMERS].schema, [])
     with pytest.raises(FencedError, match="not a run of Headrace"):
         tables.prepare({TIMERS: [staged(TIMERS)]}, NOTHING)

@@ -122,7 +122,7 @@ def test_promoted_job_continues_as_the_branch(before, live, corrected, more, bac
 def test_promotion_continues_from_the_fork(job):
     promoted = promote(job)
     log = CheckpointLog(job.config.job_folder)
-    line = [(one.kind, one.has_state) for one in log.lineage.line]
+    line = [(checkpoint.kind, checkpoint.has_state) for checkpoint in log.lineage.line]
     assert line == [(Kind.INITIAL, True), (Kind.BATCH, True), (Kind.BATCH, False), (Kind.PROMOTION, True)]
     assert (promoted.restored_from, promoted.name, promoted.note) == (1, "other", "it is right")
 
@@ -130,7 +130,7 @@ def test_promotion_continues_from_the_fork(job):
 def test_rows_of_a_promoted_line_count_once(job):
     promoted = promote(job)
     line = CheckpointLog(job.config.job_folder).lineage.line
-    assert sum(one.metrics.get("rows_in", 0) for one in line) == 6
+    assert sum(checkpoint.metrics.get("rows_in", 0) for checkpoint in line) == 6
     assert promoted.metrics["rows_brought"] == 3
 
 

@@ -52,7 +52,7 @@ def purge(config, key=ANNA):
 
 def assert_erased(config, text="anna"):
     assert places_with(config, text) == set()
-    assert all(each.ok for each in verify(config))
+    assert all(finding.ok for finding in verify(config))
     with after_retention(config):
         vacuum(config, "weekly", dry_run=False)
     commit(config, {KEYED_STATE: [state("bob", "goes on")]})

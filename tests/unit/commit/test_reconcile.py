@@ -420,7 +420,7 @@ def test_foreign_sink_without_own_history_is_refused(memory_job):
         mend(job)
     assert error.value.exit_code == 10
     assert {path: len(versions) for path, versions in job.disk.tables.items()} == before
-    remove(job, LAKE)  # as the message says: another path, where nothing is
+    remove(job, LAKE)  # as the message says: another path, without a table
     mend(job)
     job.run("bob")
     assert rows(job) == (["bob"], ["bob"])
@@ -562,7 +562,7 @@ def test_killed_reconciliation_can_be_completed(request, scene, power):
             job.disk.lose_power()
         is_committed = job.last.checkpoint_id == checkpoint.checkpoint_id
         if is_committed:
-            job.run()  # whatever opens the job publishes the rest
+            job.run()  # the next command that opens the job publishes the rest
         else:
             with pytest.raises(SinkMismatchError):
                 job.run()

@@ -45,13 +45,13 @@ def steps_of(disk, act):
 
 @pytest.mark.parametrize("until_repaired", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", STEPS)
-def test_a_refused_step_is_the_storages_fault(memory_job, clock, contents, name, until_repaired):
+def test_refused_step_is_the_storages_fault(memory_job, clock, contents, name, until_repaired):
     job, number = memory_job, STEPS[name]
     before = play(job, clock, number - 1)
     if name == "vacuum":
         clock.advance(RETENTION)
     act = SCRIPT[number - 1][1]
-    # Attempts have names of their own, so only paths without them are met again.
+    # Each attempt has a new name, so only paths without such a name occur again.
     for step, path, visit in steps_of(job.disk, lambda: act(job)):
         before.bring_back()
         with refusing(job.disk, step, path, visit, until_repaired=until_repaired), suppress(StorageError):

@@ -74,7 +74,9 @@ def test_state_equals_that_of_an_unchanged_job(batches, before, after):
         for job in jobs:
             for batch in batches:
                 last = {(table, key): deleted for table, key, deleted in batch}  # an entry changes once
-                rows = [(table, key, IDENTITIES[table] | {"deleted": gone}) for (table, key), gone in last.items()]
+                rows = [
+                    (table, key, IDENTITIES[table] | {"deleted": deleted}) for (table, key), deleted in last.items()
+                ]
                 job.run(PLAN, *rows)
         if before != after:
             rescale(jobs[0].config, after, "more tasks", "somebody")

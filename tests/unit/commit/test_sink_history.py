@@ -140,9 +140,9 @@ def test_versions_of_line_belong_to_its_checkpoints(job):
     lineage, table = job
     sink = history(table, lineage)
     expected = {}
-    for each in lineage.line:
+    for checkpoint in lineage.line:
         try:
-            expected[each.checkpoint_id] = sink.version_of(lineage.to(each))
+            expected[checkpoint.checkpoint_id] = sink.version_of(lineage.to(checkpoint))
         except (SinkMismatchError, StorageError):
             continue
     assert sink.versions(lineage) == expected

@@ -65,7 +65,7 @@ def test_rows_are_in_their_partitions(mode):
     assert sum(days_of(harness).values()) == (5 if mode == "append" else 4)
 
 
-def test_an_empty_text_is_no_partition():
+def test_empty_text_is_no_partition():
     rows = pa.table({"day": ["mon", ""], "n": [1, 2]})
     with pytest.raises(ValueError, match="record 1: day is '', and the sink is partitioned by it"):
         next(by_partition(rows, ["day"]))
@@ -91,7 +91,7 @@ def test_layouts_that_no_table_has_are_refused(partition_by, cluster_by, problem
     assert any(problem in layout_problem for layout_problem in layout_problems(schema, partition_by, cluster_by))
 
 
-def test_a_table_keeps_its_partitions():
+def test_table_keeps_its_partitions():
     harness = harness_of()
     harness.feed("rows", ROWS)
     harness.run()

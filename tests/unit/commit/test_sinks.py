@@ -185,7 +185,7 @@ def test_restore_repairs_a_checkpoint_never_published(job, earlier_release):
 def test_restore_refuses_a_checkpoint_never_published(job, earlier_release):
     job.run(put(APPLES), put(BREAD), delete(CHEESE), ())
     earlier_release.undo()
-    for _ in range(2):  # while the sink is behind, and when it is not any more
+    for _ in range(2):  # while the sink is behind, and afterwards
         with pytest.raises(SinkMismatchError, match="what checkpoint 3 wrote never reached"):
             restore(job.config, 4, "", "restore")
         restore(job.config, 2, "", "restore")

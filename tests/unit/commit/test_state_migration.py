@@ -163,7 +163,7 @@ def test_schemas_are_recorded_on_change_referenced_elsewhere(job):
     assert second.state_schemas is None
     assert second.schemas_of == first.checkpoint_id
     assert third.schemas_of == third.checkpoint_id
-    assert [str(each) for each in job.schemas()["legs"]["legs"].types] == [
+    assert [str(version) for version in job.schemas()["legs"]["legs"].types] == [
         "Leg(at: int)",
         "LegWithGate(at: int, gate: str = ...)",
     ]
@@ -210,7 +210,7 @@ def test_rename_is_refused_but_two_releases_pass(job):
     assert not job.schemas()["legs"]["flights"].removed
 
 
-def test_a_renamed_operator_is_refused(job):
+def test_renamed_operator_is_refused(job):
     job.run(plan(legs=Leg), ("legs", '"a"', '{"at":1}'))
     with pytest.raises(StateSchemaError, match="operator 'legs': has stored state .* operator 'flights' is new"):
         job.run(plan("flights", legs=Leg))
@@ -230,7 +230,7 @@ def to_text(old):
     return TextLeg(f"{old.at}!") if old.at else None
 
 
-def test_a_migration_rewrites_all_that_is_stored_once(job):
+def test_migration_rewrites_all_that_is_stored_once(job):
     job.run(plan(legs=Leg, n=int), ("legs", '"a"', '{"at":1}'), ("legs", '"b"', '{"at":0}'), ("n", '"a"', "7"))
     job.run(plan(legs=LegWithGate, n=int), ("legs", '"c"', '{"at":3,"gate":"x"}'))
     code = plan(legs=(TextLeg, Migration(LegWithGate, to_text)), n=int)
@@ -241,7 +241,7 @@ def test_a_migration_rewrites_all_that_is_stored_once(job):
     assert migrated.note == "state 'legs' of operator 'legs': migration 1"
     assert migrated.metrics == {"rows_migrated": 3}
     assert migrated.local_copies == {"other": {"x": "y"}}
-    assert [str(each) for each in job.schemas()["legs"]["legs"].types] == ["TextLeg(at: str)"]
+    assert [str(version) for version in job.schemas()["legs"]["legs"].types] == ["TextLeg(at: str)"]
     job.run(code, ("legs", '"d"', '{"at":"9"}'))
     job.run(plan(legs=TextLeg, n=int))
     assert job.kinds().count("migration") == 1
@@ -289,7 +289,7 @@ def test_chain_starts_at_version_of_state(job):
     assert job.stored("legs") == {'"a"': {"at": "5!"}}
 
 
-def test_a_chain_that_begins_too_late_is_refused(job):
+def test_chain_that_begins_too_late_is_refused(job):
     job.run(plan(legs=int), ("legs", '"a"', "5"))
     with pytest.raises(StateSchemaError, match="it is at migration 0, and the code lacks the next one: its first is 2"):
         job.run(plan(legs=(TextLeg, Migration(Leg, to_text, number=2))))
@@ -337,14 +337,14 @@ def test_crash_leaves_state_migrated_or_unchanged(job, monkeypatch, place):
     assert job.kinds().count("migration") == 2
 
 
-def test_restore_undoes_migration_next_run_repeats_it(job):
+def test_restore_undoes_migration_and_next_run_repeats_it(job):
     job.run(plan(legs=int), ("legs", '"a"', "5"))
     code = plan(legs=(Leg, Migration(int, Leg)))
     job.run(code)
     with open_job(job.config, "restore") as opened:
         restore_in(opened, 1, "a mistake")
     assert job.stored("legs") == {'"a"': 5}
-    assert [str(each) for each in job.schemas()["legs"]["legs"].types] == ["int"]
+    assert [str(version) for version in job.schemas()["legs"]["legs"].types] == ["int"]
     job.run(plan(legs=int))
     job.run(code)
     assert job.stored("legs") == {'"a"': {"at": 5}}
@@ -394,13 +394,13 @@ def test_every_state_kind_is_checked_for_changes(job, one, other, message):
         job.run(plan(s=other))
 
 
-def test_an_accumulator_may_be_widened(job):
+def test_accumulator_may_be_widened(job):
     job.run(plan(s=AggregatingState("s", Sum())), ("s", '"a"', '{"at":1}'))
     job.run(plan(s=AggregatingState("s", SumOfGated())), ("s", '"a"', '{"at":1,"gate":"x"}'))
     assert len(job.schemas()["legs"]["s"].types) == 2
 
 
-def test_the_kind_cannot_be_migrated(job):
+def test_kind_cannot_be_migrated(job):
     job.run(plan(s=int), ("s", '"a"', "1"))
     with pytest.raises(StateSchemaError, match="No migration leads there"):
         job.run(plan(s=ListState("s", int, migrate=Migration(int, int))))

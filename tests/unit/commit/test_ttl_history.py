@@ -53,7 +53,7 @@ def test_no_gap_is_stored_without_prolonging_state(ttl):
     assert advanced(TtlHistory(), {"op.a": ttl}, paused_since=0).gaps == ()
 
 
-def test_the_first_micro_batch_was_not_paused():
+def test_first_micro_batch_was_not_paused():
     assert advanced(TtlHistory(), {"op.a": PATIENT}).gaps == ()
 
 

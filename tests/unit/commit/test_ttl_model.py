@@ -213,12 +213,12 @@ class Model:
         if call in {"value", "get", "all"}:
             return self._read(op, name, call, clock, stamp)
         if call == "clear":
-            for each in [
+            for operation in [
                 entry
                 for entry in self.entries
                 if entry[:2] == (name, op.key) and (name not in _NS or entry[2] == op.sub)
             ]:
-                del self.entries[each]
+                del self.entries[operation]
         elif call == "remove":
             self.entries.pop((name, op.key, "", op.sub), None)
         else:
@@ -252,7 +252,7 @@ class Model:
             which = (name, op.key, op.sub, "") if name in _NS else (name, op.key, "", op.sub)
             result = [which] if which in self.entries else []
         else:
-            result = sorted(each for each in self.entries if each[:2] == (name, op.key))
+            result = sorted(entry for entry in self.entries if entry[:2] == (name, op.key))
         answer = []
         unsure = False
         for which in result:
@@ -260,7 +260,7 @@ class Model:
             unsure = unsure or entry.is_unsure
             if self.is_dead(entry, clock):
                 unsure = unsure or self.shows_dead
-                del self.entries[which]  # whoever sees it is the last one
+                del self.entries[which]  # the first reader removes the entry
                 continue
             if self.ttl.update is UpdateType.ON_READ_AND_WRITE:
                 entry.stamp = max(entry.stamp, stamp)
@@ -317,7 +317,7 @@ class Job:
             )
         self.watermark = watermarks[-1].timestamp if watermarks else self.watermark
         self.committed = now
-        return [each.record.what for each in sorted(seen, key=lambda item: item.order)]
+        return [emitted.record.what for emitted in sorted(seen, key=lambda item: item.order)]
 
     def _task(self, groups, elements, watermarks, now):
         backend = self._backend(groups, now.timestamp)
@@ -522,8 +522,8 @@ def check(ttl, drawn, ahead, new_backend, style):
             steps.append((op, at))
             expected.append(model.run(op, at, NEVER if watermark is None else watermark, now))
         seen = job.take(steps, now, batch["parallelism"], forget=batch["forget"])
-        for want, got in zip(expected, seen, strict=True):
-            assert want is ANY or got == repr(want), (ttl, seen, expected)
+        for want, actual in zip(expected, seen, strict=True):
+            assert want is ANY or actual == repr(want), (ttl, seen, expected)
         look(ttl, model, job, now)
 
 

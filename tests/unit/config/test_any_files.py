@@ -241,9 +241,9 @@ def plain(value):
         fields = msgspec.structs.fields(value)
         return {field.encode_name: plain(getattr(value, field.name)) for field in fields}
     if isinstance(value, dict):
-        return {key: plain(each) for key, each in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, tuple):
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, timedelta):
@@ -293,7 +293,7 @@ def test_invalid_bytes_are_refused_with_their_line(project, name):
 
 
 @pytest.mark.parametrize("pattern", ["%Q", "%Y%Y", "%Y-%m-%d%", "%G-%V"])
-def test_a_pattern_no_date_fits_is_refused(project, pattern):
+def test_pattern_no_date_fits_is_refused(project, pattern):
     put(project, "jobs/demo.yaml", JOB.replace("data/events", f"data/events\n    interval: '{pattern}'").encode())
     with pytest.raises(ConfigError, match=r":6: sources.events.interval: .* write one such as %Y-%m-%d"):
         load_job("demo", project)
@@ -305,7 +305,7 @@ def test_patterns_of_dates_are_taken(project, pattern):
     assert load_job("demo", project).sources["events"].interval == pattern
 
 
-def test_a_variable_that_is_not_utf8_is_refused(project, monkeypatch):
+def test_variable_that_is_not_utf8_is_refused(project, monkeypatch):
     monkeypatch.setitem(os.environ, "ODD", "a\udcff")
     put(project, "jobs/demo.yaml", JOB.encode() + b"owner: ${ODD}\n")
     with pytest.raises(ConfigError, match=":10: owner: .*is not UTF-8"):

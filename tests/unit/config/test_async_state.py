@@ -98,7 +98,7 @@ execution:
     )
 
 
-def test_an_operator_overrides_the_job_key_by_key(home, job_file):
+def test_operator_overrides_the_job_key_by_key(home, job_file):
     job_file("""\
 execution: {async-state: {buffer-size: 500, io-parallelism: 4}}
 operators:
@@ -158,14 +158,14 @@ def test_schema_contains_the_defaults():
     assert output == {key: as_text(getattr(AsyncStateOptions(), name)) for key, name in KEYS.items()}
 
 
-def test_the_documentation_has_every_key_with_its_default():
+def test_documentation_has_every_key_with_its_default():
     page = (REPOSITORY / "docs/configuration.md").read_text()
     _, _, section = page.partition("### `execution.async-state`")
     rows = re.findall(r"^\| `([^`]+)` \|[^|]+\| `([^`]+)` \|", section.partition("###")[0], re.MULTILINE)
     assert dict(rows) == {key: as_text(getattr(AsyncStateOptions(), name)) for key, name in KEYS.items()}
 
 
-def test_the_projects_own_job_spells_out_the_defaults(monkeypatch):
+def test_projects_own_job_spells_out_the_defaults(monkeypatch):
     monkeypatch.delenv("HEADRACE_HOME", raising=False)
     section = load_job("flights", REPOSITORY).execution.async_state
     assert {name: getattr(section, name) for name in KEYS.values()} == {

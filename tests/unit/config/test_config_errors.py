@@ -7,7 +7,7 @@ import pytest
 from headrace.config import load_cluster, load_job
 from headrace.errors import ConfigError
 
-# What is appended to a valid file (its last line is 9), and what the message must hold.
+# Text that is appended to a valid file (whose last line is 9), and words that the message must contain.
 MISTAKES = {
     "an unknown key": ("retentoin: {hours: 1}\n", ["demo.yaml:10", "retentoin", "did you mean 'retention'?"]),
     "an unknown key below": ("run:\n  buget: 3m\n", ["demo.yaml:11", "run.buget", "'budget'", "allowed: budget"]),
@@ -68,7 +68,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_named_with_its_place(home, job_file, mistake):
+def test_mistake_is_named_with_its_place(home, job_file, mistake):
     added, expected = MISTAKES[mistake]
     job_file(added)
     with pytest.raises(ConfigError) as error:
@@ -96,14 +96,14 @@ def test_two_sinks_cannot_share_a_table(home, job_file):
 
 
 @pytest.mark.parametrize("text", ["", "- a\n", "just words\n"])
-def test_a_file_must_be_a_mapping(home, text):
+def test_file_must_be_a_mapping(home, text):
     (home / "conf/jobs/demo.yaml").write_text(text)
     with pytest.raises(ConfigError, match="expected a mapping"):
         load_job("demo")
 
 
 @pytest.mark.parametrize("value", ["hunter2", "${TOKEN:-hunter2}", "x${TOKEN}", "1234"])
-def test_a_secret_is_never_written_down(home, value):
+def test_secret_is_never_written_down(home, value):
     text = f"master: m\nparallelism: 1\nstorage:\n  AWS_SECRET_ACCESS_KEY: {value}\n"
     (home / "conf/clusters/local.yaml").write_text(text)
     with pytest.raises(ConfigError, match=r"local.yaml:4: .*environment") as error:
@@ -111,14 +111,14 @@ def test_a_secret_is_never_written_down(home, value):
     assert value not in str(error.value)
 
 
-def test_secret_outside_schema_is_refused_as_secret(home, job_file):
+def test_secret_under_unknown_key_is_never_printed(home, job_file):
     job_file("password: hunter2\n")
     with pytest.raises(ConfigError, match=r"password: secrets are never") as error:
         load_job("demo")
     assert "hunter2" not in str(error.value)
 
 
-def test_a_cluster_takes_exactly_its_keys(home):
+def test_cluster_takes_exactly_its_keys(home):
     (home / "conf/clusters/local.yaml").write_text("master: m\nparallelism: 1\ncores: 3\n")
     with pytest.raises(ConfigError, match=r"local.yaml:3: cores: unknown key .*allowed: master, parallelism"):
         load_cluster("local")

@@ -14,7 +14,7 @@ from headrace.errors import ConfigError
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
-def test_a_short_file_gets_the_documented_defaults(home):
+def test_short_file_gets_the_documented_defaults(home):
     config = load_job("demo")
     assert (config.max_parallelism, config.state.backend, config.mode) == (128, "rocksdb", "caught_up")
     assert config.run.budget == timedelta(minutes=30)
@@ -49,7 +49,7 @@ def test_environment_variables_set_texts_and_numbers(home, job_file, monkeypatch
     assert config.services["weather"].health_url() == "http://localhost:1/health"
 
 
-def test_a_default_is_used_for_an_empty_variable(home, job_file, monkeypatch):
+def test_default_is_used_for_an_empty_variable(home, job_file, monkeypatch):
     monkeypatch.setenv("OWNER", "")
     job_file("owner: ${OWNER:-night shift}\n")
     assert load_job("demo").owner == "night shift"
@@ -74,7 +74,7 @@ def test_settings_of_spark_become_text(home):
     assert load_cluster("local").spark == {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
 
 
-def test_a_profile_never_shows_its_secrets(home, monkeypatch):
+def test_profile_never_shows_its_secrets(home, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
     text = 'master: m\nparallelism: 1\nstorage: {AWS_SECRET_ACCESS_KEY: "${AWS_SECRET_ACCESS_KEY}"}\n'
     (home / "conf/clusters/local.yaml").write_text(text)
@@ -127,7 +127,7 @@ def test_missing_home_names_the_ways_out(tmp_path, monkeypatch):
         home_folder()
 
 
-def test_the_projects_own_files_load(monkeypatch):
+def test_projects_own_files_load(monkeypatch):
     for name in ("SPARK_MASTER_URL", "WEATHER_URL", "HEADRACE_HOME"):
         monkeypatch.delenv(name, raising=False)
     assert "flights" in list_jobs(REPOSITORY)
@@ -137,7 +137,7 @@ def test_the_projects_own_files_load(monkeypatch):
         assert load_cluster(cluster, REPOSITORY).parallelism >= 1
 
 
-def test_the_projects_own_job_spells_out_every_section():
+def test_projects_own_job_spells_out_every_section():
     text = (REPOSITORY / "conf/jobs/flights.yaml").read_text()
     missing = [field for field in JobFile.__struct_fields__ if f"\n{field}:" not in text]
     assert missing == []

@@ -43,11 +43,11 @@ def error_of() -> str:
     return str(error.value)
 
 
-def test_a_pipeline_is_found_below_home(module):
+def test_pipeline_is_found_below_home(module):
     assert load_pipeline(load_job("demo")).name == "demo"
 
 
-def test_a_missing_module_is_named(module):
+def test_missing_module_is_named(module):
     module.unlink()
     assert "demo.yaml:2: pipeline: module 'demo_pipeline' cannot be imported: there is no module" in error_of()
 
@@ -57,7 +57,7 @@ def test_user_code_error_shows_its_place(module):
     assert f"ZeroDivisionError: division by zero ({module}:2)" in error_of()
 
 
-def test_a_missing_variable_gets_a_hint(module, job_file):
+def test_missing_variable_gets_a_hint(module, job_file):
     job_file(replace=("demo_pipeline:pipeline", "demo_pipeline:pipelin"))
     assert "has no variable 'pipelin'; did you mean 'pipeline'?" in error_of()
 
@@ -67,14 +67,14 @@ def test_object_that_is_no_pipeline_is_refused(module, job_file):
     assert "is of type int, not a Pipeline" in error_of()
 
 
-def test_an_unbound_source_is_named(module, job_file):
+def test_unbound_source_is_named(module, job_file):
     job_file(replace=("  events:", "  evnts:"))
     message = error_of()
     assert "sources.events: the pipeline's source 'events' is not bound" in message
     assert "demo.yaml:4: sources.evnts: the pipeline has no source 'evnts'; did you mean 'events'?" in message
 
 
-def test_a_sink_as_its_own_source_is_refused(module, job_file):
+def test_sink_as_its_own_source_is_refused(module, job_file):
     job_file(replace=("data/events", "s3a://lake/./board/"))
     assert "sinks.board.path: source 'events' reads this folder: a job must not read what it writes" in error_of()
 
@@ -113,7 +113,7 @@ def test_only_keyed_operators_of_the_pipeline_are_set(module, job_file, name, pr
     assert f"demo.yaml:10: {problem}" in error_of()
 
 
-def test_a_keyed_process_may_be_set(module, job_file):
+def test_keyed_process_may_be_set(module, job_file):
     module.write_text(KEYED)
     job_file("operators: {legs: {execution: {async-state: {buffer-size: 3}}}}\n")
     config = load_job("demo")
@@ -121,7 +121,7 @@ def test_a_keyed_process_may_be_set(module, job_file):
     assert config.async_state("legs").buffer_size == 3
 
 
-def test_a_materializer_may_be_set(module, job_file):
+def test_materializer_may_be_set(module, job_file):
     module.write_text(KEYED)
     job_file("operators: {latest: {execution: {upsert-materialize: {strategy: map}}}}\n")
     config = load_job("demo")
@@ -181,7 +181,7 @@ def test_merging_needs_a_primary_key(module):
     assert "sinks.board.mode: merge needs a primary key" in error_of()
 
 
-def test_a_service_that_is_not_bound_is_named(module, job_file):
+def test_service_that_is_not_bound_is_named(module, job_file):
     wait = '.async_wait("asked", Asking(), timeout=timedelta(seconds=1), service="wether")\n    .upsert'
     asking = "class Asking(AsyncFunction[Event, Event]):\n    async def invoke(self, record, /): ...\n\npipeline = ("
     text = PIPELINE.replace("import Pipeline", "import AsyncFunction, Pipeline").replace("pipeline = (", asking)

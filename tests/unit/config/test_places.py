@@ -74,14 +74,14 @@ def test_two_sinks_may_not_share_a_place(job, pair):
 
 @same_home
 @given(pair=pairs)
-def test_a_sink_may_not_be_a_source(job, pair):
+def test_sink_may_not_be_a_source(job, pair):
     with pytest.raises(ConfigError, match="source 'events' reads this folder"):
         job(pair[0], source=pair[1])
 
 
 @same_home
 @given(pair=pairs, below=st.sampled_from(["", "/demo", "/demo/", "/demo/keyed_state", "/x/../demo/a//b"]))
-def test_a_sink_may_not_meet_the_state(job, pair, below):
+def test_sink_may_not_meet_the_state(job, pair, below):
     sink, state = pair
     with pytest.raises(ConfigError, match=r"in the folder of the job's state|is in this folder: a VACUUM"):
         job(sink.rstrip("/") + below, state=state)
@@ -95,17 +95,17 @@ def test_distinct_places_are_accepted(job, path):
 
 
 @pytest.mark.parametrize("spelling", PATHS)
-def test_a_path_is_loaded_absolute(job, home, spelling):
+def test_path_is_loaded_absolute(job, home, spelling):
     path = job(spelling).sinks["sink_0"].path
     assert path.startswith("/")
     assert "file:" not in path.lower()
 
 
-def test_a_file_uri_is_decoded(job, home):
+def test_file_uri_is_decoded(job, home):
     assert job("file://{home}/my%20lake").sinks["sink_0"].path == f"{home}/my lake"
     assert job("{home}/100%").sinks["sink_0"].path == f"{home}/100%"
 
 
-def test_a_file_of_another_host_is_refused(job):
+def test_file_of_another_host_is_refused(job):
     with pytest.raises(ConfigError, match=r"sinks.sink_0.path: 'file://nas/lake' names a folder of the host 'nas'"):
         job("file://nas/lake")

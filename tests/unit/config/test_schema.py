@@ -25,16 +25,16 @@ def documents(kind):
 
 
 @pytest.mark.parametrize("file", documents("jobs"), ids=lambda file: file.stem)
-def test_the_projects_jobs_fit_the_schema(file):
+def test_projects_jobs_fit_the_schema(file):
     jsonschema.validate(yaml.load(file.read_text(), _Text), job_schema())  # noqa: S506 - derived from the safe loader
 
 
 @pytest.mark.parametrize("file", documents("clusters"), ids=lambda file: file.stem)
-def test_the_projects_clusters_fit_the_schema(file):
+def test_projects_clusters_fit_the_schema(file):
     jsonschema.validate(yaml.load(file.read_text(), _Text), cluster_schema())  # noqa: S506
 
 
-def test_an_unknown_key_does_not_fit():
+def test_unknown_key_does_not_fit():
     with pytest.raises(jsonschema.ValidationError, match="'moed' was unexpected"):
         jsonschema.validate({"job": "a", "pipeline": "a:b", "sources": {}, "sinks": {}, "moed": 1}, job_schema())
 

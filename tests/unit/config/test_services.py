@@ -11,7 +11,7 @@ from headrace.errors import ConfigError
 
 
 @pytest.mark.parametrize(("written", "means"), [("50", 50.0), ("0.5", 0.5), ("null", None)])
-def test_a_rate_is_any_number_above_zero(home, job_file, written, means):
+def test_rate_is_any_number_above_zero(home, job_file, written, means):
     job_file(f"services: {{weather: {{url: 'http://x', rate: {written}, concurrency: 3}}}}\n")
     service = load_job("demo").services["weather"]
     assert (service.rate, service.concurrency) == (means, 3)
@@ -30,13 +30,13 @@ def test_park_after_is_a_duration(home, job_file):
 
 
 @pytest.mark.parametrize("url", ["http://x/?token=hush", "http://x?token=hush", "http://x/a?b=1&token=hush#hush"])
-def test_a_query_is_not_shown(job_file, url):
+def test_query_is_not_shown(job_file, url):
     job_file(f"services: {{weather: {{url: '{url}', health: '/health?key=hush'}}}}\n")
     config = load_job("demo")
     assert "hush" not in f"{config.shown()}{config!r}"
     assert "hush" in config.services["weather"].health_url()
 
 
-def test_a_health_path_comes_before_the_query(job_file):
+def test_health_path_comes_before_the_query(job_file):
     job_file("services: {weather: {url: 'http://x/a/?token=1', health: '/health?key=2'}}\n")
     assert load_job("demo").services["weather"].health_url() == "http://x/a/health?token=1&key=2"

@@ -24,7 +24,7 @@ STREAMS = (Pipeline, Stream, ConnectedStreams, WindowedStream)
 # Names of contexts, harnesses and DataFrames on the pages: their methods share names with those of streams.
 OTHERS = {"ctx", "df", "h", "rows"}
 
-# Records that a page uses without their classes, and that share a name with an aggregate.
+# Records that a page uses without showing their classes. Their names are also names of aggregates.
 RECORDS = {"Count"}
 
 

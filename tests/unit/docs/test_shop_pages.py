@@ -20,31 +20,9 @@ from headrace.plan.loader import load_pipeline
 from headrace.plan.pipelines import plan_of
 from headrace.tables import late_pandas
 from tests.jobs.home import PROJECT
+from tests.unit.support.doc_pages import blocks_of, calls_of, normalised, shows
 
 pytestmark = pytest.mark.slow
-
-BLOCK = re.compile(r"^ *```\w*\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
-
-# What differs from run to run and from machine to machine.
-VOLATILE = (
-    (re.compile(r"^.*T\d\d:\d\d:\d\dZ (opened|starting|batch|committed):.*$", re.MULTILINE), ""),
-    (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "TIME"),
-    (re.compile(r"manual-[0-9a-f…]+"), "RUN"),
-    (re.compile(r"\S*/(var/state|var/lake|conf/jobs)/"), r"HOME/\1/"),
-    (
-        re.compile(r"is\s+[\d,]+\s+(minute|second|hour)s?\s+old\s+and\s+has\s+[\d,]+\s+bytes"),
-        "is SPAN old and has SOME bytes",
-    ),
-    (re.compile(r"(?<=\d,)\s+[\d,]+\s+bytes"), " SOME bytes"),
-    (re.compile(r"[─│…]+"), " "),
-)
-
-
-def normalised(text):
-    """Return the words of an output without what differs from run to run, sorted: the page may wrap them elsewhere."""
-    for pattern, replacement in VOLATILE:
-        text = pattern.sub(replacement, text)
-    return sorted(text.split())
 
 
 def test_age_and_size_of_branch_are_volatile():
@@ -52,21 +30,6 @@ def test_age_and_size_of_branch_are_volatile():
 
 
 SECOND_LOOK = "a second look at the days after the first one, with the code of today"
-
-
-class Page:
-    """Commands of a page, block by block."""
-
-    def __init__(self, name):
-        blocks = BLOCK.findall((PROJECT / "docs" / f"{name}.md").read_text())
-        self._blocks = [block for block in blocks if "$ headrace" in block]
-
-    def calls(self, start):
-        """Yield each command of the block that begins with this command, and the output that the page shows."""
-        (block,) = [block for block in self._blocks if block.lstrip().startswith(f"$ {start}")]
-        for part in re.split(r"^ *\$ ", block, flags=re.MULTILINE)[1:]:
-            command, _, shown = part.partition("\n")
-            yield command, shown
 
 
 class Shop:
@@ -79,7 +42,7 @@ class Shop:
         """Run a command; return the exit code and what it prints."""
         forget_modules()
         words = shlex.split(command, comments=True)[1:]
-        if words[0] in {"run", "backfill"} and "--dry-run" not in words:
+        if words[0] in {"run", "backfill"} and not {"--dry-run", "--runner"} & {*words}:
             words += ["--runner", "local"]
         result = CliRunner().invoke(app, words)
         return result.exit_code, result.stdout + (result.stderr if result.exit_code else "")
@@ -98,7 +61,7 @@ class Shop:
         for command, shown in calls:
             exit_code, printed = self.call(command)
             assert exit_code in exit_codes, printed
-            assert normalised(printed) == normalised(shown), command
+            assert shows(shown, printed), f"$ {command}\n{printed}"
 
 
 def forget_modules():
@@ -149,12 +112,12 @@ def by_day(shop):
 
 
 def test_quickstart_changes_and_restores_the_job(shop):
-    calls = dict(Page("quickstart").calls("headrace check"))
+    calls = dict(calls_of("quickstart", "headrace check"))
     assert shop.call("headrace run")[0] == 0
     shop.check([(command, shown) for command, shown in calls.items() if command.startswith("headrace sql")])
     shop.edit("pipelines/shop.py", ("SILENCE = 24 *", "SILENCE = 2 *"))
     assert project_tests_pass(shop.folder)
-    for command, shown in Page("quickstart").calls("pytest"):
+    for command, shown in calls_of("quickstart", "pytest"):
         if command.startswith(("headrace restore", "headrace sql")):
             shop.check([(command, shown)])
         elif command.startswith("headrace"):
@@ -170,9 +133,9 @@ def project_tests_pass(folder):
 
 def test_branch_page_creates_branches(shop):
     shop.call("headrace run --max-batches 1")
-    shop.check(Page("branches").calls('headrace branch create shop try_it --at 0 --why "another rule"'))
+    shop.check(calls_of("branches", 'headrace branch create shop try_it --at 0 --why "another rule"'))
     assert shop.call("headrace branch drop shop try_it")[0] == 0
-    shop.check(Page("branches").calls("headrace branch create shop try_it --at 0 --set run.budgt"), (0, 2))
+    shop.check(calls_of("branches", "headrace branch create shop try_it --at 0 --set run.budgt"), (0, 2))
 
 
 def test_branch_page_draws_the_lines(shop, monkeypatch):
@@ -188,8 +151,8 @@ def test_branch_page_draws_the_lines(shop, monkeypatch):
     ):
         exit_code, printed = shop.call(command)
         assert exit_code == 0, printed
-    shop.check(Page("branches").calls("headrace checkpoints"))
-    shop.check(Page("branches").calls("headrace status"))
+    shop.check(calls_of("branches", "headrace checkpoints"))
+    shop.check(calls_of("branches", "headrace status"))
 
 
 def test_backfill_page_computes_a_day_again(by_day):
@@ -199,28 +162,43 @@ def test_backfill_page_computes_a_day_again(by_day):
     first = pc.equal(pa.array(range(len(rows))), pc.index(rows["customer"], "c00"))
     cents = pc.if_else(first, pc.add(rows["cents"], 4500), rows["cents"])
     pq.write_table(rows.set_column(rows.schema.get_field_index("cents"), rows.schema.field("cents"), cents), file)
-    page = Page("backfill")
-    by_day.check(page.calls("headrace backfill shop --from 2026-03-02 --to 2026-03-03 --dry-run"))
-    by_day.check(page.calls("headrace backfill shop --from 2026-03-02 --to 2026-03-03\n"))
-    by_day.check(page.calls("headrace branch promote shop"))
+    by_day.check(calls_of("backfill", "headrace backfill shop --from 2026-03-02 --to 2026-03-03 --dry-run"))
+    by_day.check(calls_of("backfill", "headrace backfill shop --from 2026-03-02 --to 2026-03-03\n"))
+    by_day.check(calls_of("backfill", "headrace branch promote shop"))
 
 
 def test_change_page_drops_an_operator(ran):
     ran.edit("pipelines/shop.py", ('.process("totals"', '.process("sums"'))
-    ran.check(Page("changing-jobs").calls("headrace state drop"))
+    ran.check(calls_of("changing-jobs", "headrace state drop"))
 
 
 def test_change_page_renames_an_operator(ran):
     ran.edit("pipelines/shop.py", ('.process("totals"', '.process("by_customer"'))
-    ran.check(Page("changing-jobs").calls("headrace state rename"))
+    ran.check(calls_of("changing-jobs", "headrace state rename"))
 
 
 def test_change_page_rescales_the_job(ran):
-    ran.check(Page("changing-jobs").calls("headrace rescale"))
+    ran.check(calls_of("changing-jobs", "headrace rescale"))
 
 
 def test_change_page_drops_the_job(ran):
-    for command, shown in Page("changing-jobs").calls("headrace drop"):
+    for command, shown in calls_of("changing-jobs", "headrace drop"):
         exit_code, printed = ran.call(command)
         assert exit_code == 0
         assert normalised(re.sub(r"[\d,]+", "0", printed)) == normalised(re.sub(r"[\d,]+", "0", shown))
+
+
+def test_cluster_page_runs_without_a_jvm(shop):
+    shop.check(calls_of("running-on-a-cluster", "headrace run shop --runner local\n2026"))
+
+
+def test_cluster_page_refuses_topics_without_spark(shop):
+    topic = "format: kafka\n    servers: broker:9092\n    topic: vouchers\n    "
+    shop.edit("conf/jobs/shop.yaml", ("  vouchers:\n    ", f"  vouchers:\n    {topic}"))
+    shop.check(calls_of("running-on-a-cluster", "headrace run shop --runner local\nConfigError"), (2,))
+
+
+def test_cluster_page_checks_another_profile(shop):
+    (profile,) = [block.text for block in blocks_of("running-on-a-cluster") if block.text.startswith("runner: local")]
+    (shop.folder / "conf/clusters/laptop.yaml").write_text(profile)
+    shop.check(calls_of("running-on-a-cluster", "headrace check --cluster laptop"))

@@ -81,8 +81,8 @@ def harness():
         return created[-1]
 
     yield make
-    for each in created:
-        each.close()
+    for future in created:
+        future.close()
 
 
 def counts(h):
@@ -347,7 +347,7 @@ def test_error_names_its_record_among_others(harness, code, automatic):
     assert "test_async_process.py" in error.traceback
 
 
-def test_an_error_in_a_timer_names_the_timer(harness):
+def test_error_in_a_timer_names_the_timer(harness):
     async def timer(f, timestamp, ctx):
         await f.other.value()
         raise ZeroDivisionError
@@ -442,7 +442,7 @@ def test_thousands_of_records_of_one_key(harness, order):
 
 
 @pytest.mark.parametrize("cache_entries", [1, 1_000])
-def test_a_tiny_cache_costs_reads_and_changes_nothing(backend, cache_entries):
+def test_tiny_cache_costs_reads_and_changes_nothing(backend, cache_entries):
     options = AsyncStateOptions(cache_entries=cache_entries, in_flight_records_limit=2)
     process = KeyedProcess(
         Process("counts", "key", Scripted()),

@@ -96,7 +96,7 @@ def by_hand(events, function=Programs):
         else:
             stage.advance(event)
     states = stage.states | stage.rules
-    values = {(name, key): found for name, state in states.items() for key, found in state.found.items()}
+    values = {(name, key): values for name, state in states.items() for key, values in state.found.items()}
     return Outcome(end.records, [record for _, record in stage.sides], values, stage.due)
 
 
@@ -245,7 +245,7 @@ record_ordered = settings_of(options=options_of())
 state_ordered = settings_of(options=options_of(order_with_same_key=st.just(KeyOrder.STATE_ORDERED)))
 
 
-# State-ordered, only what waits for state is in order: code that goes on behind a callback does not wait.
+# In state order, only code that waits for state is in order: code that continues after a callback does not wait.
 ordered_either_way = st.tuples(event_lists(least_calls=1), record_ordered) | st.tuples(
     event_lists(ways=PATIENT_WAYS, least_calls=1), state_ordered
 )

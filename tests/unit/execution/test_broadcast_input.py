@@ -82,7 +82,7 @@ def rule(place):
     return Element(record_order(place), place, 0, BROADCAST_KEY, Rule(place), 1)
 
 
-def told(process):
+def emitted_rules(process):
     return [out.record.rule for out in process.emitted]
 
 
@@ -97,14 +97,14 @@ def rows_of(process):
 def test_records_see_the_rules_before_them():
     process = task()
     process.run([[order(1), order(3)], [order(5)]], [Watermark(record_order(3), 2)], broadcast=[rule(2), rule(4)])
-    assert told(process) == [None, 2, 4]
+    assert emitted_rules(process) == [None, 2, 4]
     assert rows_of(process) == [("newest", b'"rule"', b"4", 4)]
 
 
 def test_task_that_owns_no_broadcast_stores_none():
     process = task(owns=False)
     process.run([[order(3)]], [], broadcast=[rule(2)])
-    assert (told(process), rows_of(process)) == ([2], [])
+    assert (emitted_rules(process), rows_of(process)) == ([2], [])
 
 
 def test_broadcast_records_count_in_no_operator():
@@ -114,14 +114,14 @@ def test_broadcast_records_count_in_no_operator():
 
 
 def test_stop_waits_for_last_rule_before_cut():
-    # Another task may have nothing to hold: its state would be ahead of what this one holds.
+    # Another task may hold nothing: its state would then be ahead of the records that this task holds.
     process = task()
     elements = [order(place, f"{place}") for place in (1, 2, 5, 6)]
     held = process.run(
         [[element] for element in elements], [], broadcast=[rule(3), rule(7)], cut=record_order(7), stop=lambda: True
     )
     assert [request.order for request in held.requests] == [record_order(place) for place in (5, 6, 7)]
-    assert (told(process), rows_of(process)) == ([None, None], [("newest", b'"rule"', b"3", 3)])
+    assert (emitted_rules(process), rows_of(process)) == ([None, None], [("newest", b'"rule"', b"3", 3)])
 
 
 def test_one_task_holds_broadcast_records_after_cut():
@@ -140,7 +140,7 @@ def test_held_rules_and_records_resume_in_order():
     held = first.run([[order(1), order(4)]], [], broadcast=[rule(3)], cut=record_order(2))
     second = task(backend=backend)
     second.run([[order(6)]], [], resumed=held.requests, broadcast=[rule(5)])
-    assert (told(first), told(second)) == ([None], [3, 5])
+    assert (emitted_rules(first), emitted_rules(second)) == ([None], [3, 5])
 
 
 def test_loaded_state_is_changed_only_where_it_differs():
@@ -181,7 +181,7 @@ def test_tasks_agree_when_one_task_stops(stop_after):
                 stop=stops,
             )
             requests[number] = held.requests
-            lines += [(key, line) for line in told(process)]
+            lines += [(key, line) for line in emitted_rules(process)]
             for store in process.stores:
                 backends[number].write_batch(store.writes(list(store.changes())))
         changed = [BroadcastRow(*change) for change in rows_of(ended[1])]

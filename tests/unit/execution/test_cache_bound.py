@@ -90,7 +90,7 @@ def test_entries_are_bounded_within_a_chunk(backend, kind, enabled):
     assert 0 < max(sizes) < LIMIT + 20 * AT_ONCE[kind]
     if backend.answers_at_once or not enabled:
         assert max(sizes) < LIMIT + AT_ONCE[kind]
-    assert len(list(store.groups())) <= 20 * len(NAMESPACES)  # those of the last chunk
+    assert len(list(store.groups())) <= 20 * len(NAMESPACES)  # the entries of the last chunk
 
 
 def test_iteration_renews_entries_that_were_evicted_meanwhile(backend):

@@ -26,7 +26,7 @@ class In(Struct, frozen=True):
 
 
 class Out(Struct, frozen=True):
-    told: str
+    answer: str
 
 
 class Late(HashMapBackend):
@@ -42,7 +42,7 @@ class Scripted(KeyedProcessFunction[In, Out]):
         self.code = code
 
     async def process(self, record, ctx, /):
-        await self.code(self, lambda told: ctx.collect(Out(str(told))), record)
+        await self.code(self, lambda value: ctx.collect(Out(str(value))), record)
 
 
 def at_hand_and_late(function):
@@ -58,7 +58,7 @@ def run(function, new_backend, records):
     for number, record in enumerate(records, 1):
         process.process(element(number, record))
     process.controller.drain()
-    return [out.record.told for out in process.emitted]
+    return [out.record.answer for out in process.emitted]
 
 
 def process_of(function, backend, **arguments):
@@ -137,7 +137,7 @@ class PlainYields(Scripted):
 
 
 @pytest.mark.parametrize("function", [Yields(None), PlainYields(None)])
-def test_a_yield_is_refused(function):
+def test_yield_is_refused(function):
     with pytest.raises(TypeError, match=r"has a yield: emit with ctx\.collect"):
         process_of(function, HashMapBackend())
 
@@ -169,7 +169,7 @@ def test_return_value_of_plain_function_is_refused(function, what):
 
 @pytest.mark.parametrize("form", ["then_accept", "then_apply"])
 @pytest.mark.parametrize("new_backend", [HashMapBackend, Late])
-def test_a_coroutine_function_is_no_callback(form, new_backend):
+def test_coroutine_function_is_no_callback(form, new_backend):
     async def callback(_):
         raise AssertionError("never runs")
 
@@ -185,7 +185,7 @@ class PlainWithoutTimers(KeyedProcessFunction[In, Out]):
         ctx.timers.register_event_time(0)
 
 
-def test_a_plain_function_need_not_handle_its_timers():
+def test_plain_function_need_not_handle_its_timers():
     process = process_of(PlainWithoutTimers(), HashMapBackend(), last_watermark=5)
     process.run([[element(1, In("k"))]], [Watermark(record_order(2), 5)])
     assert process.timers.fired == 1
@@ -225,7 +225,7 @@ def test_held_records_precede_new_processing_time(order, new_backend):
     process._prefetch = lambda _: None
     held = [as_it_came(element(number, In("k", number)), RecordCodec("clocks", (In,))) for number in (7, 8)]
     process.run([[]], [Watermark(record_order(9), 5), Watermark(record_order(10), 50)], resumed=held)
-    assert [out.record.told for out in process.emitted] == [
+    assert [out.record.answer for out in process.emitted] == [
         "record 7 after None",
         "record 8 after None",
         "timer 5 is the 1. at 5",

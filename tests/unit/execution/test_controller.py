@@ -77,7 +77,7 @@ class Machine:
         self.executor.finish()
         self.controller.poll()
 
-    def told(self):
+    def new_events(self):
         """Return the log since the last call."""
         log, self.log = self.log, []
         return log
@@ -133,11 +133,11 @@ def machine(new):
 def test_key_belongs_to_one_record_throughout(machine):
     machine.take("a1")
     machine.take("a2")
-    assert (machine.told(), machine.counts) == (["a1 starts"], (2, 1, 1, 1))
+    assert (machine.new_events(), machine.counts) == (["a1 starts"], (2, 1, 1, 1))
     machine.step()
-    assert (machine.told(), machine.counts) == (["a1 ends", "a2 starts"], (1, 1, 0, 1))
+    assert (machine.new_events(), machine.counts) == (["a1 ends", "a2 starts"], (1, 1, 0, 1))
     machine.step()
-    assert (machine.told(), machine.counts) == (["a2 ends"], (0, 0, 0, 0))
+    assert (machine.new_events(), machine.counts) == (["a2 ends"], (0, 0, 0, 0))
 
 
 def test_key_belongs_to_record_until_last_callback(machine):
@@ -147,17 +147,17 @@ def test_key_belongs_to_record_until_last_callback(machine):
     machine.take("a1", chained)
     machine.take("a2")
     machine.step()
-    assert (machine.told(), machine.counts) == ([], (2, 1, 1, 1))
+    assert (machine.new_events(), machine.counts) == ([], (2, 1, 1, 1))
     machine.step()
-    assert (machine.told(), machine.counts) == (["a1 calls back", "a2 starts"], (1, 1, 0, 1))
+    assert (machine.new_events(), machine.counts) == (["a1 calls back", "a2 starts"], (1, 1, 0, 1))
 
 
 def test_finished_record_releases_only_keys_next(machine):
     for name in ("a1", "a2", "a3", "b1", "b2"):
         machine.take(name, reads(1 if name < "b" else 2))
-    assert (machine.told(), machine.counts) == (["a1 starts", "b1 starts"], (5, 2, 3, 2))
+    assert (machine.new_events(), machine.counts) == (["a1 starts", "b1 starts"], (5, 2, 3, 2))
     machine.step()
-    assert (machine.told(), machine.counts) == (["a1 ends", "a2 starts"], (4, 2, 2, 2))
+    assert (machine.new_events(), machine.counts) == (["a1 ends", "a2 starts"], (4, 2, 2, 2))
 
 
 #    a1 ====x====x====x===|              a1 reads three times, b1 once, c1 not at all
@@ -170,15 +170,15 @@ def test_other_keys_overtake(machine):
     machine.take("b1", reads(1))
     machine.take("c1", reads(0))
     machine.controller.drain()
-    assert machine.told() == ["a1 starts", "b1 starts", "c1 starts", "c1 ends", "b1 ends", "a1 ends"]
+    assert machine.new_events() == ["a1 starts", "b1 starts", "c1 starts", "c1 ends", "b1 ends", "a1 ends"]
 
 
 def test_record_without_requests_waits_for_its_key(machine):
     machine.take("a1")
     machine.take("a2", reads(0))
-    assert machine.told() == ["a1 starts"]
+    assert machine.new_events() == ["a1 starts"]
     machine.step()
-    assert machine.told() == ["a1 ends", "a2 starts", "a2 ends"]
+    assert machine.new_events() == ["a1 ends", "a2 starts", "a2 ends"]
 
 
 def test_thousands_of_records_of_key_do_not_nest(machine):
@@ -217,7 +217,7 @@ def test_unawaited_request_is_counted(machine):
     machine.take("a2")
     assert (record.references, machine.counts) == (1, (2, 1, 1, 1))
     machine.step()
-    assert (record.references, machine.told()) == (0, ["a2 starts"])
+    assert (record.references, machine.new_events()) == (0, ["a2 starts"])
 
 
 def test_chained_callbacks_count_until_they_run(machine):
@@ -229,7 +229,7 @@ def test_chained_callbacks_count_until_they_run(machine):
     record = machine.take("a1", code)
     assert record.references == 4
     machine.step()
-    assert (record.references, machine.told()) == (0, ["a1 calls back"] * 3)
+    assert (record.references, machine.new_events()) == (0, ["a1 calls back"] * 3)
 
 
 def test_composed_requests_follow_each_other(machine):
@@ -240,26 +240,26 @@ def test_composed_requests_follow_each_other(machine):
     for _ in range(3):
         assert machine.counts == (1, 1, 0, 1)
         machine.step()
-    assert (machine.executor.batches, machine.told()) == ([["x"], ["y"], ["z"]], ["a1 answer to z"])
+    assert (machine.executor.batches, machine.new_events()) == ([["x"], ["y"], ["z"]], ["a1 answer to z"])
     assert machine.counts == (0, 0, 0, 0)
 
 
 def test_combined_requests_share_a_batch(machine):
     machine.take("a1", lambda m: m.read("x").then_combine(m.read("y"), "{} and {}".format).then_accept(m.tell) and None)
     machine.step()
-    assert (machine.executor.batches, machine.told()) == ([["x", "y"]], ["a1 answer to x and answer to y"])
+    assert (machine.executor.batches, machine.new_events()) == ([["x", "y"]], ["a1 answer to x and answer to y"])
     assert machine.counts == (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("holds", [True, False])
-def test_a_condition_chooses_the_next_request(machine, holds):
+def test_condition_chooses_the_next_request(machine, holds):
     def code(m):
         chosen = m.read().then_conditionally_compose(lambda _: holds, lambda _: m.read("yes"), lambda _: m.read("no"))
         chosen.then_accept(m.tell)
 
     machine.take("a1", code)
     machine.controller.drain()
-    assert machine.told() == [f"a1 {(holds, 'answer to yes' if holds else 'answer to no')}"]
+    assert machine.new_events() == [f"a1 {(holds, 'answer to yes' if holds else 'answer to no')}"]
 
 
 def test_awaiting_and_chaining_can_be_mixed(machine):
@@ -272,9 +272,9 @@ def test_awaiting_and_chaining_can_be_mixed(machine):
 
     machine.take("a1", code)
     machine.step()
-    assert (machine.told(), machine.counts) == (["a1 calls back", "a1 answer to y", "a1 ends"], (1, 1, 0, 1))
+    assert (machine.new_events(), machine.counts) == (["a1 calls back", "a1 answer to y", "a1 ends"], (1, 1, 0, 1))
     machine.step()
-    assert (machine.told(), machine.counts) == (["a1 answer to z"], (0, 0, 0, 0))
+    assert (machine.new_events(), machine.counts) == (["a1 answer to z"], (0, 0, 0, 0))
 
 
 def test_code_resumes_as_its_own_record(machine):
@@ -287,7 +287,7 @@ def test_code_resumes_as_its_own_record(machine):
     machine.take("a1", code)
     machine.take("b1", code)
     machine.controller.drain()
-    assert machine.told() == ["a1 answer to x", "b1 answer to x", "a1 answer to y", "b1 answer to y"]
+    assert machine.new_events() == ["a1 answer to x", "b1 answer to x", "a1 answer to y", "b1 answer to y"]
 
 
 def test_answer_is_handled_as_its_records_code(machine):
@@ -297,13 +297,13 @@ def test_answer_is_handled_as_its_records_code(machine):
     machine.take("a1", code)
     machine.take("b1", code)
     machine.controller.drain()
-    assert machine.told() == ["a1 answer to x", "b1 answer to x"]
+    assert machine.new_events() == ["a1 answer to x", "b1 answer to x"]
 
 
 # --------------------------------------------------------------------------------------- batches and back-pressure
 
 
-def test_a_batch_starts_when_it_is_full(new):
+def test_batch_starts_when_it_is_full(new):
     machine = new(buffer_size=2)
     machine.take("a1")
     assert (machine.executor.batches, machine.counts) == ([], (1, 1, 0, 1))
@@ -338,7 +338,7 @@ def test_draining_starts_waiting_requests(machine):
     assert (machine.executor.batches, machine.counts) == ([["x"], ["x"]], (0, 0, 0, 0))
 
 
-def test_a_full_batch_waits_for_room(new):
+def test_full_batch_waits_for_room(new):
     machine = new(buffer_size=1)
     machine.executor.room = 1
     for name in ("a1", "b1", "c1"):
@@ -366,7 +366,7 @@ def test_record_limit_delays_input_and_runs_callbacks(new):
     machine.take("b1")
     assert machine.counts == (2, 2, 0, 2)
     machine.take("c1")
-    assert machine.told() == ["a1 starts", "b1 starts", "a1 ends", "b1 ends", "c1 starts"]
+    assert machine.new_events() == ["a1 starts", "b1 starts", "a1 ends", "b1 ends", "c1 starts"]
     assert machine.counts == (1, 1, 0, 1)
 
 
@@ -374,16 +374,16 @@ def test_blocked_records_are_in_flight_too(new):
     machine = new(in_flight_records_limit=2)
     for name in ("a1", "a2", "a3"):
         machine.take(name)
-    assert machine.told() == ["a1 starts", "a1 ends", "a2 starts"]
+    assert machine.new_events() == ["a1 starts", "a1 ends", "a2 starts"]
     assert machine.counts == (2, 1, 1, 1)
 
 
-def test_a_limit_of_one_record_is_synchronous_execution(new):
+def test_limit_of_one_record_is_synchronous_execution(new):
     machine = new(in_flight_records_limit=1)
     for name in ("a1", "b1", "a2"):
         machine.take(name, reads(2))
     machine.controller.drain()
-    assert machine.told() == ["a1 starts", "a1 ends", "b1 starts", "b1 ends", "a2 starts", "a2 ends"]
+    assert machine.new_events() == ["a1 starts", "a1 ends", "b1 starts", "b1 ends", "a2 starts", "a2 ends"]
 
 
 def test_started_records_requests_are_never_delayed(new):
@@ -403,7 +403,7 @@ def test_callbacks_come_before_input(machine):
     machine.controller.batches.fire()
     machine.executor.finish()
     machine.take("b1")
-    assert machine.told() == ["a1 starts", "a1 ends", "b1 starts"]
+    assert machine.new_events() == ["a1 starts", "a1 ends", "b1 starts"]
 
 
 def test_batches_may_be_answered_in_any_order(new):
@@ -413,7 +413,7 @@ def test_batches_may_be_answered_in_any_order(new):
     for number in (2, 0, 0):
         machine.executor.finish(number)
         machine.controller.poll()
-    assert machine.told()[3:] == ["c1 ends", "a1 ends", "b1 ends"]
+    assert machine.new_events()[3:] == ["c1 ends", "a1 ends", "b1 ends"]
 
 
 def test_batches_start_only_on_demand_if_configured(new):
@@ -435,7 +435,7 @@ def test_watermark_follows_all_records_before_it(machine):
     machine.take("b1", reads(1))
     machine.watermark("w2")
     machine.controller.drain()
-    assert machine.told() == ["a1 starts", "b1 starts", "b1 ends", "a1 ends", "w1", "w2"]
+    assert machine.new_events() == ["a1 starts", "b1 starts", "b1 ends", "a1 ends", "w1", "w2"]
 
 
 def test_records_may_overtake_an_earlier_watermark(machine):
@@ -443,12 +443,12 @@ def test_records_may_overtake_an_earlier_watermark(machine):
     machine.take("a1")
     machine.watermark("w1")
     machine.take("b1", reads(0))
-    assert (machine.told(), len(machine.controller.epochs)) == (["a1 starts", "b1 starts", "b1 ends"], 2)
+    assert (machine.new_events(), len(machine.controller.epochs)) == (["a1 starts", "b1 starts", "b1 ends"], 2)
 
 
 def test_watermark_without_earlier_records_is_emitted_immediately(machine):
     machine.watermark("w1")
-    assert machine.told() == ["w1"]
+    assert machine.new_events() == ["w1"]
 
 
 def test_strictly_ordered_watermark_precedes_next_record(new):
@@ -456,13 +456,13 @@ def test_strictly_ordered_watermark_precedes_next_record(new):
     machine.take("a1", reads(2))
     machine.watermark("w1")
     machine.take("b1", reads(0))
-    assert machine.told() == ["a1 starts", "a1 ends", "w1", "b1 starts", "b1 ends"]
+    assert machine.new_events() == ["a1 starts", "a1 ends", "w1", "b1 starts", "b1 ends"]
 
 
 def test_other_events_keep_strict_order_by_default(machine):
     machine.take("a1")
     machine.controller.on_event(lambda _: machine.log.append("trigger"), lambda: machine.log.append("final"))
-    assert machine.told() == ["a1 starts", "a1 ends", "trigger", "final"]
+    assert machine.new_events() == ["a1 starts", "a1 ends", "trigger", "final"]
 
 
 @pytest.mark.parametrize("order", EventOrder)
@@ -477,7 +477,7 @@ def test_watermark_follows_work_of_timers_it_fires(new, order):
     machine.controller.drain()
     ended = ["a! ends", "w1", "w2"]
     behind = ["b1 starts", "b1 ends"]
-    assert machine.told() == ["a! starts", *(ended + behind if order is STRICT else behind + ended)]
+    assert machine.new_events() == ["a! starts", *(ended + behind if order is STRICT else behind + ended)]
 
 
 def test_timers_of_a_watermark_wait_for_room(new):
@@ -487,7 +487,7 @@ def test_timers_of_a_watermark_wait_for_room(new):
         lambda epoch: [machine.controller.process(timer, epoch) for timer in timers], lambda: machine.log.append("w1")
     )
     machine.controller.drain()
-    assert machine.told() == ["a! starts", "a! ends", "b! starts", "b! ends", "c! starts", "c! ends", "w1"]
+    assert machine.new_events() == ["a! starts", "a! ends", "b! starts", "b! ends", "c! starts", "c! ends", "w1"]
 
 
 # -------------------------------------------------------------------------------------- what comes before and after
@@ -495,11 +495,11 @@ def test_timers_of_a_watermark_wait_for_room(new):
 
 def test_due_work_runs_singly_before_its_record(machine):
     machine.take("a1", due=[machine.timer("a!"), machine.timer("a?")])
-    assert (machine.told(), machine.counts) == (["a! starts"], (2, 1, 1, 1))
+    assert (machine.new_events(), machine.counts) == (["a! starts"], (2, 1, 1, 1))
     machine.step()
-    assert (machine.told(), machine.counts) == (["a! ends", "a? starts"], (2, 1, 1, 1))
+    assert (machine.new_events(), machine.counts) == (["a! ends", "a? starts"], (2, 1, 1, 1))
     machine.step()
-    assert machine.told() == ["a? ends", "a1 starts"]
+    assert machine.new_events() == ["a? ends", "a1 starts"]
 
 
 def test_due_work_waits_for_the_running_record(machine):
@@ -507,7 +507,9 @@ def test_due_work_waits_for_the_running_record(machine):
     machine.take("a2", due=[machine.timer("a!")])
     machine.take("a3")
     machine.controller.drain()
-    assert machine.told() == [f"{name} {does}" for name in ("a1", "a!", "a2", "a3") for does in ("starts", "ends")]
+    assert machine.new_events() == [
+        f"{name} {does}" for name in ("a1", "a!", "a2", "a3") for does in ("starts", "ends")
+    ]
 
 
 def test_derived_work_runs_right_after_its_record(machine):
@@ -515,14 +517,14 @@ def test_derived_work_runs_right_after_its_record(machine):
     machine.take("a2")
     assert machine.counts == (2, 1, 1, 1)
     machine.controller.drain()
-    assert machine.told() == [f"{name} {does}" for name in ("a1", "a!", "a2") for does in ("starts", "ends")]
+    assert machine.new_events() == [f"{name} {does}" for name in ("a1", "a!", "a2") for does in ("starts", "ends")]
 
 
 def test_derived_work_belongs_to_its_records_epoch(machine):
     machine.take("a1", overdue=[machine.timer("a!")])
     machine.watermark("w1")
     machine.controller.drain()
-    assert machine.told() == ["a1 starts", "a1 ends", "a! starts", "a! ends", "w1"]
+    assert machine.new_events() == ["a1 starts", "a1 ends", "a! starts", "a! ends", "w1"]
 
 
 # --------------------------------------------------------------------------------------------------- state-ordered
@@ -538,18 +540,18 @@ def test_state_ordered_code_before_the_first_access_overtakes(new):
     machine = new(order_with_same_key=STATE_ORDERED)
     machine.take("a1", thinks_first)
     machine.take("a2", thinks_first)
-    assert (machine.told(), machine.counts) == (["a1 thinks", "a2 thinks"], (2, 1, 1, 1))
+    assert (machine.new_events(), machine.counts) == (["a1 thinks", "a2 thinks"], (2, 1, 1, 1))
     machine.step()
-    assert (machine.told(), machine.counts) == (["a1 reads"], (1, 1, 0, 1))
+    assert (machine.new_events(), machine.counts) == (["a1 reads"], (1, 1, 0, 1))
     machine.step()
-    assert (machine.told(), machine.counts) == (["a2 reads"], (0, 0, 0, 0))
+    assert (machine.new_events(), machine.counts) == (["a2 reads"], (0, 0, 0, 0))
 
 
 def test_state_ordered_record_without_access_never_waits(new):
     machine = new(order_with_same_key=STATE_ORDERED)
     machine.take("a1")
     machine.take("a2", reads(0))
-    assert (machine.told(), machine.counts) == (["a1 starts", "a2 starts", "a2 ends"], (1, 1, 0, 1))
+    assert (machine.new_events(), machine.counts) == (["a1 starts", "a2 starts", "a2 ends"], (1, 1, 0, 1))
 
 
 def test_state_ordered_accesses_follow_the_first_ones(new):
@@ -564,7 +566,9 @@ def test_state_ordered_accesses_follow_the_first_ones(new):
     for name in ("a1", "a2", "a3"):
         machine.take(name, code)
     machine.controller.drain()
-    assert machine.told() == [f"{name} {does}" for name in ("a1", "a2", "a3") for does in ("reads", "reads again")]
+    assert machine.new_events() == [
+        f"{name} {does}" for name in ("a1", "a2", "a3") for does in ("reads", "reads again")
+    ]
 
 
 #    a1 ==x==|
@@ -585,7 +589,7 @@ def test_state_ordered_waiting_record_may_make_more_requests(new):
     assert machine.counts == (3, 2, 2, 1)
     for name in ("a1", "a2", "a3"):
         machine.step()
-        assert machine.told() == [f"{name} answer to x, answer to y"]
+        assert machine.new_events() == [f"{name} answer to x, answer to y"]
     assert machine.counts == (0, 0, 0, 0)
 
 
@@ -593,7 +597,7 @@ def test_state_ordered_due_work_precedes_first_access(new):
     machine = new(order_with_same_key=STATE_ORDERED)
     machine.take("a1", thinks_first, due=[machine.timer("a!")])
     machine.controller.drain()
-    assert machine.told() == ["a1 thinks", "a! starts", "a! ends", "a1 reads"]
+    assert machine.new_events() == ["a1 thinks", "a! starts", "a! ends", "a1 reads"]
 
 
 def test_state_ordered_code_stays_its_own_records(new):
@@ -609,7 +613,7 @@ def test_state_ordered_code_stays_its_own_records(new):
 
     machine.take("a1", code, due=[machine.timer("a!", reads(0)), machine.timer("a?")])
     machine.controller.drain()
-    assert machine.told() == ["a1 goes on", "a! starts", "a! ends", "a? starts", "a? ends", "a1 ends"]
+    assert machine.new_events() == ["a1 goes on", "a! starts", "a! ends", "a? starts", "a? ends", "a1 ends"]
 
 
 def test_state_ordered_derived_work_waits_for_key(new):
@@ -618,7 +622,7 @@ def test_state_ordered_derived_work_waits_for_key(new):
     machine.take("a2", reads(0), overdue=[machine.timer("a!")])
     machine.take("a3", thinks_first)
     machine.controller.drain()
-    assert machine.told() == [
+    assert machine.new_events() == [
         *("a1 starts", "a2 starts", "a2 ends", "a3 thinks"),
         *("a1 ends", "a! starts", "a! ends", "a3 reads"),
     ]
@@ -631,7 +635,7 @@ def test_state_ordered_derived_work_waits_for_earlier_requests(new):
     machine.take("a3", reads(0), overdue=[machine.timer("a!")])
     machine.take("a4", thinks_first)
     machine.controller.drain()
-    assert machine.told() == [
+    assert machine.new_events() == [
         *("a1 starts", "a2 thinks", "a3 starts", "a3 ends", "a4 thinks"),
         *("a1 ends", "a2 reads", "a! starts", "a! ends", "a4 reads"),
     ]
@@ -761,7 +765,7 @@ def test_present_answer_may_be_awaited_repeatedly(machine):
     machine.take("a1", asks)
     machine.controller.drain()
     machine.take("b1", borrows)
-    assert machine.told() == ["a1 answer to x"] * 2 + ["b1 answer to x"]
+    assert machine.new_events() == ["a1 answer to x"] * 2 + ["b1 answer to x"]
 
 
 def test_record_waiting_forever_is_reported(machine):
@@ -780,7 +784,7 @@ def test_thousands_of_waits_behind_callbacks_do_not_nest(machine):
             await StateFuture(number, m.controller)
 
     machine.take("a1", code)
-    assert (machine.told(), machine.counts) == (list(range(5_000)), (0, 0, 0, 0))
+    assert (machine.new_events(), machine.counts) == (list(range(5_000)), (0, 0, 0, 0))
 
 
 @pytest.mark.parametrize("at_hand", [True, False])
@@ -795,7 +799,7 @@ def test_await_continues_after_all_callbacks(machine, at_hand):
         m.tell("ends")
 
     machine.run("a1", code)
-    assert machine.told() == [f"a1 {what}" for what in ("goes on", "first", "second", "third", "ends")]
+    assert machine.new_events() == [f"a1 {what}" for what in ("goes on", "first", "second", "third", "ends")]
 
 
 def test_record_waiting_for_foreign_work_is_reported(machine):

@@ -30,7 +30,7 @@ def test_first_epoch_is_open_at_start(epochs):
     assert (epochs.open.status, len(epochs), epochs.is_idle, epochs.can_advance) == (EpochStatus.OPEN, 1, True, False)
 
 
-def test_an_epoch_without_records_is_done_at_once(epochs):
+def test_epoch_without_records_is_done_at_once(epochs):
     epochs.end("w1")
     assert epochs.can_advance
     epochs.advance()
@@ -41,7 +41,7 @@ def test_an_epoch_without_records_is_done_at_once(epochs):
 #    epochs   1    | 2 (open)
 
 
-def test_an_epoch_is_open_then_closed_then_finished(epochs):
+def test_epoch_is_open_then_closed_then_finished(epochs):
     seen = []
     first = epochs.open
     first.ongoing += 1
@@ -54,7 +54,7 @@ def test_an_epoch_is_open_then_closed_then_finished(epochs):
     assert seen == [EpochStatus.OPEN, EpochStatus.CLOSED, EpochStatus.FINISHED]
 
 
-def test_a_watermark_waits_for_all_epochs_before_it(epochs):
+def test_watermark_waits_for_all_epochs_before_it(epochs):
     first = epochs.open
     first.ongoing += 1
     epochs.end("w1")

@@ -96,7 +96,7 @@ class StoppingJob(Job):
         entries = [entry for backend in mine.values() for entry in backend.items()]
         for key in wanted:
             others[key] = self.new_backend()
-            # Every task gets all: it looks at its own keys only, but timers of others would fire.
+            # Every task gets all records: it looks only at its own keys, but timers of other keys would fire.
             others[key].write_batch([e for e in entries if key_group(_key_of(e[0]), GROUPS) in key[1]])
         return others
 
@@ -230,7 +230,7 @@ def keep(backend, process):
         backend.write_batch(store.writes(list(store.changes())))
 
 
-def told(process):
+def emitted_counts(process):
     return [(out.order, out.record.key, out.record.add) for out in process.emitted]
 
 
@@ -254,7 +254,7 @@ def test_record_stays_in_its_block_over_runs(new_rocksdb, unread):
     keep(backend, first)
     second = task_over(backend)
     assert second.run([], [], resumed=held.requests).requests == []
-    assert sorted(told(first) + told(second)) == told(straight)
+    assert sorted(emitted_counts(first) + emitted_counts(second)) == emitted_counts(straight)
     keep(backend, second)
     keep(other, straight)
     assert sorted(backend.items()) == sorted(other.items())
@@ -279,8 +279,8 @@ def test_held_records_resume_in_their_inputs_block(new_rocksdb, unread):
     keep(backend, first)
     second = task_over(backend, Both())
     second.run([], [], resumed=held.requests)
-    assert told(first) + told(second) == told(straight)
-    assert [key for _, key, _ in told(second)] == [kind.__name__ for kind in kinds]
+    assert emitted_counts(first) + emitted_counts(second) == emitted_counts(straight)
+    assert [key for _, key, _ in emitted_counts(second)] == [kind.__name__ for kind in kinds]
 
 
 def test_missing_block_is_a_named_error(new_rocksdb, unread):
@@ -300,7 +300,7 @@ def test_awaiting_code_is_finished_not_held(new_rocksdb, unread):
     held = process.run([ELEMENTS], [], stop=lambda: True)
     assert [request.order for request in held.requests] == [record_order(3), record_order(5)]
     assert {request.block_id for request in held.requests} == {""}
-    assert [key for _, key, _ in told(process)] == ["added"] * 3
+    assert [key for _, key, _ in emitted_counts(process)] == ["added"] * 3
 
 
 def test_cut_finishes_earlier_records_and_holds_later(new_rocksdb):

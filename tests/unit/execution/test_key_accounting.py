@@ -21,18 +21,18 @@ def owners(records):
     return [record.owns_key for record in records]
 
 
-def test_a_free_key_is_taken(keys, records):
+def test_free_key_is_taken(keys, records):
     assert keys.occupy(records[0])
     assert (len(keys), owners(records)) == (1, [True, False, False, False])
 
 
-def test_an_occupied_key_is_refused_to_another_record(keys, records):
+def test_occupied_key_is_refused_to_another_record(keys, records):
     keys.occupy(records[0])
     assert not keys.occupy(records[1])
     assert owners(records) == [True, False, False, False]
 
 
-def test_a_record_may_take_its_key_again(keys, records):
+def test_record_may_take_its_key_again(keys, records):
     assert [keys.occupy(records[0]), keys.occupy(records[0])] == [True, True]
     keys.release(records[0])
     assert len(keys) == 0
@@ -45,7 +45,7 @@ def test_keys_do_not_disturb_each_other(keys, records):
     assert owners(records) == [False, False, False, True]
 
 
-def test_a_released_key_is_free(keys, records):
+def test_released_key_is_free(keys, records):
     keys.occupy(records[0])
     keys.release(records[0])
     assert keys.occupy(records[1])

@@ -59,7 +59,7 @@ class Harness:
 
     def __init__(self, backend, function, sides=()):
         self.backend, self.operator = backend, Process("delay", "key", function, sides)
-        self.ordinal, self.watermark = 1, None  # no watermark stands before the first record of all
+        self.ordinal, self.watermark = 1, None  # there is no watermark before the very first record
 
     def run(self, *items):
         """Process `(time, event)` and watermarks (plain numbers); return the outputs in the order of their keys."""
@@ -297,6 +297,24 @@ def test_outputs_carry_causes_time_and_chosen_kind(harness):
     assert [(out.timestamp, out.kind) for out in h.process.emitted] == [(7, 1), (7, 2), (33, 0)]
 
 
+def test_kept_context_stays_with_its_record(harness):
+    kept = []
+
+    async def keep(self, event, ctx):
+        kept.append(ctx)
+
+    async def keep_a_method(self, event, ctx):
+        kept.append(ctx.collect)
+
+    h = harness(keep=keep, method=keep_a_method, look=look)
+    records = [(1, Event("a", "keep")), (2, Event("b", "look")), (3, Event("c", "method")), (4, Event("d", "look"))]
+    assert h.run(*records) == [("b", NO_WATERMARK), ("d", NO_WATERMARK)]
+    kept[0].collect(Line("of a"))
+    kept[1](Line("of c"))
+    assert (kept[0].key, kept[0].timestamp) == ("a", 1)
+    assert [out.timestamp for out in h.process.emitted[2:]] == [1, 3]
+
+
 def test_function_sees_its_records_row_kind(harness):
     async def tell(self, event, ctx):
         ctx.collect(Line(ctx.row_kind.symbol))
@@ -374,8 +392,16 @@ def test_awaiting_foreign_object_is_a_located_error(harness):
     async def waits(self, event, ctx):
         await asyncio.sleep(0)
 
-    with pytest.raises(UserFunctionError, match=r"Scripted.process awaited something other than its own state in line"):
-        harness(waits=waits).run((1, Event("a", "waits")))
+    async def waits_later(self, event, ctx):
+        await count(self, event, ctx)
+        await asyncio.sleep(0)
+
+    h = harness(waits=waits, later=waits_later)
+    for do in ("waits", "later"):
+        with pytest.raises(
+            UserFunctionError, match=r"Scripted.process awaited something other than its own state in line"
+        ):
+            h.run((1, Event("a")), (2, Event("b", do)))
 
 
 def test_function_with_wrong_parameters_is_user_error(harness):
@@ -404,7 +430,7 @@ class Plain(KeyedProcessFunction[Event, Line]):
         ctx.collect(Line(f"timer {self.seen.value()}", timestamp))
 
 
-def test_a_plain_function_gets_blocking_handles(harness):
+def test_plain_function_gets_blocking_handles(harness):
     h = harness(Plain())
     event = Event("a", number=5)
     assert h.run((1, event), (2, event), 9) == [("a", 1), ("a", 2), ("timer 2", 5)]
@@ -436,7 +462,7 @@ def test_state_misfit_is_not_blamed_on_function(harness):
         harness(timer=timer).run(9)
 
 
-def test_a_failed_micro_batch_leaves_nothing_behind(harness):
+def test_failed_micro_batch_leaves_nothing_behind(harness):
     async def fails(self, event, ctx):
         await self.seen.update(99)
         ctx.timers.register_event_time(50)
@@ -455,8 +481,8 @@ def test_states_may_be_inherited_and_redeclared():
         seen = ValueState("seen", str)
         more = ValueState("more", int)
 
-    found = declared_states(Derived())
-    types = {name: state.type for name, state in found.items() if isinstance(state, ValueState)}
+    states = declared_states(Derived())
+    types = {name: state.type for name, state in states.items() if isinstance(state, ValueState)}
     assert types == {"seen": str, "lately": int, "more": int}
 
 
@@ -468,7 +494,7 @@ def test_two_states_of_one_name_are_refused():
         declared_states(Twice())
 
 
-def test_a_function_may_be_bound_again_and_again(harness):
+def test_function_may_be_bound_again_and_again(harness):
     # A worker process runs many tasks with the same instance.
     function = Scripted(count=count)
     first = harness(function)

@@ -9,7 +9,7 @@ from headrace.errors import StateSchemaError
 from headrace.execution.keyed_process import KeyedProcess
 from headrace.execution.options import AsyncStateOptions
 from headrace.state.rocksdb import RocksDbBackend
-from tests.unit.execution.test_fast_drain import ELEMENTS, keep, told
+from tests.unit.execution.test_fast_drain import ELEMENTS, emitted_counts, keep
 from tests.unit.support.steps import Step
 
 
@@ -48,8 +48,8 @@ class Looks(KeyedProcessFunction[Step, Step]):
             self.value.namespace("w").value().then_accept(self.tell)
 
     @declare("tell")
-    def tell(self, found, step, ctx, /):
-        ctx.collect(Step("told", step.at, -1 if found is None else found))
+    def tell(self, values, step, ctx, /):
+        ctx.collect(Step("told", step.at, -1 if values is None else values))
 
 
 class Anew(Collects):
@@ -93,14 +93,14 @@ def test_list_and_sum_waiters_resume_next_run(task_over):
         ("look", "steps"),
         ("", ""),
     ]
-    emitted = told(task)
+    emitted = emitted_counts(task)
     keep(backend, task)
     while held:
         _, task = task_over("stopping", Collects())
         held = task.run([], [], resumed=held).requests
         keep(backend, task)
-        emitted += told(task)
-    assert sorted(emitted) == told(straight)
+        emitted += emitted_counts(task)
+    assert sorted(emitted) == emitted_counts(straight)
     assert sorted(backend.items()) == sorted(whole.items())
 
 
@@ -109,7 +109,7 @@ def test_entry_and_namespace_waiters_are_finished(task_over):
     _, task = task_over("looking", Looks())
     held = task.run([ELEMENTS[:2], ELEMENTS[2:]], [], stop=lambda: True).requests
     assert [request.block_id for request in held] == ["", "", ""]
-    assert [what for _, what, _ in told(task)] == ["told", "told"]
+    assert [what for _, what, _ in emitted_counts(task)] == ["told", "told"]
 
 
 def test_list_changed_to_map_cannot_resume(task_over):

@@ -76,7 +76,7 @@ def test_own_processing_timers_precede_upstream_ones(ordinal, stage, time, key):
     assert processing_time_order(ordinal, 1) < tick(ordinal, 1, stage + 1, time, key) < tick(ordinal, 1, stage, 0, b"")
 
 
-def test_the_table_in_the_documentation_is_in_order():
+def test_table_in_the_documentation_is_in_order():
     third = output_order(record_order(7), 2)
     table = [
         record_order(7),

@@ -65,16 +65,16 @@ def test_overdue_timers_fire_once_in_order(event, processing, forget):
     expected = {(at, str(TimeDomain.EVENT_TIME), namespace) for at, namespace in {*event} - {*forget}}
     expected |= {(at, str(TimeDomain.PROCESSING_TIME), namespace) for at, namespace in {*processing} - {*forget}}
     go = Go(tuple(event), tuple(processing), tuple(forget))
-    assert [(one.at, one.domain, one.namespace) for one in fired(Alarms(), go)] == sorted(expected)
+    assert [(record.at, record.domain, record.namespace) for record in fired(Alarms(), go)] == sorted(expected)
 
 
 def test_timer_set_by_timer_precedes_later_timers():
-    times = [one.at for one in fired(Countdown(), Go(event=((3, ""), (90, ""))))]
+    times = [record.at for record in fired(Countdown(), Go(event=((3, ""), (90, ""))))]
     assert times == [3, 2, 1, 0, *range(90, -1, -1)]
 
 
 def steps_for(timers):
-    """Return the number of function calls for a record that registers so many overdue timers."""
+    """Return the number of function calls for a record that registers this number of overdue timers."""
     calls = 0
 
     def count(_frame, event, _argument):

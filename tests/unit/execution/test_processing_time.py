@@ -257,7 +257,7 @@ def test_state_ordered_execution_fires_processing_timers(micro_batches):
     ]
 
 
-def test_an_error_names_the_timer(micro_batches):
+def test_error_names_the_timer(micro_batches):
     def again(*_):
         raise ZeroDivisionError
 

@@ -56,7 +56,7 @@ GOOD, BAD = Reading("a", 1, 5), Reading("a", 2, -1)
 
 @pytest.mark.parametrize("function", [Positive(), PlainPositive()])
 @pytest.mark.parametrize("backend", ["hashmap", "delta"])
-def test_a_record_is_set_aside_with_its_reason(function, backend):
+def test_record_is_set_aside_with_its_reason(function, backend):
     with KeyedHarness(function, key=lambda reading: reading.sensor, backend=backend) as harness:
         for record in (GOOD, BAD):
             harness.process(record, timestamp=record.at)
@@ -65,7 +65,7 @@ def test_a_record_is_set_aside_with_its_reason(function, backend):
         assert harness.state("last", "a") == 5
 
 
-def test_a_timer_has_no_record_to_set_aside():
+def test_timer_has_no_record_to_set_aside():
     with KeyedHarness(TooLate(), key=lambda reading: reading.sensor) as harness:
         harness.process(GOOD, timestamp=1)
         with pytest.raises(UserFunctionError, match=r"quarantine\(\) in a timer: there is no record to set aside"):
@@ -73,7 +73,7 @@ def test_a_timer_has_no_record_to_set_aside():
 
 
 @pytest.mark.parametrize("crash_at", [None, "task.half", "commit.before", "commit.after"])
-def test_the_quarantine_has_each_record_once(crash_at):
+def test_quarantine_has_each_record_once(crash_at):
     source = Pipeline("p").source("readings", Reading, event_time="at")
     harness = PipelineHarness(source.key_by("sensor").process("positive", Positive()).sink("good"))
     harness.feed("readings", [GOOD, BAD, Reading("b", 3, -7)])

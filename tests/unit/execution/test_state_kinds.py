@@ -212,11 +212,11 @@ def run(backends, steps, ttl, style, *, automatic, **options):
     ):
         for step in [*steps, *everything()]:
             match step:
-                case ("record", key, offset, made):
-                    made = made if ttl else [msgspec.structs.replace(call, ttl=None) for call in made]
+                case ("record", key, offset, calls):
+                    calls = calls if ttl else [msgspec.structs.replace(call, ttl=None) for call in calls]
                     clock += 2
-                    number = rig.process(key, clock + offset, made)
-                    expected[number] = model.answers(key, clock + offset, watermark, made, style=style)
+                    number = rig.process(key, clock + offset, calls)
+                    expected[number] = model.answers(key, clock + offset, watermark, calls, style=style)
                 case ("watermark", more):
                     watermark = max(watermark, clock + more - 6)
                     rig.watermark(watermark)
@@ -230,5 +230,5 @@ def run(backends, steps, ttl, style, *, automatic, **options):
 def everything():
     """Read all stored entries at the end."""
     asked = [("value", "value"), ("map", "entries"), ("list", "get"), ("reducing", "get"), ("aggregating", "get")]
-    made = [Call(state, name, (), namespace, None) for state, name in asked for namespace in NAMESPACES]
-    return [("record", key, 0, made) for key in KEYS]
+    calls = [Call(state, name, (), namespace, None) for state, name in asked for namespace in NAMESPACES]
+    return [("record", key, 0, calls) for key in KEYS]

@@ -96,7 +96,7 @@ def test_namespace_timers_survive_restore_on_any_backend(kind):
         (None, "a namespace is a text"),
     ],
 )
-def test_a_namespace_that_cannot_be_stored_is_refused(namespace, message):
+def test_namespace_that_cannot_be_stored_is_refused(namespace, message):
     class Bad(Windows):
         async def process(self, visit, ctx, /):
             ctx.timers.register_event_time(1, namespace)
@@ -105,7 +105,7 @@ def test_a_namespace_that_cannot_be_stored_is_refused(namespace, message):
         h.process(Visit("k"), timestamp=1)
 
 
-def test_a_failing_timer_is_named_with_its_namespace():
+def test_failing_timer_is_named_with_its_namespace():
     class Bad(Windows):
         async def on_timer(self, timestamp, ctx, /):
             raise LookupError

@@ -143,7 +143,7 @@ def _typed(column: pa.Array) -> pa.Array:
 
 def _run(coroutine: Coroutine[Any, Any, None]) -> None:
     try:
-        # A future that is answered lets callbacks run first, of which there are none.
+        # The future is answered at once, and there are no callbacks that would run first.
         while isinstance(awaited := coroutine.send(None), StateFuture) and awaited.done:
             pass
     except StopIteration:

@@ -67,7 +67,7 @@ def test_row_shows_flight_before_or_after_its_event(rows):
     assert arrived["departure"].notna().all()
 
 
-def test_an_arrival_is_after_its_departure(rows):
+def test_arrival_is_after_its_departure(rows):
     landed = rows[rows["arrival"].notna()]
     assert (landed["arrival"] > landed["departure"]).all()
     assert (rows["scheduled_arrival"] > rows["scheduled_departure"]).all()
@@ -103,7 +103,7 @@ def test_second_delivery_after_midnight_is_in_next_file():
     assert late.max() < 300_000
 
 
-def test_the_same_seed_writes_the_same_bytes(raw, folder, tmp_path):
+def test_same_seed_writes_the_same_bytes(raw, folder, tmp_path):
     write_events(tmp_path, first=FIRST, last=LAST, seed=13, raw=raw)
     assert content(tmp_path) == content(folder)
 
@@ -163,7 +163,7 @@ def reading(after, clock, standard, *, saves=True):
     return str(result.astype("datetime64[m]")[0])
 
 
-def test_a_clock_reading_is_strictly_after_the_instant():
+def test_clock_reading_is_strictly_after_the_instant():
     assert reading("2013-01-01T12:00", 7 * 60, -5) == "2013-01-02T12:00"
     assert reading("2013-01-01T11:59", 7 * 60, -5) == "2013-01-01T12:00"
 

@@ -35,7 +35,7 @@ def test_each_sink_gets_its_records():
     }
 
 
-def test_a_call_has_time_for_all_its_retries():
+def test_call_has_time_for_all_its_retries():
     weather = pipeline.operators[1]
     waits = [weather.retry.backoff(number) for number in range(weather.retry.max_retries)]
     assert sum(waits[1:], waits[0]) < weather.timeout

@@ -23,7 +23,7 @@ def test_scheduled_leg_enters_board_without_expectation(scenario):
     assert scenario.emitted() == [("+I", "A", "scheduled", None)]
 
 
-def test_a_departure_is_forecast_to_the_next_leg(two_legs):
+def test_departure_is_forecast_to_the_next_leg(two_legs):
     two_legs.departed("A", late=25)
     assert two_legs.emitted() == [
         ("-U", "A", "scheduled", None),
@@ -33,7 +33,7 @@ def test_a_departure_is_forecast_to_the_next_leg(two_legs):
     ]
 
 
-def test_the_arrival_corrects_the_forecast(two_legs):
+def test_arrival_corrects_the_forecast(two_legs):
     two_legs.departed("A", late=25)
     two_legs.arrived("A", late=10)
     assert two_legs.emitted()[-2:] == [("-U", "B", "scheduled", 25), ("+U", "B", "scheduled", 10)]
@@ -65,7 +65,7 @@ def test_only_the_first_upcoming_leg_expects_anything(two_legs):
     assert (two_legs.expected("B"), two_legs.expected("C")) == (30, None)
 
 
-def test_a_departed_leg_keeps_its_expectation(two_legs):
+def test_departed_leg_keeps_its_expectation(two_legs):
     two_legs.departed("A", late=25)
     two_legs.arrived("A", late=10)
     two_legs.departed("B", late=40)
@@ -93,7 +93,7 @@ def test_cancelled_leg_lets_next_leg_take_over(two_legs):
     ]
 
 
-def test_a_displaced_leg_still_arrives_but_forecasts_nothing(two_legs):
+def test_displaced_leg_still_arrives_but_forecasts_nothing(two_legs):
     two_legs.scheduled("C", departs=READY + 300, block=60)
     two_legs.departed("A")
     two_legs.departed("B", late=10)
@@ -111,7 +111,7 @@ def test_rows_of_kind_update_before_are_ignored(two_legs):
 
 
 @pytest.mark.parametrize("step", ["departed", "arrived", "cancelled"])
-def test_a_second_delivery_changes_nothing(two_legs, step):
+def test_second_delivery_changes_nothing(two_legs, step):
     if step == "arrived":
         two_legs.departed("A")
     getattr(two_legs, step)("A")
@@ -130,7 +130,7 @@ def test_aircraft_is_unknown_after_twelve_hours_without_events(scenario):
     assert scenario.expected("B") is None
 
 
-def test_a_minute_less_than_twelve_hours_is_remembered(scenario):
+def test_minute_less_than_twelve_hours_is_remembered(scenario):
     scenario.scheduled("A", departs=600, block=120)
     scenario.departed("A")
     scenario.arrived("A")
@@ -138,7 +138,7 @@ def test_a_minute_less_than_twelve_hours_is_remembered(scenario):
     assert scenario.expected("B") == 0
 
 
-def test_a_forgotten_leg_departs_without_a_retraction(scenario):
+def test_forgotten_leg_departs_without_a_retraction(scenario):
     scenario.scheduled("A", departs=600, block=120)
     scenario.emitted()
     scenario.departed("A", late=360)
@@ -163,7 +163,7 @@ def test_watermark_at_the_deadline_makes_an_alert(two_legs):
     assert two_legs.alerts() == ["A"]
 
 
-def test_a_late_arrival_alerts_even_before_the_watermark(two_legs):
+def test_late_arrival_alerts_even_before_the_watermark(two_legs):
     two_legs.departed("A")
     two_legs.arrived("A", late=61)
     assert two_legs.alerts() == ["A"]
@@ -195,7 +195,7 @@ def test_two_legs_with_one_deadline_share_a_timer(two_legs):
     assert two_legs.alerts() == ["A"]
 
 
-def test_a_displaced_leg_is_watched_as_well(two_legs):
+def test_displaced_leg_is_watched_as_well(two_legs):
     two_legs.departed("A")
     two_legs.departed("B", late=-200)
     two_legs.advance(780)

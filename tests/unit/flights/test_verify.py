@@ -70,7 +70,7 @@ def test_sets_and_function_agree_half_way(tmp_path):
     assert case.verify().total == 0
 
 
-def test_a_changed_value_is_found(case):
+def test_changed_value_is_found(case):
     delays = case.board["expected_delay_minutes"]
     plus_one = case.board.set_column(
         case.board.schema.get_field_index("expected_delay_minutes"), "expected_delay_minutes", pc.add(delays, 1)
@@ -82,13 +82,13 @@ def test_a_changed_value_is_found(case):
     assert actual == must + 1
 
 
-def test_a_wrong_count_of_an_hour_is_found(case):
+def test_wrong_count_of_an_hour_is_found(case):
     plus_one = case.departures.set_column(2, "departures", pc.add(case.departures["departures"], 1))
     differences = case.verify(departures=plus_one).departures
     assert (differences.different, differences.missing) == (case.departures.num_rows, 0)
 
 
-def test_a_missing_row_is_found(case):
+def test_missing_row_is_found(case):
     differences = case.verify(board=case.board.slice(3)).board
     assert (differences.missing, differences.unexpected, differences.different) == (3, 0, 0)
     assert len(differences.missing_examples) == 3
@@ -111,18 +111,18 @@ def test_no_more_than_ten_examples_are_given(case):
     assert len(differences.missing_examples) == 10
 
 
-def test_an_alert_before_its_time_is_found(case):
+def test_alert_before_its_time_is_found(case):
     differences = verify(case.board, case.alerts, case.departures, case.dates, 0, raw=case.raw).alerts
     assert differences.unexpected > 0
     assert differences.missing == differences.different == 0
 
 
-def test_a_table_without_a_column_is_refused(case):
+def test_table_without_a_column_is_refused(case):
     with pytest.raises(ValueError, match="no column temp"):
         case.verify(board=case.board.drop_columns(["temp"]))
 
 
-def test_the_command_line_reads_delta_tables(case, tmp_path, monkeypatch, capsys):
+def test_command_line_reads_delta_tables(case, tmp_path, monkeypatch, capsys):
     deltalake = pytest.importorskip("deltalake")
     monkeypatch.setattr("pipelines.flights.verify.data_folder", lambda: case.raw)
     instant = pa.timestamp("us", tz="UTC")

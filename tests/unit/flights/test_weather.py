@@ -66,7 +66,7 @@ def reliable(service_data):
     return WeatherService(service_data, failure_rate=0)
 
 
-def test_an_observation_is_answered(reliable, service_data):
+def test_observation_is_answered(reliable, service_data):
     async def run():
         async with client_of(reliable) as client:
             answer = await client.get("/weather", params=EWR_AT_TEN)
@@ -84,7 +84,7 @@ def test_missing_observation_is_not_found(reliable):
     assert asyncio.run(run()) == (404, {"error": "no observation at SFO for 2013-01-01T10:00:00Z"})
 
 
-def test_an_incomplete_question_is_refused(reliable):
+def test_incomplete_question_is_refused(reliable):
     async def run():
         async with client_of(reliable) as client:
             return (await client.get("/weather", params={"origin": "EWR"})).status
@@ -98,7 +98,7 @@ def test_one_answer_in_a_hundred_fails(service_data):
     assert result.count(503) + result.count(200) == 1_000
 
 
-def test_the_same_seed_fails_at_the_same_requests(service_data):
+def test_same_seed_fails_at_the_same_requests(service_data):
     one, same, other = (
         statuses(WeatherService(service_data, failure_rate=0.2, seed=seed), 50) for seed in (13, 13, 14)
     )
@@ -119,7 +119,7 @@ def test_outage_fails_everything_until_switched_off(reliable):
     assert asyncio.run(run()) == [{"on": True}, 503, {"on": True}, 200, 200]
 
 
-def test_an_outage_is_switched_by_a_boolean_only(reliable):
+def test_outage_is_switched_by_a_boolean_only(reliable):
     async def run():
         async with client_of(reliable) as client:
             bodies = ({"on": "yes"}, {}, [])
@@ -163,7 +163,7 @@ def test_missing_measurements_are_null(tmp_path):
     }
 
 
-def test_an_event_gets_the_weather_of_its_hour(reliable):
+def test_event_gets_the_weather_of_its_hour(reliable):
     async def run():
         async with lookup_of(reliable) as lookup:
             return await lookup.invoke(EVENT)
@@ -172,7 +172,7 @@ def test_an_event_gets_the_weather_of_its_hour(reliable):
     assert (enriched.temp, enriched.wind_speed, enriched.aircraft) == (39.02, 12.65858, "N14228")
 
 
-def test_an_event_without_an_observation_gets_nulls(reliable):
+def test_event_without_an_observation_gets_nulls(reliable):
     event = msgspec.structs.replace(EVENT, origin="LGA", tailnum=None)
 
     async def run():
@@ -231,7 +231,7 @@ def test_unreachable_service_counts_as_unavailable():
         asyncio.run(run())
 
 
-def test_an_answer_that_cannot_be_read_is_refused(service_data):
+def test_answer_that_cannot_be_read_is_refused(service_data):
     service_data["EWR", "2013-01-01T10:00:00Z"] = {"temp": "warm"}
 
     async def run():
@@ -267,7 +267,7 @@ def test_timed_out_request_leaves_answer_to_others(reliable):
     assert asyncio.run(run())[0].temp == 39.02
 
 
-def test_a_closed_lookup_can_be_opened_again(reliable):
+def test_closed_lookup_can_be_opened_again(reliable):
     async def run():
         async with TestServer(reliable.application()) as server:
             lookup = WeatherLookup()

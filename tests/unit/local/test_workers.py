@@ -160,12 +160,12 @@ def test_bug_is_in_the_report_with_its_traceback():
 
 def fed_home(program, folder):
     home = Home(folder, job_of(program))
-    for one in program.inputs:
-        (home.input / one.name).mkdir(parents=True)
-        for number, records in enumerate(one.files):
+    for source in program.inputs:
+        (home.input / source.name).mkdir(parents=True)
+        for number, records in enumerate(source.files):
             if records:
                 table = to_columns(records, sink_schema(Event))
-                pq.write_table(table, home.input / one.name / f"{number:03d}.parquet")
+                pq.write_table(table, home.input / source.name / f"{number:03d}.parquet")
     return home
 
 

@@ -36,7 +36,7 @@ def test_equal_seeds_write_equal_files(tmp_path, raw):
     assert rows_of(tmp_path / "a") != rows_of(tmp_path / "c")
 
 
-def test_a_later_call_writes_the_rest(tmp_path, raw):
+def test_later_call_writes_the_rest(tmp_path, raw):
     whole = write_changes(tmp_path / "whole", last=LAST, seed=1, raw=raw)
     first = write_changes(tmp_path / "parts", last=LAST, seed=1, raw=raw, through=DAY_ONE)
     assert {path.name for path in (tmp_path / "parts/entries").iterdir()} == {"2013-01-01.parquet"}
@@ -45,7 +45,7 @@ def test_a_later_call_writes_the_rest(tmp_path, raw):
     assert {name: first[name] + rest[name] for name in SOURCES} == whole
 
 
-def test_a_day_without_changes_has_a_file(tmp_path, raw):
+def test_day_without_changes_has_a_file(tmp_path, raw):
     write_changes(tmp_path, last=LAST, seed=1, raw=raw)
     files = [{path.name for path in (tmp_path / name).iterdir()} for name in SOURCES]
     assert files[0] == files[1] == files[2]

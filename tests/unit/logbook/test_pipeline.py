@@ -94,7 +94,7 @@ def test_keeping_only_the_last_change_loses_flights(raw, days):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["task.half:2", "commit.after"])
-def test_a_crash_between_corrections_changes_nothing(raw, days, place):
+def test_crash_between_corrections_changes_nothing(raw, days, place):
     folder, files = days(2)
     harness = harness_of(pipeline, backend="rocksdb")
     deliver(folder, harness.folder / "input", files[:3])

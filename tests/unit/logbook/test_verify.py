@@ -37,10 +37,10 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_a_damaged_row_is_found(raw, done, kind):
+def test_damaged_row_is_found(raw, done, kind):
     damaged = DAMAGE[kind](done.sink_table("logbook"))
-    for found in (verify(damaged, LAST, raw=raw), verify_midway(damaged, done.folder / "input")):
-        assert (found.total, getattr(found, kind)) == (1, 1)
+    for result in (verify(damaged, LAST, raw=raw), verify_midway(damaged, done.folder / "input")):
+        assert (result.total, getattr(result, kind)) == (1, 1)
 
 
 def write_changes_of(folder, name, rows):
@@ -72,7 +72,7 @@ OLD, NEW = {"tailnum": "N1", "at": 1}, {"tailnum": "N2", "at": 2}
         ([("+I", OLD), ("+U", NEW)], 0, "N2"),
     ],
 )
-def test_the_row_added_last_is_expected(tmp_path, rows, late, shown):
+def test_row_added_last_is_expected(tmp_path, rows, late, shown):
     write_changes_of(tmp_path, "entries", [{"kind": kind, **row, "flight_id": "f"} for kind, row in rows])
     write_changes_of(tmp_path, "planes", [])
     write_changes_of(tmp_path, "weather", [])

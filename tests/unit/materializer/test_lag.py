@@ -77,11 +77,11 @@ class Table:
 
     def run(self, steps, micro_batch=0, now=0):
         elements, watermarks = [], []
-        for each in steps:
-            if isinstance(each, int):
-                watermarks.append(Watermark(record_order(self.ordinal), each))
+        for step in steps:
+            if isinstance(step, int):
+                watermarks.append(Watermark(record_order(self.ordinal), step))
                 continue
-            kind, row = each
+            kind, row = step
             elements.append(Element(record_order(self.ordinal), row.at, kind, encode(row.sensor), row))
             self.ordinal += 1
         task = Lagging(
@@ -127,10 +127,10 @@ def test_each_row_is_paired_with_its_predecessor(backends, changes, size, offset
             part = [(kind, Reading("s", place, level)) for kind, place, level in changes[number : number + size]]
             table.run(part, number)
             for kind, row in part:
-                place = next((at for at, one in enumerate(rows) if one.number == row.number), None)
+                place = next((at for at, reading in enumerate(rows) if reading.number == row.number), None)
                 if kind.is_retraction:
                     unmatched += place is None
-                    rows = [one for one in rows if one.number != row.number]
+                    rows = [reading for reading in rows if reading.number != row.number]
                 elif place is None:
                     rows.append(row)
                 else:
@@ -148,7 +148,7 @@ steps = st.lists(
     max_size=40,
 )
 layouts = st.just([Strategy.LEGACY]) | st.lists(
-    st.sampled_from([one for one in Strategy if one is not Strategy.LEGACY]), min_size=1, max_size=3
+    st.sampled_from([strategy for strategy in Strategy if strategy is not Strategy.LEGACY]), min_size=1, max_size=3
 )
 
 
@@ -160,18 +160,18 @@ def test_expired_rows_are_no_predecessors(backends, time, steps, offset, strateg
     with backends.lent() as new:
         table = Table(new(), lag(offset, ttl=StateTtl(TTL * MILLISECOND, time=time)).operators[-1], strategies)
         taken, furthest, mark, batch = [], 0, None, 0
-        for place, each in enumerate([*steps, "end"]):
+        for place, step in enumerate([*steps, "end"]):
             now = 3 * batch
-            if each == "watermark":
+            if step == "watermark":
                 mark = furthest if mark is None else max(mark + 1, furthest)
                 taken.append(mark)
-            elif each == "end":
+            elif step == "end":
                 table.run(taken, batch, now)
                 model.end(mark if by_event else now)
                 assert_same(table, model)
                 taken, batch = [], batch + 1
             else:
-                kind, sensor, number, late = each
+                kind, sensor, number, late = step
                 number += 10 * (sensor == "t")  # a primary key tells all rows apart
                 at = furthest + late
                 furthest = max(furthest, at)

@@ -32,7 +32,7 @@ def change(text):
     return UPDATE_AFTER if text[0] == "+" else DELETE, Row("k", int(text[1]), text[2:])
 
 
-def told(changes):
+def as_text(changes):
     return [f"{kind.symbol} {row.part}{row.text}" for kind, row in changes]
 
 
@@ -50,8 +50,8 @@ def harness(backend, strategy):
         return created[-1]
 
     yield new
-    for one in created:
-        one.close()
+    for row in created:
+        row.close()
 
 
 def give(h, *texts, at):
@@ -66,7 +66,7 @@ def test_row_expires_silently_and_next_is_insert(harness):
     give(h, "+1b", at=5)
     h.watermark(15)
     give(h, "+1c", at=16)
-    assert told(h.output()) == ["+I 1a", "+U 1b", "+I 1c"]
+    assert as_text(h.output()) == ["+I 1a", "+U 1b", "+I 1c"]
     assert h.statistics().expired == 2
 
 
@@ -78,7 +78,7 @@ def test_rows_expire_separately_except_with_legacy(harness, strategy):
     legacy = strategy is Strategy.LEGACY
     assert [row.part for row in h.history("k")] == ([1, 2] if legacy else [2])
     give(h, "-2b", at=11)
-    assert told(h.output())[2:] == ["+U 1a" if legacy else "-D 2b"]
+    assert as_text(h.output())[2:] == ["+U 1a" if legacy else "-D 2b"]
 
 
 def test_legacy_renews_stamp_with_matched_retractions_only(backend):
@@ -133,16 +133,16 @@ def test_processing_time_is_that_of_the_micro_batch(harness):
     h.clock.advance(1)
     assert h.snapshot().entries == ()
     give(h, "+1b", at=0)
-    assert told(h.output()) == ["+I 1a", "+I 1b"]
+    assert as_text(h.output()) == ["+I 1a", "+I 1b"]
 
 
 def test_sink_drops_row_whose_history_died(harness):
     h = harness(ttl=EVENT, emit=Emit.NET_CHANGE)
     give(h, "+1a", at=0)
-    assert told(h.output()) == ["+I 1a"]
+    assert as_text(h.output()) == ["+I 1a"]
     h.watermark(10)
     give(h, "+2b", "-2b", at=11)
-    assert told(h.output()) == ["-D 2b"]
+    assert as_text(h.output()) == ["-D 2b"]
 
 
 def test_strategy_decides_which_history_is_a_map(backend, strategy):
@@ -199,7 +199,7 @@ def test_key_without_rows_leaves_nothing_behind(harness, strategy):
     arguments = {"primary_key": ("key",), "upsert_key": ("part",), "strategy": strategy, **THRESHOLDS}
     with MaterializerHarness.restore(h.snapshot(), Row, **arguments) as again:
         give(again, "-1a", at=2)
-        assert told(again.output()) == ["-D 1a"]
+        assert as_text(again.output()) == ["-D 1a"]
         assert again.snapshot().entries == ()
 
 
@@ -217,7 +217,7 @@ def test_first_row_stays_and_later_are_dropped(harness):
     assert [row.part for row in h.history("k")] == [1]
     assert h.statistics().conflicts == 1
     give(h, "-2b", "-1a", at=2)
-    assert told(h.output()) == ["+I 1a", "-D 1a"]
+    assert as_text(h.output()) == ["+I 1a", "-D 1a"]
     assert [row.part for row in h.unmatched] == [2]
 
 
@@ -229,8 +229,8 @@ def test_row_before_its_predecessors_retraction_is_no_conflict(harness, policy):
     give(h, "+2b", "-1a", at=6)
     h.watermark(6)
     give(h, "-2b", at=7)
-    assert told(h.output())[-1] == "-D 2b"
-    assert told(h.output()) == []
+    assert as_text(h.output())[-1] == "-D 2b"
+    assert as_text(h.output()) == []
     assert h.statistics().conflicts == 0
 
 
@@ -271,13 +271,13 @@ def test_dropped_duplicates_never_reappear(harness):
     give(h, "+1a", "+2b", at=1)
     h.watermark(1)
     give(h, "-2b", at=2)
-    assert told(h.output()) == ["+I 1a", "+U 2b", "-D 2b"]
+    assert as_text(h.output()) == ["+I 1a", "+U 2b", "-D 2b"]
 
 
 def test_deduplication_keeps_the_row_that_the_sink_holds(harness):
     h = harness(on_conflict=OnConflict.DEDUPLICATE, upsert_key=("part",), emit=Emit.NET_CHANGE)
     give(h, "+1a", "+2b", "+1c", at=1)
-    assert told(h.output()) == ["+I 1c"]
+    assert as_text(h.output()) == ["+I 1c"]
     h.watermark(1)
     assert [row.text for row in h.history("k")] == ["c"]
 
@@ -302,19 +302,19 @@ class Model:
             newest = max((at for _, at in self.rows), default=0)
             stamp = (lambda _: newest) if self.legacy else (lambda at: at)
             self.rows = [(row, at) for row, at in self.rows if max(stamp(at), self.since) + TTL > watermark]
-        settled = [one for one in self.rows if one[1] <= watermark]
+        settled = [entry for entry in self.rows if entry[1] <= watermark]
         if len(settled) > 1 and self.policy is OnConflict.DO_NOTHING:
-            self.rows = [one for one in self.rows if one is settled[0] or one[1] > watermark]
+            self.rows = [entry for entry in self.rows if entry is settled[0] or entry[1] > watermark]
         if len(settled) > 1 and self.policy is OnConflict.DEDUPLICATE:
-            self.rows = [one for one in self.rows if one is settled[-1] or one[1] > watermark]
+            self.rows = [entry for entry in self.rows if entry is settled[-1] or entry[1] > watermark]
 
     def take(self, kind, row, at, watermark):
         self.end(watermark)
         if self.policy is not OnConflict.KEEP_HISTORY and watermark is not None:
             at = max(at, watermark + 1)
         if self.has_ttl:
-            at = max([at, *(one for _, one in self.rows)])
-        same = [i for i, (one, _) in enumerate(self.rows) if self.matches(one, row)]
+            at = max([at, *(inserted_at for _, inserted_at in self.rows)])
+        same = [i for i, (entry, _) in enumerate(self.rows) if self.matches(entry, row)]
         shown = self.rows[0] if self.rows else None
         if kind in {INSERT, UPDATE_AFTER}:
             self.add(row, at, same, shown)
@@ -323,11 +323,11 @@ class Model:
         else:
             self.remove(row, at, same[0])
 
-    def matches(self, one, row):
+    def matches(self, entry, row):
         return (
-            all(getattr(one, field) == getattr(row, field) for field in self.upsert_key)
+            all(getattr(entry, field) == getattr(row, field) for field in self.upsert_key)
             if self.upsert_key
-            else one == row
+            else entry == row
         )
 
     def add(self, row, at, same, shown):

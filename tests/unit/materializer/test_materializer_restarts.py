@@ -188,7 +188,8 @@ def test_layouts_and_backends_may_change_between_micro_batches(backends, runs, u
         life, was_legacy = Life(new), None
         for part, chosen in runs:
             legacy = chosen.strategy is Strategy.LEGACY
-            # A key that no change has come for is swept when its lives end as the strategy had them that touched it last.
+            # A key without later changes is swept when its rows expire. Their lifetimes are those of the strategy
+            # that last changed the key.
             touched = TOUCHED if has_ttl and was_legacy is not legacy else []
             life.run([*touched, *part], replace(chosen, upsert_key=upsert_key, has_ttl=has_ttl, policy=policy))
             assert life.sink == life.expected
@@ -214,7 +215,7 @@ def test_upsert_key_ttl_and_policy_may_change(backends, runs):
     with backends.lent() as new:
         life = Life(new)
         for part, chosen in runs:
-            # A key that no change has come for since a TTL or a policy was declared is not swept yet.
+            # A key is swept only after its first change since the TTL or the policy was declared.
             life.run([*TOUCHED, *part], replace(chosen, emit=Emit.EVERY_CHANGE))
 
 
@@ -247,8 +248,8 @@ def test_other_parallelism_rebuilds_shares_and_continues(runs):
         tables[MATERIALIZER_HISTORY] += rows
         expected = []
         for kind, key, number in part:
-            one = model.setdefault(key, Model(None, strategy, OnConflict.KEEP_HISTORY, has_ttl=False))
-            one.emitted.clear()
-            one.take(kind, Row(key, number), 0, None)
-            expected += one.emitted
+            history = model.setdefault(key, Model(None, strategy, OnConflict.KEEP_HISTORY, has_ttl=False))
+            history.emitted.clear()
+            history.take(kind, Row(key, number), 0, None)
+            expected += history.emitted
         assert [(out.kind, out.raw) for out in sorted(emitted)] == [(kind, encode(row)) for kind, row in expected]

@@ -33,14 +33,14 @@ class Model:
         self.ages.append(number)
 
     def put(self, text, at):
-        for place, (number, one, _) in enumerate(self.rows):
-            if one == text:
+        for place, (number, identity, _) in enumerate(self.rows):
+            if identity == text:
                 self.rows[place] = (number, text, at)
                 return
         self.append(text, at)
 
     def remove(self, text):
-        place = next((place for place, one in enumerate(self.rows) if one[1] == text), None)
+        place = next((place for place, entry in enumerate(self.rows) if entry[1] == text), None)
         if place is None:
             return Removal.NOTHING
         del self.rows[place]
@@ -49,8 +49,8 @@ class Model:
         return Removal.LAST if self.rows else Removal.ALL
 
     def expire(self, until):
-        dead = [one for one in self.rows if one[2] <= until]
-        self.rows = [one for one in self.rows if one[2] > until]
+        dead = [entry for entry in self.rows if entry[2] <= until]
+        self.rows = [entry for entry in self.rows if entry[2] > until]
         return len(dead)
 
 
@@ -103,7 +103,7 @@ def test_layout_behaves_like_a_plain_list(backends, strategy, steps):
                 assert (before and before[0]) == (model.rows[position - 1][0] if position else None)
                 assert (after and after[0]) == (model.rows[position + 1][0] if position + 1 < len(model.rows) else None)
         backend.write_batch(list(histories.writes()))
-        assert bool(model.rows) == bool(dict(backend.items()))  # nothing is left of what is gone
+        assert bool(model.rows) == bool(dict(backend.items()))  # no part of a removed row is left
 
 
 def test_unneeded_map_entries_are_not_accessed(backend):
@@ -122,7 +122,7 @@ def test_unneeded_map_entries_are_not_accessed(backend):
     asked = len(counting.asked)
     assert histories.live[KEY].remove(row("500")) is Removal.OTHER
     histories.live[KEY].append(row("new"), row("new"), 0, 0)
-    assert len(counting.asked) == asked  # all that the changes need was there
+    assert len(counting.asked) == asked  # all entries that the changes need were loaded
     assert asked == 1 + 2 + 2 + 1 + 2  # head; ends; two identities; the node; its neighbours
     # head; 500 and its identity gone; neighbours relinked; the last one knows of the new one; the new one and its identity
     assert len(list(histories.writes())) == 1 + 2 + 2 + 1 + 2
@@ -151,7 +151,7 @@ def test_missing_node_is_reported(backend):
         Histories(backend, Layouts(Strategy.MAP, 4, 2), projection(())).load([KEY])
 
 
-def test_a_size_between_the_thresholds_keeps_its_layout():
+def test_size_between_the_thresholds_keeps_its_layout():
     layouts = Layouts(Strategy.ADAPTIVE, high=5, low=3)
     is_map, output = False, ""
     for size in (1, 2, 3, 4, 5, 4, 3, 4, 5):
@@ -163,7 +163,7 @@ def test_a_size_between_the_thresholds_keeps_its_layout():
 @pytest.mark.parametrize(
     ("backend_name", "high", "low"), [("rocksdb", 50, 40), ("hashmap", 400, 300), ("delta", 400, 300)]
 )
-def test_the_thresholds_are_those_of_the_flip(backend_name, high, low):
+def test_thresholds_are_those_of_the_flip(backend_name, high, low):
     layouts = MaterializerOptions().layouts(Strategy.ADAPTIVE, backend_name)
     assert (layouts.high, layouts.low) == (high, low)
 

@@ -59,7 +59,7 @@ def test_all_changes_pass_except_update_before():
     size=st.integers(1, 5),
 )
 def test_table_equals_that_of_a_history(updates, size):
-    # A changelog whose keys are each in order, as it comes where the upsert key is the primary key.
+    # Within each key the changelog is in order, as it is if the upsert key is the primary key.
     live, changes = {}, []
     for key, level in updates:
         old = live.pop(key, None)

@@ -46,7 +46,7 @@ class Model:
 
     def take(self, kind, row):
         rows = self.rows.setdefault(row.key, [])
-        position = next((place for place, one in enumerate(rows) if self.matches(one, row)), None)
+        position = next((place for place, earlier in enumerate(rows) if self.matches(earlier, row)), None)
         if kind in {INSERT, UPDATE_AFTER}:
             self.emit(UPDATE_AFTER if rows else INSERT, row)
             if position is not None and self.upsert_key:
@@ -123,47 +123,47 @@ def rows(*texts):
     return [(kinds[t[0]], Row("k", int(t[1]), t[2:])) for t in texts]
 
 
-def told(changes):
+def as_text(changes):
     """Return rows in the notation of `rows`, with the symbols of row kinds."""
     return [f"{kind.symbol} {row.part}{row.text}" for kind, row in changes]
 
 
 def test_first_row_is_insert_and_others_update(harness):
-    assert told(harness().run(*rows("+1a", "i2b", "+3c"))) == ["+I 1a", "+U 2b", "+U 3c"]
+    assert as_text(harness().run(*rows("+1a", "i2b", "+3c"))) == ["+I 1a", "+U 2b", "+U 3c"]
 
 
-def test_retracting_last_row_restores_the_one_before(harness):
+def test_retracting_last_row_restores_previous_row(harness):
     """The restored row is emitted as it was stored."""
     h = harness()
     h.run(*rows("+1a", "+2b"))
-    assert told(h.run(*rows("-2b"))) == ["+U 1a"]
+    assert as_text(h.run(*rows("-2b"))) == ["+U 1a"]
 
 
 def test_retracting_any_other_row_emits_nothing(harness):
-    assert told(harness().run(*rows("+1a", "+2b", "+3c", "-1a", "-2b")))[3:] == []
+    assert as_text(harness().run(*rows("+1a", "+2b", "+3c", "-1a", "-2b")))[3:] == []
 
 
 def test_retracting_only_row_deletes_with_retractions_columns(harness):
     result = harness(upsert_key=("part",)).run(*rows("+1a", "d1z"))
-    assert told(result) == ["+I 1a", "-D 1z"]
+    assert as_text(result) == ["+I 1a", "-D 1z"]
 
 
 def test_first_of_duplicate_rows_is_retracted_first(harness):
-    assert told(harness().run(*rows("+1a", "+2b", "+1a", "-1a", "-1a"))) == ["+I 1a", "+U 2b", "+U 1a", "+U 2b"]
+    assert as_text(harness().run(*rows("+1a", "+2b", "+1a", "-1a", "-1a"))) == ["+I 1a", "+U 2b", "+U 1a", "+U 2b"]
 
 
 def test_upsert_key_replaces_in_place_and_emits(harness):
     h = harness(upsert_key=("part",))
-    assert told(h.run(*rows("+1a", "+2b", "+1c"))) == ["+I 1a", "+U 2b", "+U 1c"]
-    # 1c stands first: taking it back is silent, and taking 2b back deletes
-    assert told(h.run(*rows("-1x", "-2x"))) == ["-D 2x"]
+    assert as_text(h.run(*rows("+1a", "+2b", "+1c"))) == ["+I 1a", "+U 2b", "+U 1c"]
+    # 1c is first, so its retraction emits nothing; the retraction of 2b deletes
+    assert as_text(h.run(*rows("-1x", "-2x"))) == ["-D 2x"]
 
 
 def test_replacing_a_row_never_lowers_sequence_numbers(harness):
     # FLINK-39740: this order of changes ends Flink's MAP strategy with a NullPointerException
     h = harness(upsert_key=("part",))
-    assert told(h.run(*rows("+1a", "+2b", "+1c", "-1c", "+3d"))) == ["+I 1a", "+U 2b", "+U 1c", "+U 3d"]
-    assert told(h.run(*rows("-3d"))) == ["+U 2b"]
+    assert as_text(h.run(*rows("+1a", "+2b", "+1c", "-1c", "+3d"))) == ["+I 1a", "+U 2b", "+U 1c", "+U 3d"]
+    assert as_text(h.run(*rows("-3d"))) == ["+U 2b"]
 
 
 def test_null_equals_null_in_an_upsert_key(harness):
@@ -175,9 +175,9 @@ def test_null_equals_null_in_an_upsert_key(harness):
 @pytest.mark.parametrize("upsert_key", [None, ("part",)])
 def test_unmatched_retraction_changes_nothing_and_counts(harness, upsert_key):
     h = harness(upsert_key=upsert_key)
-    assert told(h.run(*rows("-1a", "+1a", "+2b", "-3c"))) == ["+I 1a", "+U 2b"]
+    assert as_text(h.run(*rows("-1a", "+1a", "+2b", "-3c"))) == ["+I 1a", "+U 2b"]
     assert h.last.metrics == {"records": 4, "unmatched_retractions": 2}
-    assert [(one.row, one.rows_in_history) for one in h.last.unmatched] == [
+    assert [(retraction.row, retraction.rows_in_history) for retraction in h.last.unmatched] == [
         (b'{"key":"k","part":1,"text":"a"}', 0),
         (b'{"key":"k","part":3,"text":"c"}', 2),
     ]
@@ -195,7 +195,7 @@ def test_only_rows_that_changed_are_changes(harness):
     assert (h.changes, list(h.last.writes())) == ([], [])
 
 
-def test_a_key_without_rows_leaves_nothing_behind(harness):
+def test_key_without_rows_leaves_nothing_behind(harness):
     h = harness()
     h.run(*rows("+1a", "+2b"))
     h.run(*rows("-1a", "-2b"))
@@ -208,7 +208,7 @@ def test_sets_and_dicts_have_no_order(harness):
         items: frozenset[str]
         prices: dict[str, int]
 
-    # One order in the text of the record, and another one.
+    # The fields are in the order of the record's text, then in another order.
     texts = [
         b'{"key":"k","items":["a","b"],"prices":{"a":1,"b":2}}',
         b'{"key":"k","items":["b","a"],"prices":{"b":2,"a":1}}',
@@ -233,23 +233,23 @@ def test_added_and_removed_key_has_no_net_change(harness):
     assert h.run(*rows("+1a", "-1a")) == []
     h.run(*rows("+1a"))
     assert h.run(*rows("-1a", "+1a")) == []
-    assert told(h.run(*rows("-1a", "+2b", "+3c"))) == ["+U 3c"]
-    assert told(h.run(*rows("-2b", "-3c", "+1a", "-1a"))) == ["-D 1a"]
+    assert as_text(h.run(*rows("-1a", "+2b", "+3c"))) == ["+U 3c"]
+    assert as_text(h.run(*rows("-2b", "-3c", "+1a", "-1a"))) == ["-D 1a"]
 
 
 def test_row_replaced_in_place_is_net_change(harness):
     """The replaced row is part of the net change even if it is not the last row."""
     h = harness(upsert_key=("part",), emit=Emit.NET_CHANGE)
     h.run(*rows("+1a", "+2b"))
-    assert told(h.run(*rows("+1c"))) == ["+U 1c"]
-    assert told(h.run(*rows("+2b"))) == ["+U 2b"]  # as it was before, but the sink holds 1c
+    assert as_text(h.run(*rows("+1c"))) == ["+U 1c"]
+    assert as_text(h.run(*rows("+2b"))) == ["+U 2b"]  # as it was before, but the sink holds 1c
 
 
 def test_upsert_key_within_primary_key_allows_one_row(harness):
     h = harness(primary_key=("key", "part"), upsert_key=("part",), emit=Emit.NET_CHANGE)
-    assert told(h.run(*rows("+1a", "+1b"))) == ["+I 1b"]
+    assert as_text(h.run(*rows("+1a", "+1b"))) == ["+I 1b"]
     assert h.run(*rows("-1b", "+1b")) == []
-    assert told(h.run(*rows("-1x"))) == ["-D 1x"]
+    assert as_text(h.run(*rows("-1x"))) == ["-D 1x"]
 
 
 changes = st.lists(
@@ -277,7 +277,7 @@ def test_changes_follow_the_rules_over_restarts(backends, upsert_key, changes, b
             for change in changes[start:end]:
                 model.take(*change)
             assert h.run(*changes[start:end], batch=batch) == model.emitted[before[0] :]
-            unmatched = [msgspec.json.decode(one.row, type=Row) for one in h.last.unmatched]
+            unmatched = [msgspec.json.decode(retraction.row, type=Row) for retraction in h.last.unmatched]
             assert unmatched == model.unmatched[before[1] :]
 
 

@@ -12,7 +12,7 @@ HOURS = frozenset({"q10", "q14", "q15", "q16", "q17"})
 
 @pytest.fixture(scope="session")
 def inputs(tmp_path_factory):
-    """The folder with the input of a query, split into so many files."""
+    """The folder with the input of a query, split into `files` files."""
     result = {}
 
     def folder(query, files, events=1000):

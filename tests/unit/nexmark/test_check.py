@@ -24,16 +24,16 @@ def bids(inputs):
     return pa.concat_tables(pq.read_table(file) for file in (inputs / "bids").iterdir()).select(COLUMNS)
 
 
-def test_the_same_rows_in_another_order_are_right(inputs, bids):
+def test_same_rows_in_another_order_are_right(inputs, bids):
     assert not compare("q0", bids.sort_by("price"), inputs)
 
 
-def test_a_lost_row_is_found(inputs, bids):
+def test_lost_row_is_found(inputs, bids):
     differences = compare("q0", bids.slice(1), inputs)
     assert (len(differences.missing), differences.unexpected) == (1, [])
 
 
-def test_a_doubled_row_is_found(inputs, bids):
+def test_doubled_row_is_found(inputs, bids):
     differences = compare("q0", pa.concat_tables([bids, bids.slice(0, 1)]), inputs)
     assert (differences.missing, len(differences.unexpected)) == ([], 1)
 

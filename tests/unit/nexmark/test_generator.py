@@ -75,7 +75,7 @@ def test_late_events_are_later_than_the_disorder():
     assert 50 < sum(lag > Shape(0).disorder_ms for lag in lags) < 300
 
 
-def test_the_same_seed_writes_the_same_rows(tmp_path):
+def test_same_seed_writes_the_same_rows(tmp_path):
     written = [write_events(tmp_path / name, Shape(300, seed=3), files=4) for name in ("one", "other")]
     assert written == [{"persons": 6, "auctions": 18, "bids": 276}] * 2
     files = sorted(file.relative_to(tmp_path / "one") for file in (tmp_path / "one").rglob("*.parquet"))
@@ -94,7 +94,7 @@ def test_files_together_have_the_arrivals_in_order(tmp_path, files):
     assert (len(parts), times) == (files, [event.date_time for event in generate(shape) if type(event) is Bid])
 
 
-def test_a_folder_with_files_is_left_alone(tmp_path):
+def test_folder_with_files_is_left_alone(tmp_path):
     write_events(tmp_path, Shape(10))
     with pytest.raises(FileExistsError, match="bids|persons"):
         write_events(tmp_path, Shape(10))

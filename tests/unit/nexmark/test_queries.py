@@ -40,7 +40,7 @@ def test_query_result_equals_sql(query, inputs):
 
 
 @pytest.mark.parametrize("query", random.Random(7).sample([name for name in NAMES if name not in BY_WALL_CLOCK], 2))
-def test_a_crash_changes_no_result(query, inputs):
+def test_crash_changes_no_result(query, inputs):
     chance = random.Random(query)
     assert_as_sql(query, inputs, 2, 2, "rocksdb", crash_at=f"{chance.choice(PLACES)}:{chance.randint(1, 2)}")
 

@@ -20,7 +20,7 @@ def test_every_query_is_implemented_and_short():
     assert {name: lines for name in NAMES if (lines := lines_of(name)) > MOST_LINES} == {}
 
 
-def test_the_page_counts_the_same_lines():
+def test_page_counts_the_same_lines():
     result = dict(re.findall(r"^\| (q\d+) \| (\d+) \|", PAGE, re.MULTILINE))
     assert result == {name: str(lines_of(name)) for name in NAMES}
 
@@ -33,14 +33,14 @@ def project(tmp_path_factory):
 
 
 @pytest.mark.parametrize("query", NAMES)
-def test_a_job_file_binds_each_query(query, project):
+def test_job_file_binds_each_query(query, project):
     config = load_job(f"nexmark_{query}", project)
     assert config.pipeline == f"pipelines.nexmark.queries.{query}:pipeline"
     assert binding_problems(config, load(query)) == []
     assert (project / "pipelines/nexmark/queries" / f"{query}.py").exists()
 
 
-def test_a_project_is_never_written_over(project):
+def test_project_is_never_written_over(project):
     with pytest.raises(FileExistsError, match="conf/jobs"):
         make_project(project)
 

@@ -53,7 +53,7 @@ def aggregated(*records, keyed_by=("key",), **fields):
         for record in records:
             harness.process(record, timestamp=record.at)
         harness.watermark(1000)
-        return sorted(tuple(getattr(one, name) for name in fields) for _, one in harness.kinds())
+        return sorted(tuple(getattr(record, name) for name in fields) for _, record in harness.kinds())
 
 
 def run(pipeline, **inputs):
@@ -106,7 +106,7 @@ def test_values_that_are_all_null_give_null():
     assert aggregated(item(), item(), **names) == [(None, None)]
 
 
-def test_a_result_may_have_no_aggregate():
+def test_result_may_have_no_aggregate():
     rows = aggregated(item(), item(1, key="b"), item(25), key=Literal["a", "b"])
     assert rows == [("a",), ("a",), ("b",)]
 
@@ -118,7 +118,7 @@ def test_keys_keep_their_types():
     assert sorted(actual, key=lambda element: element.number) == [result(Colour.RED, 1, 2), result(Colour.RED, 2, 1)]
 
 
-def test_a_function_is_a_key():
+def test_function_is_a_key():
     def by_size(item: Item) -> str:
         return "large" if item.size > 2 else "small"
 
@@ -128,7 +128,7 @@ def test_a_function_is_a_key():
     assert rows == [("large", 2), ("small", 1)]
 
 
-def test_a_result_may_hold_a_record():
+def test_result_may_hold_a_record():
     result = result_of(first=Annotated[Item, First()], tags=Annotated[list[str], Last("tags")])
     records = [item(1, tags="ab"), item(2, tags="c")]
     harness = run(items().window(TEN).aggregate("results", result).sink("results"), items=records)
@@ -158,12 +158,12 @@ def test_a_result_may_hold_a_record():
         ({"joined": Annotated[int, Joined()]}, r"is int, but Joined\(\) gives str"),
     ],
 )
-def test_a_field_of_another_type_is_refused(fields, message):
+def test_field_of_another_type_is_refused(fields, message):
     with pytest.raises(TypeError, match=f"aggregate 'results': .*{message}"):
         items().window(TEN).aggregate("results", result_of(**fields))
 
 
-def test_an_unknown_field_is_refused():
+def test_unknown_field_is_refused():
     with pytest.raises(ValueError, match="aggregate 'results': Item has no field 'prise'; it has key"):
         items().window(TEN).aggregate("results", result_of(total=Annotated[int, Sum("prise")]))
 
@@ -176,12 +176,12 @@ def test_custom_aggregate_function_must_name_its_types():
         items().window(TEN).aggregate("results", result_of(one=Annotated[int, Untyped()]))
 
 
-def test_a_stream_with_retractions_needs_aggregates_that_retract():
+def test_stream_with_retractions_needs_aggregates_that_retract():
     with pytest.raises(ValueError, match=r"may have -U and -D, and most = Max\('number'\) cannot take a record back"):
         items(row_kind="kind").window(TEN).aggregate("results", result_of(most=Annotated[int, Max("number")]))
 
 
-def test_a_stream_with_retractions_has_no_sessions():
+def test_stream_with_retractions_has_no_sessions():
     with pytest.raises(ValueError, match="sessions need a stream that takes nothing back"):
         items(row_kind="kind").window(Session(timedelta(1))).aggregate("results", result_of(n=Annotated[int, Count()]))
 
@@ -204,7 +204,7 @@ def test_windows_of_windows_end_with_the_input():
     first = bids.aggregate("totals", Totals)
     pipeline = first.key_by("window_start").window(hopping).aggregate("busiest", Busiest).sink("busiest")
     harness = run(pipeline, bids=[Bid("a", 1, 1), Bid("b", 2, 1), Bid("b", 7, 1)])
-    result = sorted((one.window_start, one.most) for one in harness.sink("busiest"))
+    result = sorted((row.window_start, row.most) for row in harness.sink("busiest"))
     assert result == [(-5, 1), (0, 1), (0, 2), (5, 1), (5, 2), (10, 1)]
 
 
@@ -225,12 +225,12 @@ def test_corrections_reach_the_window_of_the_result(windows):
     table = grand.upsert_materialize(
         "latest", primary_key=("item", "window_start"), upsert_key=("item", "window_start")
     )
-    result = sorted((one.window_start, one.cents) for one in run(table.sink("grand"), bids=bids).sink("grand"))
+    result = sorted((row.window_start, row.cents) for row in run(table.sink("grand"), bids=bids).sink("grand"))
     ends = [10, 20, 40] if windows is TEN else [10, 22, 45]
     assert result == [((end - 1) // 5 * 5, cents) for end, cents in zip(ends, [7, 1, 1], strict=True)]
 
 
-def test_a_sum_that_is_infinite_fails():
+def test_sum_that_is_infinite_fails():
     with pytest.raises(UserFunctionError, match=r"Sum\('size'\) met inf, which can be neither compared nor stored"):
         aggregated(item(size=1e308), item(size=1e308), total=Annotated[float, Sum("size")])
 

@@ -111,7 +111,7 @@ def test_versions_and_orders_survive_a_restart(backend):
         assert [version.at for version in restored.state("versions", "a").values()] == [5]
 
 
-def test_an_order_waits_for_the_watermark():
+def test_order_waits_for_the_watermark():
     with harness_of(JoinType.LEFT) as harness:
         harness.process1(Order("a", 4, 7), timestamp=4)
         harness.watermark(3)
@@ -121,7 +121,7 @@ def test_an_order_waits_for_the_watermark():
         assert harness.kinds() == [(INSERT, Priced("a", 4, 7, 20))]
 
 
-def test_a_deletion_ends_a_version():
+def test_deletion_ends_a_version():
     with harness_of(JoinType.LEFT) as harness:
         harness.process2(Rate("a", 1, 10), timestamp=1)
         harness.process2(Rate("a", 3, 10), timestamp=3, kind=DELETE)
@@ -150,7 +150,7 @@ def test_retracted_order_retracts_its_result():
         assert [kind for kind, _ in harness.kinds()] == [INSERT, DELETE]
 
 
-def test_a_ttl_ends_the_last_version():
+def test_ttl_ends_the_last_version():
     with harness_of(JoinType.LEFT, state_ttl=timedelta(milliseconds=10)) as harness:
         harness.process2(Rate("a", 1, 10), timestamp=1)
         harness.watermark(50)
@@ -212,7 +212,7 @@ def strict(order: Order, rate: Rate) -> Priced:
     return Priced.of(order, rate)
 
 
-def test_an_emit_that_does_not_fit_is_refused():
+def test_emit_that_does_not_fit_is_refused():
     orders, rates = streams()
     with pytest.raises(TypeError, match="join_as_of 'priced': parameter 'rate' of strict is Rate, but it gets None"):
         orders.join_as_of("priced", rates, emit=strict, how=JoinType.LEFT, state_ttl=Lifetime.FOREVER)
@@ -223,7 +223,7 @@ def untyped(order, rate):
     return Priced.of(order, rate)
 
 
-def test_the_type_of_results_must_be_known():
+def test_type_of_results_must_be_known():
     orders, rates = streams()
     with pytest.raises(TypeError, match="join_as_of 'priced': the type of the results is not known"):
         orders.join_as_of("priced", rates, emit=untyped, state_ttl=Lifetime.FOREVER)

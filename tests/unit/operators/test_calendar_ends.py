@@ -27,7 +27,7 @@ def harness_of(windows, lateness=0):
 
 
 @pytest.mark.parametrize("windows", WINDOWS)
-def test_a_window_beyond_the_calendar_is_an_error(windows):
+def test_window_beyond_the_calendar_is_an_error(windows):
     with (
         harness_of(windows) as harness,
         pytest.raises(UserFunctionError, match="the window of that time ends after the year"),
@@ -35,7 +35,7 @@ def test_a_window_beyond_the_calendar_is_an_error(windows):
         harness.process(Bid("a", LAST, 1), timestamp=LAST)
 
 
-def test_a_window_before_the_calendar_is_an_error():
+def test_window_before_the_calendar_is_an_error():
     harness = harness_of(Hopping(2 * DAY, DAY))
     with harness, pytest.raises(UserFunctionError, match="the window of that time begins before the year 1"):
         harness.process(Bid("a", FIRST, 1), timestamp=FIRST)
@@ -54,7 +54,7 @@ def test_lateness_beyond_the_calendar_is_an_error():
         harness.process(Bid("a", at, 1), timestamp=at)
 
 
-def test_the_last_window_of_the_calendar_fires():
+def test_last_window_of_the_calendar_fires():
     at = LAST - 3_600_000
     with harness_of(Tumbling(timedelta(hours=1))) as harness:
         harness.process(Bid("a", at, 1), timestamp=at)
@@ -62,7 +62,7 @@ def test_the_last_window_of_the_calendar_fires():
         assert [record.bids for _, record in harness.kinds()] == [1]
 
 
-def test_the_record_is_named_and_nothing_is_committed():
+def test_record_is_named_and_nothing_is_committed():
     harness = PipelineHarness(window_pipeline(Tumbling(timedelta(hours=1)), Totals))
     harness.feed("bids", [Bid("a", 1, 1), Bid("b", LAST, 2)])
     with pytest.raises(UserFunctionError, match=r'key "b"(?s:.*)Take such records out with filter') as error:

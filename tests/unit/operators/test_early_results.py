@@ -88,7 +88,7 @@ def test_each_early_step_shows_the_current_result(windows, step, events):
 
 
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb", "delta"])
-def test_an_early_result_is_corrected_after_a_restart(backend):
+def test_early_result_is_corrected_after_a_restart(backend):
     windows = Tumbling(ms(10))
     with harness_of(windows, backend=backend) as harness:
         harness.process(Bid("a", 1, 5, "x"), timestamp=1)

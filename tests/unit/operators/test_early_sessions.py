@@ -83,8 +83,11 @@ class Model:
             and visit.start < bid.at + GAP
             and bid.at < visit.end
         ]
-        start, end = min([bid.at, *(one.start for one in joined)]), max([bid.at + GAP, *(one.end for one in joined)])
-        whole = Visit(bid.item, start, end, [*(each for one in joined for each in one.bids), bid])
+        start, end = (
+            min([bid.at, *(session.start for session in joined)]),
+            max([bid.at + GAP, *(session.end for session in joined)]),
+        )
+        whole = Visit(bid.item, start, end, [*(bid for session in joined for bid in session.bids), bid])
         if end - 1 + self.lateness <= self.watermark:
             self.late.append(bid)
             return
@@ -131,7 +134,7 @@ def play(harness, step, lateness, events):
     lateness=st.sampled_from([0, 0, 4, 20]),
     events=st.lists(BIDS | st.integers(-10, 40), max_size=30),
 )
-def test_a_table_follows_growing_and_merging_sessions(step, lateness, events):
+def test_table_follows_growing_and_merging_sessions(step, lateness, events):
     with harness_of(early=step, lateness=lateness, late=True) as harness:
         model = play(harness, step, lateness, events)
         assert [output.record for output in harness.output() if isinstance(output, SideRecord)] == model.late
@@ -166,7 +169,7 @@ def test_grown_session_is_a_new_row():
         assert harness.kinds() == [(INSERT, one), (DELETE, one), (INSERT, both)]
 
 
-def test_a_session_of_the_same_span_is_updated():
+def test_session_of_the_same_span_is_updated():
     with harness_of(early=2) as harness:
         give(harness, Bid("a", 0, 1))
         harness.watermark(1)
@@ -191,7 +194,7 @@ def test_early_result_is_retracted_after_a_restart(backend):
         assert restored.snapshot().entries == ()
 
 
-def test_a_session_shows_its_ranks_early():
+def test_session_shows_its_ranks_early():
     stream = scores().window(Session(ms(5))).top("best", 1, by="points", result=BestOfWindow, early=ms(2))
     with KeyedHarness(stream.operators[-1].function, key=lambda score: score.game) as harness:
         for score, watermark in ((Score("a", 0, 9), 1), (Score("a", 3, 5), 5), (Score("a", 7, 12), FAR)):
@@ -225,7 +228,7 @@ def test_tables_end_with_complete_sessions(bids, seed):
     assert_nothing_left(harness)
 
 
-def test_a_late_record_moves_a_fired_session():
+def test_late_record_moves_a_fired_session():
     harness = PipelineHarness(latest(allowed_lateness=ms(200)), bucket=1)
     harness.feed("bids", [Bid("a", 10, 1), Bid("b", 100, 1)])
     harness.run()

@@ -53,7 +53,7 @@ def test_each_record_leaves_the_result_of_a_loop(method, given):
 
 
 @given(events=st.lists(SCORES | st.integers(0, 9), max_size=25))
-def test_the_watermark_makes_the_first_final(events):
+def test_watermark_makes_the_first_final(events):
     arrived, final, watermark = [], {}, -1
     with harness_of("first_by_time", at_watermark=True) as harness:
         for event in [*events, 99]:
@@ -72,7 +72,7 @@ def test_the_watermark_makes_the_first_final(events):
 
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb", "delta"])
 @pytest.mark.parametrize("at_watermark", [False, True])
-def test_the_first_survives_a_restart(backend, at_watermark):
+def test_first_survives_a_restart(backend, at_watermark):
     options = {"at_watermark": at_watermark}
     with harness_of("first_by_time", backend=backend, **options) as harness:
         before = give(harness, Score("a", 5, 1))
@@ -93,7 +93,7 @@ def test_earlier_record_retracts_the_former_first():
     assert emitted == [5, 5, 3]
 
 
-def test_a_duration_frees_the_row():
+def test_duration_frees_the_row():
     with harness_of("first_by_time", state_ttl=timedelta(hours=1)) as harness:
         give(harness, Score("a", 0, 1))
         harness.watermark(HOUR)

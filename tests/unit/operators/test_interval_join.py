@@ -51,16 +51,18 @@ def play(harness, events):
 def by_hand(bounds, records, how=JoinType.INNER, now=1000):
     """Return the result of a double loop, sorted; it has an unmatched record if no record after `now` can match it."""
     low, high = bounds
-    orders = [each for each in records if isinstance(each, Order)]
-    offers = [each for each in records if isinstance(each, Offer)]
+    orders = [record for record in records if isinstance(record, Order)]
+    offers = [record for record in records if isinstance(record, Offer)]
     pairs = [
-        (one, other)
-        for one in orders
-        for other in offers
-        if one.item == other.item and low <= other.at - one.at <= high
+        (order, offer)
+        for order in orders
+        for offer in offers
+        if order.item == offer.item and low <= offer.at - order.at <= high
     ]
-    lone_orders = [one for one in orders if one.at + high <= now and one not in [order for order, _ in pairs]]
-    lone_offers = [one for one in offers if one.at - low <= now and one not in [offer for _, offer in pairs]]
+    joined_orders = [order for order, _ in pairs]
+    joined_offers = [offer for _, offer in pairs]
+    lone_orders = [order for order in orders if order.at + high <= now and order not in joined_orders]
+    lone_offers = [offer for offer in offers if offer.at - low <= now and offer not in joined_offers]
     rows = [Row(*pair) for pair in pairs]
     rows += [Row(lone_order, None) for lone_order in lone_orders if how.keeps_left]
     rows += [Row(None, lone_offer) for lone_offer in lone_offers if how.keeps_right]
@@ -71,7 +73,7 @@ def check(harness, bounds, events, how):
     taken, late = play(harness, events)
     assert {kind for kind, _ in harness.kinds()} <= {INSERT}
     assert sorted(text(row) for _, row in harness.kinds()) == by_hand(bounds, taken, how)
-    assert [each.record for each in harness.output() if isinstance(each, SideRecord)] == late
+    assert [record.record for record in harness.output() if isinstance(record, SideRecord)] == late
     assert harness.snapshot().entries == ()
 
 
@@ -122,7 +124,7 @@ def test_unmatched_record_has_the_time_of_certainty(bounds, record, expected):
 
 
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb", "delta"])
-def test_a_restart_remembers_which_records_matched(backend):
+def test_restart_remembers_which_records_matched(backend):
     with harness_of(0, 5, how=JoinType.LEFT, backend=backend) as harness:
         for record in (Order("a", 10), Order("a", 11), Offer("a", 10)):
             give(harness, record)
@@ -134,7 +136,7 @@ def test_a_restart_remembers_which_records_matched(backend):
         assert restored.snapshot().entries == ()
 
 
-def test_an_interval_beyond_the_calendar_is_an_error():
+def test_interval_beyond_the_calendar_is_an_error():
     last = 253_402_300_799_999
     with (
         harness_of(0, 5, how=JoinType.LEFT) as harness,
@@ -151,14 +153,14 @@ def test_both_bounds_are_included(at, is_near):
         assert len(harness.kinds()) == is_near
 
 
-def test_a_pair_has_the_later_time():
+def test_pair_has_the_later_time():
     with harness_of(-5, 5) as harness:
         for record in (Order("a", 10), Offer("a", 7), Offer("a", 12)):
             give(harness, record)
         assert [emitted.timestamp for emitted in harness._process.emitted] == [10, 12]
 
 
-def test_a_record_at_the_watermark_is_late():
+def test_record_at_the_watermark_is_late():
     with harness_of(0, 5) as harness:
         give(harness, Order("a", 10))
         harness.watermark(12)
@@ -175,7 +177,7 @@ def test_late_records_are_dropped_without_side_outputs():
         assert harness.snapshot().entries == ()
 
 
-def test_a_record_without_possible_partners_is_not_kept():
+def test_record_without_possible_partners_is_not_kept():
     with harness_of(-20, -10) as harness:
         harness.watermark(5)
         give(harness, Order("a", 6))

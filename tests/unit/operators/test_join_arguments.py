@@ -93,7 +93,7 @@ async def waiting(order: Order, offer: Offer) -> Row:
         ({"emit": 5}, "takes a function, not 5"),
     ],
 )
-def test_an_emit_that_does_not_fit_is_refused(options, message):
+def test_emit_that_does_not_fit_is_refused(options, message):
     with pytest.raises(TypeError, match=message):
         join(**KEPT, **options)
 
@@ -103,7 +103,7 @@ class Pair(Struct, frozen=True):
     offer: Offer | None
 
     @classmethod
-    def made(cls, order: Order, offer: Offer | None) -> Self:
+    def of_pair(cls, order: Order, offer: Offer | None) -> Self:
         return cls(order, offer)
 
 
@@ -111,7 +111,7 @@ def any_pair(*both) -> Pair:
     return Pair(*both)
 
 
-@pytest.mark.parametrize("emit", [Pair, Pair.made, any_pair])
+@pytest.mark.parametrize("emit", [Pair, Pair.of_pair, any_pair])
 def test_emit_may_be_class_or_method(emit):
     stream = join(emit, how=JoinType.LEFT, **KEPT)
     assert stream.record_type() is Pair
@@ -121,7 +121,7 @@ def test_emit_may_be_class_or_method(emit):
 
 
 def test_emitting_another_type_is_a_user_error():
-    stream = join(lambda one, _: one, record=Row, **KEPT)
+    stream = join(lambda left, _: left, record=Row, **KEPT)
     with KeyedHarness(function_of(stream), key=(lambda item: item.item, lambda element: element.item)) as harness:
         harness.process1(Order("a", 1), timestamp=1)
         with pytest.raises(Exception, match="the output takes Row, not Order"):
@@ -154,14 +154,14 @@ def test_streams_of_two_pipelines_are_refused():
         sources(name="one")[1].join("j", sources(name="two")[2], emit=Row.of, **KEPT)
 
 
-def test_a_join_takes_a_stream():
+def test_join_takes_a_stream():
     with pytest.raises(TypeError, match="join 'j' takes a stream, not 5"):
         sources()[1].join("j", 5, emit=Row.of, **KEPT)
 
 
-def test_a_stream_joins_itself():
+def test_stream_joins_itself():
     _, orders, _ = sources()
-    stream = orders.join("j", orders, emit=lambda one, _: Row(one, None), record=Row, **KEPT)
+    stream = orders.join("j", orders, emit=lambda left, _: Row(left, None), record=Row, **KEPT)
     assert stream.record_type() is Row
 
 
@@ -179,9 +179,9 @@ def test_later_operators_know_that_a_join_retracts(stream, may_retract):
     keyed = stream.key_by(lambda row: row.order.item)
     if may_retract:
         with pytest.raises(ValueError, match="may take records back"):
-            keyed.join("again", keyed, emit=lambda one, _: one, record=Row, **NEAR)
+            keyed.join("again", keyed, emit=lambda left, _: left, record=Row, **NEAR)
     else:
-        keyed.join("again", keyed, emit=lambda one, _: one, record=Row, **NEAR)
+        keyed.join("again", keyed, emit=lambda left, _: left, record=Row, **NEAR)
 
 
 @pytest.mark.parametrize(
@@ -196,6 +196,6 @@ def test_other_side_outputs_are_refused(name, record, error, message):
         near(0, 5).side(name, record)
 
 
-def test_a_regular_join_has_no_side_outputs():
+def test_regular_join_has_no_side_outputs():
     with pytest.raises(ValueError, match="join 'joined' has no side output 'late_left': it has none"):
         joined().side("late_left", Order)

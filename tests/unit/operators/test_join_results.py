@@ -41,7 +41,7 @@ def run(harness, inputs, chance):
     """Feed the rows of each source in pieces, and run between the pieces."""
     rest = {name: list(rows) for name, rows in inputs.items()}
     while any(rest.values()):
-        name = chance.choice([each for each, rows in rest.items() if rows])
+        name = chance.choice([item for item, rows in rest.items() if rows])
         size = chance.randint(1, 6)
         rows, rest[name] = rest[name][:size], rest[name][size:]
         records, kinds = zip(*rows, strict=True)
@@ -74,10 +74,10 @@ def check_regular(how, orders, offers, seed, backend):
     offered, offers_left, unmatched2 = with_retractions(offers, chance)
     harness = PipelineHarness(regular_pipeline(how), backend=backend, **options(chance))
     run(harness, {"orders": ordered, "offers": offered}, chance)
-    keyed = [[each for each in left if each.item is not None] for left in (orders_left, offers_left)]
+    keyed = [[record for record in left if record.item is not None] for left in (orders_left, offers_left)]
     assert table_of(harness.sink("log")) == sql_join(how, *keyed)
-    refused = [each for each, _ in [*ordered, *offered] if each.item is None]
-    refused += [each for each in [*unmatched1, *unmatched2] if each.item is not None]
+    refused = [record for record, _ in [*ordered, *offered] if record.item is None]
+    refused += [record for record in [*unmatched1, *unmatched2] if record.item is not None]
     assert sorted(row["raw"] for row in harness.table("quarantine").to_pylist()) == sorted(map(text, refused))
 
 
@@ -106,8 +106,8 @@ def check_interval(bounds, how, orders, offers, seed, backend):
         chance,
     )
     late = [harness.sink("late_orders"), harness.sink("late_offers")]
-    keyed = [each for rows in inputs for each in rows if each.item is not None]
-    nameless = [each for rows in inputs for each in rows if each.item is None]
+    keyed = [record for rows in inputs for record in rows if record.item is not None]
+    nameless = [record for rows in inputs for record in rows if record.item is None]
     assert sorted(map(text, harness.sink("pairs"))) == by_hand(bounds, keyed, how)
     assert late == [[], []]
     assert sorted(row["raw"] for row in harness.table("quarantine").to_pylist()) == sorted(map(text, nameless))
@@ -163,7 +163,7 @@ def test_changed_interval_refuses_stored_state():
 
 
 @pytest.mark.parametrize("backend", ["hashmap", "delta"])
-def test_an_unmatched_retraction_is_in_the_quarantine(backend):
+def test_unmatched_retraction_is_in_the_quarantine(backend):
     harness = PipelineHarness(regular_pipeline(JoinType.LEFT), backend=backend)
     harness.feed("orders", [Order("a", 1)], kinds=[DELETE])
     harness.feed("offers", [Offer("b", 1)])
@@ -203,5 +203,5 @@ def test_window_behind_a_join_counts_remaining_rows():
     )
     harness.run()
     harness.run(end_of_input=True)
-    # What is left: order 1 with offers 23 and 44, order 45 with both.
+    # The remaining pairs: order 1 with offers 23 and 44, order 45 with both.
     assert sorted(map(msgspec.structs.astuple, harness.sink("counted"))) == [("a", 20, 1), ("a", 40, 3)]

@@ -51,7 +51,7 @@ def changes(page):
 
 
 @pytest.mark.parametrize(("count", "cents"), [(1, None), (2, 300), (3, None), (4, 320)])
-def test_a_catalogue_follows_its_prices(page, count, cents):
+def test_catalogue_follows_its_prices(page, count, cents):
     harness = PipelineHarness(page.catalogue, bucket=1)
     for source, record, kind in changes(page)[:count]:
         harness.feed(source, [record], kinds=[kind])

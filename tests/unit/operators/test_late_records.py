@@ -118,7 +118,7 @@ def tumbling(request):
         yield harness
 
 
-def test_a_late_record_updates_the_result(tumbling):
+def test_late_record_updates_the_result(tumbling):
     tumbling.process(Bid("a", 1, 5, "x"), timestamp=1)
     tumbling.watermark(9)
     tumbling.process(Bid("a", 2, 7, "x"), timestamp=2)
@@ -173,7 +173,7 @@ def test_bridging_record_deletes_the_fired_sessions():
         assert harness.kinds() == expected
 
 
-def test_a_fired_session_that_grows_fires_again():
+def test_fired_session_that_grows_fires_again():
     with harness_of(Session(ms(10)), Totals, lateness=50) as harness:
         harness.process(Bid("a", 0, 1, "x"), timestamp=0)
         harness.watermark(9)
@@ -190,14 +190,14 @@ def test_undeclared_retraction_fails(windows, result):
 
 
 @pytest.mark.parametrize("prices", [(1 << 62, 1 << 62), (-(1 << 62), -(1 << 62) - 1)])
-def test_a_sum_beyond_64_bits_fails(prices):
+def test_sum_beyond_64_bits_fails(prices):
     with harness_of(Tumbling(ms(10)), Totals) as harness:
         harness.process(Bid("a", 1, prices[0]), timestamp=1)
         with pytest.raises(UserFunctionError, match=r"Sum\('price'\) is -?9223372036854775\d+, more than 64 bits"):
             harness.process(Bid("a", 2, prices[1]), timestamp=2)
 
 
-def test_a_shorter_lateness_frees_all_state():
+def test_shorter_lateness_frees_all_state():
     with harness_of(Tumbling(ms(10)), Totals, lateness=50) as before:
         before.process(Bid("a", 1, 5), timestamp=1)
         snapshot = before.snapshot()
@@ -207,7 +207,7 @@ def test_a_shorter_lateness_frees_all_state():
         assert_nothing_left(harness)
 
 
-def test_a_longer_lateness_keeps_state_longer():
+def test_longer_lateness_keeps_state_longer():
     with harness_of(Tumbling(ms(10)), Totals, lateness=5, late=False) as before:
         before.process(Bid("a", 1, 5), timestamp=1)
         snapshot = before.snapshot()
@@ -221,7 +221,7 @@ def test_a_longer_lateness_keeps_state_longer():
 
 
 @pytest.mark.parametrize("watermark", [8, 9])
-def test_a_record_at_a_sessions_end_begins_another(watermark):
+def test_record_at_a_sessions_end_begins_another(watermark):
     """The result must not depend on whether the first session has fired: the watermark, and so records of other keys, must not decide."""
     with harness_of(Session(ms(10)), Totals) as harness:
         harness.process(Bid("a", 0, 1), timestamp=0)

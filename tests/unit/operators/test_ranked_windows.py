@@ -43,8 +43,8 @@ def change(held, row, *, is_retraction):
     """Add a row, or remove the first row with its record."""
     if not is_retraction:
         held.append(row)
-    elif (found := next((other for other in held if other[1] == row[1]), None)) is not None:
-        held.remove(found)
+    elif (same_row := next((other for other in held if other[1] == row[1]), None)) is not None:
+        held.remove(same_row)
 
 
 @settings(max_examples=25)
@@ -79,7 +79,7 @@ def test_ranked_windows_equal_sorting(retracting, windows, events, n, lateness, 
         assert harness.snapshot().entries == ()
 
 
-def test_a_window_emits_its_ranks_once():
+def test_window_emits_its_ranks_once():
     with harness_of(Tumbling(ms(10))) as harness:
         for at in range(5):
             harness.process(Score("a", at, at), timestamp=at)

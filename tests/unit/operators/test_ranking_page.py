@@ -22,7 +22,7 @@ def run(pipeline, source, records):
     return harness
 
 
-def test_the_example_ranks_the_best(page):
+def test_example_ranks_the_best(page):
     records = [
         page.Score("chess", at, name, points) for at, name, points in [(1, "ann", 50), (2, "bob", 70), (3, "cy", 40)]
     ]
@@ -36,7 +36,7 @@ def test_without_ranks_page_emits_best_records(page):
     assert sorted(row.points for row in rows) == [60, 70]
 
 
-def test_the_hottest_items_are_ranked_by_window(page):
+def test_hottest_items_are_ranked_by_window(page):
     records = [page.Bid(item, at * MINUTE) for item, at in [("a", 1), ("b", 2), ("b", 7)]]
     rows = run(page.hot, "bids", records).sink("hot_items")
     result = sorted((row.window_end // MINUTE, row.rank, row.item, row.bids) for row in rows)

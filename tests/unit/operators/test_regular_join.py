@@ -33,7 +33,7 @@ def give(harness, record, kind=INSERT):
 
 
 ITEMS = st.sampled_from(["", "a"])
-# So few different records that many are equal.
+# There are only a few different records, so many are equal.
 RECORDS = st.builds(Order, ITEMS, st.integers(0, 1)) | st.builds(Offer, ITEMS, st.integers(0, 1))
 EVENTS = st.lists(st.tuples(RECORDS, st.sampled_from([INSERT, INSERT, AFTER, BEFORE, DELETE])), max_size=30)
 
@@ -49,8 +49,8 @@ def play(harness, events):
             here.remove(record)
         else:
             unmatched.append(record)
-    orders = [each for each in here if isinstance(each, Order)]
-    return orders, [each for each in here if isinstance(each, Offer)], unmatched
+    orders = [record for record in here if isinstance(record, Order)]
+    return orders, [record for record in here if isinstance(record, Offer)], unmatched
 
 
 @pytest.mark.parametrize("how", JoinType)
@@ -87,7 +87,7 @@ LIVES = st.sampled_from([ms(3), (ms(4), ms(8)), (ms(8), ms(4)), (Lifetime.FOREVE
 
 
 def play_in_time(harness, steps):
-    """Process records so many ms after the watermark; a plain number advances the watermark."""
+    """Process records; a number advances the watermark, and a record's time counts from the watermark (ms)."""
     now = 0
     for step in steps:
         if isinstance(step, int):
@@ -111,7 +111,7 @@ def test_ttl_retracts_only_emitted_rows(how, steps, state_ttl):
         Table().apply_all(emitted)
 
 
-def test_a_pair_outlives_an_expired_partner():
+def test_pair_outlives_an_expired_partner():
     """The unmatched row was never emitted, so it cannot be retracted."""
     with harness_of(LEFT, state_ttl=(Lifetime.FOREVER, ms(5))) as harness:
         give(harness, OFFER)
@@ -140,7 +140,7 @@ def test_equal_records_around_an_expiry_are_distinguished():
 
 
 @pytest.mark.parametrize("kind", [INSERT, AFTER])
-def test_an_inner_join_keeps_the_kinds(kind):
+def test_inner_join_keeps_the_kinds(kind):
     with harness_of() as harness:
         give(harness, OFFER)
         give(harness, ORDER, kind)
@@ -148,7 +148,7 @@ def test_an_inner_join_keeps_the_kinds(kind):
         assert harness.kinds() == [(kind, Row(ORDER, OFFER)), (BEFORE, Row(ORDER, OFFER))]
 
 
-def test_the_first_match_takes_the_padded_row_back():
+def test_first_match_takes_the_padded_row_back():
     with harness_of(LEFT) as harness:
         for record in (ORDER, OFFER, OTHER):
             give(harness, record, AFTER)
@@ -172,7 +172,7 @@ def test_outer_sides_emit_unmatched_records(how, expected):
         assert harness.kinds() == expected
 
 
-def test_a_pair_has_the_later_time_of_both():
+def test_pair_has_the_later_time_of_both():
     with harness_of(FULL) as harness:
         for record, kind in [(OTHER, INSERT), (ORDER, INSERT), (ORDER, DELETE)]:
             give(harness, record, kind)
@@ -183,7 +183,7 @@ def test_a_pair_has_the_later_time_of_both():
 # ------------------------------------------------------------------------------------------------------- odd input
 
 
-def test_an_unmatched_retraction_goes_to_quarantine():
+def test_unmatched_retraction_goes_to_quarantine():
     with harness_of(FULL) as harness:
         give(harness, OFFER)
         give(harness, ORDER, BEFORE)
@@ -191,7 +191,7 @@ def test_an_unmatched_retraction_goes_to_quarantine():
         assert harness.quarantined() == [(ORDER, "a retraction (-U) that matches none of the left records of its key")]
 
 
-def test_a_retraction_of_a_forgotten_record_says_why():
+def test_retraction_of_a_forgotten_record_says_why():
     with harness_of(state_ttl=ms(5)) as harness:
         give(harness, ORDER)
         harness.watermark(10)
@@ -229,13 +229,13 @@ def test_equal_values_of_other_types_are_one_record():
         assert harness.quarantined() == []
 
 
-def test_an_emit_failing_on_none_names_the_join():
+def test_emit_failing_on_none_names_the_join():
     class Pieces(Struct, frozen=True):
         pieces: int
 
     orders, offers = streams()
     stream = orders.join(
-        "loose", offers, emit=lambda one, _: Pieces(one.pieces), record=Pieces, how=FULL, state_ttl=ms(5)
+        "loose", offers, emit=lambda left, _: Pieces(left.pieces), record=Pieces, how=FULL, state_ttl=ms(5)
     )
     with KeyedHarness(function_of(stream), key=KEYS) as harness, pytest.raises(UserFunctionError, match="'NoneType'"):
         give(harness, OFFER)

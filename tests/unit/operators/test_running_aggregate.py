@@ -73,7 +73,7 @@ def test_expired_total_restarts(harness_of):
     assert results(harness, Order("ann", HOUR, 6)) == [("ann", 6)]
 
 
-def test_a_total_survives_a_snapshot(harness_of):
+def test_total_survives_a_snapshot(harness_of):
     harness = harness_of(totals())
     results(harness, Order("ann", 1, 5))
     options = {"key": lambda order: order.customer, "backend": "hashmap"}
@@ -81,7 +81,7 @@ def test_a_total_survives_a_snapshot(harness_of):
         assert results(restored, Order("ann", 2, 6)) == [("ann", 11)]
 
 
-def test_a_record_beyond_its_ttl_emits_nothing(harness_of):
+def test_record_beyond_its_ttl_emits_nothing(harness_of):
     harness = harness_of(totals(StateTtl(timedelta(hours=1))))
     harness.watermark(2 * HOUR)
     assert results(harness, Order("ann", HOUR, 5)) == []
@@ -93,7 +93,7 @@ def test_running_aggregate_fits_into_a_pipeline():
     assert plan_stages(pipeline).sinks["totals_log"].record is Total
 
 
-def test_a_function_without_types_is_refused():
+def test_function_without_types_is_refused():
     class Untyped(AggregateFunction):
         create_accumulator = add = get_result = merge = None
 

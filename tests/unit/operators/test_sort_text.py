@@ -47,7 +47,7 @@ def test_encoded_sort_texts_order_like_values(held, descending):
     compares()
 
 
-def test_a_number_of_more_than_64_bits_fails():
+def test_number_of_more_than_64_bits_fails():
     text = sort_text("cents", annotated_type(int), descending=True)
     with pytest.raises(ValueError, match="cents is 9223372036854775808, more than 64 bits can hold"):
         text(1 << 63)
@@ -57,7 +57,7 @@ def test_a_number_of_more_than_64_bits_fails():
     ("held", "value"),
     [(int, 2.5), (str, 3), (tuple[int, str], (1,)), (tuple[int, str], 4), (tuple[int, str], ("a", 1))],
 )
-def test_a_value_of_another_type_fails(held, value):
+def test_value_of_another_type_fails(held, value):
     text = sort_text("weight", annotated_type(held), descending=False)
     with pytest.raises(TypeError, match="weight is annotated as .*, but gave "):
         text(value)

@@ -84,7 +84,7 @@ def test_explain_shows_when_the_bound_frees_state(taker, state_ttl, freed):
     assert function_of(OPERATORS[taker](state_ttl=state_ttl)).described()["state_freed"].endswith(freed)
 
 
-def test_a_duration_is_a_ttl_of_all_states():
+def test_duration_is_a_ttl_of_all_states():
     states = declared_states(function_of(top(state_ttl=HOUR, retracting=True)))
     assert {name: state.ttl for name, state in states.items()} == {"top": StateTtl(HOUR), "rest": StateTtl(HOUR)}
 

@@ -15,7 +15,7 @@ def page(monkeypatch):
     return page_module("temporal-joins", monkeypatch)
 
 
-def test_the_page_joins_by_time_window_and_service(page):
+def test_page_joins_by_time_window_and_service(page):
     harness = PipelineHarness(page.shop, bucket=1)
     orders = [("CHF", 1), ("CHF", 11), ("USD", 12)]
     harness.feed("rates", [page.Rate("CHF", 0, 1.0), page.Rate("CHF", 10 * MINUTE, 2.0)])

@@ -65,7 +65,7 @@ class Model:
             self.rows[score.game].remove(result)
 
     def best(self, n, **options):
-        return by_fields([one for rows in self.rows.values() for one in best(rows, n, **options)])
+        return by_fields([score for rows in self.rows.values() for score in best(rows, n, **options)])
 
     def records(self, n):
         return by_fields([score for rows in self.rows.values() for score in ranked(rows, n)])
@@ -107,7 +107,7 @@ def backend(request):
     return request.param
 
 
-def test_a_better_record_moves_the_others_down(backend):
+def test_better_record_moves_the_others_down(backend):
     with harness_of(backend=backend) as harness:
         give(harness, Score("a", 1, 5, "x"), Score("a", 2, 7, "y"))
         changes = give(harness, Score("a", 3, 4, "z"))
@@ -122,7 +122,7 @@ def test_ties_go_by_event_time_then_arrival(backend):
         assert [row.record.player for row in harness.state("top", "a")] == ["y", "x", "z"]
 
 
-def test_a_change_has_the_time_of_its_record():
+def test_change_has_the_time_of_its_record():
     with harness_of() as harness:
         give(harness, Score("a", 1, 5, "x"), Score("a", 9, 7, "y"))
         emitted = [
@@ -160,7 +160,7 @@ def test_changed_n_applies_at_the_next_record(before, after):
     assert table_of(changes, Best) == model.best(after)
 
 
-def test_a_smaller_number_deletes_ranks():
+def test_smaller_number_deletes_ranks():
     with harness_of(3) as harness:
         changes = give(harness, *(Score("a", at, at) for at in range(3)))
         snapshot = harness.snapshot()

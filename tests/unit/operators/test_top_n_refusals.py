@@ -87,9 +87,9 @@ def test_sessions_rank_no_retractions():
         scores(row_kind="kind").window(sessions).top("best", 2, by="points")
 
 
-def test_an_infinite_value_fails():
-    def weight(one: Odd) -> float:
-        return one.weight * 1e308
+def test_infinite_value_fails():
+    def weight(odd: Odd) -> float:
+        return odd.weight * 1e308
 
     stream = odd().top("best", 1, by=weight, **KEPT)
     harness = PipelineHarness(stream.upsert_materialize("all", primary_key=("game",)).sink("best"))

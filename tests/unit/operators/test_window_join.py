@@ -168,7 +168,7 @@ def test_sessions_cannot_be_joined(how):
 
 
 @pytest.mark.parametrize("method", ["semi_join", "anti_join"])
-def test_the_other_side_has_windows_of_its_own(method):
+def test_other_side_has_windows_of_its_own(method):
     orders = Pipeline("shop").source("orders", Order, event_time="at").key_by("currency")
     with pytest.raises(
         TypeError, match=f"{method} 'priced' takes a stream with windows, as in .*, not <Stream of Order"
@@ -182,7 +182,7 @@ def strict(order: Order, rate: Rate) -> Priced:
     return Priced.of(order, rate)
 
 
-def test_an_emit_that_does_not_fit_is_refused():
+def test_emit_that_does_not_fit_is_refused():
     with pytest.raises(TypeError, match="join 'priced': parameter 'rate' of strict is Rate, but it gets None"):
         joined(TEN, JoinType.LEFT, emit=strict)
     with pytest.raises(TypeError, match="join 'priced': how must be a JoinType, such as JoinType.LEFT, not 5"):
@@ -200,7 +200,7 @@ def test_each_window_emits_its_own_matches():
         ]
 
 
-def test_a_join_says_which_sides_are_late():
+def test_join_says_which_sides_are_late():
     with pytest.raises(
         ValueError, match="join 'priced' has no side output 'late': it has 'late_left' and 'late_right'"
     ):

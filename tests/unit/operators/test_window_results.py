@@ -123,7 +123,7 @@ def test_changed_windows_refuse_stored_state():
         harness.run()
 
 
-def test_a_new_aggregate_needs_a_new_operator():
+def test_new_aggregate_needs_a_new_operator():
     harness = PipelineHarness(window_pipeline(Tumbling(ms(10)), Totals))
     harness.feed("bids", [Bid("a", 1, 1)])
     harness.run()

@@ -76,7 +76,7 @@ def test_invalid_window_lengths_are_refused(make, message):
         make()
 
 
-def test_a_number_is_no_length():
+def test_number_is_no_length():
     with pytest.raises(TypeError, match="size must be a timedelta, not 300"):
         Tumbling(300)
     with pytest.raises(TypeError, match="offset must be a timedelta, not 1"):
@@ -105,6 +105,6 @@ def test_values_that_are_no_windows_are_refused(windows):
         bids().key_by("item").window(windows)
 
 
-def test_a_negative_lateness_is_refused():
+def test_negative_lateness_is_refused():
     with pytest.raises(ValueError, match="aggregate 'totals': allowed_lateness must be from 0"):
         bids().key_by("item").window(Tumbling(ms(10))).aggregate("totals", Totals, allowed_lateness=ms(-1))

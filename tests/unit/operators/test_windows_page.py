@@ -27,7 +27,7 @@ def page(monkeypatch):
     return module
 
 
-def test_the_example_corrects_and_sets_aside(page):
+def test_example_corrects_and_sets_aside(page):
     harness = PipelineHarness(page.pipeline, bucket=1)
     order = page.Order
     harness.feed("orders", [order("a", "ann", 0, 5), order("a", "bob", 1, 8), order("a", "ann", 2 * HOUR, 1)])
@@ -41,7 +41,7 @@ def test_the_example_corrects_and_sets_aside(page):
     assert harness.sink("late_orders") == [too_late]
 
 
-def test_the_function_of_the_page_is_an_aggregate(page):
+def test_function_of_the_page_is_an_aggregate(page):
     stream = page.Pipeline("p").source("orders", page.Order, event_time="placed_at").key_by("shop")
     windowed = stream.window(Tumbling(page.timedelta(hours=1)))
     harness = PipelineHarness(windowed.aggregate("spreads", page.Spreads).sink("spreads"))

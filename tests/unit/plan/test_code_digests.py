@@ -53,9 +53,9 @@ def changed(before, now):
 
 
 def test_all_imported_modules_of_a_project_count(home):
-    found = digests(home)
-    assert {name for name in found if not name.startswith("package ")} == USED
-    assert found["package msgspec"] == version("msgspec")
+    result = digests(home)
+    assert {name for name in result if not name.startswith("package ")} == USED
+    assert result["package msgspec"] == version("msgspec")
 
 
 def test_modules_are_not_run(home):

@@ -50,7 +50,7 @@ def one(kind, values, default=None):
     """Read a table with a single column `x` of a record with that field."""
     record = msgspec.defstruct("One", [("x", kind)])
     records, _, errors = read(record, x=values)
-    return [found.x if found is not None else default for found in records], errors
+    return [record.x if record is not None else default for record in records], errors
 
 
 def test_each_type_has_its_column():
@@ -121,7 +121,7 @@ def test_type_without_column_is_refused_by_name(kind):
         columns_of(record)
 
 
-def test_a_renamed_field_is_refused():
+def test_renamed_field_is_refused():
     class Camel(Struct, rename="camel"):
         some_name: int
 
@@ -159,14 +159,14 @@ def test_missing_column_is_reported_unless_it_defaults():
     reader = RecordReader(Everything, "op")
     assert reader.missing(["number", "share", "text", "flag", "data", "at", "kind"]) == ["colour", "op"]
     required = to_columns([FULL], sink_schema(Everything)).drop_columns(["maybe", "maybe_at", "maybe_colour"])
-    (found,), _, bad = RecordReader(Everything, None).read(required)
-    assert (found.maybe, found.maybe_at, found.maybe_colour, bad) == (None, None, None, [])
+    (record,), _, bad = RecordReader(Everything, None).read(required)
+    assert (record.maybe, record.maybe_at, record.maybe_colour, bad) == (None, None, None, [])
 
 
 def test_table_without_wanted_columns_gives_defaults():
     record = msgspec.defstruct("Free", [("x", int, 7)])
     records, _, errors = read(record, other=[1, 2])
-    assert ([found.x for found in records], errors) == ([7, 7], {})
+    assert ([record.x for record in records], errors) == ([7, 7], {})
 
 
 def test_misfit_rows_are_named_and_others_read():

@@ -213,7 +213,7 @@ def test_values_below_a_null_are_no_fault():
     inner = msgspec.defstruct("Inner", [("x", int)])
     record = msgspec.defstruct("Outer", [("inner", inner | None)])
     records, errors = read(record, inner=struct)
-    assert ([found.inner for found in records], errors) == ([None, inner(2)], {})
+    assert ([record.inner for record in records], errors) == ([None, inner(2)], {})
 
 
 def test_missing_nested_field_takes_its_default():

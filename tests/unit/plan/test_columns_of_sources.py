@@ -53,7 +53,7 @@ def broken(*texts):
 
 
 def lists(values, kind):
-    return st.lists(st.none() | values, min_size=3, max_size=3).map(lambda found: pa.array(found, kind))
+    return st.lists(st.none() | values, min_size=3, max_size=3).map(lambda values: pa.array(values, kind))
 
 
 WORDS = st.sampled_from(["a", "b", "red", "blue", "", "é"])
@@ -162,14 +162,14 @@ def test_first_and_last_time_are_read(unit):
     record = msgspec.defstruct("One", [("at", Timestamp)])
     records, _, bad = RecordReader(record, None).read(pa.table({"at": pa.array(numbers, pa.timestamp(unit))}))
     assert bad == []
-    assert [found.at // 1_000 for found in records] == [FIRST // 1_000, LAST // 1_000]
+    assert [record.at // 1_000 for record in records] == [FIRST // 1_000, LAST // 1_000]
 
 
 def test_text_not_in_utf8_is_bad_row():
     record = msgspec.defstruct("One", [("x", str)])
     reader: Any = RecordReader(record, None)
     records, _, bad = reader.read(pa.table({"x": broken(b"a", b"\xffb")}))
-    assert [found and found.x for found in records] == ["a", None]
+    assert [record and record.x for record in records] == ["a", None]
     assert bad[0].error == r"x is '\\xffb', which is not UTF-8"
 
 
@@ -247,8 +247,8 @@ def test_event_times_are_milliseconds_or_null():
 @given(table=TABLES)
 def test_event_times_are_those_of_good_records(table):
     records: list[Any] = RecordReader(Flat, None).read(table)[0]
-    found = event_times(table, SOURCE).to_pylist()
-    assert all(record is None or record.at == time for record, time in zip(records, found, strict=True))
+    times = event_times(table, SOURCE).to_pylist()
+    assert all(record is None or record.at == time for record, time in zip(records, times, strict=True))
 
 
 KEYS = [

@@ -45,7 +45,7 @@ def test_key_is_unchanged_by_storing(price):
 
 
 def test_zeros_of_both_signs_are_one_key():
-    # To SQL -0.0 is 0.0: a merge that had a row of each would not know which one is meant.
+    # For SQL, -0.0 equals 0.0: a merge with a row of each would find two rows for one key.
     assert encode(stage_key(Fare(-0.0), ("price",))) == encode(stage_key(Fare(0), ("price",))) == b"0.0"
 
 
@@ -53,11 +53,11 @@ def test_zeros_of_both_signs_are_one_key():
     ("created", "key"),
     [("a", "a"), (0, 0), (-0.0, 0.0), (False, False), (None, None), (("a", 1), ("a", 1)), (("a", None), None)],
 )
-def test_a_function_may_make_the_key(created, key):
+def test_function_may_make_the_key(created, key):
     assert encode(key_reader(KeyBy(function=lambda _: created))(Line("UA1", 2))) == encode(key)
 
 
 @pytest.mark.parametrize("created", [["a"], {"a": 1}, Line("UA1", 2), ("a", ["b"])])
-def test_a_key_of_another_type_is_refused(created):
+def test_key_of_another_type_is_refused(created):
     with pytest.raises(TypeError, match="a key is text, a number, a truth value or a tuple of them, not "):
         key_reader(KeyBy(function=lambda _: created))(Line("UA1", 2))

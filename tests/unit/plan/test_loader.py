@@ -49,17 +49,17 @@ def code(tmp_path):
     return make
 
 
-def test_a_pipeline_is_planned_once():
+def test_pipeline_is_planned_once():
     flights = PipelineCode("pipelines.flights:pipeline", str(PROJECT))
     assert plan_of(flights) is plan_of(PipelineCode("pipelines.flights:pipeline", str(PROJECT)))
 
 
-def test_a_home_off_the_path_is_importable(code, tmp_path, monkeypatch):
+def test_home_off_the_path_is_importable(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert load_pipeline(code("made_here:pipeline", PIPELINE.format(name="one"))).name == "one"
 
 
-def test_an_archive_in_py_files_is_importable(code, tmp_path):
+def test_archive_in_py_files_is_importable(code, tmp_path):
     archive = tmp_path / "code.zip"
     with zipfile.ZipFile(archive, "w") as out:
         out.writestr("made_here_packed.py", PIPELINE.format(name="packed"))
@@ -67,14 +67,14 @@ def test_an_archive_in_py_files_is_importable(code, tmp_path):
     assert load_pipeline(packed).name == "packed"
 
 
-def test_a_module_in_py_files_is_importable(code, tmp_path):
+def test_module_in_py_files_is_importable(code, tmp_path):
     file = tmp_path / "elsewhere" / "made_here_single.py"
     file.parent.mkdir()
     file.write_text(PIPELINE.format(name="single"))
     assert load_pipeline(code("made_here_single:pipeline", py_files=(str(file),))).name == "single"
 
 
-def test_the_home_comes_before_py_files(code, tmp_path):
+def test_home_comes_before_py_files(code, tmp_path):
     other = tmp_path / "elsewhere" / "made_here.py"
     other.parent.mkdir()
     other.write_text(PIPELINE.format(name="other"))
@@ -90,7 +90,7 @@ def test_the_home_comes_before_py_files(code, tmp_path):
         ("made_here:x", "'made_here:x' is of type int, not a Pipeline"),
     ],
 )
-def test_a_missing_pipeline_is_a_configuration_error(code, reference, message):
+def test_missing_pipeline_is_a_configuration_error(code, reference, message):
     with pytest.raises(ConfigError, match=message):
         load_pipeline(code(reference, "x = 7\npipeline_of = 8"))
 
@@ -102,18 +102,18 @@ def test_a_missing_pipeline_is_a_configuration_error(code, reference, message):
         ("x = 1\nraise ValueError('ttl too short')", r"ValueError: ttl too short \(.*made_here\.py:2\)"),
     ],
 )
-def test_a_module_that_raises_shows_the_place(code, text, message):
+def test_module_that_raises_shows_the_place(code, text, message):
     with pytest.raises(ConfigError, match=f"module 'made_here' cannot be imported: {message}"):
         load_pipeline(code("made_here:pipeline", text))
 
 
-def test_a_stream_is_no_pipeline(code):
+def test_stream_is_no_pipeline(code):
     text = PIPELINE.format(name="one").replace('.sink("out")', "")
     with pytest.raises(ConfigError, match=r"is of type ProcessedStream, not a Pipeline: end the stream with sink\(\)"):
         load_pipeline(code("made_here:pipeline", text))
 
 
-def test_a_refused_step_is_shown_with_its_line(code, tmp_path):
+def test_refused_step_is_shown_with_its_line(code, tmp_path):
     text = PIPELINE.format(name="one").replace('.key_by("shop")', "")
     with pytest.raises(ConfigError, match=r"process 'echo' needs a key: .* \(.*made_here\.py:12\)"):
         load_pipeline(code("made_here:pipeline", text))

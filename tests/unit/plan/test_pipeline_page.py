@@ -33,7 +33,7 @@ def page(monkeypatch):
     return run
 
 
-def test_the_branches_are_planned(page):
+def test_branches_are_planned(page):
     plan = plan_stages(page(1).pipeline)
     assert [stage.name for stage in plan.keyed] == ["totals", "latest"]
     assert plan.groups == (("orders", "refunds"),)

@@ -140,7 +140,7 @@ def many_stages():
         (lambda: source().map(odd_of).sink("board"), r"field 'parts' of Odd is set\[str\]"),
     ],
 )
-def test_a_graph_that_cannot_run_is_refused(pipeline, says):
+def test_graph_that_cannot_run_is_refused(pipeline, says):
     with pytest.raises(ConfigError, match=rf"pipeline 'demo': .*{says}"):
         plan_stages(pipeline())
 
@@ -167,5 +167,5 @@ def test_problem_of_record_is_reported_once():
     assert "field 'parts' of Odd" in problem
 
 
-def test_a_graph_that_can_run_has_no_problems():
+def test_graph_that_can_run_has_no_problems():
     assert problems_of(keyed(lookup(source())).sink("board")) == []

@@ -118,7 +118,7 @@ def chain(orders):
     )
 
 
-def test_a_chain_keeps_names_and_ranks(chain):
+def test_chain_keeps_names_and_ranks(chain):
     plan = plan_stages(chain)
     assert [source.name for source in plan.sources] == ["orders"]
     assert [(stage.number, stage.name, stage.takes, stage.record) for stage in plan.keyed] == [
@@ -134,7 +134,7 @@ def test_a_chain_keeps_names_and_ranks(chain):
     assert plan.numbers() == {"operator:lines": 0, "operator:more": 1, "operator:latest": 2}
 
 
-def test_the_flows_of_a_chain_have_no_edges(chain):
+def test_flows_of_a_chain_have_no_edges(chain):
     plan = plan_stages(chain)
     assert shape(plan.source_stages[0].flow) == [(None, "lookup", [(None, "lines/0 by key")])]
     lines, more, latest = plan.keyed
@@ -159,7 +159,7 @@ def test_every_sink_has_its_schema_and_primary_key(chain):
     assert schemas["late_events"][0].field("at").type == pa.timestamp("us", tz="UTC")
 
 
-def test_a_pipeline_needs_no_keyed_operator(orders):
+def test_pipeline_needs_no_keyed_operator(orders):
     plan = plan_stages(orders.filter(is_early).map(late_of).sink("late"))
     assert plan.keyed == ()
     assert shape(plan.source_stages[0].flow) == [
@@ -186,7 +186,7 @@ def test_each_use_of_a_stream_has_an_edge(orders):
     }
 
 
-def test_a_diamond_gives_each_arm_an_edge(orders):
+def test_diamond_gives_each_arm_an_edge(orders):
     split = keyed(orders, "split")
     arms = split.filter(is_early).union(split.assign_event_time("at"))
     plan = plan_stages(keyed(arms, "joined").sink("board"))
@@ -204,7 +204,7 @@ def test_stream_united_with_itself_is_read_twice(orders):
     assert plan.numbers() == {"operator:twice": 0, "edge:orders#0->twice": 0, "edge:orders#1->twice": 1}
 
 
-def test_a_side_output_flows_to_keyed_operators(orders):
+def test_side_output_flows_to_keyed_operators(orders):
     lines = orders.key_by("key").process("lines", Lines())
     odd = lines.side("odd", Event)
     odd.sink("odd")

@@ -80,7 +80,7 @@ def test_bucket_without_later_times_gives_no_watermark():
 
 
 @pytest.mark.parametrize("rows", [0, 3])
-def test_a_slice_without_times_moves_only_the_ordinal(rows):
+def test_slice_without_times_moves_only_the_ordinal(rows):
     bucket, result = advance(Bucket(5, open_max=7, closed_max=3), {}, rows, size=10, lag=1, watermark=2)
     assert (bucket, result) == (Bucket(5 + rows, open_max=7, closed_max=3), [])
 
@@ -90,13 +90,13 @@ def test_rows_as_late_as_allowed_are_in_time(disorder, lag):
     assert lag_of(timedelta(milliseconds=disorder)) == lag
 
 
-def test_the_latest_time_ignores_unknown_ones():
+def test_latest_time_ignores_unknown_ones():
     assert latest([None, -3, 5, None]) == 5
     assert latest([None]) is None
     assert latest([]) is None
 
 
-def test_a_bucket_spans_the_rows_of_several_tasks():
+def test_bucket_spans_the_rows_of_several_tasks():
     assert latest_by_bucket([{0: 7, 1: 3}, {}, {1: 9, 2: -1}, {1: 8}]) == {0: 7, 1: 9, 2: -1}
     assert latest_by_bucket([]) == {}
 
@@ -111,12 +111,12 @@ def test_repeated_watermarks_come_before_new_ones():
 
 
 @pytest.mark.parametrize(("block", "ordinal"), [(0, 10), (9, 10), (10, 20), (19, 20)])
-def test_a_waiting_element_blocks_the_next_watermark(block, ordinal):
+def test_waiting_element_blocks_the_next_watermark(block, ordinal):
     cut = cut_at_block(record_order(block), [(10, 1), (20, 2)])
     assert output_order(record_order(ordinal - 1), 7) < cut < record_order(ordinal)
     assert cut < timer_order(record_order(ordinal), -(1 << 40), b"1")
 
 
-def test_a_waiting_element_behind_all_watermarks_blocks_none():
+def test_waiting_element_behind_all_watermarks_blocks_none():
     assert cut_at_block(record_order(20), [(10, 1), (20, 2)]) is None
     assert cut_at_block(record_order(0), []) is None

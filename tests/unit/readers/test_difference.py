@@ -15,8 +15,8 @@ def compared(before, after, **options):
     return {difference.table: difference for difference in differences(*jobs, **options)}
 
 
-def changes(found):
-    return [(row.change, row.name["key"]) for row in found.rows]
+def changes(difference):
+    return [(row.change, row.name["key"]) for row in difference.rows]
 
 
 def test_added_gone_and_changed_entries_are_listed(state):
@@ -41,12 +41,12 @@ def test_counts_are_by_operator_and_state(state):
     assert (counts.group, counts.rows) == ({"operator": "legs", "state": "last_leg"}, {Change.ADDED: 3})
 
 
-def test_a_limit_cuts_rows_but_not_counts(state):
+def test_limit_cuts_rows_but_not_counts(state):
     result = compared(0, 1, limit=1)["keyed_state"]
     assert (len(result.rows), result.counts[0].rows) == (1, {Change.ADDED: 3})
 
 
-def test_a_compaction_compares_whole_tables(state):
+def test_compaction_compares_whole_tables(state):
     """The compaction has dropped N3, which was expired; no row records that."""
     assert changes(compared(2, 4)["keyed_state"]) == [(Change.GONE, '"N3"')]
 
@@ -57,7 +57,7 @@ def test_expired_entries_are_left_out_unless_asked_for(state):
     assert "keyed_state" not in {result.table for result in differences(opened(2), opened(4))}
 
 
-def test_a_checkpoint_equals_itself(state):
+def test_checkpoint_equals_itself(state):
     assert compared(2, 2) == {}
     assert compared(2, 3) == {}
 
@@ -75,7 +75,7 @@ def test_sinks_without_a_key_are_compared_by_row(state):
     ]
 
 
-def test_a_start_is_the_checkpoint_before(state):
+def test_start_is_the_checkpoint_before(state):
     assert default_start(opened(4)) == 3
     with pytest.raises(ConfigError, match="first one"):
         default_start(opened(0))

@@ -126,10 +126,10 @@ def test_differences_of_branches_equal_a_plain_comparison(before, live, branch):
 def assert_found(jobs, before, after):
     """Check the differences of two checkpoints against their contents."""
     totals = {}
-    for found in differences(*jobs, limit=1000):
-        totals[found.table] = sum((Counter(counts.rows) for counts in found.counts), Counter[Change]())
-        if found.table != REMINDERS:  # its rows are counted: the same one may be there several times
-            assert totals[found.table] == Counter(row.change for row in found.rows)
+    for difference in differences(*jobs, limit=1000):
+        totals[difference.table] = sum((Counter(counts.rows) for counts in difference.counts), Counter[Change]())
+        if difference.table != REMINDERS:  # its rows are counted: the same one may be there several times
+            assert totals[difference.table] == Counter(row.change for row in difference.rows)
     wanted = {name: expected(before[0][name], after[0][name]) for name in STATE_TABLES}
     boards = [{row["item"]: row for row in content[1][BOARD]} for content in (before, after)]
     wanted[BOARD] = expected(*boards)

@@ -12,11 +12,11 @@ from headrace.readers.timers import list_timers
 from tests.unit.support.opened_jobs import opened, values
 
 
-def test_an_older_checkpoint_sees_its_own_version(state):
+def test_older_checkpoint_sees_its_own_version(state):
     assert values(keyed_state.get(opened("1"), "N1", "legs")) == ['"JFK-LAX"']
 
 
-def test_a_savepoint_is_found_by_name(state):
+def test_savepoint_is_found_by_name(state):
     assert opened("before").checkpoint.checkpoint_id == 3
 
 
@@ -30,11 +30,11 @@ def test_a_savepoint_is_found_by_name(state):
         ("2099-12-31", 4),
     ],
 )
-def test_a_time_names_the_last_checkpoint_then(state, time, checkpoint):
+def test_time_names_the_last_checkpoint_then(state, time, checkpoint):
     assert opened(time).checkpoint.checkpoint_id == checkpoint
 
 
-def test_a_time_before_the_job_is_refused(state):
+def test_time_before_the_job_is_refused(state):
     with pytest.raises(ConfigError, match="no checkpoint at 2013-01-30 .*headrace checkpoints"):
         opened("2013-01-30")
 
@@ -59,7 +59,7 @@ def test_vacuumed_checkpoint_error_names_the_vacuum(state):
         keyed_state.get(opened(1), "N1")
 
 
-def test_an_unknown_checkpoint_names_the_known_ones(state):
+def test_unknown_checkpoint_names_the_known_ones(state):
     with pytest.raises(ConfigError, match=r"no checkpoint 99 \(known: 0 to 4\)"):
         opened(99)
     with pytest.raises(ConfigError, match="no savepoint 'after'"):

@@ -9,7 +9,7 @@ from tests.unit.support.opened_jobs import opened
 
 
 @pytest.mark.parametrize("key", ["N1", '"N1"'])
-def test_a_text_key_needs_no_quotes(state, key):
+def test_text_key_needs_no_quotes(state, key):
     assert len(keyed_state.get(opened(), key, "legs").rows) == 1
 
 

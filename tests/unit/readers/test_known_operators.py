@@ -29,17 +29,17 @@ READERS = [
 
 
 @pytest.mark.parametrize("read", READERS)
-def test_an_unknown_operator_is_an_error_with_names(state, read):
+def test_unknown_operator_is_an_error_with_names(state, read):
     with pytest.raises(ConfigError, match=r"job 'demo' has no operator 'lags' \(it has: .*latest, legs\)"):
         read(opened(), "lags")
 
 
 @pytest.mark.parametrize("read", READERS)
-def test_a_declared_operator_may_have_no_rows(state, read):
+def test_declared_operator_may_have_no_rows(state, read):
     read(opened(), "legs")
 
 
-def test_an_operator_that_was_removed_stays_readable(state):
+def test_operator_that_was_removed_stays_readable(state):
     state.add("keyed_state", [{**entry("N9", '"old"', 6), "operator": "former"}])
     state.commit(Kind.BATCH)
     assert values(keyed_state.get(opened(), "N9", "former")) == ['"old"']
@@ -52,6 +52,6 @@ def test_without_the_pipeline_stored_operators_are_known(state, home):
         keyed_state.get(opened(), "N1", "lags")
 
 
-def test_the_quarantine_of_a_source_is_listed_alone(state):
+def test_quarantine_of_a_source_is_listed_alone(state):
     assert len(list_quarantine(opened(), operator="events").rows) == 1
     assert list_quarantine(opened(), operator="legs").rows == []

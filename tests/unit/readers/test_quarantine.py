@@ -6,6 +6,6 @@ from headrace.readers.quarantine import list_quarantine
 from tests.unit.support.opened_jobs import opened
 
 
-def test_the_quarantine_keeps_the_reason(state):
+def test_quarantine_keeps_the_reason(state):
     (row,) = list_quarantine(opened()).dicts()
     assert (row["position"], row["raw"], row["error"]) == ("f:7", "[bold]", "no tail")

@@ -17,7 +17,7 @@ def test_sql_sees_live_entries_changes_and_checkpoints(state):
     assert ask_sql(opened(), "select kind from checkpoints order by checkpoint_id").rows[-1] == ("compaction",)
 
 
-def test_a_view_may_be_used_twice(state):
+def test_view_may_be_used_twice(state):
     assert ask_sql(opened(1), "select count(*) from timers a join timers b using (key)").rows == [(2,)]
 
 
@@ -49,7 +49,7 @@ def test_columns_may_have_names_that_sql_reserves(state, query, answer):
 
 
 @pytest.mark.parametrize("query", ["select at from", "select from board at at", "select nope from board"])
-def test_a_wrong_query_is_reported_as_written(state, query):
+def test_wrong_query_is_reported_as_written(state, query):
     write_deltalake(str(state.sink), RESERVED, mode="overwrite", schema_mode="overwrite")
     with pytest.raises(ConfigError, match="the query failed"):
         ask_sql(opened(), query)

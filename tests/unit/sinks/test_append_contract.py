@@ -30,7 +30,7 @@ def publish(job):
 
 
 def wrong(job):
-    return [found for found in verify(job.config) if not found.ok]
+    return [finding for finding in verify(job.config) if not finding.ok]
 
 
 @contextmanager

@@ -57,7 +57,7 @@ def job(clock):
 
 
 def delays(job):
-    return [found.detail for found in verify(job.config) if not found.ok]
+    return [finding.detail for finding in verify(job.config) if not finding.ok]
 
 
 def test_each_checkpoint_is_sent_once(job):

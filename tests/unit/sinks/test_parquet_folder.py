@@ -63,7 +63,7 @@ def feed(harness, *names, **fields):
 
 
 def wrong(harness):
-    return [found.detail for found in verify(harness.config) if not found.ok]
+    return [finding.detail for finding in verify(harness.config) if not finding.ok]
 
 
 ROWS = [Row("a", 1, "mon", 1), Row("b", 2, "tue /%=é*", 1, good=False), Row("c", 3, None, 2), Row("d", 4, "mon", 1)]
@@ -237,4 +237,4 @@ def test_object_stores_show_copies(stored):
     assert shown() == ["ann", "bob"]
     restore(stored, 1, "test", "run")
     assert shown() == ["ann"]
-    assert [found.detail for found in verify(stored) if not found.ok] == []
+    assert [finding.detail for finding in verify(stored) if not finding.ok] == []

@@ -193,7 +193,7 @@ def test_any_split_gives_the_same_order(tmp_path_factory, contents, limits, arri
 
 
 @given(contents=st.lists(files, min_size=2, max_size=2), pauses=st.lists(st.booleans(), max_size=8))
-def test_a_replay_repeats_recorded_micro_batches(tmp_path_factory, contents, pauses):
+def test_replay_repeats_recorded_micro_batches(tmp_path_factory, contents, pauses):
     sources = [Files(f"s{number}", limit=1) for number in range(2)]
     job = Job(tmp_path_factory.mktemp("transit"), *sources, idle_after=5)
     for times, pause in itertools.zip_longest(itertools.chain(*itertools.zip_longest(*contents, fillvalue=[])), pauses):
@@ -205,7 +205,7 @@ def test_a_replay_repeats_recorded_micro_batches(tmp_path_factory, contents, pau
     for offsets in job.history:
         again.step(until=offsets)
     assert (again.arrived, again.watermarks) == (job.arrived, job.watermarks)
-    assert [strip(one) for one in again.history[-1:]] == [strip(one) for one in job.history[-1:]]
+    assert [strip(batch) for batch in again.history[-1:]] == [strip(batch) for batch in job.history[-1:]]
 
 
 def strip(offsets):
@@ -285,7 +285,7 @@ def test_source_added_later_gets_highest_number(tmp_path):
 
 def test_numbers_of_removed_sources_are_not_reused():
     offsets = {"gone": SourceOffset(number=1), "kept": SourceOffset(number=0)}
-    assert {name: one.number for name, one in numbered(["new", "kept"], offsets).items()} == {"new": 2, "kept": 0}
+    assert {name: offset.number for name, offset in numbered(["new", "kept"], offsets).items()} == {"new": 2, "kept": 0}
 
 
 def test_interval_releases_no_rows_beyond_its_end(tmp_path):
@@ -317,7 +317,7 @@ def test_complete_intervals_agree_over_any_runs(tmp_path, width):
     assert not any(offset.unread for offset in job.offsets.values())
 
 
-def test_a_complete_interval_closes_despite_disorder(tmp_path):
+def test_complete_interval_closes_despite_disorder(tmp_path):
     first, second = Files("first"), Files("second")
     for source in (first, second):
         source.put([1, 8])
@@ -326,7 +326,7 @@ def test_a_complete_interval_closes_despite_disorder(tmp_path):
     assert job.watermarks[-1][1] == HOUR - 1
 
 
-def test_a_file_that_shrank_is_refused(shop):
+def test_file_that_shrank_is_refused(shop):
     shop.drain()
     shop.sources["orders"].contents["000"] = [1]
     with pytest.raises(
@@ -335,7 +335,7 @@ def test_a_file_that_shrank_is_refused(shop):
         shop.step()
 
 
-def test_a_source_with_rows_ahead_must_stay(shop):
+def test_source_with_rows_ahead_must_stay(shop):
     shop.drain()
     del shop.sources["orders"]
     shop.groups = (("payments",),)
@@ -345,7 +345,7 @@ def test_a_source_with_rows_ahead_must_stay(shop):
 
 def test_more_input_after_the_end_is_refused(shop):
     shop.drain(ends=True)
-    shop.offsets = {name: msgspec.structs.replace(one, ended=True) for name, one in shop.offsets.items()}
+    shop.offsets = {name: msgspec.structs.replace(offset, ended=True) for name, offset in shop.offsets.items()}
     assert not shop.step()
     shop.sources["payments"].put([50])
     with pytest.raises(SourceError, match="the end of input was declared .* now there is 001"):

@@ -50,7 +50,7 @@ def test_appends_arrive_by_version_and_once():
     assert (job.offset.version, job.offset.table) == (3, str(written.delta.metadata().id))
 
 
-def test_a_run_without_commits_leaves_no_checkpoint():
+def test_run_without_commits_leaves_no_checkpoint():
     job = TableJob(TableWriter())
     job.run()
     assert job.last.offsets == {}
@@ -99,7 +99,7 @@ def test_commits_that_only_move_rows_are_skipped():
         (lambda w: write_deltalake(w.path, table("x"), mode="overwrite"), "WRITE"),
     ],
 )
-def test_a_commit_that_removes_rows_stops(change, operation):
+def test_commit_that_removes_rows_stops(change, operation):
     written = TableWriter()
     written.append("p", "q")
     change(written)
@@ -149,14 +149,14 @@ def test_partition_values_are_columns():
     assert [(row.name, row.size) for row in job.seen("a b/c")] == [("p", 7), ("q", None)]
 
 
-def test_a_new_column_is_null_in_older_files():
+def test_new_column_is_null_in_older_files():
     written = TableWriter()
     written.append(rows=table("p").drop(["size"]))
     written.append(rows=table("q").append_column("day", pa.array([date(2024, 1, 1)])))
     assert TableJob(written).took() == ["p", "q"]
 
 
-def test_a_missing_table_is_named():
+def test_missing_table_is_named():
     written = TableWriter()
     job = TableJob(written)
     shutil.rmtree(written.path)
@@ -176,7 +176,7 @@ def test_another_table_at_the_place_is_refused():
     nothing_taken(job, "is another table than the one that was read")
 
 
-def test_a_log_cleaned_behind_the_offset_is_refused():
+def test_log_cleaned_behind_the_offset_is_refused():
     written = TableWriter()
     written.append("p")
     job = TableJob(written)
@@ -188,7 +188,7 @@ def test_a_log_cleaned_behind_the_offset_is_refused():
     assert job.configure(skip_versions="2-3").took() == ["s", "t"]
 
 
-def test_a_clean_log_before_the_offset_is_fine():
+def test_clean_log_before_the_offset_is_fine():
     written = TableWriter()
     written.append("p")
     job = TableJob(written)
@@ -249,7 +249,7 @@ def test_unreadable_tables_are_refused(action, what):
     nothing_taken(job, rf"version 2 of .* uses {what}.*which Headrace cannot read.*skip_versions: 2$")
 
 
-def test_an_unreadable_commit_is_named():
+def test_unreadable_commit_is_named():
     written = TableWriter()
     written.append("p")
     job = TableJob(written)
@@ -291,7 +291,7 @@ def test_version_begins_with_that_version():
     assert TableJob(written, start="version 2").took() == ["q", "r"]
 
 
-def test_a_moment_begins_with_the_next_commit():
+def test_moment_begins_with_the_next_commit():
     written = TableWriter()
     for name in "pqr":
         written.append(name)
@@ -300,7 +300,7 @@ def test_a_moment_begins_with_the_next_commit():
     assert (late.took(), late.last.offsets) == ([], {})
 
 
-def test_a_moment_before_the_log_is_refused():
+def test_moment_before_the_log_is_refused():
     written = TableWriter()
     for name in "pqr":
         written.append(name)
@@ -322,7 +322,7 @@ def test_snapshot_takes_the_table_then_commits():
     assert job.took() == ["s"]
 
 
-def test_a_snapshot_in_parts_is_one_version():
+def test_snapshot_in_parts_is_one_version():
     written = TableWriter()
     for name in "pqr":
         written.append(name)
@@ -357,7 +357,7 @@ def test_keys_that_do_not_fit_are_refused(keys, match):
         TableJob(TableWriter(), **keys).run()
 
 
-def test_a_folder_does_not_become_a_table():
+def test_folder_does_not_become_a_table():
     written = TableWriter()
     written.append("p")
     job = TableJob(written)
@@ -397,7 +397,7 @@ def test_retractions_come_first_in_a_version():
 def test_any_split_of_changes_gives_same_rows(limits):
     written = TableWriter(feed=True, partition_by=["size"])
     written.append("p", "q", "r", sizes=[1, 2, 3])
-    whole, split = (TableJob(written, change_feed=True, **each) for each in ({}, limits))
+    whole, split = (TableJob(written, change_feed=True, **options) for options in ({}, limits))
     written.merge("q", "s", sizes=[3, 4])
     split.run(max_batches=2)
     written.delete("r")
@@ -463,7 +463,7 @@ def test_table_restore_is_read_as_changes():
     assert job.took() == ["-Dq"]
 
 
-def test_a_table_without_the_feed_is_refused():
+def test_table_without_the_feed_is_refused():
     written = TableWriter()
     written.append("p")
     job = TableJob(written, change_feed=True)

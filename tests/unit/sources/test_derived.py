@@ -71,7 +71,7 @@ class Slices:
         write_deltalake(str(self.dims), pa.table({"id": [1]}), mode="append")
 
     def write(self, name, orders):
-        lines = [json.dumps(order(*one)) for one in orders]
+        lines = [json.dumps(order(*values)) for values in orders]
         (self.folder / name).write_text("\n".join(lines), encoding="utf-8")
 
     def restart(self, digest="00000001"):
@@ -177,7 +177,7 @@ def test_rows_landed_ahead_do_not_keep_a_version():
     assert slices.rows == [("a.0", 0), ("b.0", 0), ("c.0", 1)]
 
 
-def test_a_replay_reads_the_recorded_version():
+def test_replay_reads_the_recorded_version():
     slices = Slices()
     slices.write("a.json", [("a", 1, 1)])
     slices.take_in()
@@ -190,7 +190,7 @@ def test_a_replay_reads_the_recorded_version():
     assert again.rows == [("a.0", 0)]
 
 
-def test_a_changed_step_makes_new_rows():
+def test_changed_step_makes_new_rows():
     slices = Slices()
     slices.write("a.json", [("a", 1, 1)])
     slices.take_in(crashes=True)

@@ -157,14 +157,14 @@ def test_bad_json_lines_move_no_other_row():
         ({"texts": {"a": None}}, "texts['a'] is null"),
     ],
 )
-def test_a_json_value_of_another_type_is_named(fields, error):
+def test_json_value_of_another_type_is_named(fields, error):
     good = {"id": "a", "at": 1}
     records, bad, _ = read(lines(good, good | fields, good), "json", Row)
     assert bad == {1: error}
     assert [record is None for record in records] == [False, True, False]
 
 
-def test_a_json_line_without_a_field_is_bad():
+def test_json_line_without_a_field_is_bad():
     _, bad, _ = read(lines({"at": 1}, {"id": "a"}), "json")
     assert bad == {0: "id is missing", 1: "at is missing"}
 
@@ -174,7 +174,7 @@ def test_lines_nested_too_deep_are_bad_rows():
     assert bad == {0: "line 1 is not read: its lists and objects are nested too deep"}
 
 
-def test_a_huge_json_line_is_a_row():
+def test_huge_json_line_is_a_row():
     text = "x" * 5_000_000
     records, bad, _ = read(lines({"id": text, "at": 1}, text), "json")
     assert (records[0].id, list(bad)) == (text, [1])
@@ -260,7 +260,7 @@ def test_csv_options_say_how_files_are_written():
         (b'id,"at\n', "its header has a quote that is not closed"),
     ],
 )
-def test_a_csv_file_without_a_header_is_refused(content, error):
+def test_csv_file_without_a_header_is_refused(content, error):
     with pytest.raises(UNREADABLE, match=error):
         read(content, "csv")
 
@@ -378,7 +378,7 @@ def test_truncated_avro_file_is_refused(cut):
         read(content[:-cut], "avro")
 
 
-def test_an_unknown_codec_is_named():
+def test_unknown_codec_is_named():
     content = avro(FLAT_AVRO, [{"id": "a", "at": 1, "number": 1}]).replace(b"\x08null", b"\x08lzma")
     with pytest.raises(UNREADABLE, match="cannot be unpacked by 'lzma': this codec is not known"):
         read(content, "avro")

@@ -88,14 +88,14 @@ def job(tmp_path):
     return Job(Home(tmp_path))
 
 
-def test_a_checkpoint_records_new_names_alone(job):
+def test_checkpoint_records_new_names_alone(job):
     for number in (0, 1):
         job.write(number)
         job.take_in()
     assert job.names() == [digests(0), digests(1)]
 
 
-def test_a_late_file_behind_an_archived_one_fails(job):
+def test_late_file_behind_an_archived_one_fails(job):
     job.write(0, 2)
     job.take_in()
     job.remove(0)
@@ -120,7 +120,7 @@ def test_counts_of_earlier_releases_still_hold(job):
         job.take_in()
 
 
-def test_the_first_new_checkpoint_records_all_names(job):
+def test_first_new_checkpoint_records_all_names(job):
     job.write(0, 1)
     job.take_in(names=False)
     job.write(2)
@@ -128,7 +128,7 @@ def test_the_first_new_checkpoint_records_all_names(job):
     assert list(job.trail[-1].offsets["purchases"].names) == digests(0, 1, 2)
 
 
-def test_a_late_file_before_all_intervals_has_none(job):
+def test_late_file_before_all_intervals_has_none(job):
     job.write(0, 1)
     job.take_in()
     job.write(-1)
@@ -138,7 +138,7 @@ def test_a_late_file_before_all_intervals_has_none(job):
         job.take_in()
 
 
-def test_a_late_file_names_the_gap_it_fills(job):
+def test_late_file_names_the_gap_it_fills(job):
     job.write(0, 2)
     job.take_in(until=day_name(0))
     job.take_in()
@@ -147,7 +147,7 @@ def test_a_late_file_names_the_gap_it_fills(job):
         job.take_in()
 
 
-def test_a_late_file_of_an_empty_interval_fails(job):
+def test_late_file_of_an_empty_interval_fails(job):
     job.write(0, 2)
     for number in range(2):
         job.take_in(interval=days(number, number + 1))
@@ -156,7 +156,7 @@ def test_a_late_file_of_an_empty_interval_fails(job):
         job.take_in(interval=days(2, 3))
 
 
-def test_a_late_file_of_the_first_interval_fails(job):
+def test_late_file_of_the_first_interval_fails(job):
     job.take_in(interval=days(0, 1))
     job.write(0, 1)
     with pytest.raises(SourceError, match=day_name(0)):
@@ -179,7 +179,7 @@ def test_files_of_this_interval_are_not_late(job):
     assert job.take_in(interval=days(1, 3)) == [day_name(1), day_name(2)]
 
 
-def test_a_replay_takes_the_late_file_in(job):
+def test_replay_takes_the_late_file_in(job):
     job.write(0, 2)
     for number in range(3):
         job.take_in(interval=days(number, number + 1))
@@ -206,7 +206,7 @@ def test_slice_ends_at_the_given_file(job):
     assert job.take_in(until=day_name(1)) == []
 
 
-def test_an_interval_needs_a_pattern(job):
+def test_interval_needs_a_pattern(job):
     job.home.configure({"sources": {"purchases": {"interval": None}}})
     with pytest.raises(ConfigError, match="no 'interval' pattern"):
         job.source.check_intervals(TakenIn())
@@ -263,7 +263,7 @@ def make_file(folder, name):
     (Path(os.fsdecode(os.fsencode(folder) + b"/" + name))).touch()
 
 
-def test_a_name_that_is_not_utf8_is_refused(job):
+def test_name_that_is_not_utf8_is_refused(job):
     job.write(0)
     make_file(job.home.input, b"2024-03-02-\xff.parquet")
     with pytest.raises(
@@ -281,7 +281,7 @@ def test_ignored_files_may_have_any_name(job, name):
     assert [file.name for file in job.plan().files] == [day_name(0)]
 
 
-def test_a_folder_that_cannot_be_listed_is_named(job):
+def test_folder_that_cannot_be_listed_is_named(job):
     def refuse(step, path):
         if step == "list":
             raise OSError(5, "Input/output error", path)

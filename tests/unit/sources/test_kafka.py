@@ -82,7 +82,7 @@ def test_any_split_gives_the_same_order(bursts, partitions, limit):
             pass
         assert slices.arrived() == merged_by_hand(sent)
         assert (
-            [one.position for one in slices.offset.partitions]
+            [partition.position for partition in slices.offset.partitions]
             == [bounds.end for bounds in slices.topic.state().partitions.values()]
             if slices.offset
             else True
@@ -91,7 +91,7 @@ def test_any_split_gives_the_same_order(bursts, partitions, limit):
 
 
 @pytest.mark.parametrize("place", CRASHES)
-def test_a_crash_loses_and_doubles_nothing(place):
+def test_crash_loses_and_doubles_nothing(place):
     job = TopicJob(2, max_rows_per_batch=4)
     sent = [[("a", 1), ("b", 5), ("c", 2), ("d", 9)], [("p", 3), ("q", 3), ("r", 8)]]
     for partition, messages in enumerate(sent):
@@ -155,7 +155,7 @@ def test_start_decides_where_a_job_begins(start, taken):
     assert first + job.took() == taken
 
 
-def test_a_new_partition_begins_at_its_first_message():
+def test_new_partition_begins_at_its_first_message():
     job = TopicJob(start="latest")
     job.put("p")
     job.run()
@@ -211,7 +211,7 @@ def test_partition_source_numbers_never_change():
 def test_bad_message_does_not_affect_good_ones(value, error):
     (node,) = (operator for operator in pipeline().operators if isinstance(operator, SourceNode))
     values = [b'{"shop": "a", "at": 1, "name": "p"}', encoded(value), b'{"shop": "a", "at": 2, "name": "q"}']
-    rows = [{"value": one, "topic": "t", "partition": 3, "offset": 7 + at} for at, one in enumerate(values)]
+    rows = [{"value": value, "topic": "t", "partition": 3, "offset": 7 + at} for at, value in enumerate(values)]
     table = text_columns(pa.Table.from_pylist(rows, MESSAGES))
     columns, kinds, bad = MessageReader(node, Messages()).read_columns(table)
     assert [row and row["name"] for row in columns.to_pylist()] == ["p", None, "q"]
@@ -226,7 +226,7 @@ def encoded(value):
     return msgspec.json.encode(value) if isinstance(value, dict) else value
 
 
-def test_a_bad_message_goes_to_quarantine():
+def test_bad_message_goes_to_quarantine():
     job = TopicJob()
     job.put("p")
     job.topic.append([b"\xff{", None], key=b"k")
@@ -328,7 +328,7 @@ def test_landed_messages_outlive_the_topic():
         (lambda topic: topic.truncate(1), r"partition 0 of .* ends at offset 1, .* up to offset 2"),
     ],
 )
-def test_a_changed_topic_stops_the_run(change, match):
+def test_changed_topic_stops_the_run(change, match):
     job = TopicJob()
     job.put("p", "q")
     job.run()
@@ -356,7 +356,7 @@ def test_crash_before_first_commit_forgets_another_topic():
 # ------------------------------------------------------------------------------------------------------- landed files
 
 
-def test_a_restore_reads_landed_messages_again():
+def test_restore_reads_landed_messages_again():
     job = TopicJob()
     job.put("p")
     job.run()

@@ -30,10 +30,10 @@ def test_more_rows_of_a_file_add_up(waiting, more):
 
 def test_files_wait_in_the_order_of_their_names():
     rows = [RequeuedRows(name, ((0, 1),), 5) for name in "cab"]
-    assert [one.file for one in with_more(rows[:2], rows[2:])] == ["a", "b", "c"]
+    assert [row.file for row in with_more(rows[:2], rows[2:])] == ["a", "b", "c"]
 
 
-def test_a_whole_file_has_all_of_its_rows():
+def test_whole_file_has_all_of_its_rows():
     whole, some = RequeuedRows("a"), RequeuedRows("a", ((0, 1),), 5)
     for parts in (([whole], [some]), ([some], [whole])):
         assert with_more(*parts) == (whole,)

@@ -228,7 +228,7 @@ def test_files_of_any_day_are_read_or_refused(names, complete, by_interval):
 
 
 @pytest.mark.parametrize(("name", "pattern"), [("9999-12-31", "%Y-%m-%d"), ("9999-12", "%Y-%m"), ("9999", "%Y")])
-def test_an_interval_behind_the_calendar_is_refused(name, pattern):
+def test_interval_behind_the_calendar_is_refused(name, pattern):
     disk = next(disks)
     put(disk, VALID["plain"], f"{name}.parquet")
     harness = harness_of(disk, complete_intervals=True, interval=pattern)

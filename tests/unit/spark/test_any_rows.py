@@ -79,7 +79,7 @@ PIPELINES = {
 }
 GOOD_IDS = st.lists(st.sampled_from(["a", "b", ""]), min_size=SIZE, max_size=SIZE).map(pa.array)
 GOOD_TIMES = st.lists(st.integers(0, 10**12), min_size=SIZE, max_size=SIZE).map(
-    lambda found: pa.array(found, pa.timestamp("ms"))
+    lambda values: pa.array(values, pa.timestamp("ms"))
 )
 KINDS = st.lists(st.sampled_from(["+I", "-U", "+U", "-D"]), min_size=SIZE, max_size=SIZE).map(pa.array)
 FIELDS = {name: columns(SIZE) for name in ("size", "number", "parts", "texts", "extra", "more")}

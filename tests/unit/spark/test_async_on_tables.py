@@ -90,7 +90,7 @@ class Task:
         self.checkpoint = 0
 
     def run(self, waits, orders=(), **settings):
-        """Run the stage; return the numbers that it sends on, and those that it gives up on."""
+        """Run the stage; return the numbers of emitted and of abandoned elements."""
         self.checkpoint += 1
         batch = BatchSettings(
             code=PipelineCode("", ""), job_folder=self.folder, checkpoint_id=self.checkpoint, attempt_id="attempt", max_parallelism=8,
@@ -185,7 +185,8 @@ def test_field_without_default_is_refused(task, waits_for, takes, gives, field, 
     output = str(raised.value)
     assert all(part in output for part in ("operator 'ask'", f"`{field}`", "headrace run JOB --finish"))
     assert len(service.asked) == asked, "the service was called by a run that cannot be committed"
-    # The way out: the code that took them in finishes them, and the new code begins with nothing that waits.
+    # The solution: the code that took the elements in finishes them, and the new code begins without waiting
+    # elements.
     assert task.run([old], finishes=True) == ([Order(0), Order(1)], 0)
     assert task.run([new], [fresh]) == ([answer], 0)
     assert task.waiting == 0
@@ -195,7 +196,7 @@ def test_field_without_default_is_refused(task, waits_for, takes, gives, field, 
 
 
 class Timed(AsyncFunction[Order, Order]):
-    """Takes so many milliseconds per call; a shared log records the begin and the end of each call."""
+    """Takes a fixed time (ms) per call; a shared log records the begin and the end of each call."""
 
     def __init__(self, milliseconds, log):
         self.seconds, self.log = milliseconds / 1000, log
@@ -231,17 +232,17 @@ def test_concurrent_operators_share_limits_of_service(rate, concurrency, work):
     async def all_at_once():
         operators = [AsyncWaitOperator(wait_of(Timed(ms, log)), {}, limit=limit) for ms, _ in work]
         asked = [[Emitted(record_order(n), 0, 0, Order(n)) for n in range(count)] for _, count in work]
-        return await asyncio.gather(*(one.run_async(orders) for one, orders in zip(operators, asked, strict=True)))
+        return await asyncio.gather(
+            *(operator.run_async(orders) for operator, orders in zip(operators, asked, strict=True))
+        )
 
     answered = in_virtual_time(all_at_once)
-    assert [len(found) for found in answered] == [count for _, count in work]
+    assert [len(answers) for answers in answered] == [count for _, count in work]
     begun, most = within(log, rate=rate, concurrency=concurrency)
     total = sum(count for _, count in work)
     assert len(begun) == total
     slowest = max(ms for ms, _ in work) / 1000
-    if (
-        slowest <= (concurrency - 1) / rate
-    ):  # a place is always free: nothing but the rate spaces calls, and it does so evenly
+    if slowest <= (concurrency - 1) / rate:  # a place is always free: only the rate delays calls, evenly
         assert begun == pytest.approx([number / rate for number in range(total)])
     if slowest == min(ms for ms, _ in work) / 1000 >= concurrency / rate:
         assert most == min(concurrency, total)

@@ -56,12 +56,12 @@ def purchase(number, customer="a"):
     return Purchase(number, number * 1000, customer, "eggs", 100)
 
 
-def emitted(one):
-    return Emitted(record_order(one.seq), one.at, 0, one)
+def emitted(purchase):
+    return Emitted(record_order(purchase.seq), purchase.at, 0, purchase)
 
 
-def element(one, key):
-    return Element(record_order(one.seq), one.at, 0, encode(stage_key(one, (key,))), one)
+def element(purchase, key):
+    return Element(record_order(purchase.seq), purchase.at, 0, encode(stage_key(purchase, (key,))), purchase)
 
 
 class Job:
@@ -106,16 +106,16 @@ class Job:
                 TaskNotes(batch, "sources", "0"),
             )
             if wait.key:
-                sent = stage.run_keyed(wait, [[element(one, *wait.key.fields) for one in purchases]])
+                sent = stage.run_keyed(wait, [[element(purchase, *wait.key.fields) for purchase in purchases]])
                 first = plan_of(self.config.code).keyed[0]
                 output.transit(ToStage(first.name, 0, KeyBy(("customer",))), Purchase, sent)
             else:
                 with stage:
-                    sent = stage.run(wait, [emitted(one) for one in purchases])
+                    sent = stage.run(wait, [emitted(purchase) for purchase in purchases])
             self.report = output.report
             offset = SourceOffset(bucket=Bucket(), pending=output.report.pending, due=output.report.due)
             job.commit(Kind.BATCH, files=output.report.state_files, offsets={"purchases": offset})
-        return [record_of(one).seq for one in sent]
+        return [record_of(emission).seq for emission in sent]
 
     def rows(self):
         with open_job(self.config, "looking") as job:
@@ -130,9 +130,9 @@ def job(tmp_path):
 # ---------------------------------------------------------------------------------------- what is stored can be read
 
 
-def wrong(one):
+def wrong(purchase):
     """The answer of a faulty service: a struct is not validated when it is created."""
-    return Purchase(one.seq, one.at, one.customer, one.item, "a dollar")
+    return Purchase(purchase.seq, purchase.at, purchase.customer, purchase.item, "a dollar")
 
 
 #   1 waits for an hour, 2 has its answer and waits behind it
@@ -172,7 +172,7 @@ def test_leaving_keyed_mode_loses_nothing(job, mode):
 
 
 class later:  # noqa: N801 - it reads as what it is
-    """A clock that is ahead by so much."""
+    """A clock that is ahead by the given time."""
 
     def __init__(self, span):
         self.span = round(span.total_seconds() * 1000)
@@ -213,12 +213,12 @@ def keyed_job(folder, down, instead=None):
     return job, wait
 
 
-def nobodys(one):
-    return Purchase(one.seq, one.at, None, one.item, one.cents)
+def foreign_element(purchase):
+    return Purchase(purchase.seq, purchase.at, None, purchase.item, purchase.cents)
 
 
 def test_quarantined_answer_without_key_blocks_no_requeue(tmp_path):
-    job, wait = keyed_job(tmp_path, down=[2], instead=nobodys)
+    job, wait = keyed_job(tmp_path, down=[2], instead=foreign_element)
     job.micro_batch(wait, [purchase(1), purchase(2)])
     result = requeue(job.config, "by-hand", operator="ask")
     assert result.metrics["requeued"] == 1

@@ -67,7 +67,7 @@ def open_names(job):
 ORDERS = st.lists(st.tuples(st.sampled_from(CUSTOMERS), st.integers(0, 9)), min_size=1, max_size=4)
 
 
-@pytest.mark.slow  # each example runs a job, its branch and a straight job: 2 s
+@pytest.mark.slow  # each example runs a job, its branch, and a job without interruption: 2 s
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_branch_equals_straight_run_over_corrections(data):

@@ -20,9 +20,9 @@ def four_days():
 
 @pytest.fixture
 def job(four_days):
-    made = BackfilledJob.restored(four_days)
-    put_into_files(made)
-    yield made
+    job = BackfilledJob.restored(four_days)
+    put_into_files(job)
+    yield job
     forget_code()
 
 

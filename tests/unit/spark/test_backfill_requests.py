@@ -58,7 +58,7 @@ def test_request_joins_a_branch_that_begins_before(job):
     assert open_branch(job) == before
 
 
-def test_request_renews_a_branch_that_begins_behind(job):
+def test_request_renews_a_branch_that_begins_later(job):
     ask(job, days(3))
     assert job.plan(days(1), NAME, renews=True).replaced == open_branch(job)
     assert ask(job, days(1)).outcome is BackfillOutcome.NEEDS_APPROVAL
@@ -146,7 +146,7 @@ def test_approval_catches_up_with_newer_checkpoints(job):
 ORDERS = st.lists(st.tuples(st.sampled_from(CUSTOMERS), st.integers(0, 9)), min_size=1, max_size=3)
 
 
-@pytest.mark.slow  # each example runs a job, branches and a straight job: 6 s
+@pytest.mark.slow  # each example runs a job, branches, and a job without interruption: 6 s
 @settings(max_examples=6, deadline=None)
 @given(data=st.data())
 def test_backfills_end_like_a_straight_run(data):

@@ -36,7 +36,7 @@ def refuse_removal(step, path):
         raise PermissionError(13, "Permission denied", path)
 
 
-def test_a_file_that_stays_is_a_warning(shop):
+def test_file_that_stays_is_a_warning(shop):
     for at in (1, 2):
         shop.feed("orders", [Order("a", at)])
     with memory_disk(DISK).failing(refuse_removal):
@@ -47,7 +47,7 @@ def test_a_file_that_stays_is_a_warning(shop):
     assert "Permission denied" in warnings(shop)[1]
 
 
-def test_a_stop_file_that_stays_hides_no_error(shop, monkeypatch):
+def test_stop_file_that_stays_hides_no_error(shop, monkeypatch):
     def stop_and_fail(batches, *_args, **_options):
         batches.stop()
         raise ZeroDivisionError

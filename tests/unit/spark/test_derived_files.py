@@ -37,7 +37,7 @@ def task(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "pipeline", pipeline, raising=False)
     monkeypatch.setitem(sys.modules, module.__name__, module)
 
-    def made(content, on_bad_file="fail"):
+    def make(content, on_bad_file="fail"):
         path = tmp_path / "a.json.gz"
         path.write_bytes(content)
         return StepTask(
@@ -50,7 +50,7 @@ def task(tmp_path, monkeypatch):
             Origin({"dims": 3}),
         )
 
-    return made
+    return make
 
 
 def packed(text):
@@ -68,7 +68,7 @@ def landed(task):
     return msgspec.json.decode(batch["report"][0].as_py(), type=LandedFile)
 
 
-def test_the_step_gets_good_rows_with_their_kinds(task):
+def test_step_gets_good_rows_with_their_kinds(task):
     (batch,) = reading_partition(msgspec.json.encode(task(packed(LINES))))(numbers())
     (row,) = batch.to_pylist()
     assert (row["id"], row["tags"], row["at"].timestamp(), row["op"]) == (1, ["a"], 1.0, "-U")

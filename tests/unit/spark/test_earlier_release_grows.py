@@ -51,12 +51,12 @@ def bring_back(home, hours):
     pq.write_table(rows, home.folder / "returns" / "2024-03-04T00.parquet")
 
 
-def test_a_silent_second_source_changes_nothing(old):
+def test_silent_second_source_changes_nothing(old):
     grow(old, idle_after="0s")
     run(old)
     assert_well_formed(old.config())
     assert len(sink_rows(old.config(), "visits")) == 89  # one purchase of the fourth day has no customer
-    old.configure()  # what the first source alone comes to
+    old.configure()  # the totals of the first source alone
     assert_as_by_hand(old.config(), by_hand(purchases_of(day) for day in range(4)))
 
 
@@ -74,7 +74,7 @@ def test_orders_and_watermarks_continue_as_one_line(old):
     assert all(finding.ok for finding in verify(old.config()))
 
 
-def test_a_second_source_begins_at_the_watermark(old):
+def test_second_source_begins_at_the_watermark(old):
     before = checkpoints(old.config())[-1]
     bring_back(old, [1, 80, 90])
     run(old, end_of_input=True)
@@ -84,7 +84,7 @@ def test_a_second_source_begins_at_the_watermark(old):
     (early, *_) = [visit for visit in visits if visit["is_return"]]
     assert early["at"] < before.watermark == early["watermark"]
     in_order = sorted(visits, key=lambda visit: visit["watermark"])
-    assert all(one["watermark"] <= other["watermark"] for one, other in itertools.pairwise(in_order))
+    assert all(before["watermark"] <= after["watermark"] for before, after in itertools.pairwise(in_order))
 
 
 def test_rows_ahead_of_the_second_source_wait(old):

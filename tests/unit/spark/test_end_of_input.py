@@ -23,7 +23,7 @@ def last(job):
     return checkpoints(job.home.config())[-1]
 
 
-def test_the_end_moves_the_watermark_past_all(job):
+def test_end_moves_the_watermark_past_all(job):
     report = job.run(end_of_input=True)
     assert report.stopped_because == "ended"
     assert last(job).watermark == END_OF_INPUT
@@ -66,7 +66,7 @@ def test_limit_leaves_end_to_next_run(job):
     assert job.run(end_of_input=True).stopped_because == "ended"
 
 
-def test_an_interval_run_cannot_end_the_input(job):
+def test_interval_run_cannot_end_the_input(job):
     with pytest.raises(ConfigError, match="--end-of-input takes in all there is: it needs --mode caught-up"):
         job.days(0, end_of_input=True)
 

@@ -130,7 +130,7 @@ def feed(harness, *events):
 
 
 def hours(harness):
-    return sorted((one.key, (one.at - START) / HOUR) for one in harness.sink("out"))
+    return sorted((row.key, (row.at - START) / HOUR) for row in harness.sink("out"))
 
 
 def rows_of(harness, table):
@@ -150,7 +150,7 @@ def test_timer_that_sets_itself_stops_eventually(bucket):
     feed(harness, ("a", 0.5), ("b", 2.5), ("a", 3.5))
     report = harness.run(end_of_input=True)
     assert report.stopped_because == "ended"
-    # Up to the last event it goes on; behind that, each timer that is left fires once.
+    # The job continues up to the last event; after that, each remaining timer fires once.
     assert hours(harness) == [("a", 1), ("a", 2), ("a", 3), ("a", 4), ("b", 3), ("b", 4)]
     assert not rows_of(harness, "timers")
     assert_sound(harness)
@@ -161,7 +161,7 @@ def test_chain_of_timers_loses_nothing(bucket):
     harness = job(keyed("hours", Hours()), bucket=bucket)
     feed(harness, *(("a", hour) for hour in (0.1, 0.2, 1.5, 5.1, 5.2)), ("b", 0.3))
     harness.run(end_of_input=True)
-    counts = sorted((one.key, (one.at - START) / HOUR, one.value) for one in harness.sink("out"))
+    counts = sorted((row.key, (row.at - START) / HOUR, row.value) for row in harness.sink("out"))
     assert counts == [("a", 1, 2), ("a", 2, 1), ("a", 6, 2), ("b", 1, 1)]
 
 

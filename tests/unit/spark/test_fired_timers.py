@@ -16,7 +16,7 @@ from tests.unit.support.records import record_of
 
 def put_together(*fired):
     result = BatchResult()
-    result.add("alarms", [TaskReport(timers_fired=each) for each in fired])
+    result.add("alarms", [TaskReport(timers_fired=times) for times in fired])
     return result.timers_fired
 
 

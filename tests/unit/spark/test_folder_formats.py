@@ -151,7 +151,7 @@ def test_repaired_line_is_read_from_new_file():
 
 
 @pytest.mark.parametrize("policy", ["fail", "quarantine"])
-def test_a_truncated_avro_file_is_a_bad_file(policy):
+def test_truncated_avro_file_is_a_bad_file(policy):
     rows = [{"shop": "a", "at": 1000, "name": "p", "size": 1}] * 9
     job = RefusedJob(source={"format": "avro", "on_bad_file": policy})
     job.harness.feed_bytes("rows", avro(rows)[:-20], file="1.avro")
@@ -174,7 +174,7 @@ def test_bad_line_fails_run_if_configured():
         job.run()
 
 
-def test_a_missing_csv_column_refuses_the_file():
+def test_missing_csv_column_refuses_the_file():
     job = RefusedJob(source={"format": "csv"})
     job.harness.feed_bytes("rows", b"shop,at,size\na,1,1\n", file="1.csv")
     with pytest.raises(SourceError, match="no column name"):

@@ -32,10 +32,14 @@ def job():
 def batches(job, branch=None):
     """Return the micro-batches of a line, without its fork."""
     config = job.config if branch is None else job.config.on_branch(branch)
-    return [one for one in CheckpointLog(config.job_folder).lineage.line if one.kind is Kind.BATCH and one.has_state]
+    return [
+        checkpoint
+        for checkpoint in CheckpointLog(config.job_folder).lineage.line
+        if checkpoint.kind is Kind.BATCH and checkpoint.has_state
+    ]
 
 
-def told(job, amount, branch=None):
+def customers_with(job, amount, branch=None):
     """Return the customers of the side output, in order."""
     rows = (dict(row) for row in job.content(branch)["sink small"])
     return sorted((row["customer"], row["at"]) for row in rows if row["amount"] == amount)
@@ -46,7 +50,9 @@ def test_micro_batches_record_their_processing_time(job):
     times = [batch.processing_time - start for batch in batches(job)]
     assert {0, 2 * HOUR, 4 * HOUR, 8 * HOUR} <= {*times}
     assert times == sorted(times)
-    assert all(one.line_time == one.committed_at and one.follows is None for one in batches(job))
+    assert all(
+        checkpoint.line_time == checkpoint.committed_at and checkpoint.follows is None for checkpoint in batches(job)
+    )
 
 
 def test_branch_has_the_times_of_the_job(job):
@@ -56,18 +62,22 @@ def test_branch_has_the_times_of_the_job(job):
     job.run("again")
     live, branch = batches(job)[1:], batches(job, "again")
     own = branch[len(live) :]
-    assert [one.processing_time for one in branch[: len(live)]] == [one.processing_time for one in live]
-    assert [one.follows for one in branch[: len(live)]] == [one.checkpoint_id for one in live]
-    assert [one.processing_time for one in own] == [job.harness.clock.now()] * len(own)
+    assert [checkpoint.processing_time for checkpoint in branch[: len(live)]] == [
+        checkpoint.processing_time for checkpoint in live
+    ]
+    assert [checkpoint.follows for checkpoint in branch[: len(live)]] == [
+        checkpoint.checkpoint_id for checkpoint in live
+    ]
+    assert [checkpoint.processing_time for checkpoint in own] == [job.harness.clock.now()] * len(own)
 
 
 def test_entries_expire_equally_on_branch_and_job(job):
-    assert len(told(job, NEW)) > 2, "some have expired"
+    assert len(customers_with(job, NEW)) > 2, "some have expired"
     job.pause(100)
     fork(job.config, "again", 0, "somebody")
     job.run("again", max_batches=len(batches(job)))
-    assert told(job, NEW, "again") == told(job, NEW)
-    assert told(job, REMINDED, "again") == told(job, REMINDED) != []
+    assert customers_with(job, NEW, "again") == customers_with(job, NEW)
+    assert customers_with(job, REMINDED, "again") == customers_with(job, REMINDED) != []
     assert job.content("again") == job.content()
 
 
@@ -93,7 +103,7 @@ def test_branch_with_other_input_follows_its_names(job):
     fork(job.config, "again", 1, "somebody", settings={"sources.orders.path": "input/corrected"})
     job.run("again", max_batches=len(batches(job)) - 1)
     assert [batch.processing_time for batch in batches(job, "again")] == [
-        one.processing_time for one in batches(job)[1:]
+        checkpoint.processing_time for checkpoint in batches(job)[1:]
     ]
 
 
@@ -104,7 +114,7 @@ def test_branch_with_abandoned_fork_follows_nothing(job):
     job.pause(100)
     job.run("again")
     assert {batch.follows for batch in batches(job, "again")} == {None}
-    assert {one.processing_time for one in batches(job, "again")} == {job.harness.clock.now()}
+    assert {checkpoint.processing_time for checkpoint in batches(job, "again")} == {job.harness.clock.now()}
 
 
 def test_restored_branch_follows_again(job):
@@ -116,7 +126,7 @@ def test_restored_branch_follows_again(job):
     job.pause(100)
     job.run("again", max_batches=2)
     again = [batch for batch in batches(job, "again") if batch not in first]
-    assert [one.processing_time for one in again] == [one.processing_time for one in first]
+    assert [checkpoint.processing_time for checkpoint in again] == [checkpoint.processing_time for checkpoint in first]
 
 
 def test_intervals_have_the_times_of_the_job():
@@ -136,9 +146,9 @@ def test_intervals_have_the_times_of_the_job():
         run(number, "again")
     live = batches(job)[1:]
     branch = batches(job, "again")[: len(live)]
-    assert [one.processing_time for one in branch] == [one.processing_time for one in live]
-    assert told(job, NEW, "again") == told(job, NEW)
-    assert len(told(job, NEW)) == 3, "it expires between any two"
+    assert [checkpoint.processing_time for checkpoint in branch] == [checkpoint.processing_time for checkpoint in live]
+    assert customers_with(job, NEW, "again") == customers_with(job, NEW)
+    assert len(customers_with(job, NEW)) == 3, "it expires between any two"
 
 
 def test_branch_with_a_new_source_follows_nothing(job):

@@ -246,7 +246,7 @@ def test_effects_of_changed_records_are_refused(mode):
     assert [order.amount for order in oracle.calls[6:]] == [9]
 
 
-def told(oracle):
+def pipeline_of(oracle):
     pipeline = Pipeline("shop")
     orders = pipeline.source("orders", Order, event_time="at")
     orders.async_wait("ask", oracle, service="oracle", timeout=timedelta(hours=9)).sink("answers_given")
@@ -257,7 +257,7 @@ def told(oracle):
 def test_answer_changed_by_json_is_dropped():
     oracle = Oracle()
     oracle.value = math.nan
-    job = BackfilledJob(told(oracle), services={"oracle": KEEP})
+    job = BackfilledJob(pipeline_of(oracle), services={"oracle": KEEP})
     job.write(0, ("ann", 1))
     job.run()
     assert not answers(job)

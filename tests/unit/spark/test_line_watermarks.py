@@ -51,7 +51,7 @@ def test_planned_watermarks_are_kept():
     assert line == LineResult(Bucket(10, closed_max=99), [(10, 90)], 90, 50)
 
 
-def test_a_line_without_input_stands_still():
+def test_line_without_input_stands_still():
     line = after(parent(legs=SourceOffset(bucket=BEFORE, watermark=60, seen=60)), None)
     assert line == LineResult(BEFORE, [], 60, 60)
 

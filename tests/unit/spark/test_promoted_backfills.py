@@ -25,7 +25,9 @@ def assert_whole(job):
     for sink in job.config.sinks.values():
         store = table_store(sink.table_path)
         commits = store.latest().history()[::-1]
-        rows = [sorted(map(repr, store.at(one.version).read(store.latest().schema).to_pylist())) for one in commits]
+        rows = [
+            sorted(map(repr, store.at(commit.version).read(store.latest().schema).to_pylist())) for commit in commits
+        ]
         for number, commit in enumerate(commits[1:], start=1):
             assert rows[number] == rows[number - 1] or commit.info.checkpoint_id is not None
 
@@ -35,7 +37,7 @@ def day_in(draw, count):
     return days(first, draw(st.integers(first + 1, count), "end"))
 
 
-@pytest.mark.slow  # each example runs a job, its branches and a straight job: 3 s
+@pytest.mark.slow  # each example runs a job, its branches, and a job without interruption: 3 s
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_any_backfills_end_as_a_straight_run(data):

@@ -25,7 +25,7 @@ def line():
     return Line()
 
 
-def test_a_replay_takes_all_later_intervals_in(line):
+def test_replay_takes_all_later_intervals_in(line):
     line.days(1, 2, 3, 4).restore(1, replay_note(days(2)))
     assert steps(line) == [days(2), days(3), days(4)]
 
@@ -38,12 +38,12 @@ def test_replay_of_last_interval_has_one_step(line):
 #    committed  |-- 1 --|---------- 2 - 4 ----------|-- 5 --|        asked: 3
 
 
-def test_a_replay_within_a_slice_cuts_the_slice(line):
+def test_replay_within_a_slice_cuts_the_slice(line):
     line.days(1).take_in(days(2, 5)).days(5).restore(1, replay_note(days(3)))
     assert steps(line) == [days(2), days(3), days(4), days(5)]
 
 
-def test_a_longer_interval_takes_the_place_of_several(line):
+def test_longer_interval_takes_the_place_of_several(line):
     line.days(1, 2, 3, 4).restore(1, replay_note(days(2, 4)))
     assert steps(line) == [days(2, 4), days(4)]
 
@@ -80,7 +80,7 @@ def test_files_that_were_taken_are_left_out(line):
     assert steps(line.files("c")) == []
 
 
-def test_a_finished_replay_stays_finished(line):
+def test_finished_replay_stays_finished(line):
     line.days(1, 2).restore(1, replay_note(days(2))).days(2, 3, 4)
     assert steps(line) == []
 
@@ -102,18 +102,18 @@ def test_requeue_remains_a_replay_step_until_repeated(line):
     assert open_replay(line.days(3).checkpoints) is None
 
 
-def test_a_requeue_of_elements_is_no_step(line):
+def test_requeue_of_elements_is_no_step(line):
     line.days(1, 2).again(Kind.REQUEUE).restore(1, replay_note(days(2)))
     assert steps(line) == [days(2)]
 
 
-def test_a_restore_by_hand_is_no_replay(line):
+def test_restore_by_hand_is_no_replay(line):
     line.days(1, 2, 3)
     for note in (None, "it was wrong", "interval yesterday to today is run again"):
         assert steps(line.restore(1, note)) == []
 
 
-def test_a_restore_by_hand_ends_a_replay(line):
+def test_restore_by_hand_ends_a_replay(line):
     line.days(1, 2, 3).restore(1, replay_note(days(2))).days(2).restore(1, "that was a mistake")
     assert steps(line) == []
 
@@ -141,7 +141,7 @@ def test_replay_of_an_earlier_release_is_recognized(line):
 
 
 @pytest.mark.parametrize("wanted", [days(1), Interval(3_600_000, DAY + 60_000), Interval(1_001, 90_002)])
-def test_a_note_keeps_the_interval(line, wanted):
+def test_note_keeps_the_interval(line, wanted):
     line.take_in(wanted).restore(0, replay_note(wanted), run="who asked")
     replay = open_replay(line.checkpoints)
     assert (replay.asked, replay.run_id, replay.steps) == (wanted, "who asked", (Step(wanted),))

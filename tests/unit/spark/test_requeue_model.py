@@ -1,4 +1,7 @@
-"""Any feeding, repairing, requeuing and interrupting: a job equals a loop in which requeued rows precede new rows."""
+"""A job equals a plain loop in which requeued rows precede new rows.
+
+This holds for any order of deliveries, repairs, requeues and crashes.
+"""
 
 from __future__ import annotations
 

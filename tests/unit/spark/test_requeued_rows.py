@@ -29,7 +29,7 @@ def job():
     return result
 
 
-def test_the_next_run_takes_requeued_rows_in(job):
+def test_next_run_takes_requeued_rows_in(job):
     result = job.mend().requeue(why="mended")
     assert (result.kind, result.note, result.metrics["requeued_rows"]) == (Kind.REQUEUE, "mended", 2)
     assert (job.quarantine(), job.waiting()) == ([], [("000001.parquet", ((1, 2), (3, 4)))])
@@ -108,14 +108,14 @@ def test_requeue_of_a_deleted_file_changes_nothing(job):
 
 
 @pytest.mark.parametrize("names", [("p", "r", "q?", "s?"), ("p", "q?"), ("p", "q", "r", "s?")])
-def test_a_file_with_other_rows_changes_nothing(job, names):
+def test_file_with_other_rows_changes_nothing(job, names):
     pq.write_table(table(*names), file_of(job))
     with pytest.raises(SourceError, match=r"row \d of .* is not the row that was refused.*Nothing was requeued"):
         job.requeue()
     assert len(job.quarantine()) == 2
 
 
-def test_an_unreadable_file_changes_nothing(job):
+def test_unreadable_file_changes_nothing(job):
     file_of(job).write_bytes(b"PAR1")
     with pytest.raises(SourceError, match=r"cannot read .*Nothing was requeued"):
         job.requeue()
@@ -316,11 +316,11 @@ def test_retry_of_interval_takes_in_requeued_rows(daily):
     assert daily.arrived() == ["p0", "p1", "p2", "q0?", "q1?", "q2?"]
 
 
-def test_a_replay_requeues_again(daily):
+def test_replay_requeues_again(daily):
     daily.mend().requeue()
     daily.run(**interval(2))
     daily.run(**interval(1), replay=True)
-    # The file of the second day is read anew, by the mended code; the row of the first day leaves the quarantine again.
+    # The corrected code reads the file of the second day again; the row of the first day leaves the quarantine again.
     assert daily.arrived() == ["p0", "p1", "q1?", "q0?", "p2", "q2?"]
     assert (daily.quarantine(), daily.waiting()) == ([], [])
 
@@ -385,7 +385,7 @@ def test_sources_that_meet_do_not_overtake_each_other():
     assert job.arrived() == ["p", "x", "r", "q?", "y?", "z"]
 
 
-def test_a_replay_of_sources_that_meet_requeues_again():
+def test_replay_of_sources_that_meet_requeues_again():
     job = RefusedJob("others", source={"interval": "%Y-%m-%d", "complete_intervals": True})
     for day in range(3):
         for source, letter in (("rows", "p"), ("others", "x")):

@@ -150,9 +150,9 @@ def test_operators_use_the_watermark_of_their_line():
     feed(harness, "two", ("b", 10, 20), ("b", 11))
     harness.run()
     assert harness.sink("seen_1")[-1].watermark == 999
-    assert {one.watermark for one in harness.sink("seen_2")} == {-1, 9}
+    assert {row.watermark for row in harness.sink("seen_2")} == {-1, 9}
     assert watermarks(harness) == {"watch_1": 1_000, "watch_2": 10}
-    assert not any(one.is_timer for one in harness.sink("seen_2"))
+    assert not any(row.is_timer for row in harness.sink("seen_2"))
     feed(harness, "two", ("b", 30))
     harness.run()
     assert Seen("b", 20, 29, is_timer=True) in harness.sink("seen_2")
@@ -207,7 +207,8 @@ def test_history_of_key_follows_its_line():
 
 
 def test_pause_prolongs_by_watermark_of_line():
-    # Line one stands beyond the pause: it prolongs nothing there. Line two stands before it: what lives there lives longer.
+    # Line one is past the pause, so the pause prolongs nothing there. Line two is before the pause, so live entries
+    # there live longer.
     hour = 3_600_000
     harness = job(function=PausedWatch)
     feed(harness, "one", ("a", 2 * hour), ("b", 2 * hour + 1))
@@ -270,7 +271,7 @@ def test_two_lines_become_one():
     feed(harness, "two", ("b", 1_020), ("b", 30))
     harness.run(end_of_input=True)
     assert ordinals(harness) == {"one": 8, "two": 8}
-    # The line stands where the furthest one stood: what is due by then fires, and rows before it are late.
+    # The line is at the position of the furthest line: timers due by then fire, and earlier rows are late.
     assert ordered(harness, "seen_2")[2:] == [
         Seen("b", 30, 1_019),
         Seen("b", 500, 1_001, is_timer=True),
@@ -313,7 +314,7 @@ def test_lines_that_wait_must_not_meet(service):
     harness.run()
 
 
-def test_a_line_is_split():
+def test_line_is_split():
     harness = job(meets=True)
     feed(harness, "one", ("a", 10), ("a", 20), ("a", 1_000))
     feed(harness, "two", ("b", 15, 40))
@@ -325,7 +326,7 @@ def test_a_line_is_split():
     harness.run()
     assert before == {"one": 2, "two": 2}
     assert ordinals(harness) == {"one": 4, "two": 4}
-    assert [one.at for one in ordered(harness, "seen_1")] == [10, 20, 1_000]
+    assert [row.at for row in ordered(harness, "seen_1")] == [10, 20, 1_000]
     assert Seen("b", 40, 49, is_timer=True) in harness.sink("seen_2")
     assert watermarks(harness) == {"watch_1": 999, "watch_2": 49}
 
@@ -340,7 +341,7 @@ def test_lines_split_and_meet_again():
     harness.run(end_of_input=True)
     for sink in ("seen_1", "seen_2"):
         assert len(harness.sink(sink)) == 12
-        marks = [one.watermark for one in ordered(harness, sink)]
+        marks = [row.watermark for row in ordered(harness, sink)]
         assert marks == sorted(marks)
     assert len({offset.bucket.next_ordinal for offset in last(harness).offsets.values()}) == 2
 
@@ -357,7 +358,7 @@ def test_status_shows_the_watermark_of_each_line(monkeypatch):
     assert "lines: watermark of source 'two': 2020-01-01T00:00:00.010Z" in shown
 
 
-def test_a_restore_takes_the_lines_back():
+def test_restore_takes_the_lines_back():
     harness = job()
     feed(harness, "one", ("a", 10))
     feed(harness, "two", ("b", 10))

@@ -137,7 +137,7 @@ def test_replay_repeats_rows_released_by_idleness(job):
 
 
 @pytest.mark.parametrize("late", [0, 1])
-def test_a_replay_takes_a_late_file_in(job, late):
+def test_replay_takes_a_late_file_in(job, late):
     for day in range(2):
         job.bought(day, 1, 23)
         job.returned(day, 0, 3)

@@ -111,7 +111,7 @@ CONFLICTS = [
 
 
 @pytest.mark.parametrize("error", CONFLICTS)
-def test_a_conflict_is_a_taken_version(error):
+def test_conflict_is_a_taken_version(error):
     assert isinstance(raised(error), VersionTakenError)
 
 

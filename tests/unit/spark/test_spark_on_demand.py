@@ -41,7 +41,7 @@ def run_once(home, **options):
     return report, [event.kind for event in events]
 
 
-def test_a_run_without_input_starts_no_spark(home, refusals):
+def test_run_without_input_starts_no_spark(home, refusals):
     report, kinds = run_once(home)
     assert (report.stopped_because, report.checkpoints, refusals) == ("drained", [], [])
     assert "starting" not in kinds
@@ -54,7 +54,7 @@ def test_cluster_driver_starts_spark_at_once(home, refusals):
     assert refusals == ["purchases"]
 
 
-def test_a_run_with_input_starts_spark(home, refusals):
+def test_run_with_input_starts_spark(home, refusals):
     write_days(home.input, [0])
     with pytest.raises(ClusterError, match="cannot be started"):
         run_once(home)

@@ -84,9 +84,9 @@ def test_corrected_file_meets_the_tables_of_its_time(tables, labels):
     job = two_days(replay={"tables": tables})
     job.write(0, ("ann", 3), ("dee", 1))
     job.backfill(days(0), "again")
-    made = job.labels("again")
-    assert {name: made[name] for name in ("ann", "cyd")} == labels
-    assert made["dee"] == labels["ann"]
+    labels_on_branch = job.labels("again")
+    assert {name: labels_on_branch[name] for name in ("ann", "cyd")} == labels
+    assert labels_on_branch["dee"] == labels["ann"]
     assert job.labels() == {"ann": 0, "bob": 0, "cyd": 1}
 
 

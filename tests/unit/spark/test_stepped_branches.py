@@ -55,7 +55,9 @@ class Shop:
     def run(self, branch=None, **options):
         config = self.harness.config if branch is None else on_branch(self.harness.config, branch)
         self.runs += 1
-        steps = {"rows": Copies(next(one for one in plan_of(config.code).sources if one.name == "rows"), config)}
+        steps = {
+            "rows": Copies(next(source for source in plan_of(config.code).sources if source.name == "rows"), config)
+        }
         before = clock.use(self.harness.clock)
         try:
             wishes = RunOptions(run_id=f"run-{self.runs}", **options)

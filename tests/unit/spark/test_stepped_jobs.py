@@ -61,7 +61,7 @@ def job(monkeypatch):
 
 
 @pytest.mark.parametrize("place", ["ingest.after", "commit.before", "commit.after", "publish.after"])
-def test_a_crash_changes_no_row(job, place):
+def test_crash_changes_no_row(job, place):
     job.write("a.json", ("a", 2, 1))
     assert job.harness.run(crash_at=place) is None
     job.change_dims()
@@ -71,7 +71,7 @@ def test_a_crash_changes_no_row(job, place):
     assert [name for name, _ in job.copies()] == ["a.0", "a.1", "b.0"]
 
 
-def test_a_restored_job_takes_in_the_same_rows(job):
+def test_restored_job_takes_in_the_same_rows(job):
     job.write("a.json", ("a", 1, 1))
     job.harness.run()
     first = job.log.last.checkpoint_id

@@ -70,7 +70,7 @@ def reader(written, **source):
 
 
 def sell(job, **cents):
-    job.feed("sales", [Sale(item, 1000, each) for item, each in cents.items()])
+    job.feed("sales", [Sale(item, 1000, price) for item, price in cents.items()])
     job.run()
 
 
@@ -100,28 +100,28 @@ def last(job):
 
 
 def test_appended_rows_reach_the_next_job():
-    one = writer(merge=False)
-    sell(one, a=1, b=2)
-    two = reader(one)
+    table = writer(merge=False)
+    sell(table, a=1, b=2)
+    two = reader(table)
     two.run()
-    assert copied(two) == totals(one) == Counter([("a", 1), ("b", 2)])
-    sell(one, a=3)
+    assert copied(two) == totals(table) == Counter([("a", 1), ("b", 2)])
+    sell(table, a=3)
     two.run()
     two.run()
-    assert copied(two) == totals(one) == Counter([("a", 1), ("b", 2), ("a", 4)])
+    assert copied(two) == totals(table) == Counter([("a", 1), ("b", 2), ("a", 4)])
 
 
-def test_a_restored_writer_stops_a_reader_of_appends():
-    one = writer(merge=False)
-    sell(one, a=1)
-    kept = last(one).checkpoint_id
-    two = reader(one)
+def test_restored_writer_stops_a_reader_of_appends():
+    table = writer(merge=False)
+    sell(table, a=1)
+    kept = last(table).checkpoint_id
+    two = reader(table)
     two.run()
     follows = last(two).checkpoint_id
-    sell(one, b=2)
+    sell(table, b=2)
     two.run()
-    restored(one, kept)
-    sell(one, c=3)
+    restored(table, kept)
+    sell(table, c=3)
     with pytest.raises(
         SourceError, match=r"version 3 of .* is a RESTORE to version 1.*skip_versions: 2-3, and run again"
     ):
@@ -131,32 +131,32 @@ def test_a_restored_writer_stops_a_reader_of_appends():
     two.change(job={"sources": {"totals": {**sources["totals"], "skip_versions": "2-3"}}})
     two.run()
     # The writer has taken the second sale in again.
-    assert copied(two) == totals(one) == Counter([("a", 1), ("b", 2), ("c", 3)])
+    assert copied(two) == totals(table) == Counter([("a", 1), ("b", 2), ("c", 3)])
 
 
 def test_merged_table_reaches_next_job_as_changes():
-    one = writer(merge=True)
-    one.run()
-    DeltaTable(str(one.folder / "lake" / "totals")).alter.set_table_properties(FEED)
-    two = reader(one, change_feed=True)
+    table = writer(merge=True)
+    table.run()
+    DeltaTable(str(table.folder / "lake" / "totals")).alter.set_table_properties(FEED)
+    two = reader(table, change_feed=True)
     for cents in ({"a": 1, "b": 2}, {"a": 3}, {"c": 1, "b": 1}):
-        sell(one, **cents)
+        sell(table, **cents)
         two.run()
-        assert copied(two) == totals(one)
-    kept = last(one).checkpoint_id
-    sell(one, a=5, d=1)
+        assert copied(two) == totals(table)
+    kept = last(table).checkpoint_id
+    sell(table, a=5, d=1)
     two.run()
-    restored(one, kept)
+    restored(table, kept)
     two.run()
-    assert copied(two) == totals(one) == Counter([("a", 4), ("b", 3), ("c", 1)])
-    sell(one, a=1)
+    assert copied(two) == totals(table) == Counter([("a", 4), ("b", 3), ("c", 1)])
+    sell(table, a=1)
     two.run()
-    assert copied(two) == totals(one)
+    assert copied(two) == totals(table)
 
 
 @pytest.mark.parametrize("start", ["latest", "snapshot", "earliest"])
 @pytest.mark.parametrize("place", ["ingest.after", "prepare.after", "commit.after"])
-def test_a_killed_reader_sees_each_row_once(start, place):
+def test_killed_reader_sees_each_row_once(start, place):
     written = TableWriter()
     written.append("p")
     written.append("q")
@@ -194,7 +194,7 @@ def test_refused_rows_of_a_table_are_requeued(feed):
     assert (job.arrived(), len(job.quarantine())) == (["s"], 3)
 
 
-def test_a_requeue_needs_the_tables_files():
+def test_requeue_needs_the_tables_files():
     written = TableWriter()
     rows = table("p")
     written.append(rows=rows.set_column(2, "name", pa.nulls(1, pa.string())))

@@ -88,8 +88,8 @@ class BranchedTopicJob(TopicJob):
         line = CheckpointLog(config.job_folder).lineage.line
         return {
             checkpoint.checkpoint_id if name is None else checkpoint.follows: [
-                (one.partition, one.number, one.position, one.unread, one.rows_taken)
-                for one in checkpoint.offsets["rows"].partitions
+                (place.partition, place.number, place.position, place.unread, place.rows_taken)
+                for place in checkpoint.offsets["rows"].partitions
             ]
             for checkpoint in line
             if checkpoint.kind is Kind.BATCH and (name is None or checkpoint.follows is not None)
@@ -127,7 +127,7 @@ def test_any_promotion_loses_and_repeats_no_message(data):
     job.run(max_batches=2)
     for number in range(draw(st.integers(1, 2), "branches")):
         name = f"branch{number}"
-        at = draw(st.sampled_from([one.checkpoint_id for one in job.log.lineage.line if one.has_state]), "fork")
+        at = draw(st.sampled_from([stop.checkpoint_id for stop in job.log.lineage.line if stop.has_state]), "fork")
         job.fork(name, at)
         for step in draw(st.lists(st.sampled_from(["send", "run", "branch", "crash", "lapse"]), max_size=6), "steps"):
             steps = {

@@ -17,9 +17,9 @@ from headrace.state.rocksdb import RocksDbBackend
 from headrace.state.timer_service import Timer, timer_entry
 
 keys = st.text(max_size=2).map(encode)
-timers = st.tuples(st.integers(-300, 300), keys).map(lambda found: timer_entry(Timer(*found)))
+timers = st.tuples(st.integers(-300, 300), keys).map(lambda drawn: timer_entry(Timer(*drawn)))
 entries = st.one_of(st.builds(value_entry, st.sampled_from(["a", "ab", "b"]), keys), keys.map(history_entry), timers)
-bounds = st.tuples(timers, st.integers(2, 20)).map(lambda found: found[0][: found[1]])
+bounds = st.tuples(timers, st.integers(2, 20)).map(lambda drawn: drawn[0][: drawn[1]])
 batches = st.lists(st.lists(st.tuples(entries, st.none() | st.binary(max_size=3)), max_size=8), max_size=5)
 
 
@@ -89,7 +89,7 @@ def test_rocksdb_without_inline_reads_always_waits(tmp_path):
 def test_scans_of_rocksdb_end_at_their_bound(tmp_path):
     backend = RocksDbBackend(tmp_path)
     backend.write_batch([(b"e%03d" % number, b"") for number in range(300)])
-    # The bounds are objects of their own, which nobody else keeps while the scans take turns.
+    # The bounds are separate objects, which nobody else keeps alive while the scans take turns.
     scans = [backend.scan(b"e%03d" % first, b"e%03d" % (first + 3)) for first in range(290)]
     turns = [*zip(*scans, strict=True)]
     assert turns == [tuple((b"e%03d" % (first + step), b"") for first in range(290)) for step in range(3)]

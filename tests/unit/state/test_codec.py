@@ -41,7 +41,7 @@ legs = st.builds(
 
 
 @given(leg=legs)
-def test_a_value_survives_its_json(leg):
+def test_value_survives_its_json(leg):
     assert codec(Leg).decode(codec(Leg).encode(leg)) == leg
 
 
@@ -53,7 +53,7 @@ def test_key_survives_json_without_raw_zero_bytes(key):
     assert (tuple(result) if isinstance(key, tuple) else result) == key
 
 
-def test_a_field_may_be_added_with_a_default():
+def test_field_may_be_added_with_a_default():
     stored = codec(LegBefore).encode(LegBefore("EWR", 3.0))
     assert codec(Leg).decode(stored) == Leg("EWR", 3.0, None)
 
@@ -75,13 +75,13 @@ def test_state_misfit_names_state_field_and_types(stored, kind, words):
         assert word in str(raised.value)
 
 
-def test_a_long_value_is_cut_in_the_message():
+def test_long_value_is_cut_in_the_message():
     with pytest.raises(StateSchemaError) as raised:
         codec(int).decode(b'"' + "ü".encode() * 10_000 + b'"')
     assert len(str(raised.value)) < 700
 
 
-# Committed, these could never be read again: every later run would fail.
+# If these values were committed, nobody could read them again: every later run would fail.
 @pytest.mark.parametrize(
     ("value", "kind"),
     [

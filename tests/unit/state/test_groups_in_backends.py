@@ -50,31 +50,34 @@ def test_group_scan_is_ordered_without_neighbours(backends, batches, size):
 
 
 @pytest.mark.parametrize("backends", ["rocksdb"], indirect=True)
-@given(made=st.dictionaries(entries, st.binary(max_size=2)), state=states, key=keys)
-def test_one_scan_finds_a_key_in_all_namespaces(backends, made, state, key):
+@given(written_entries=st.dictionaries(entries, st.binary(max_size=2)), state=states, key=keys)
+def test_one_scan_finds_a_key_in_all_namespaces(backends, written_entries, state, key):
     with backends.lent() as new:
         backend = new()
-        backend.write_batch(made.items())
+        backend.write_batch(written_entries.items())
         start = entry_groups(state, key)
-        expected = sorted(pair for pair in made.items() if named(pair[0])[:2] == (state, key))
+        expected = sorted(pair for pair in written_entries.items() if named(pair[0])[:2] == (state, key))
         assert list(backend.scan(start, end_of_group(start))) == expected
 
 
 @given(
-    made=st.dictionaries(entries, st.binary(max_size=2)), removed=st.sets(entries), state=states, asked=st.sets(keys)
+    written_entries=st.dictionaries(entries, st.binary(max_size=2)),
+    removed=st.sets(entries),
+    state=states,
+    asked=st.sets(keys),
 )
-def test_a_key_with_entries_is_never_missed(backends, made, removed, state, asked):
+def test_key_with_entries_is_never_missed(backends, written_entries, removed, state, asked):
     with backends.lent() as new:
         backend = new()
-        backend.write_batch([*made.items(), *((entry, None) for entry in removed)])
+        backend.write_batch([*written_entries.items(), *((entry, None) for entry in removed)])
         prefixes = sorted(entry_groups(state, key) for key in asked)
-        live = {entry for entry in made if entry not in removed}
+        live = {entry for entry in written_entries if entry not in removed}
         has = [any(entry.startswith(prefix) for entry in live) for prefix in prefixes]
         assert [may or not does for may, does in zip(backend.may_have(prefixes), has, strict=True)] == [True] * len(has)
 
 
 def _places(entries):
-    return [(found.state, found.key_json, found.namespace) for found in map(named, entries)]
+    return [(entry.state, entry.key_json, entry.namespace) for entry in map(named, entries)]
 
 
 def test_actions_are_answered_in_their_order(backend):
@@ -104,9 +107,9 @@ commits = st.lists(st.tuples(states, changes, st.booleans()), max_size=5)
 
 
 @settings(max_examples=15)
-@given(made=commits, written=st.dictionaries(entries, raws), size=st.integers(1, 5), rows=st.sampled_from([1, 2, 5]))
-def test_committed_data_is_found_by_entry_and_page(tmp_path_factory, made, written, size, rows):
-    committed = _committed(str(tmp_path_factory.mktemp("state")), made, rows)
+@given(drawn=commits, written=st.dictionaries(entries, raws), size=st.integers(1, 5), rows=st.sampled_from([1, 2, 5]))
+def test_committed_data_is_found_by_entry_and_page(tmp_path_factory, drawn, written, size, rows):
+    committed = _committed(str(tmp_path_factory.mktemp("state")), drawn, rows)
     expected = committed.of((0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
     for asked_first in (True, False):
         backend = committed.backend(StateCache(Memory(), 1 << 20))
@@ -124,12 +127,12 @@ def test_committed_data_is_found_by_entry_and_page(tmp_path_factory, made, writt
         assert backend.get_many(asked) == [live.get(entry) for entry in asked]
 
 
-def _committed(folder, made, rows):
+def _committed(folder, drawn, rows):
     """Commits in files of small row groups, so that entries spread over many."""
     committed, before = CommittedState(folder), state_files.ROWS_PER_GROUP
     state_files.ROWS_PER_GROUP = rows
     try:
-        for state, changed, compacts in made:
+        for state, changed, compacts in drawn:
             committed.entries("counts", state, changed)
             if compacts:
                 committed.compact(KEYED_STATE)

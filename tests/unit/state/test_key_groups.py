@@ -35,7 +35,7 @@ sizes = st.integers(1, 300)
 @given(max_parallelism=sizes, parallelism=sizes)
 def test_task_ranges_cover_each_key_group_once(max_parallelism, parallelism):
     ranges = [key_group_range(task, max_parallelism, parallelism) for task in range(parallelism)]
-    covered = [group for found in ranges for group in range(found.first, found.last + 1)]
+    covered = [group for groups in ranges for group in range(groups.first, groups.last + 1)]
     assert covered == list(range(max_parallelism))
 
 

@@ -105,7 +105,7 @@ def cells_of(harness):
     return sum(len(cells.by_name) for store in harness._process.stores for cells in store.groups())
 
 
-def test_put_in_large_map_reads_nothing_writes_one(many):
+def test_put_in_large_map_writes_one_entry(many):
     async def body(numbers):
         await numbers.put("new", 1)
 
@@ -156,7 +156,7 @@ def test_entry_evicted_while_call_waits_is_reread(many):
     async def body(numbers):
         known, unknown = ["00001"], ["00002", "00001"]
         asked = [numbers.get(name) for name in (unknown if seen else known)]
-        seen.extend([await one for one in asked])
+        seen.extend([await answer for answer in asked])
 
     with KeyedHarness(running(body), key=lambda _: "k", backend=many, automatic=False) as harness:
         harness.process(Go(), 7)
@@ -181,7 +181,7 @@ def test_removal_reads_entry_at_end_of_task(many):
         assert many.counted() == (2, 0, 0)
 
 
-def test_list_add_reads_nothing_and_writes_one(backend):
+def test_list_add_writes_one_entry_per_element(backend):
     class Collect(KeyedProcessFunction[Go, Go]):
         numbers = ListState("numbers", int)
 
@@ -205,7 +205,7 @@ def collecting(seen, namespaces):
         async def process(self, go, ctx, /):
             for _ in range(2):
                 asked = [self.numbers.namespace(name).get() for name in namespaces]
-                seen.append([await one for one in asked])
+                seen.append([await answer for answer in asked])
                 await self.numbers.namespace(namespaces[0]).add(9)
                 await self.numbers.namespace(namespaces[-1]).clear()
 
@@ -264,7 +264,7 @@ def test_several_requests_of_a_record_join_one_batch(many):
 
     async def body(numbers):
         asked = [numbers.get(name) for name in ("00001", "00002", "00001", "never")]
-        seen.extend([await one for one in asked])
+        seen.extend([await answer for answer in asked])
 
     with KeyedHarness(running(body), key=lambda _: "k", backend=many, automatic=False) as harness:
         harness.process(Go(), 7)
@@ -397,7 +397,7 @@ def test_invalid_calls_fail_with_a_reason(body, kind, why):
 
 
 @pytest.mark.parametrize("name", [1, None, "\ud800"])
-def test_a_key_of_another_type_is_refused(name):
+def test_key_of_another_type_is_refused(name):
     async def body(numbers):
         await numbers.put(name, 1)
 
@@ -455,7 +455,7 @@ class Untyped(AggregateFunction):
         return one + other
 
 
-def test_an_aggregate_function_must_name_its_accumulator():
+def test_aggregate_function_must_name_its_accumulator():
     with pytest.raises(TypeError, match=r"Untyped must name its types, as in AggregateFunction\[Sale, Sum, int\]"):
         AggregatingState("sum", Untyped())
 

@@ -46,7 +46,7 @@ def commit(backend):
     return commit
 
 
-def test_a_timer_fires_once_at_its_time(service_of):
+def test_timer_fires_once_at_its_time(service_of):
     service = service_of(100)
     service.register(Timer(10, A))
     service.register(Timer(10, A))
@@ -75,7 +75,7 @@ def test_timer_registered_during_firing_takes_its_turn(service_of):
     assert list(due) == [Timer(20, A), Timer(30, A)]
 
 
-def test_a_deleted_timer_does_not_fire(service_of):
+def test_deleted_timer_does_not_fire(service_of):
     service = service_of(100)
     service.register(Timer(10, A))
     service.register(Timer(10, B))
@@ -109,7 +109,7 @@ def test_only_changed_timers_are_reported_as_changes(service_of, commit, backend
         service.register(timer)
     commit(service)
     later = service_of(100)
-    later.register(Timer(200, A))  # is there already
+    later.register(Timer(200, A))  # the timer is registered already
     later.delete(Timer(300, A))
     later.register(Timer(400, A))
     list(fire(later, 100))

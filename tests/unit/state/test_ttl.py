@@ -31,7 +31,7 @@ times = st.integers(0, 60)
 gaps = (
     st.lists(times, unique=True, max_size=8)
     .map(sorted)
-    .map(lambda found: [Gap(*pair) for pair in zip(found[::2], found[1::2], strict=False)])
+    .map(lambda moments: [Gap(*pair) for pair in zip(moments[::2], moments[1::2], strict=False)])
 )
 
 

@@ -18,7 +18,7 @@ from headrace.state.type_changes import differences
 from headrace.state.type_schema import TypeSchema, type_schema_of
 
 
-def told(old, new):
+def differences_of(old, new):
     """Return the differences between stored forms: JSON."""
     stored = msgspec.json.decode(msgspec.json.encode(type_schema_of(old).stored()), type=TypeSchema)
     return [str(difference) for difference in differences(stored, type_schema_of(new))]
@@ -157,27 +157,27 @@ REFUSED = [
 
 @pytest.mark.parametrize(("old", "new"), ACCEPTED, ids=str)
 def test_compatible_type_change_is_accepted(old, new):
-    assert told(old, new) == []
+    assert differences_of(old, new) == []
 
 
 @pytest.mark.parametrize(("old", "new", "why"), REFUSED, ids=str)
 def test_refusal_names_field_and_both_types(old, new, why):
-    result = told(old, new)
+    result = differences_of(old, new)
     assert len(result) == 1
     assert why in result[0]
 
 
 def test_all_differences_are_reported_at_once():
     old = struct(("a", int), ("b", int), ("c", int))
-    assert len(told(old, struct(("a", str), ("b", bool), ("d", int)))) == 3
+    assert len(differences_of(old, struct(("a", str), ("b", bool), ("d", int)))) == 3
 
 
 def test_class_names_do_not_matter_but_identity_does():
     """Two classes of one name are different."""
     one, other = struct(("a", int)), struct(("a", str))
     both = struct(("one", one), ("other", other))
-    assert told(both, both) == []
-    assert told(msgspec.defstruct("Renamed", [("a", int)]), one) == []
+    assert differences_of(both, both) == []
+    assert differences_of(msgspec.defstruct("Renamed", [("a", int)]), one) == []
 
 
 def test_schema_is_shown_like_source_code():
@@ -282,7 +282,11 @@ def _values(kind):
 def _of_container(kind):
     origin = getattr(kind, "__origin__", None)
     inner = (
-        [_values(each) if each is not type(None) else st.none() for each in kind.__args__ if each is not Ellipsis]
+        [
+            _values(argument) if argument is not type(None) else st.none()
+            for argument in kind.__args__
+            if argument is not Ellipsis
+        ]
         if origin is not Literal
         else []
     )
@@ -323,7 +327,7 @@ def test_accepted_types_decode_to_equal_values(pair, data):
         codecs = Codec(old, "old"), Codec(new, "new")
     except TypeError:
         assume(False)  # msgspec knows no such union
-    result = told(old, new)
+    result = differences_of(old, new)
     value = data.draw(instances(old))
     if result:
         return
@@ -334,10 +338,10 @@ def test_accepted_types_decode_to_equal_values(pair, data):
 @given(pair=changed_pairs())
 def test_refusal_names_a_field_of_either_type(pair):
     names = {info.name for kind in pair for info in msgspec.structs.fields(kind)}
-    for each in told(*pair):
-        assert any(f"'{name}" in each for name in names) or "Drawn" in each
+    for change in differences_of(*pair):
+        assert any(f"'{name}" in change for name in names) or "Drawn" in change
 
 
 @given(kind=types | struct_types())
 def test_type_reads_its_own_stored_values(kind):
-    assert told(kind, kind) == []
+    assert differences_of(kind, kind) == []

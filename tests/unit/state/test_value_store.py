@@ -96,7 +96,7 @@ def test_value_is_per_key_and_outlives_task(store_of, commit):
 
 
 def test_states_of_a_key_are_independent(store_of, commit):
-    # A name may end in what another key begins with.
+    # A name may end with the text that another key begins with.
     first, second = store_of(name="a"), store_of(name="ab")
     write(first, 1, at=0)
     write(second, 2, at=0)
@@ -280,7 +280,7 @@ def test_event_time_may_expire_by_processing_time(store_of):
     assert awaited(store.value()) == 1
 
 
-def test_a_ttl_shorter_than_a_millisecond_is_refused():
+def test_ttl_shorter_than_a_millisecond_is_refused():
     for span in (timedelta(0), timedelta(microseconds=999), timedelta(milliseconds=-1)):
         with pytest.raises(ValueError, match="at least 1 ms"):
             StateTtl(span)
@@ -295,10 +295,10 @@ def test_unbound_declaration_raises_runtime_error():
 
 
 @pytest.mark.parametrize("name", ["", "Legs", "9legs", "last leg", "a'b", "a\x00b", "x" * 64])
-def test_a_states_name_is_an_identifier(name):
+def test_states_name_is_an_identifier(name):
     with pytest.raises(ValueError, match="is not a valid name"):
         ValueState(name, int)
 
 
-def test_an_entry_is_named_by_state_and_key():
+def test_entry_is_named_by_state_and_key():
     assert value_entry("legs", KEY) == b'vlegs\x00"k"'

@@ -21,23 +21,23 @@ def _lists(values, size):
 
 
 def _arrays(values, kind, size):
-    return _lists(values, size).map(lambda found: pa.array(found, kind))
+    return _lists(values, size).map(lambda values: pa.array(values, kind))
 
 
 def _viewed(values, stored, kind, size):
     """Draw the numbers behind a type, also numbers that represent no value of it."""
-    return _lists(values, size).map(lambda found: pa.array(found, stored).view(kind))
+    return _lists(values, size).map(lambda values: pa.array(values, stored).view(kind))
 
 
 def texts(size):
     """Draw text, also invalid UTF-8."""
     broken = _lists(st.sampled_from([b"a", b"", b"\xff", b"\xc3", b"a\xed\xa0\x80"]) | st.binary(max_size=3), size)
 
-    def unchecked(found, kind, stored):
-        return pa.Array.from_buffers(kind, size, pa.array(found, stored).buffers())
+    def unchecked(values, kind, stored):
+        return pa.Array.from_buffers(kind, size, pa.array(values, stored).buffers())
 
     kinds = st.sampled_from([(pa.string(), pa.binary()), (pa.large_string(), pa.large_binary())])
-    return st.builds(lambda found, kind: unchecked(found, *kind), broken, kinds) | _arrays(WORDS, pa.string(), size)
+    return st.builds(lambda values, kind: unchecked(values, *kind), broken, kinds) | _arrays(WORDS, pa.string(), size)
 
 
 def _numbers(size):
@@ -102,9 +102,9 @@ def _nested(size, depth):
 
     lengths = st.lists(st.integers(0, 2), min_size=size, max_size=size)
     inner = _nested(2 * size, depth - 1)
-    keys = _arrays(WORDS, pa.string(), 2 * size).map(lambda found: found.fill_null("none"))
+    keys = _arrays(WORDS, pa.string(), 2 * size).map(lambda values: values.fill_null("none"))
     structs = st.dictionaries(st.sampled_from(["a", "b", "n"]), _nested(size, depth - 1), min_size=1, max_size=2)
-    mask = st.lists(st.booleans(), min_size=size, max_size=size).map(lambda found: pa.array(found, pa.bool_()))
+    mask = st.lists(st.booleans(), min_size=size, max_size=size).map(lambda values: pa.array(values, pa.bool_()))
     return st.one_of(
         _plain(size),
         st.builds(as_list, lengths, inner),

@@ -87,7 +87,7 @@ class Line:
         return place_of(days(start, end), self.checkpoints, run, replay=replay)
 
     def finish_replay(self, steps=100):
-        """Take at most so many steps of the open replay; return whether it is finished."""
+        """Take at most `steps` steps of the open replay; return whether it is finished."""
         replay = open_replay(self.checkpoints)
         for step in (replay.steps if replay else ())[:steps]:
             self.take_in(step.interval)

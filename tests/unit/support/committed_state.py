@@ -116,12 +116,14 @@ class CommittedState:
         entries = self.expected.get(operator, {})
         return {entry: value for entry, value in entries.items() if key_group(key_of(entry), GROUPS) in key_groups}
 
-    def _commit(self, operator: str, table: str, rows: list[Any], made: Any) -> None:
+    def _commit(self, operator: str, table: str, rows: list[Any], contents: Any) -> None:
         self.checkpoint += 1
         log = Changelog(operator, self.checkpoint, GROUPS)
         parts = [[row for row in rows if task_of(_group(row), GROUPS, 2) == task] for task in range(2)]
         staged = [
-            stage_state(self.folder, table, self._file_name(), made(log, part), self.storage) for part in parts if part
+            stage_state(self.folder, table, self._file_name(), contents(log, part), self.storage)
+            for part in parts
+            if part
         ]
         self.versions = self.tables.prepare({table: staged}, self.versions)
 

@@ -182,7 +182,7 @@ def with_value(rows, column, value, place=-1):
     try:
         array = pa.array(values, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        array = pa.array([None if each is None else str(each) for each in values], pa.string())
+        array = pa.array([None if value is None else str(value) for value in values], pa.string())
     return rows.set_column(rows.schema.get_field_index(column), pa.field(column, array.type), array)
 
 

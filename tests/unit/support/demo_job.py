@@ -90,9 +90,9 @@ def at_nine():
 @pytest.fixture
 def headrace(home, monkeypatch) -> Callable[..., Result]:
     """Run the command; a single argument is split at blanks."""
-    # It lasts as long as the process, which other tests share.
+    # The hook for pandas would stay for the whole process, which other tests share.
     monkeypatch.setattr(late_pandas, "without_pandas", lambda: None)
-    # As in a pipe, wherever the tests run: no line is wrapped.
+    # Output is as in a pipe, wherever the tests run: no line is wrapped.
     monkeypatch.delenv("COLUMNS", raising=False)
     runner = CliRunner()
 

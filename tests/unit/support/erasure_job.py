@@ -75,7 +75,7 @@ def rows_of_all_tables(key: Any, text: str) -> dict[str, list[Row]]:
 
 def commit_rows(job: OpenJob, rows: Mapping[str, Sequence[Row]], **fields: Any) -> Checkpoint:
     """Commit a micro-batch with rows of state tables."""
-    files = {table: [stage_rows(job, table, its)] for table, its in rows.items() if its}
+    files = {table: [stage_rows(job, table, changes)] for table, changes in rows.items() if changes}
     return job.commit(fields.pop("kind", Kind.BATCH), files=files, **fields)
 
 

@@ -42,7 +42,7 @@ def owned_by(groups, all_groups, elements):
 def broadcast_apart(elements):
     """Return the keyed elements, and the broadcast elements."""
     keyed = [element for element in elements if element.key_json != BROADCAST_KEY]
-    return keyed, [one for one in elements if one.key_json == BROADCAST_KEY]
+    return keyed, [element for element in elements if element.key_json == BROADCAST_KEY]
 
 
 def stored_broadcast(entries):

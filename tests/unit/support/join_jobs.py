@@ -1,4 +1,4 @@
-"""Records, pipelines and results of joins, for the tests of them; `pipeline` is what tasks of Spark load."""
+"""Records, pipelines and results of joins, for tests of joins. Tasks of Spark load `pipeline`."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ def text(row):
 
 def sql_join(how, orders, offers):
     """Return the result of a SQL join of two tables, sorted: every pair by a plain double loop, and the unmatched records."""
-    pairs = [Row(one, other) for one, other in product(orders, offers) if one.item == other.item]
+    pairs = [Row(order, other) for order, other in product(orders, offers) if order.item == other.item]
     left = [Row(order, None) for order in orders if order.item not in {other.item for other in offers}]
-    right = [Row(None, other) for other in offers if other.item not in {one.item for one in orders}]
+    right = [Row(None, other) for other in offers if other.item not in {order.item for order in orders}]
     return sorted(map(text, [*pairs, *(left if how.keeps_left else []), *(right if how.keeps_right else [])]))
 
 

@@ -102,7 +102,7 @@ class Awaiting(Calls, KeyedProcessFunction[Work, Told]):
         for asked in work.calls:
             answer = self.call(asked)
             if isinstance(answer, StateIterator):
-                answers.append([each async for each in answer])
+                answers.append([item async for item in answer])
             else:
                 answers.append(await answer)
         ctx.collect(Told(work.number, answers))
@@ -111,7 +111,9 @@ class Awaiting(Calls, KeyedProcessFunction[Work, Told]):
 class AllAtOnce(Calls, KeyedProcessFunction[Work, Told]):
     async def process(self, work, ctx, /):
         asked = [self.call(call) for call in work.calls]
-        answers = [[each async for each in one] if isinstance(one, StateIterator) else await one for one in asked]
+        answers = [
+            [item async for item in answer] if isinstance(answer, StateIterator) else await answer for answer in asked
+        ]
         ctx.collect(Told(work.number, answers))
 
 
@@ -126,7 +128,7 @@ class CallingBack(Calls, KeyedProcessFunction[Work, Told]):
                 answers[place] = []
                 await answer.on_next(answers[place].append)
             else:
-                answer.then_accept(lambda found, place=place: answers.__setitem__(place, found))
+                answer.then_accept(lambda value, place=place: answers.__setitem__(place, value))
         await self.idle.value()
         ctx.collect(Told(work.number, answers))
 
@@ -169,7 +171,7 @@ class Rig:
     answers_by: list[int] | None = None
     """Numbers that say in which order requests are answered."""
     harnesses: list[Any] = field(default_factory=list)
-    found: dict[int, Any] = field(default_factory=dict)
+    collected: dict[int, Any] = field(default_factory=dict)
     numbers: Any = field(default_factory=itertools.count)
 
     def __post_init__(self):
@@ -196,7 +198,7 @@ class Rig:
                 store.trim()
 
     def restore(self, parallelism, new_function):
-        """Continue from a snapshot in so many tasks, with other code, on empty backends."""
+        """Continue from a snapshot in `parallelism` tasks, with other code, on empty backends."""
         taken = [harness.snapshot() for harness in self.harnesses]
         self._close()
         entries = [entry for snapshot in taken for entry in snapshot.entries]
@@ -215,7 +217,7 @@ class Rig:
 
     def answers(self):
         self._collect()
-        return self.found
+        return self.collected
 
     def __enter__(self):
         return self
@@ -232,7 +234,7 @@ class Rig:
     def _collect(self):
         for harness in self.harnesses:
             harness.drain()
-            self.found |= {output.number: output.answers for output in harness.output() if isinstance(output, Told)}
+            self.collected |= {output.number: output.answers for output in harness.output() if isinstance(output, Told)}
 
     def _shuffle(self, harness):
         if self.answers_by is not None:
@@ -263,7 +265,7 @@ class Model:
     def __init__(self, ttl):
         self.ttl = ttl if ttl is not None and ttl.update is not UpdateType.DISABLED else None
         self.refuses_lives = ttl is None
-        self.found: dict[tuple[str, str, str], dict[Any, Entry]] = {}
+        self.entries: dict[tuple[str, str, str], dict[Any, Entry]] = {}
         self.added = itertools.count()
 
     def answers(self, key, at, watermark, calls, *, style="await"):
@@ -276,7 +278,7 @@ class Model:
         return answers
 
     def group(self, state, namespace):
-        return self.found.setdefault((state, self.key, namespace), {})
+        return self.entries.setdefault((state, self.key, namespace), {})
 
     def is_dead(self, entry):
         return self.ttl is not None and entry.stamp + (entry.own or self.ttl.milliseconds) <= self.clock
@@ -366,7 +368,7 @@ class Model:
                 return self.left(group, *call.arguments)
             case _:
                 pick = {"keys": 0, "values": 1, "entries": slice(None)}[call.name]
-                return [found[pick] for found in self.walk(group)]
+                return [entry[pick] for entry in self.walk(group)]
 
     def list(self, call):
         group = self.group("list", call.namespace)
@@ -389,7 +391,7 @@ class Model:
                 return None
             case "get_namespaces":
                 lists = {name: self.all(self.group("list", name)) for name in dict.fromkeys(*call.arguments)}
-                return {name: [value for _, value in found] for name, found in lists.items() if found}
+                return {name: [value for _, value in entries] for name, entries in lists.items() if entries}
             case "iterate":
                 return [value for _, value in self.walk(group)]
             case _:

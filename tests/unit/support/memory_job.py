@@ -192,7 +192,7 @@ def killed_at(disk: MemoryDisk, place: str, visit: int = 1) -> Iterator[None]:
 @contextmanager
 def unsynced(disk: MemoryDisk) -> Iterator[None]:
     """Lose all writes of a block at a power failure."""
-    files, versions = dict(disk._synced_files), {path: dict(each) for path, each in disk._synced_versions.items()}
+    files, versions = dict(disk._synced_files), {path: dict(content) for path, content in disk._synced_versions.items()}
     yield
     disk._synced_files, disk._synced_versions = files, versions
 

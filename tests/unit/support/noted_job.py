@@ -56,7 +56,7 @@ class Job:
         trail = Lineage(checkpoints(self.home.config())).line
         return [self.files[c.checkpoint_id] for c in trail if c.kind is Kind.BATCH]
 
-    def told(self, kind="warning"):
+    def messages(self, kind="warning"):
         return " ".join(event.message for event in self.events if event.kind == kind)
 
 

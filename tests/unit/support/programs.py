@@ -93,7 +93,7 @@ class _Runs:
         end([await self.call(*call) for call in calls])
 
     async def chaining(self, calls, end):
-        # Has come to its end before its first callback runs, if the first value is not at hand.
+        # If the first value is not cached, the code ends before its first callback runs.
         if calls:
             self.chain(calls).then_accept(end)
         else:
@@ -104,7 +104,7 @@ class _Runs:
         await self.chaining(calls[1:], lambda saw: end(first + saw))
 
     async def hastily(self, calls, end):
-        # The calls of each state in their order; those of different states do not wait for each other.
+        # Calls of one state run in order; calls of different states do not wait for each other.
         chains = [
             (place, self.chain([call for call in calls if call[0] == state], hasty=True))
             for place, state in enumerate(STATES)
@@ -113,7 +113,7 @@ class _Runs:
         end([saw for _, chain in chains for saw in await chain])
 
     async def heedless(self, calls, end):
-        # What is chained and what is not touch the same states, in turns; every third call is waited for.
+        # Chained calls and other calls use the same states, in turns; the code awaits every third call.
         for place, call in enumerate(calls):
             output = self.call(*call).then_compose(functools.partial(self.following, (call[0], "add", 1)))
             output.then_accept(end)
@@ -134,8 +134,8 @@ class _Runs:
             )
         return result
 
-    def joined(self, made, call):
-        return made.then_combine(self.call(*call), lambda seen, saw: [*seen, saw])
+    def joined(self, results, call):
+        return results.then_combine(self.call(*call), lambda seen, saw: [*seen, saw])
 
     def following(self, call, seen):
         seen = seen if isinstance(seen, list) else [seen]

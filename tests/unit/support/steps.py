@@ -34,7 +34,7 @@ class Step(Struct, frozen=True):
     remind: int | None = None
     cancel: int | None = None
     forget: bool = False
-    told: str = ""
+    trace: str = ""
 
 
 class OtherStep(Step, frozen=True):
@@ -71,7 +71,7 @@ class _Runs:
             ctx.timers.register_event_time(step.at + step.remind)
         if step.cancel is not None:
             ctx.timers.delete_event_time(step.at + step.cancel)
-        self.tell(ctx, count, f"{step.told}>{count} {recent} {first} at {ctx.watermark}{self.rules_now()}")
+        self.tell(ctx, count, f"{step.trace}>{count} {recent} {first} at {ctx.watermark}{self.rules_now()}")
 
     async def on_timer(self, timestamp, ctx, /):
         count = await self.count.value() or 0
@@ -87,10 +87,10 @@ class _Runs:
         """Return the present broadcast state as text."""
         return ""
 
-    def tell(self, ctx, count, told):
+    def tell(self, ctx, count, trace):
         # Keyed anew, with orders for the next function in a chain.
         following = (OtherStep if count % 2 else Step)(
-            "abc"[count % 3], ctx.timestamp, 1 + count % 2, (None, 3, -6, 12)[count % 4], told=told
+            "abc"[count % 3], ctx.timestamp, 1 + count % 2, (None, 3, -6, 12)[count % 4], trace=trace
         )
         ctx.collect(following)
         if count % 3 == 0:
@@ -114,7 +114,7 @@ class CoSteps(_Runs, KeyedCoProcessFunction[Step, OtherStep, Step]):
 
     async def process2(self, step, ctx, /):
         assert type(step) is OtherStep
-        await self.run(replace(step, add=-step.add, told=f"{step.told}<"), ctx)
+        await self.run(replace(step, add=-step.add, trace=f"{step.trace}<"), ctx)
 
 
 class RuledSteps(_Runs, KeyedBroadcastFunction[Step, OtherStep, Step]):

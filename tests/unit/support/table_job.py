@@ -60,7 +60,7 @@ class Arrivals(KeyedProcessFunction[Row, Arrival]):
 def pipeline(*more, name="reader", **options):
     """Return the pipeline: rows of the source `rows`, and of `more`, which meets it."""
     p = Pipeline(name)
-    rows, *others = (p.source(each, Row, event_time="at", **options) for each in ("rows", *more))
+    rows, *others = (p.source(name, Row, event_time="at", **options) for name in ("rows", *more))
     united = rows.union(*others) if others else rows
     return united.key_by("shop").process("arrivals", Arrivals()).sink("arrived")
 
@@ -129,7 +129,7 @@ class TableWriter:
 
     def committed_at(self, version):
         """Return the commit time of a version, in the format of a job file."""
-        (commit,) = (each for each in self.delta.history() if each["version"] == version)
+        (commit,) = (entry for entry in self.delta.history() if entry["version"] == version)
         return datetime.fromtimestamp(commit["timestamp"] / 1000, UTC).isoformat()
 
     def forget(self, first):
@@ -181,9 +181,7 @@ class TableJob:
         return self.last.offsets["rows"]
 
     def seen(self, shop="a"):
-        rows = sorted(
-            (each for each in self.harness.sink("arrived") if each.shop == shop), key=lambda item: item.number
-        )
+        rows = sorted((row for row in self.harness.sink("arrived") if row.shop == shop), key=lambda item: item.number)
         assert [row.number for row in rows] == list(range(len(rows)))
         return rows
 

@@ -59,7 +59,7 @@ class TopicJob:
         """Return the names of rows in the order of arrival at the operator."""
         if not self.harness.sink_table("arrived").num_rows:
             return []
-        rows = sorted((one for one in self.harness.sink("arrived") if one.shop == shop), key=lambda item: item.number)
+        rows = sorted((row for row in self.harness.sink("arrived") if row.shop == shop), key=lambda item: item.number)
         assert [row.number for row in rows] == list(range(len(rows)))
         return [(row.kind if row.kind != "+I" else "") + row.name for row in rows]
 

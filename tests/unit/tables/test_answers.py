@@ -64,24 +64,24 @@ ANSWERS_OF = st.builds(answer, ORDINALS, st.sampled_from("abc"), st.integers(0, 
 
 @settings(max_examples=40)
 @given(
-    st.lists(st.lists(ANSWERS_OF, max_size=6, unique_by=lambda one: (one.ordinal, one.digest)), max_size=3),
+    st.lists(st.lists(ANSWERS_OF, max_size=6, unique_by=lambda answer: (answer.ordinal, answer.digest)), max_size=3),
     st.dictionaries(st.sampled_from("abcd"), st.lists(ORDINALS, min_size=1, max_size=12)),
     st.integers(0, 30),
 )
 def test_nearest_answers_are_always_found(checkpoints, wanted, margin):
-    last = {(one.digest, one.ordinal): one for answers in checkpoints for one in answers}
-    alive = [one for one in last.values() if one.expires_at > NOW]
-    found = read(stored(*checkpoints), wanted, margin)
-    assert all(one in alive for one in found)
-    assert len({(one.digest, one.position) for one in found}) == len(found)
+    last = {(answer.digest, answer.ordinal): answer for answers in checkpoints for answer in answers}
+    alive = [answer for answer in last.values() if answer.expires_at > NOW]
+    answers_read = read(stored(*checkpoints), wanted, margin)
+    assert all(answer in alive for answer in answers_read)
+    assert len({(answer.digest, answer.position) for answer in answers_read}) == len(answers_read)
     for digest, ordinals in wanted.items():
         for ordinal in ordinals:
-            assert distance(found, digest, ordinal) == distance(alive, digest, ordinal)
+            assert distance(answers_read, digest, ordinal) == distance(alive, digest, ordinal)
 
 
 def distance(answers, digest, ordinal):
     """Return the distance of the nearest answer; None without one."""
-    return min((abs(one.ordinal - ordinal) for one in answers if one.digest == digest), default=None)
+    return min((abs(answer.ordinal - ordinal) for answer in answers if answer.digest == digest), default=None)
 
 
 def test_scattered_elements_have_no_windows():

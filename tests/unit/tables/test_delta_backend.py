@@ -72,17 +72,17 @@ def all_entries():
 
 
 @FEW
-@given(made=st.lists(commits, max_size=6), parallelism=st.integers(1, 3), bound=st.sampled_from([1, 500, LARGE]))
-def test_delta_backend_has_exactly_the_committed_entries(tmp_path_factory, made, parallelism, bound):
+@given(drawn=st.lists(commits, max_size=6), parallelism=st.integers(1, 3), bound=st.sampled_from([1, 500, LARGE]))
+def test_delta_backend_has_exactly_the_committed_entries(tmp_path_factory, drawn, parallelism, bound):
     committed = CommittedState(str(tmp_path_factory.mktemp("state")))
-    for what, *arguments in made:
+    for what, *arguments in drawn:
         getattr(committed, what)(*arguments)
     asked = all_entries()
     for operator, task in itertools.product(("counts", "other"), range(parallelism)):
         groups = key_group_range(task, GROUPS, parallelism)
         backend = committed.backend(cache(bound), operator, groups)
         expected = committed.of(groups, operator)
-        # What follows from cleanup timers is told apart: no table has it.
+        # Entries that follow from cleanup timers are compared separately: no table has them.
         assert {entry: stored for entry, stored in backend.items() if entry[:1] != CLEANUP_PREFIX} == expected
         assert backend.get_many(asked) == [expected.get(entry) for entry in asked]
         assert backend.get_many(asked[::-1]) == [expected.get(entry) for entry in asked[::-1]]
@@ -90,14 +90,14 @@ def test_delta_backend_has_exactly_the_committed_entries(tmp_path_factory, made,
 
 @FEW
 @given(
-    made=st.lists(st.dictionaries(timers, st.booleans(), min_size=1), max_size=4),
+    drawn=st.lists(st.dictionaries(timers, st.booleans(), min_size=1), max_size=4),
     written=st.dictionaries(timers, st.booleans()),
     start=moments,
     end=moments,
 )
-def test_timer_scan_covers_span_in_order(tmp_path_factory, made, written, start, end):
+def test_timer_scan_covers_span_in_order(tmp_path_factory, drawn, written, start, end):
     committed = CommittedState(str(tmp_path_factory.mktemp("state")))
-    for changes in made:
+    for changes in drawn:
         committed.timers("counts", changes)
     backend = committed.backend(cache())
     backend.write_batch((timer_entry(timer), b"" if there else None) for timer, there in written.items())
@@ -210,8 +210,8 @@ def test_timers_far_from_wanted_time_are_skipped(committed, monkeypatch):
 
 @pytest.mark.parametrize("domain", TimeDomain)
 def test_timers_of_the_other_domain_are_not_read(committed, domain):
-    for each in TimeDomain:
-        committed.timers("counts", {Timer(number, encode(number), each): True for number in range(100)})
+    for clock in TimeDomain:
+        committed.timers("counts", {Timer(number, encode(number), clock): True for number in range(100)})
     backend = committed.backend(cache())
     first, last = (timer_entry(Timer(time, b"", domain)) for time in (0, 50))
     assert len(list(backend.scan(first, last))) == 50

@@ -122,7 +122,7 @@ def test_other_states_and_unstamped_rows_stay():
     assert survivors(rows, dead_sql([])) == ["0", "1", "2"]
 
 
-def test_a_state_or_operator_name_is_never_sql():
+def test_state_or_operator_name_is_never_sql():
     expiry = RowExpiry("op' OR true --", "s", LiveTtl.of(StateTtl(TEN)), 1_000)
     assert survivors([row(0)], dead_sql([expiry])) == ["0"]
 

@@ -99,7 +99,7 @@ def read(stream) -> pa.Table:
     return pa.RecordBatchReader.from_stream(stream).read_all()
 
 
-def test_a_column_that_the_table_lacks_is_null(tmp_path):
+def test_column_that_the_table_lacks_is_null(tmp_path):
     rows = read(old_view(tmp_path).stream())
     assert set(rows.schema.names) == set(TABLE.schema.names)
     assert rows["ttl_ms"].to_pylist() == [None, None]

@@ -35,7 +35,7 @@ def after(*milliseconds, fails=()):
 
 
 def numbers(output):
-    return [one.number if isinstance(one, Answer) else one for one in output]
+    return [record.number if isinstance(record, Answer) else record for record in output]
 
 
 # ------------------------------------------------------------------------------------------------------- order
@@ -104,7 +104,7 @@ def test_watermarks_and_results_that_wait_take_capacity():
 # ----------------------------------------------------------------------------------------------------- retries
 
 
-def test_a_retry_begins_when_the_strategy_says():
+def test_retry_begins_when_the_strategy_says():
     retry = ExponentialBackoff(max_retries=2, initial_delay=100 * MS, max_delay=1000 * MS)
     with harness(Promised({1: after(1, 1, 1, fails=(0, 1))}), retry=retry) as h:
         h.process(Question(1))
@@ -181,14 +181,14 @@ def test_retries_waiting_at_input_end_are_final():
 # --------------------------------------------------------------------------------------------------- giving up
 
 
-def test_given_up_element_is_quarantined_with_last_error():
+def test_abandoned_element_is_quarantined_with_last_error():
     with harness(Promised({1: after(0, fails=(0,))}), on_failure=OnFailure.QUARANTINE) as h:
         h.process(Question(1))
         h.process(Question(2))
         assert h.output() == [QuarantinedRecord(Question(1), "Unavailable: call 1 for 1"), Answer(2, 1)]
 
 
-def test_given_up_element_emits_its_default():
+def test_abandoned_element_emits_its_default():
     class WithDefault(Promised):
         def default(self, question, error, /):
             return [Answer(question.number, 0)]
@@ -246,7 +246,7 @@ def test_deadline_of_parked_element_ends_with_call():
 
 @pytest.mark.parametrize("mode", OutputMode)
 def test_parked_elements_that_come_due_take_their_turn(mode):
-    # All are parked at once and due at once: capacity is for calls, also for those.
+    # All elements are parked at once and due at once. The capacity limits their calls as well.
     scripts = {number: after(0, 10, fails=(0,)) for number in range(6)}
     retry = FixedDelay(max_retries=5, delay=100 * MS)
     with harness(Promised(scripts), mode, capacity=2, retry=retry, park_after=0 * MS) as h:
@@ -258,7 +258,7 @@ def test_parked_elements_that_come_due_take_their_turn(mode):
         assert len(h.output()) == 6
 
 
-def test_keyed_ordered_blocked_keys_elements_wait_behind():
+def test_elements_of_blocked_key_wait_in_order():
     retry = FixedDelay(max_retries=5, delay=1000 * MS)
     with harness(Promised({1: after(0, fails=(0,))}), OutputMode.KEYED_ORDERED, retry=retry, park_after=0 * MS) as h:
         for number, key in ((1, "a"), (2, "a"), (3, "b")):
@@ -348,7 +348,7 @@ def as_a_job(questions, wait):
     virtual = LoopClock(loop, lambda: None)
     loop.let_time_run()
     try:
-        return [one.record for one in KeyedOrderedWait(AsyncWaitOperator(wait, {}), loop=loop).run(keyed)]
+        return [emission.record for emission in KeyedOrderedWait(AsyncWaitOperator(wait, {}), loop=loop).run(keyed)]
     finally:
         loop.close()
         clock.use(virtual.replaced)
@@ -446,7 +446,7 @@ class Story:
         h = self.harness
         try:
             if what == "process":
-                question = Question(len([one for one in self.taken if isinstance(one, Question)]), argument)
+                question = Question(len([element for element in self.taken if isinstance(element, Question)]), argument)
                 h.process(question)
                 self.taken.append(question)
             elif what == "watermark":
@@ -458,7 +458,8 @@ class Story:
             else:
                 self.restart(argument)
         except CapacityFull:
-            # More than the capacity where elements took the place of one that was parked, and it goes on.
+            # The number exceeds the capacity if other elements took the place of a parked element, and that element
+            # continues.
             assert h.statistics().queued - h.statistics().parked >= self.options["capacity"]
         self.look()
 
@@ -466,7 +467,7 @@ class Story:
         self.out += self.harness.output()
         assert self.function.most <= self.options["capacity"]
         assert self.mode is not OutputMode.KEYED_ORDERED or not self.function.overlapping
-        pending = [one for one in self.harness.snapshot().queued if not isinstance(one, int)]
+        pending = [element for element in self.harness.snapshot().queued if not isinstance(element, int)]
         for row in pending:
             if row.status == "completed":
                 self.completed.add(row.sequence)
@@ -474,7 +475,7 @@ class Story:
             o.number if isinstance(o, Answer) else o.record.number for o in self.out if not isinstance(o, Watermark)
         ]
         waiting = [row.sequence - 1 - self.watermarks_before(row) for row in pending]
-        taken = [one.number for one in self.taken if isinstance(one, Question)]
+        taken = [element.number for element in self.taken if isinstance(element, Question)]
         assert sorted([*ended, *waiting]) == sorted(taken)
 
     def watermarks_before(self, row):
@@ -552,16 +553,16 @@ def test_continued_parked_element_may_exceed_capacity():
 
 
 def assert_order(mode, taken, out):
-    def name(one):
+    def name(element):
         return (
-            one.number
-            if isinstance(one, Answer | Question)
-            else one.record.number
-            if isinstance(one, QuarantinedRecord)
-            else one
+            element.number
+            if isinstance(element, Answer | Question)
+            else element.record.number
+            if isinstance(element, QuarantinedRecord)
+            else element
         )
 
-    came, went = [name(one) for one in taken], [name(one) for one in out]
+    came, went = [name(element) for element in taken], [name(element) for element in out]
     assert len(came) == len(went)
     if mode is OutputMode.ORDERED:
         assert went == came
@@ -571,7 +572,7 @@ def assert_order(mode, taken, out):
         return
     assert sets_of(went) == sets_of(came)
     if mode is OutputMode.KEYED_ORDERED:
-        keys = {one.number: one.key for one in taken if isinstance(one, Question)}
+        keys = {element.number: element.key for element in taken if isinstance(element, Question)}
         for key in "abc":
             assert [n for n in went if keys.get(n, "") == key] == [n for n in came if keys.get(n, "") == key]
 

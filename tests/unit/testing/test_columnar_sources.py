@@ -123,7 +123,7 @@ def left_behind(built, files, parallelism):
     checkpoints = harness.table("checkpoints")
     watermarks = checkpoints["watermark"].cast(pa.int64()).to_pylist()  # Python has no such late times
     places = checkpoints.select(["offsets", "lines", "timers_fired", "numbers", "state_ttl"]).to_pylist()
-    for place in places:  # without when the files were written
+    for place in places:  # without the times of the files
         place["offsets"] = re.sub(r'"stamps":\[[^]]*\]', "", place["offsets"] or "")
     sinks = {name: rows_of(harness.sink_table(name)) for name in ("counts", "latest", "others")}
     return tables | sinks | {"watermarks": watermarks, "places": places}

@@ -132,5 +132,5 @@ def test_results_are_those_of_any_backend(steps):
     for switches in (False, True):
         result, left = driven("delta", steps, switches=switches)
         assert result == wanted
-        # Which cleanup timer a group has is not in the tables: it follows from the timers.
-        assert [one for one in left if one[0][:1] != b"x"] == [entry for entry in entries if entry[0][:1] != b"x"]
+        # The tables do not have the cleanup timer of a group: it follows from the timers.
+        assert [entry for entry in left if entry[0][:1] != b"x"] == [entry for entry in entries if entry[0][:1] != b"x"]

@@ -78,7 +78,7 @@ def test_new_run_waits_for_remaining_backoff(recovery):
     took=st.integers(1, 999),
     mode=st.sampled_from([OutputMode.ORDERED, OutputMode.UNORDERED, OutputMode.KEYED_ORDERED]),
 )
-def test_a_clock_is_exact_for_a_hundred_years(days, milliseconds, took, mode):
+def test_clock_is_exact_for_a_hundred_years(days, milliseconds, took, mode):
     class Slow(AsyncFunction[Question, Answer]):
         async def invoke(self, question, /):
             await clock.sleep_async(took / 1000)

@@ -107,7 +107,7 @@ def test_pipeline_sets_the_kept_values(source):
     last = source.last_value("newest", key=("sensor",)).operators[-1]
     first = source.first_value("oldest", key=("sensor",), upsert_key=("sensor", "level")).operators[-1]
     once = source.deduplicate("once", key=("sensor", "level"), keep=Keep.LAST).operators[-1]
-    assert [(one.keep, one.primary_key, one.is_needed) for one in (last, first, once)] == [
+    assert [(node.keep, node.primary_key, node.is_needed) for node in (last, first, once)] == [
         (Keep.LAST, ("sensor",), True),
         (Keep.FIRST, ("sensor",), True),
         (Keep.LAST, ("sensor", "level"), True),

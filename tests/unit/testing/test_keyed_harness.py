@@ -71,7 +71,7 @@ def real_clock():
     engine_clock.use(before)
 
 
-def test_a_function_is_driven_record_by_record(harness):
+def test_function_is_driven_record_by_record(harness):
     harness.process(Visit("a", 5), timestamp=1)
     assert harness.output() == [Total("a", 0)]
     harness.process(Visit("a", 7), timestamp=2)
@@ -104,7 +104,7 @@ def test_kinds_returns_row_kinds_of_emitted_records(harness):
     assert harness.kinds() == [(RowKind.UPDATE_BEFORE, Total("a", 0)), (RowKind.INSERT, Total("a", 1))]
 
 
-#    visits at 0, 49, 99: 50 ms of processing time after the second one the page has been forgotten
+#    visits at 0, 49, 99: 50 ms after the second visit the page is forgotten
 
 
 def test_processing_time_is_that_of_its_clock(harness):
@@ -123,14 +123,14 @@ def test_record_without_timestamp_has_the_clocks_time(harness):
     assert harness.output() == [Total("a", 1), Watermark(15)]
 
 
-def test_a_watermark_cannot_go_back(harness):
+def test_watermark_cannot_go_back(harness):
     harness.watermark(5)
     harness.watermark(5)
     with pytest.raises(ValueError, match="at 5 and cannot go back to 4"):
         harness.watermark(4)
 
 
-def test_an_error_of_the_function_is_raised(harness):
+def test_error_of_the_function_is_raised(harness):
     with pytest.raises(UserFunctionError, match="Expected `int`, got `str`"):
         harness.process(Visit("a", "long"), 1)
 
@@ -228,14 +228,14 @@ def test_snapshots_of_all_backends_are_the_same():
     assert results[0] == results[1]
 
 
-def test_a_snapshot_leaves_nothing_in_flight(steps):
+def test_snapshot_leaves_nothing_in_flight(steps):
     visits(steps, 1, 2, 3)
     steps.snapshot()
     now = steps.statistics()
     assert (now.in_flight, now.active, now.blocking, now.occupied_keys, now.epochs) == (0, 0, 0, 0, 1)
 
 
-def test_a_snapshot_of_other_key_groups_is_refused(real_clock):
+def test_snapshot_of_other_key_groups_is_refused(real_clock):
     with new() as h:
         snapshot = h.snapshot()
     with pytest.raises(ValueError, match="has 128 key groups, not 64"):
@@ -243,10 +243,10 @@ def test_a_snapshot_of_other_key_groups_is_refused(real_clock):
     assert engine_clock.now() == 7_000
 
 
-def by_key(told):
+def by_key(records):
     """Return the outputs of each key, and the watermarks."""
     keyed = {}
-    for one in told:
+    for one in records:
         keyed.setdefault(getattr(one, "page", None), []).append(one)
     return keyed
 
@@ -275,7 +275,7 @@ def test_two_harnesses_have_a_clock_each(real_clock):
     assert engine_clock.now() == 7_000
 
 
-def test_a_backend_that_was_given_stays_open(real_clock):
+def test_backend_that_was_given_stays_open(real_clock):
     given = HashMapBackend()
     given.close = lambda: pytest.fail("it was closed")
     with new(backend=given) as h:
@@ -286,7 +286,7 @@ def test_a_backend_that_was_given_stays_open(real_clock):
         assert later.state("total", "a") == 5
 
 
-def test_a_harness_closes_after_an_error_too(real_clock):
+def test_harness_closes_after_an_error_too(real_clock):
     with pytest.raises(ZeroDivisionError), new(backend="rocksdb"):
         raise ZeroDivisionError
     assert engine_clock.now() == 7_000

@@ -105,7 +105,7 @@ def test_pause_below_threshold_does_not_count(backend):
         (105, 205, (False, False)),
         (104, 205, (True, False)),
         (104, 206, (False, False)),
-        (110, 200, (False, False)),  # dead before the pause: whatever becomes known, it stays so
+        (110, 200, (False, False)),  # dead before the pause, so it stays dead
         (0, 209, (True, False)),
         (0, 210, (False, False)),
     ],
@@ -154,7 +154,7 @@ def test_started_records_finish_before_the_pause():
 
 
 @pytest.mark.parametrize("milliseconds", [0, -5])
-def test_a_pause_takes_time(milliseconds):
+def test_pause_takes_time(milliseconds):
     with new() as h, pytest.raises(ValueError, match=f"at least 1 ms, not {milliseconds}"):
         h.pause(milliseconds)
 

@@ -73,11 +73,11 @@ def single(source="left", name="sums"):
 
 
 def sums(harness):
-    return sorted(one.value for one in harness.sink("sink") if one.key != "c")
+    return sorted(row.value for row in harness.sink("sink") if row.key != "c")
 
 
 def run_dry(harness):
-    """Run until no rows are ahead: sources without new files are idle after an hour."""
+    """Run until no rows wait for another source; a source without new files is idle after an hour."""
     harness.run()
     harness.clock.advance(HOUR)
     harness.run()

@@ -135,11 +135,11 @@ def test_harness_sinks_return_the_emitted_records():
         parts: list[Total]
         times: dict[str, Timestamp]
 
-    def made(order):
+    def make_pair(order):
         return Row(order.at, math.inf, [Total("x", 1.0, order.at)], {"first": order.at})
 
     pipeline = Pipeline("nested")
-    pipeline.source("orders", Order, event_time="at").map(made, record=Row).sink("rows")
+    pipeline.source("orders", Order, event_time="at").map(make_pair, record=Row).sink("rows")
     harness = PipelineHarness(pipeline)
     orders = [
         Order("a", -62_135_596_800_000),
@@ -147,7 +147,7 @@ def test_harness_sinks_return_the_emitted_records():
     ]  # the first and the last time of a column
     harness.feed("orders", orders)
     harness.run()
-    assert sorted(harness.sink("rows"), key=lambda row: row.at) == [made(order) for order in orders]
+    assert sorted(harness.sink("rows"), key=lambda row: row.at) == [make_pair(order) for order in orders]
 
 
 @pytest.mark.parametrize(

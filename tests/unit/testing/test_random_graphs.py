@@ -26,7 +26,7 @@ def stops_at_once():
 
 
 def rows_of(harness, sink):
-    return Counter((one.id, one.key, one.at, one.value) for one in harness.sink(sink))
+    return Counter((row.id, row.key, row.at, row.value) for row in harness.sink(sink))
 
 
 def outcome(harness, program):
@@ -35,7 +35,7 @@ def outcome(harness, program):
 
 def fed_in_turns(program, harness, chance):
     """Feed the files of all sources, each source's in order, with runs in between."""
-    waiting = {one.name: [file for file in one.files if file] for one in program.inputs}
+    waiting = {source.name: [file for file in source.files if file] for source in program.inputs}
     while any(waiting.values()):
         name = chance.choice([name for name, files in waiting.items() if files])
         harness.feed(name, waiting[name].pop(0))
@@ -49,7 +49,7 @@ def check(seed, *, crashes=False, holds=False, end=False):
         bucket=program.bucket,
         parallelism=chance.choice([1, 2, 3]),
         files_per_batch=chance.choice([1, 2, 16]),
-        job={"sources": {one.name: one.settings for one in program.inputs}},
+        job={"sources": {source.name: source.settings for source in program.inputs}},
     )
     for _ in fed_in_turns(program, harness, chance):
         if chance.random() < 0.5:
@@ -100,7 +100,7 @@ def test_many_random_graphs_equal_loops(seed, crashes, holds, end):
 
 
 def test_sampled_programs_cover_the_hard_cases():
-    # By construction, not by luck: else the properties above prove little.
+    # The drawn programs must contain these cases by construction: else the properties above prove little.
     result = Counter()
     for seed in range(300):
         program = Program(seed)
@@ -115,10 +115,14 @@ def test_sampled_programs_cover_the_hard_cases():
         result["a broadcast"] += "broadcast" in kinds
         result["a side output that is read"] += any(name.endswith(".aside") for name in uses)
         result["a silent source that meets others"] += any(
-            len(group) > 1 and one.is_silent and one.name in group for one in program.inputs for group in program.groups
+            len(group) > 1 and source.is_silent and source.name in group
+            for source in program.inputs
+            for group in program.groups
         )
         result["late rows"] += any(
-            row.at < before.at for one in program.inputs for before, row in zip(one.rows, one.rows[1:], strict=False)
+            row.at < before.at
+            for source in program.inputs
+            for before, row in zip(source.rows, source.rows[1:], strict=False)
         )
     assert min(result.values()) >= 15, result
 
@@ -126,7 +130,7 @@ def test_sampled_programs_cover_the_hard_cases():
 @pytest.mark.parametrize("seed", [3, 7])
 def test_restored_snapshot_continues_like_the_job(seed):
     program = Program(seed)
-    job = {"sources": {one.name: one.settings for one in program.inputs}}
+    job = {"sources": {source.name: source.settings for source in program.inputs}}
     harness = PipelineHarness(program.pipeline(), bucket=program.bucket, job=job)
     for _ in fed_in_turns(program, harness, random.Random(seed)):
         harness.run()

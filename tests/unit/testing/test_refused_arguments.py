@@ -78,9 +78,9 @@ def number_key(row) -> int:
 def same_refusal(piped, harness):
     with pytest.raises((TypeError, ValueError)) as wanted:
         piped()
-    with pytest.raises(wanted.type) as got:
+    with pytest.raises(wanted.type) as refused:
         harness()
-    return str(wanted.value), str(got.value)
+    return str(wanted.value), str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -94,10 +94,10 @@ def same_refusal(piped, harness):
 )
 def test_async_wait_refuses_invalid_limits(arguments):
     given = {"timeout": SECOND, **arguments}
-    wanted, got = same_refusal(
+    wanted, actual = same_refusal(
         lambda: rows().async_wait("function", Ask(), **given), lambda: AsyncWaitHarness(Ask(), **given)
     )
-    assert wanted == got
+    assert wanted == actual
 
 
 @pytest.mark.parametrize("key", [coroutine, 7])
@@ -106,8 +106,8 @@ def test_key_by_refuses_invalid_keys(key):
         lambda: KeyedHarness(Plain(), key=key),
         lambda: AsyncWaitHarness(Ask(), key=key, mode=OutputMode.KEYED_ORDERED),
     ):
-        wanted, got = same_refusal(lambda: rows().key_by(key), harness)
-        assert wanted == got or not callable(key)
+        wanted, actual = same_refusal(lambda: rows().key_by(key), harness)
+        assert wanted == actual or not callable(key)
 
 
 @pytest.mark.parametrize("function", [Plain, Mixed(), Generating(), Ask(), "text", None])
@@ -126,19 +126,19 @@ def test_keys_of_two_types_are_refused():
         one, other = p.source("one", Row, event_time="at"), p.source("other", Row, event_time="at")
         one.key_by(text_key).connect(other.key_by(number_key)).process("function", Both())
 
-    wanted, got = same_refusal(piped, lambda: KeyedHarness(Both(), key=(text_key, number_key)))
-    assert "text_key" in got
-    assert wanted.partition(": ")[0] == got.partition(": ")[0]
+    wanted, actual = same_refusal(piped, lambda: KeyedHarness(Both(), key=(text_key, number_key)))
+    assert "text_key" in actual
+    assert wanted.partition(": ")[0] == actual.partition(": ")[0]
 
 
 @pytest.mark.parametrize("sides", [{"Not A Name": Row}, {"side": int}])
 def test_side_refuses_invalid_side_outputs(sides):
     ((name, record),) = sides.items()
-    wanted, got = same_refusal(
+    wanted, actual = same_refusal(
         lambda: rows().key_by("k").process("function", Plain()).side(name, record),
         lambda: KeyedHarness(Plain(), key=text_key, side_outputs=sides),
     )
-    assert wanted == got
+    assert wanted == actual
 
 
 @pytest.mark.parametrize(
@@ -153,10 +153,10 @@ def test_side_refuses_invalid_side_outputs(sides):
 )
 def test_pipeline_refuses_invalid_materializers(arguments):
     given = {"primary_key": ("k",), **arguments}
-    wanted, got = same_refusal(
+    wanted, actual = same_refusal(
         lambda: rows().upsert_materialize("materializer", **given), lambda: MaterializerHarness(Row, **given)
     )
-    assert wanted == got
+    assert wanted == actual
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_steps_change_no_results(steps, size, room, order):
                         h.snapshot()
             h.drain()
             result = [output for output in h.output() if not isinstance(output, LateRecord)]
-            outputs.append({key: [one.n for one in result if getattr(one, "k", "") == key] for key in "abc"})
+            outputs.append({key: [record.n for record in result if getattr(record, "k", "") == key] for key in "abc"})
     assert outputs[0] == outputs[1]
 
 

@@ -160,7 +160,7 @@ def test_enabling_ttl_in_job_expires_nothing(ttl, bucket):
     h.run()
     h.clock.advance(DAY)
     h.change(pipeline=pipeline(ttl))
-    # The watermark moves on in the very micro-batch, where its first row fills a bucket.
+    # The watermark advances within this micro-batch, because its first row fills a bucket.
     h.feed("visits", [Visit("d", 0, 1_009), Visit("a", 0, 1_000)])
     h.run()
     assert Seen("a", 5) in h.sink("seen")

@@ -112,7 +112,7 @@ def test_records_are_decoded_by_their_inputs_type(harness):
         harness.process2(Payment(1, "much"), 1)
 
 
-def test_wrong_method_is_refused_with_the_right_ones(harness):
+def test_error_of_wrong_method_lists_right_methods(harness):
     with pytest.raises(
         TypeError, match=r"Payments takes in records by process1\(\) and process2\(\), not by process\(\)"
     ):

@@ -77,6 +77,7 @@ def sound(job):
     return [result for result in verify(job.config) if not result.ok] == []
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None)  # five seconds each; test_promoted_backfills draws more
 @given(
     before=FILES,

@@ -68,7 +68,7 @@ ORDERS = st.lists(st.tuples(st.sampled_from(CUSTOMERS), st.integers(0, 9)), min_
 
 
 @pytest.mark.slow  # each example runs a job, its branch, and a job without interruption: 2 s
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(data=st.data())
 def test_branch_equals_straight_run_over_corrections(data):
     draw = data.draw

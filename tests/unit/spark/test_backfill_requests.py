@@ -147,7 +147,7 @@ ORDERS = st.lists(st.tuples(st.sampled_from(CUSTOMERS), st.integers(0, 9)), min_
 
 
 @pytest.mark.slow  # each example runs a job, branches, and a job without interruption: 6 s
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(data=st.data())
 def test_backfills_end_like_a_straight_run(data):
     draw = data.draw

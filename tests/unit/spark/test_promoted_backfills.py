@@ -38,7 +38,7 @@ def day_in(draw, count):
 
 
 @pytest.mark.slow  # each example runs a job, its branches, and a job without interruption: 3 s
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(data=st.data())
 def test_any_backfills_end_as_a_straight_run(data):
     draw = data.draw

@@ -34,7 +34,7 @@ def whole_days(job):
 
 
 @pytest.mark.slow  # each example runs a job, its branches and a straight job: 4 s
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(data=st.data())
 def test_any_backfills_end_as_a_straight_run(data):
     draw = data.draw

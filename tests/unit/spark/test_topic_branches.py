@@ -118,7 +118,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 9)), min_size=1, max
 
 
 @pytest.mark.slow
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(data=st.data())
 def test_any_promotion_loses_and_repeats_no_message(data):
     draw = data.draw

@@ -134,7 +134,11 @@ BLOCKS = {
         "join 'listed'": "unit/operators/test_joins_page.py::test_errors_on_the_page_equal_the_codes_errors",
         "users:   -D user 1": DRAWING,
     },
-    "kafka": {"headrace setup --kafka": SYNTAX, "shop.orders-0@1734": DRAWING},
+    "kafka": {
+        "headrace setup --kafka": SYNTAX,
+        "shop.orders-0@1734": DRAWING,
+        "headrace branch create shop again": "kafka/test_topics.py::test_promoted_branch_reads_expired_messages_once",
+    },
     "materializer": {
         "+I a    +U b": DRAWING,
         "ttl 10    +a at 0": DRAWING,

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from headrace import KeyedProcessFunction, Pipeline, clock, faults
+from headrace import KeyedProcessFunction, Pipeline, faults
 from headrace.commit.branch_settings import on_branch
 from headrace.commit.fork import fork
 from headrace.commit.log import CheckpointLog
@@ -18,6 +18,7 @@ from headrace.spark.job_run import run_on
 from headrace.spark.options import RunOptions
 from headrace.tables.stores import table_store
 from headrace.testing import MemoryTopic, PipelineHarness
+from tests.unit.support.clocks import used_clock
 from tests.unit.support.stepped_job import Copies, Copy, Order, order
 
 
@@ -58,12 +59,9 @@ class Shop:
         steps = {
             "rows": Copies(next(source for source in plan_of(config.code).sources if source.name == "rows"), config)
         }
-        before = clock.use(self.harness.clock)
-        try:
+        with used_clock(self.harness.clock):
             wishes = RunOptions(run_id=f"run-{self.runs}", **options)
             return run_on(LocalTasks(), config, wishes, lambda _: None, steps=steps, topics=self.harness.topics)
-        finally:
-            clock.use(before)
 
     def promote(self, name, crash_at):
         def crash(reached):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import clock, faults
+from headrace import faults
 from headrace.commit.branch_settings import on_branch
 from headrace.commit.branches import Branches
 from headrace.commit.checkpoint import Kind
@@ -24,6 +24,7 @@ from headrace.local.local_tasks import LocalTasks
 from headrace.spark.job_run import run_on
 from headrace.spark.options import RunOptions
 from headrace.tables.stores import table_store
+from tests.unit.support.clocks import used_clock
 from tests.unit.support.topic_job import TopicJob, merged_by_hand, message
 
 HOURS = 3_600_000
@@ -74,22 +75,16 @@ class BranchedTopicJob(TopicJob):
         with self.on_its_clock(), crashing(crash_at), promoting(self.config, name, "promotion") as promotion:
             promotion.promote()
 
-    @contextmanager
     def on_its_clock(self):
-        """Use the clock of the harness."""
-        before = clock.use(self.harness.clock)
-        try:
-            yield
-        finally:
-            clock.use(before)
+        """Use the clock of the harness for a block."""
+        return used_clock(self.harness.clock)
 
     def cuts(self, name=None):
         """Return where each micro-batch of the job, or of a branch, has ended, by id of the job's checkpoint."""
         config = self.config if name is None else self.config.on_branch(name)
         line = CheckpointLog(config.job_folder).lineage.line
-        if (
-            name is not None
-        ):  # before the fork is a copy of the job's line, which may have followed an earlier line itself
+        if name is not None:
+            # Before the fork is a copy of the job's line, which may have followed an earlier branch's.
             line = [*dropwhile(lambda checkpoint: checkpoint.kind is not Kind.FORK, line)]
         return {
             checkpoint.checkpoint_id if name is None else checkpoint.follows: [

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow.parquet as pq
 from msgspec.structs import replace
 
-from headrace import clock, faults
+from headrace import faults
 from headrace.commit.backfill_branches import default_name
 from headrace.commit.run_check import checked_plan
 from headrace.config import Promote
@@ -100,21 +100,19 @@ class BackfilledJob(BranchedJob):
             config = replace(config, replay=replace(config.replay, promote=Promote(promote)))
         self._runs += 1
         wishes = RunOptions(run_id=f"backfill-{self._runs}", backend=harness.backend, parallelism=2, **options)
-        before = clock.use(harness.clock)
 
         def run_branch(on_branch, asked):
             return run_on(LocalTasks(), on_branch, asked, harness.events.append, **self.inputs(on_branch))
 
         request = BackfillRequest(config, interval, name or default_name(interval), renews, only_open)
-        try:
-            with faults.observed(harness._at(crash_at, harness._crash)):
-                ended = request.run(wishes, run_branch)
-                return None if ended is None else ended[1]
-        except _CrashError:
-            harness._replace(harness.folder.with_name("crashed"))
-            return None
-        finally:
-            clock.use(before)
+        with self.on_its_clock():
+            try:
+                with faults.observed(harness._at(crash_at, harness._crash)):
+                    ended = request.run(wishes, run_branch)
+                    return None if ended is None else ended[1]
+            except _CrashError:
+                harness._replace(harness.folder.with_name("crashed"))
+                return None
 
     def content(self, branch=None):
         """Return the result of `BranchedJob.content` without expired entries: the time of their removal is undefined."""

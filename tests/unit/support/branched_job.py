@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from datetime import timedelta
 
 from headrace import (
@@ -15,7 +14,6 @@ from headrace import (
     Timestamp,
     TtlTime,
     ValueState,
-    clock,
 )
 from headrace.commit.branch_settings import on_branch
 from headrace.commit.compaction import compact
@@ -27,6 +25,7 @@ from headrace.spark.options import RunOptions
 from headrace.tables.schemas import STATE_TABLES
 from headrace.tables.stores import state_view, table_store
 from headrace.testing import PipelineHarness
+from tests.unit.support.clocks import used_clock
 
 CUSTOMERS = ("ann", "bob", "cyd", "dee", "eve")
 HOUR = 3_600_000
@@ -137,14 +136,9 @@ class BranchedJob:
         with self.on_its_clock():
             return compact(self.config if branch is None else self.config.on_branch(branch), "compaction")
 
-    @contextmanager
     def on_its_clock(self):
-        """Use the clock of the harness."""
-        before = clock.use(self.harness.clock)
-        try:
-            yield
-        finally:
-            clock.use(before)
+        """Use the clock of the harness for a block."""
+        return used_clock(self.harness.clock)
 
     def pause(self, hours):
         """Let time pass."""

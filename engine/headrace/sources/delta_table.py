@@ -117,9 +117,9 @@ class DeltaSource:
                 }
         return files_by_name
 
-    def within_limits(self, files: Sequence[SourceFile]) -> Sequence[SourceFile]:
+    def within_limits(self, files: Sequence[SourceFile], rows_taken: int = 0) -> Sequence[SourceFile]:
         """Return the first files, as many as one micro-batch may take. A micro-batch may end within a version."""
-        return first_files(files, self._config, self.rows)
+        return first_files(files, self._config, self.rows, rows_taken)
 
     def rows(self, file: SourceFile) -> int:
         """Count the rows of a file.

@@ -232,10 +232,13 @@ class DerivedSource:
         others = [name for name in names if name not in derived]
         return landed | (self.stored.named(others) if others else {})
 
-    def within_limits(self, files: Sequence[SourceFile]) -> Sequence[SourceFile]:
-        """Return the first files, as many as one micro-batch may take. Limits count files and rows of the source below."""
+    def within_limits(self, files: Sequence[SourceFile], rows_taken: int = 0) -> Sequence[SourceFile]:
+        """Return the first files, as many as one micro-batch may take. Limits count files and rows of the source below.
+
+        `rows_taken` rows of the first landed file were taken in before; they count as so many rows of the source below.
+        """
         below = [self._below.get(file.name, file) for file in files]
-        return files[: len(self.stored.within_limits(below))]
+        return files[: len(self.stored.within_limits(below, rows_taken))]
 
     def rows(self, file: SourceFile) -> int:
         """Count the rows of a file; land them first if necessary. Raises `SourceError` where the file cannot be read."""

@@ -93,9 +93,9 @@ class FolderSource:
         """Return the files with these names that exist. Raises `SourceError` where the folder is missing."""
         return {file.name: file for file in self._files() if file.name in names}
 
-    def within_limits(self, files: Sequence[SourceFile]) -> Sequence[SourceFile]:
+    def within_limits(self, files: Sequence[SourceFile], rows_taken: int = 0) -> Sequence[SourceFile]:
         """Return the first files, as many as one micro-batch may take."""
-        return first_files(files, self._config, self.rows)
+        return first_files(files, self._config, self.rows, rows_taken)
 
     def rows(self, file: SourceFile) -> int:
         """Count the rows of a file.

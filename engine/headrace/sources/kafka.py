@@ -306,9 +306,9 @@ class KafkaSource:
         files = {name: self.file(name) for name in names if parse_landed(name) is not None}
         return {name: file for name, file in files.items() if is_file(file.path, self.storage)}
 
-    def within_limits(self, files: Sequence[SourceFile]) -> Sequence[SourceFile]:
-        """Return the first file: no range is larger than the limits."""
-        return files[:1]
+    def within_limits(self, files: Sequence[SourceFile], rows_taken: int = 0) -> Sequence[SourceFile]:
+        """Return the first file: no range is larger than the limits. Without a limit of rows, a begun file does not count."""
+        return files[: 1 + (rows_taken > 0 and self.config.max_rows_per_batch is None)]
 
     def rows(self, file: SourceFile) -> int:
         """Count the messages of a landed file. Raises `SourceError` where it cannot be read."""
@@ -412,9 +412,9 @@ class KafkaPartition:
         """Return the landed files with these names."""
         return self._whole.named(names)
 
-    def within_limits(self, files: Sequence[SourceFile]) -> Sequence[SourceFile]:
-        """Return the first file: no range is larger than the limits."""
-        return self._whole.within_limits(files)
+    def within_limits(self, files: Sequence[SourceFile], rows_taken: int = 0) -> Sequence[SourceFile]:
+        """Return the first files, as many as one micro-batch may take."""
+        return self._whole.within_limits(files, rows_taken)
 
     def rows(self, file: SourceFile) -> int:
         """Count the messages of a landed file. Raises `SourceError` where it cannot be read."""

@@ -9,14 +9,18 @@ from headrace.sources.source import SourceFile
 
 
 def first_files(
-    files: Sequence[SourceFile], config: SourceConfig, rows_of: Callable[[SourceFile], int]
+    files: Sequence[SourceFile], config: SourceConfig, rows_of: Callable[[SourceFile], int], rows_taken: int
 ) -> Sequence[SourceFile]:
-    """Return the first files within the limits of a source, but at least one if there is one; `rows_of` counts a file's rows."""
-    chosen = files[: config.max_files_per_batch]
+    """Return the first files within the limits of a source, but at least one if there is one; `rows_of` counts a file's rows.
+
+    `rows_taken` rows of the first file were taken in before. What is left of it counts by its rows, but not as a file: otherwise
+    a micro-batch of one file would take in the rest of a file alone.
+    """
+    chosen = files[: config.max_files_per_batch + (rows_taken > 0)]
     limit = config.max_rows_per_batch
     if limit is None:
         return chosen
-    rows = 0
+    rows = -min(rows_taken, rows_of(chosen[0])) if chosen else 0
     for count, file in enumerate(chosen):
         rows += rows_of(file)
         if rows > limit:

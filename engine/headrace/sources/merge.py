@@ -110,6 +110,10 @@ class _Reading:
         last = next((part.keys[-1].as_py() for part in reversed(self.files) if len(part.keys)), None)
         return last if last is not None else EARLIEST if key is None else key
 
+    def within_limits(self) -> Sequence[SourceFile]:
+        """Return the first files, as many as one micro-batch may take."""
+        return self.source.within_limits(self.scan.files, self.offset.rows_taken)
+
     def read_more(self, key: int | None) -> None:
         """Read the next file. Merge keys continue from `key`, the line's key, which includes the rows taken in before."""
         file = self.scan.files[len(self.files)]
@@ -206,8 +210,7 @@ class Merge:
         """Read the files of this slice. While nothing can be released, read more of the source that the others wait for."""
         for reading in self._readings:
             reading.is_idle = self._is_idle(reading)
-            files = reading.scan.files if self._wanted.is_whole else reading.source.within_limits(reading.scan.files)
-            for _ in files:
+            for _ in reading.scan.files if self._wanted.is_whole else reading.within_limits():
                 reading.read_more(self._line.key)
         if self._wanted.until is not None:
             self._read_beyond(self._wanted.until)

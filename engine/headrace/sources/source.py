@@ -202,8 +202,8 @@ class Source(Protocol):
         """Return the files with these names that exist. Raises `SourceError` when the folder is gone."""
         ...
 
-    def within_limits(self, files: Sequence[SourceFile]) -> Sequence[SourceFile]:
-        """Return the first files, as many as one micro-batch may take."""
+    def within_limits(self, files: Sequence[SourceFile], rows_taken: int = 0) -> Sequence[SourceFile]:
+        """Return the first files, as many as one micro-batch may take. `rows_taken` rows of the first one were taken in before."""
         ...
 
     def rows(self, file: SourceFile) -> int:

@@ -17,6 +17,7 @@ from headrace.plan.watermarks import advance
 from headrace.sources.arrival import EARLIEST, Queue, release
 from headrace.sources.intake import Intake, numbered
 from headrace.sources.interval import Interval
+from headrace.sources.limits import first_files
 from headrace.sources.offset import SourceOffset
 from headrace.sources.slice_request import JobPosition, SliceRequest
 from headrace.sources.source import SourceFile, SourceScan, TakenIn
@@ -45,8 +46,9 @@ class Files:
             new = [file for file in new if interval.start <= self.interval_of(file.name).start < interval.end]
         return SourceScan((*(file for file in listed if file.name in offset.unread), *new), tuple(listed))
 
-    def within_limits(self, files):
-        return files[: self.limit]
+    def within_limits(self, files, rows_taken=0):
+        config = SimpleNamespace(max_files_per_batch=self.limit, max_rows_per_batch=None)
+        return first_files(files, config, self.rows, rows_taken)
 
     def rows(self, file):
         return len(self.contents[file.name])
@@ -229,6 +231,17 @@ def test_rows_ahead_of_others_stay_unreleased(shop):
     assert [row[0] for row in shop.arrived] == ["orders", "payments", "orders", "payments"]
     assert (shop.offsets["orders"].unread, shop.offsets["orders"].rows_taken) == (("000",), 2)
     assert shop.waiting == ((2, "orders", "payments"),)
+
+
+@pytest.mark.parametrize(("limit", "micro_batches"), [(1, 8), (2, 4), (4, 2), (8, 1)])
+def test_begun_files_make_no_micro_batches(tmp_path, limit, micro_batches):
+    orders, payments = Files("orders", limit=limit), Files("payments", limit=limit)
+    for hour in range(8):
+        orders.put([hour * HOUR + 1, hour * HOUR + 8])
+        payments.put([hour * HOUR + 2, hour * HOUR + 9])
+    job = Job(tmp_path, orders, payments).drain(ends=True)
+    assert len(job.arrived) == 32
+    assert len(job.history) in {micro_batches, micro_batches + 1}
 
 
 def test_source_without_rows_delays_all_sources(tmp_path):

@@ -81,17 +81,13 @@ class RegularJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
 
     async def process1(self, record: In1, ctx: Context, /) -> None:
         """Add or retract a left record."""
-        await self._process(record, ctx, *self._sides)
+        left, right = self._sides
+        await (self._take_back if ctx.row_kind.is_retraction else self._add)(record, ctx, left, right)
 
     async def process2(self, record: In2, ctx: Context, /) -> None:
         """Add or retract a right record."""
-        await self._process(record, ctx, *reversed(self._sides))
-
-    async def _process(self, record: Struct, ctx: Context, side: _Side, other: _Side) -> None:
-        if ctx.row_kind.is_retraction:
-            await self._take_back(record, ctx, side, other)
-        else:
-            await self._add(record, ctx, side, other)
+        left, right = self._sides
+        await (self._take_back if ctx.row_kind.is_retraction else self._add)(record, ctx, right, left)
 
     async def _add(self, record: Struct, ctx: Context, side: _Side, other: _Side) -> None:
         own, partners = self._state(side), self._state(other)

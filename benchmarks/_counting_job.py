@@ -16,7 +16,7 @@ from headrace.spark.runner import run_in
 
 JOB = """
 job: counting
-pipeline: benchmarks.counting:pipeline
+pipeline: benchmarks.counting:%(pipeline)s
 state: {root: state, local: local, backend: %(backend)s}
 sources: {clicks: {path: events, max_files_per_batch: 1}}
 sinks: {counts: {path: lake/counts, mode: append}}
@@ -26,12 +26,12 @@ sinks: {counts: {path: lake/counts, mode: append}}
 class Workload:
     """A job in a separate folder, fed file by file."""
 
-    def __init__(self, spark, root, backend, keys):
+    def __init__(self, spark, root, backend, keys, pipeline="pipeline"):
         shutil.rmtree(root, ignore_errors=True)
         (root / "conf/jobs").mkdir(parents=True)
         (root / "events").mkdir()
         shutil.copytree("conf/clusters", root / "conf/clusters")
-        (root / "conf/jobs/counting.yaml").write_text(JOB % {"backend": backend})
+        (root / "conf/jobs/counting.yaml").write_text(JOB % {"backend": backend, "pipeline": pipeline})
         self.spark, self.root, self.keys = spark, root, keys
         self.config = load_job("counting", home=root)
         self.expected = Counter()
@@ -51,9 +51,13 @@ class Workload:
                 "ts": pa.array(range(self.seq, self.seq + count), pa.timestamp("ms", "UTC")),
             }
         )
-        pq.write_table(table, self.root / f"events/{self.files:06d}.parquet")
         self.files += 1
+        pq.write_table(table, self.last_file)
         self.seq += count
+
+    @property
+    def last_file(self):
+        return self.root / f"events/{self.files:06d}.parquet"
 
     def load(self):
         for first in range(0, self.keys, 250_000):

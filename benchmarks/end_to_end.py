@@ -1,7 +1,7 @@
 """A keyed count and sum over large micro-batches, end to end (workload W1): CPU of the whole process tree per record.
 
-Everything counts: reading the file, Spark's jobs, state changes, all Delta commits and the sink. The sums in the sink
-are checked against a plain dict at the end. The first batch of a session, in which workers start, is not reported.
+Everything counts: reading the file, Spark's jobs, state changes, all Delta commits and the sink. Jobs and peers take the same
+files in turns, in one Spark session; the first turn, in which workers start, is not reported. All sums are checked at the end.
 """
 
 import argparse
@@ -9,31 +9,63 @@ import os
 from pathlib import Path
 
 from benchmarks._counting_job import Workload
+from benchmarks._counting_peers import PEERS
 from benchmarks._report import figure, report
 from headrace.config import load_job
 from headrace.spark.session import session
+
+GOALS = {"window + MERGE": 1.0, "transformWithState": 1 / 7}
+"""Largest ratio of a job's CPU, with its state in RocksDB, to the CPU of a peer."""
+
+JOBS = {"hashmap": ("hashmap", "pipeline"), "rocksdb": ("rocksdb", "pipeline"), "ready-made": ("rocksdb", "ready_made")}
+"""Backend and pipeline, by name of the job."""
+
+RATED = "rocksdb"
+"""The job that is compared with the peers."""
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--keys", type=int, default=100_000)
-    parser.add_argument("--batches", type=int, default=3)
-    parser.add_argument("--backends", nargs="*", default=["hashmap", "rocksdb"])
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--jobs", nargs="*", default=[*JOBS], choices=JOBS)
+    parser.add_argument("--peers", nargs="*", default=[*PEERS], choices=PEERS)
     options = parser.parse_args()
     spark = session(load_job("flights"))
-    figures = []
-    for backend in options.backends:
-        load = Workload(spark, Path(f"var/bench/end-to-end-{backend}"), backend, options.keys)
-        load.batch(options.rows)
-        result = [load.batch(options.rows) for _ in range(options.batches)]
-        load.check()
-        name = f"{backend}, {options.rows:,} rows on {options.keys:,} keys"
-        figures.append(figure(f"{name}, CPU a record", [cpu / options.rows * 1e6 for _, cpu in result], "us"))
-        figures.append(figure(f"{name}, wall", [wall for wall, _ in result], "s"))
-        figures += [figure(f"{name}: {phase}", [seconds], "s") for phase, seconds in load.phases().items()]
-    report("end_to_end", figures)
+    root = Path("var/bench/end-to-end")
+    jobs = {name: Workload(spark, root / name, JOBS[name][0], options.keys, JOBS[name][1]) for name in options.jobs}
+    peers = {name: PEERS[name](spark, root / name.replace(" + ", "-")) for name in options.peers}
+    costs = {name: [] for name in (*jobs, *peers)}
+    for _ in range(1 + options.turns):
+        for name, job in jobs.items():
+            costs[name].append(job.batch(options.rows))
+        for name, peer in peers.items():
+            costs[name].append(peer.batch(job.last_file))
+    for job in jobs.values():
+        job.check()
+    for peer in peers.values():
+        peer.check(job.expected)
+    report("end_to_end", figures(costs, jobs, options))
     spark.stop()
+
+
+def figures(costs, jobs, options):
+    """Return the figures of all turns but the first; a ratio is the median of the ratios of each turn."""
+    cpu = {name: [cpu / options.rows * 1e6 for _, cpu in turns[1:]] for name, turns in costs.items()}
+    wall = {name: [wall for wall, _ in turns[1:]] for name, turns in costs.items()}
+    what = f"{options.rows:,} rows on {options.keys:,} keys"
+    result = [figure(f"{name}, CPU a record ({what})", values, "us") for name, values in cpu.items()]
+    result += [figure(f"{name}, wall", values, "s") for name, values in wall.items()]
+    for name in options.peers if RATED in cpu else ():
+        ratios = [own / other for own, other in zip(cpu[RATED], cpu[name], strict=True)]
+        goal = GOALS[name]
+        result.append(
+            figure(f"{RATED} / {name}, CPU", ratios, "ratio", goal=f"<= {goal:.2f}", met=lambda v, goal=goal: v <= goal)
+        )
+    for name, job in jobs.items():
+        result += [figure(f"{name}: {phase}", [seconds], "s") for phase, seconds in job.phases().items()]
+    return result
 
 
 if __name__ == "__main__":

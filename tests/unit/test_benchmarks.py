@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from benchmarks import nexmark
+from benchmarks import end_to_end, nexmark
 from benchmarks._nexmark_turns import write_closing
 from benchmarks._report import figure, report
 from pipelines.nexmark.generator import Shape, write_events
@@ -64,3 +65,12 @@ def test_one_more_row_closes_the_windows(table, tmp_path):
     assert closing["date_time"] > max(before["date_time"].to_pylist()) + timedelta(days=3000)
     times = [file.stat().st_mtime for file in sorted((tmp_path / "closing" / table).iterdir())]
     assert times == sorted({*times})
+
+
+def test_end_to_end_compares_turn_by_turn():
+    options = SimpleNamespace(rows=1_000_000, keys=10, peers=["window + MERGE"])
+    costs = {"rocksdb": [(9.0, 99.0), (1.0, 6.0), (1.0, 9.0)], "window + MERGE": [(9.0, 9.0), (2.0, 3.0), (2.0, 6.0)]}
+    by_name = {row["name"]: row for row in end_to_end.figures(costs, {}, options)}
+    ratio = by_name["rocksdb / window + MERGE, CPU"]
+    assert (ratio["spread"], ratio["goal"], ratio["met"]) == ([1.5, 1.75, 2.0], "<= 1.00", False)
+    assert by_name["rocksdb, CPU a record (1,000,000 rows on 10 keys)"]["spread"] == [6.0, 7.5, 9.0]

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from benchmarks import end_to_end, nexmark
+from benchmarks import end_to_end, late_retractions, nexmark
 from benchmarks._nexmark_turns import write_closing
 from benchmarks._report import figure, report
 from pipelines.nexmark.generator import Shape, write_events
@@ -74,3 +74,13 @@ def test_end_to_end_compares_turn_by_turn():
     ratio = by_name["rocksdb / window + MERGE, CPU"]
     assert (ratio["spread"], ratio["goal"], ratio["met"]) == ([1.5, 1.75, 2.0], "<= 1.00", False)
     assert by_name["rocksdb, CPU a record (1,000,000 rows on 10 keys)"]["spread"] == [6.0, 7.5, 9.0]
+
+
+def test_late_retractions_take_back_live_rows():
+    arriving = late_retractions.changes(2_000)
+    last = {}
+    for kind, key, *row in arriving:
+        last[key] = (kind, tuple(row))
+    by_arrival = {key: row for key, (kind, row) in last.items() if kind.startswith("+")}
+    assert late_retractions.table_by_hand(arriving) != by_arrival
+    assert arriving == late_retractions.changes(2_000)

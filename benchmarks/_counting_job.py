@@ -4,6 +4,7 @@ import random
 import shutil
 from collections import Counter
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
@@ -24,19 +25,20 @@ sinks: {counts: {path: lake/counts, mode: append}}
 
 
 class Workload:
-    """A job in a separate folder, fed file by file."""
+    """A job in a separate folder, fed file by file. `parallelism` is its tasks per operator, by default the cluster's."""
 
-    def __init__(self, spark, root, backend, keys, pipeline="pipeline"):
+    def __init__(self, spark, root, backend, keys, pipeline="pipeline", *, parallelism=None):
         shutil.rmtree(root, ignore_errors=True)
         (root / "conf/jobs").mkdir(parents=True)
         (root / "events").mkdir()
         shutil.copytree("conf/clusters", root / "conf/clusters")
         (root / "conf/jobs/counting.yaml").write_text(JOB % {"backend": backend, "pipeline": pipeline})
-        self.spark, self.root, self.keys = spark, root, keys
+        self.spark, self.root, self.keys, self.parallelism = spark, root, keys, parallelism
         self.config = load_job("counting", home=root)
         self.expected = Counter()
         self.random = random.Random(keys)
         self.files = self.seq = 0
+        self.committed = 0.0
 
     def feed(self, keys):
         count = len(keys)
@@ -72,17 +74,29 @@ class Workload:
         return cost.wall, cost.cpu
 
     def run(self):
-        return run_in(self.spark, self.config, RunOptions(run_id=f"bench-{self.files}"), lambda event: None)
+        options = RunOptions(run_id=f"bench-{self.files}", parallelism=self.parallelism)
+        return run_in(self.spark, self.config, options, self._keep)
+
+    def _keep(self, event):
+        """Keep the seconds of the last micro-batch, commit included."""
+        if event.kind == "committed":
+            self.committed = event.fields["seconds"]
 
     def phases(self):
         last = CheckpointLog(self.config.job_folder).last
         return last.metrics["seconds"]
 
+    def breakdown(self, wall):
+        """Return the seconds of the phases of the last run, which had one micro-batch and took `wall` seconds."""
+        stages = {phase: seconds for phase, seconds in self.phases().items() if phase != "run"}
+        return {
+            "open the job, plan, close": wall - self.committed,
+            **stages,
+            "commit": self.committed - sum(stages.values()),
+        }
+
     def check(self):
-        result = Counter()
-        table = pa.table(DeltaTable(self.config.sinks["counts"].path).scan(columns=["key", "seq", "sum"]))
-        best = {}
-        for key, seq, total in zip(*(table[name].to_pylist() for name in ("key", "seq", "sum")), strict=True):
-            if seq >= best.get(key, -1):
-                best[key], result[int(key[4:])] = seq, total
-        assert result == self.expected, "the sink's sums are wrong"
+        """Compare the last sum of each key in the sink with the expected one."""
+        counts = pa.table(DeltaTable(self.config.sinks["counts"].path).scan(columns=["key", "seq", "sum"]))
+        last = duckdb.from_arrow(counts).query("counts", "SELECT key, arg_max(sum, seq) FROM counts GROUP BY key")
+        assert {int(key[4:]): total for key, total in last.fetchall()} == self.expected, "the sink's sums are wrong"

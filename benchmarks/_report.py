@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import statistics
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 OUT = Path("benchmarks/out")
-PACKAGES = ("pyspark", "deltalake", "pyarrow", "rocksdict", "msgspec", "duckdb")
+PACKAGES = ("headrace", "pyspark", "deltalake", "pyarrow", "rocksdict", "msgspec", "duckdb")
 
 
 def figure(name, values, unit, *, goal=None, met=None):
@@ -33,6 +34,7 @@ def written(name, figures):
     """Write `benchmarks/out/NAME.json`, and return its section on the machine."""
     OUT.mkdir(parents=True, exist_ok=True)
     machine = {
+        "date": datetime.now(UTC).isoformat(timespec="minutes"),
         "cores": os.cpu_count(),
         "machine": platform.machine(),
         "python": platform.python_version(),

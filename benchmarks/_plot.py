@@ -130,7 +130,7 @@ class _LogScale:
 
     @property
     def ticks(self):
-        return [10**exponent for exponent in range(self._low, self._high + 1)]
+        return [10**exponent for exponent in range(floor(self._low), ceil(self._high) + 1)]
 
     def at(self, value):
         share = (log10(value) - self._low) / ((self._high - self._low) or 1)

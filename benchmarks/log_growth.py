@@ -1,4 +1,4 @@
-"""The cost of a job's logs over thousands of micro-batches: files, and the time of a micro-batch and of an opening.
+"""The cost of a job's logs over a thousand micro-batches: files, and the time of a micro-batch and of an opening.
 
 No JVM: each micro-batch stages a row of state, and is committed. `--every 0` disables maintenance.
 """
@@ -26,7 +26,7 @@ COLUMNS = STATE_TABLES[KEYED_STATE].schema
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--batches", type=int, default=2_000)
+    parser.add_argument("--batches", type=int, default=1_000)
     parser.add_argument("--every", type=int, default=100, help="micro-batches between two compactions and vacuums")
     parser.add_argument("--a-run", type=int, default=10, help="micro-batches of a run")
     options = parser.parse_args()

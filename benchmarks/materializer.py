@@ -1,6 +1,6 @@
 """The sink upsert materializer: FLIP-544's question, all strategies, and the goals against LEGACY and against Flink's operators.
 
-    make bench-materializer                        some ten minutes on a quiet machine
+    make bench-materializer                        some five minutes on a quiet machine
     python -m benchmarks.materializer --quick      a smoke test: two delays, one turn
 
 *One hot key*: 10,000 rows of 250 bytes are inserted under one key, and each is retracted DELAY rows later, the oldest
@@ -339,7 +339,7 @@ def short_histories(options):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--runs", type=int, default=12)
+    parser.add_argument("--runs", type=int, default=6, help="turns; the first one is not reported")
     parser.add_argument("--keys", type=int, default=100_000)
     parser.add_argument("--single", type=int, default=100, help="pairs of changes that are micro-batches of their own")
     parser.add_argument("--quick", action="store_true", help="a smoke test")

@@ -41,7 +41,7 @@ COLUMNS = ["key", "state", "value", "last_access", "checkpoint_id", "deleted"]
 class Named:
     name = STATE
 
-    def expires_at(self, _stamp):
+    def expires_at(self, _stamp, _own_ttl=0, /):
         return None
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks import rates
 from benchmarks._page import Benchmark, Result, better, page, read_benchmarks
 from benchmarks._plot import bar_chart, line_chart, share_chart, short
 from benchmarks._report import figure
@@ -150,20 +151,31 @@ def test_benchmarks_of_this_project_have_subjects(tmp_path):
     assert all(b.subject.endswith((".", ":")) for b in benchmarks)
 
 
+@pytest.mark.parametrize("share", [1, 100])
+def test_rates_change_only_one_setting(share):
+    points = [(axis, point) for axis, line in rates.axes_of(share).items() for point in line]
+    shared = [point for _, point in points if [other for _, other in points].count(point) == 3]
+    base = shared[0]
+    assert len(points) == 11
+    for axis, point in points:
+        assert point._replace(**{axis: getattr(base, axis)}) == base
+
+
 def test_rates_become_charts():
-    rows = [
-        figure(f"by {axis}, {at}: {unit}", [1.0, 2.0], unit) | {"by": axis, "at": at}
-        for axis in ("keys", "parallelism", "rows")
-        for unit in ("records/s", "us a record")
-        for at in (1, 2)
-    ]
-    phases = [figure("1,000 rows: commit", [1.0], "s") | {"phase": "commit", "at": 1_000}]
-    html = pages_of(rows + phases, "rates")
+    axes = rates.axes_of(1)
+    cost = rates.BatchCost(2.0, 4.0, {"sources": 0.5, "commit": 1.5})
+    costs = {point: [cost] * 3 for line in axes.values() for point in line}
+    figures = [*rates.rates(axes, costs), *rates.phases(axes, costs)]
+    html = pages_of(figures, "rates")
+    by_name = {row["name"]: row["value"] for row in figures}
+    assert (by_name["by keys, 1,000: rate"], by_name["by keys, 1,000: CPU"]) == (500_000, 4)
+    assert (by_name["by rows, 1,000: rate"], by_name["by rows, 1,000: CPU"]) == (500, 4_000)
     assert html.count("<svg") == 7
     for label in ("keys in the state", "tasks", "rows of a micro-batch"):
         assert f"Records a second by {label}" in html
         assert f"CPU in us a record by {label}" in html
-    assert "1 k rows" in html
+    for text in ("1 k rows", "sources: 0.5 s", "commit: 1.5 s", "2 s"):
+        assert text in html
 
 
 @given(st.lists(SPREADS, min_size=1, max_size=6), st.booleans())

@@ -304,7 +304,7 @@ def change_by_change(options):
     for upsert_key, delay in itertools.product((False, True), options.delays[-2:]):
         chosen = settings("rocksdb", upsert_key, (Strategy.LEGACY, Strategy.ADAPTIVE))
         output = turns(
-            max(2, options.runs // 2),
+            options.runs,
             {variant.strategy: ChangeByChange(variant, delay, options.single) for variant in chosen},
         )
         rates = {strategy: per_millisecond(of[1:], 0)[0] for strategy, of in output.items()}

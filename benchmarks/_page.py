@@ -31,10 +31,10 @@ th { border-bottom: 1px solid #7b8794 } td { border-bottom: 1px solid #e8ecef } 
 
 INTRODUCTION = """
 <p>Every figure is the <b>median</b> of n measurements, beside the lowest and the highest one. Each benchmark checks its
-results, and fails if they are wrong. <b>CPU</b> is the processor time of all processes together: driver, JVM, Python workers. <b>Wall</b>
-is the time on a clock, which other work on the same machine makes longer. Ratios compare two programs that took turns in
-one run. The column “better” says whether higher or lower values are better. A figure with a goal says whether the goal is
-met.</p>
+results, and fails if they are wrong. <b>CPU</b> is the processor time of all processes together: driver, JVM, Python
+workers. <b>Wall</b> is the time on a clock, which other work on the same machine makes longer; us are microseconds. Ratios
+compare two programs that took turns in one run. The column “better” says whether higher or lower values are better. A
+figure with a goal says whether the goal is met.</p>
 <p><code>make bench</code> measures everything but Nexmark again and writes this page; <code>make bench-page</code> only
 writes the page.</p>
 """
@@ -48,7 +48,8 @@ vertical ones as well. <b>Records a second: higher is better. CPU: lower is bett
 
 PHASES = """
 <p>Each bar is one micro-batch, from the start of a run in a warm session to its end. Its length is always the same: the
-parts show the shares of the time on a clock, and the number at its end is the whole. <b>Small micro-batches consist of
+parts show the shares of the time on a clock, and the number at its end is the whole. “sources” reads the files;
+“count_and_sum” is the keyed stage, with the user's function, the state, and the files of state and sink. <b>Small micro-batches consist of
 fixed costs; large ones should consist of the user's function.</b></p>
 """
 

@@ -13,6 +13,7 @@ The last figures say where the time of a micro-batch goes: the phases that its c
 
 import argparse
 import os
+import shutil
 from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
@@ -81,6 +82,7 @@ def measured_points(spark, axes, options):
             costs[point].append(BatchCost(wall, cpu, load.breakdown(wall)))
     for load in loads.values():
         load.check()
+    shutil.rmtree(ROOT)
     return costs
 
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from benchmarks import end_to_end, late_retractions, nexmark
+from benchmarks import end_to_end, late_retractions, nexmark, state_look_ups
 from benchmarks._nexmark_turns import write_closing
 from benchmarks._report import figure, report
 from pipelines.nexmark.generator import Shape, write_events
@@ -84,3 +84,10 @@ def test_late_retractions_take_back_live_rows():
     by_arrival = {key: row for key, (kind, row) in last.items() if kind.startswith("+")}
     assert late_retractions.table_by_hand(arriving) != by_arrival
     assert arriving == late_retractions.changes(2_000)
+
+
+def test_look_ups_have_a_row_of_every_key():
+    rows = [row for part in state_look_ups.changes(200) for row in part.to_pylist()]
+    assert {row["key"].encode(): row["value"].encode() for row in rows} == {
+        state_look_ups.key(number): state_look_ups.value(number) for number in range(200)
+    }

@@ -373,8 +373,10 @@ class KeyedProcess:
     def _process_bundles(self) -> None:
         if self._bundles:
             bundles, self._bundles = self._bundles, defaultdict(list)
+            self.process_all([elements[0] for elements in bundles.values() if len(elements) == 1])
             for elements in bundles.values():
-                self._process_bundle(elements)
+                if len(elements) > 1:
+                    self._process_bundle(elements)
 
     def _process_bundle(self, elements: Sequence[Element]) -> None:
         first = elements[0]
@@ -433,10 +435,12 @@ class KeyedProcess:
         if isinstance(error, HeadraceError):
             return error  # errors that the function did not cause, such as state that does not fit its type
         why = "".join(traceback.format_exception(error))
-        record = context.record.current.record if isinstance(context.record, Bundle) else context.record
+        current = context.record.current if isinstance(context.record, Bundle) else None
+        record = context.record if current is None else current.record
         shown = shown_record(record) if context.timer is None else shown_timer(context.timer)
-        methods = self._function.methods
-        method = None if len(methods) == 1 or context.timer else methods[self._held.input_of(context)]
+        methods, method = self._function.methods, None
+        if len(methods) > 1 and context.timer is None:
+            method = methods[self._held.input_of(context) if current is None else current.input]
         return UserFunctionError(self.operator.name, context.key_json.decode(), shown, why, method=method)
 
     def _prefetch(self, chunk: Sequence[Element | BufferedRequest]) -> None:

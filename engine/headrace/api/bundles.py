@@ -66,6 +66,25 @@ class Bundle:
             yield record
 
 
+class DueTimer(Protocol):
+    """A timer with its time (ms)."""
+
+    @property
+    def timestamp(self) -> int:
+        """Return the time (ms)."""
+        ...
+
+
+class TimerBundle(abc.ABC):
+    """Timers of one key that one watermark fires, in order of time, all of event time and without a namespace."""
+
+    timers: Sequence[DueTimer]
+
+    @abc.abstractmethod
+    def walk(self) -> Iterator[DueTimer]:
+        """Yield the timers. What the function does next is done at the time and the place of the timer that it has got."""
+
+
 class BundleFunction(abc.ABC):
     """A keyed function that also takes bundles: reads and writes of its state are shared by the records of a bundle.
 
@@ -81,6 +100,15 @@ class BundleFunction(abc.ABC):
     def takes_bundles(self) -> bool:
         """Return whether the function takes bundles; if not, all records come singly. By default it does."""
         return True
+
+    @property
+    def takes_timers(self) -> bool:
+        """Return whether the function takes bundles of timers, too, with `on_timers`. By default it does not."""
+        return False
+
+    async def on_timers(self, bundle: TimerBundle, ctx: Context, /) -> None:
+        """Do what `on_timer` would do for each timer of a bundle, but register no timer that is due."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     async def process_bundle(self, bundle: Bundle, ctx: Context, /) -> None:

@@ -66,6 +66,8 @@ class BoundFunction:
         """Method that takes a bundle of records; None if the function takes single records only."""
         if isinstance(function, BundleFunction) and function.takes_bundles and not any(ttls_of(function).values()):
             self.takes_bundle = function.process_bundle
+        self.on_timers = function.on_timers if self.takes_bundle is not None and function.takes_timers else None
+        """Method that takes a bundle of timers; None if the function takes single timers only."""
 
     def not_plain(self, returned: object) -> TypeError:
         """Return the error for a plain function that returned a value."""

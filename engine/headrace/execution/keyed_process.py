@@ -109,6 +109,7 @@ class KeyedProcess:
         self._is_plain, self._inputs = self._function.is_plain, self._function.inputs
         in_record_order = options.order_with_same_key is KeyOrder.RECORD_ORDERED
         self._take_bundle = self._function.takes_bundle if in_record_order else None
+        self.due_timers.on_timers = self._function.on_timers if in_record_order else None
         self._bundles: defaultdict[bytes, list[Element]] = defaultdict(list)
         self.stores = self._function.stores
         self.cleanup = TtlCleanup(ttls_of(operator.function), self.stores, backend, self.timers)
@@ -416,7 +417,7 @@ class KeyedProcess:
 
     def _fire_due(self, watermark: Watermark, epoch: Epoch) -> None:
         for context in self.due_timers.at_watermark(watermark):
-            self.controller.run_due(context, epoch)
+            self.controller.run_due(context, epoch, self.due_timers.bundle_before)
 
     # ----------------------------------------------------------------------------------- what the controller asks
 

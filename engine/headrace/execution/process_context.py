@@ -107,7 +107,7 @@ class ProcessContext(RecordContext):
         self.record = record
         self.references = 0
         self.owns_key = False
-        self.epoch = None
+        self.epoch = self.due_in = None
         self.call = None
         self.callbacks = None
         self.overdue: list[tuple[Turn, Timer]] | None = None

@@ -60,6 +60,8 @@ _BIAS = 1 << 63  # gives signed numbers the order of their bytes
 _TIME_BEGINS = len(TIMER_PREFIX) + 1
 _KEY_BEGINS = _TIME_BEGINS + _TIME.size
 _END_OF_KEY = b"\x00"
+_USERS = (EVENT_TIME, "")
+"""Domain and namespace of the timers that a function takes in bundles."""
 
 
 class Timer(NamedTuple):
@@ -203,21 +205,34 @@ class TimerService:
         """
         return self._due[clock].turns
 
-    def first_due(self, key_json: bytes, now: int, clock: TimeDomain = EVENT_TIME) -> Timer | None:
-        """Return the key's earliest timer of the clock, if it is due at `now`, a watermark or processing time (ms)."""
+    def take_due(self, key_json: bytes, now: int, clock: TimeDomain = EVENT_TIME) -> Timer | None:
+        """Take the key's earliest timer of the clock, if it is due at `now`, a watermark or processing time (ms)."""
         due = self._due[clock]
         turns = due.turns.get(key_json)
         while turns:
             timestamp, _, domain, namespace = turns[0]
             if timestamp > now:
                 return None
-            timer = Timer(timestamp, key_json, domain, namespace)
-            if timer in self.live:
-                return timer
             heapq.heappop(turns)
             if not turns:
                 del due.turns[key_json]
+            timer = Timer(timestamp, key_json, domain, namespace)
+            if self.take(timer):
+                return timer
         return None
+
+    def take_all_due(self, key_json: bytes, now: int) -> list[Timer]:
+        """Take the key's next timers of event time without a namespace that are due at `now` (ms), up to the first other one."""
+        turns = self._due[EVENT_TIME].turns.get(key_json)
+        taken = []
+        while turns and turns[0][0] <= now and turns[0][2:] == _USERS:
+            timer = Timer(turns[0][0], key_json)
+            heapq.heappop(turns)
+            if self.take(timer):
+                taken.append(timer)
+        if turns is not None and not turns:
+            del self._due[EVENT_TIME].turns[key_json]
+        return taken
 
     def keys_due(self, now: int, clock: TimeDomain = EVENT_TIME) -> Iterator[bytes]:
         """Yield the keys with a timer of the clock that is due at `now`, by the time of their first one.

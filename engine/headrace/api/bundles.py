@@ -113,3 +113,11 @@ class BundleFunction(abc.ABC):
     @abc.abstractmethod
     async def process_bundle(self, bundle: Bundle, ctx: Context, /) -> None:
         """Process the records of a bundle. The event time of `ctx` is that of the current record."""
+
+
+class BundleAggregate(abc.ABC):
+    """An `AggregateFunction` that adds the values of one call together."""
+
+    @abc.abstractmethod
+    def add_all(self, values: Iterable[Any], accumulator: Any, /) -> Any:
+        """Return the accumulator with values added: the one that `add` would return after the last of them."""

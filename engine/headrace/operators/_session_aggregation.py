@@ -11,7 +11,7 @@ import msgspec
 from headrace.api import AggregatingState, Context, MapState, RowKind, Struct, ValueState, WindowFunction
 from headrace.api.bundles import Bundle, BundledRecord, BundleFunction
 from headrace.operators._accumulators import Change
-from headrace.operators._bundled_changes import bundled_changes
+from headrace.operators._bundled_changes import BundledChanges
 from headrace.operators._calendar import FIRST_TIME, LAST_TIME, check_in_calendar
 from headrace.operators._early_results import EARLY, next_step, state_name
 from headrace.operators._sliced_aggregation import FREE
@@ -178,7 +178,7 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
 
     async def _add_all(self, name: str, records: Sequence[BundledRecord], bundle: Bundle) -> None:
         if records:
-            await self.accumulators.namespace(name).add_all(bundled_changes(bundle, records))
+            await self.accumulators.namespace(name).add_all(BundledChanges(bundle, records))
 
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
         """Emit a session's result, or its early result, or free it."""

@@ -9,11 +9,10 @@ from typing import Any, TypeVar
 
 from headrace.api import AggregatingState, Context, RowKind, Struct, ValueState, WindowFunction
 from headrace.api.bundles import Bundle, BundledRecord, BundleFunction, TimerBundle
-from headrace.operators._accumulators import Change
-from headrace.operators._bundled_changes import bundled_changes
+from headrace.operators._accumulators import Change, sign_of
+from headrace.operators._bundled_changes import BundledChanges
 from headrace.operators._calendar import check_in_calendar
 from headrace.operators._early_results import EARLY, next_step, state_name
-from headrace.operators._result_record import sign_of
 from headrace.operators._slices import Sliced, slices_between
 from headrace.operators._window_result import WindowResult, aggregate_function
 
@@ -94,7 +93,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
             if (name := str(start)) not in known:
                 self._register(start, [end for end in ends if end not in new_timers], ctx)
                 new_timers.update(ends)
-            await self.slices.namespace(name).add_all(bundled_changes(bundle, records))
+            await self.slices.namespace(name).add_all(BundledChanges(bundle, records))
             if self._early is not None:
                 self._register_early(ends, self._early, ctx)
 

@@ -112,7 +112,10 @@ class DueTimers:
 
     def _passed_at(self, timestamp: int) -> tuple[int, bytes, Epoch]:
         """Return the first watermark that a time has not passed, with its place and epoch."""
-        return self._watermarks[bisect.bisect_left(self._watermarks, timestamp, key=_time_of)]
+        passed = self._watermarks
+        if len(passed) == 1 or passed[-2][0] < timestamp:  # nearly always
+            return passed[-1]
+        return passed[bisect.bisect_left(passed, timestamp, key=_time_of)]
 
     def _processing_timer_due(self, context: ProcessContext) -> TimerContext | None:
         times = self._processing_times

@@ -23,6 +23,9 @@ LATE_LEFT, LATE_RIGHT = "late_left", "late_right"
 _SLICES = 4
 """How many slices an interval has: with more of them state is freed sooner, and each record reads more of them."""
 
+_MOST_BOUNDS = 1000
+"""How many intervals' namespaces a join remembers: making their texts costs as much as reading them."""
+
 
 class _Kept(Struct, frozen=True):
     """A record of one side, with its event time (ms). The class of a join adds the `record`."""
@@ -40,6 +43,8 @@ class _Side(Struct, frozen=True):
     """One side of a join. A record of this side at `t` matches records of the other side from `t + low` to `t + high` (ms)."""
 
     number: int
+    name: str
+    """Beginning of the namespaces of its timers."""
     low: int
     high: int
     late: str
@@ -48,11 +53,6 @@ class _Side(Struct, frozen=True):
     """The class that its records are stored as."""
     is_kept: bool
     """Tells that its records are in the result without a match."""
-
-    @property
-    def name(self) -> str:
-        """Return the beginning of the namespaces of its timers."""
-        return "right" if self.number else "left"
 
 
 class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, BundleFunction):
@@ -79,9 +79,10 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, Bund
         self._bounds = low, high = bounds
         self._length = max(-(-(high - low) // _SLICES), 1)
         self._sides = (
-            _Side(0, low, high, LATE_LEFT, types[0], how.keeps_left),
-            _Side(1, -high, -low, LATE_RIGHT, types[1], how.keeps_right),
+            _Side(0, "left", low, high, LATE_LEFT, types[0], how.keeps_left),
+            _Side(1, "right", -high, -low, LATE_RIGHT, types[1], how.keeps_right),
         )
+        self._known_namespaces: dict[tuple[int, int], tuple[str, ...]] = {}
         self._both_ways = (self._sides, self._sides[::-1])
         self.retracts = False
 
@@ -159,10 +160,9 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, Bund
         """Emit a record with each stored record of the other side, and return whether there are any."""
         at = ctx.timestamp
         first, last = at + side.low, at + side.high
-        starts = range(self._slice_of(first), last + 1, self._length)
         slices = self.right if other.number else self.left
         is_matched = False
-        for start, slice_ in (await slices.get_namespaces(map(str, starts))).items():
+        for start, slice_ in (await slices.get_namespaces(self._namespaces(first, last))).items():
             near = [kept for kept in slice_ if first <= kept.at <= last]
             for kept in near:
                 pair = (kept.record, record) if side.number else (record, kept.record)
@@ -177,9 +177,10 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, Bund
         """Store a record for later records of the other side."""
         at = ctx.timestamp
         start = self._slice_of(at)
-        timers = f"{side.name} {start}"
+        namespace = str(start)
+        timers = f"{side.name} {namespace}"
         kept = side.type(at=at, record=record, matched=is_matched) if side.is_kept else side.type(at=at, record=record)
-        await self._slice(side, start).add(kept)
+        await (self.right if side.number else self.left).namespace(namespace).add(kept)
         ctx.timers.register_event_time(self._last_of(start) + side.high, timers)
         if side.is_kept and not is_matched:
             ctx.timers.register_event_time(at + side.high, timers)
@@ -187,9 +188,9 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, Bund
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
         """Emit the records that no later record can match, and free a slice after its last moment."""
         name, _, namespace = ctx.namespace.partition(" ")
-        side = next(side for side in self._sides if side.name == name)
+        side = self._sides[name == "right"]
         start = int(namespace)
-        slice_ = self._slice(side, start)
+        slice_ = (self.right if side.number else self.left).namespace(namespace)
         if side.is_kept:
             for kept in await slice_.get():
                 if kept.at + side.high == timestamp and not kept.matched:
@@ -204,6 +205,15 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, Bund
     def _slice_of(self, at: int) -> int:
         """Return the start of the slice of a moment (ms): before 1970, too."""
         return at - at % self._length
+
+    def _namespaces(self, first: int, last: int) -> tuple[str, ...]:
+        """Return the namespaces of the slices between two moments (ms): mostly those of the last record, since times advance."""
+        bounds = self._slice_of(first), self._slice_of(last)
+        if self._known_namespaces.get(bounds) is None:
+            if len(self._known_namespaces) == _MOST_BOUNDS:
+                self._known_namespaces.clear()
+            self._known_namespaces[bounds] = tuple(map(str, range(bounds[0], last + 1, self._length)))
+        return self._known_namespaces[bounds]
 
     def _last_of(self, start: int) -> int:
         """Return the last moment of a slice (ms)."""

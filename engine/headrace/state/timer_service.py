@@ -60,6 +60,7 @@ _BIAS = 1 << 63  # gives signed numbers the order of their bytes
 _TIME_BEGINS = len(TIMER_PREFIX) + 1
 _KEY_BEGINS = _TIME_BEGINS + _TIME.size
 _END_OF_KEY = b"\x00"
+_INTERNAL = frozenset(domain.name for domain in DOMAINS.values() if domain.is_internal)
 _USERS = (EVENT_TIME, "")
 """Domain and namespace of the timers that a function takes in bundles."""
 
@@ -123,7 +124,11 @@ class _Due:
 
     def add(self, timer: Timer) -> None:
         heapq.heappush(self.in_order, timer)
-        heapq.heappush(self.turns.setdefault(timer.key_json, []), turn(timer))
+        turns = self.turns.get(timer.key_json)
+        if turns is None:  # most keys have one timer that is due
+            self.turns[timer.key_json] = [turn(timer)]
+        else:
+            heapq.heappush(turns, turn(timer))
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +194,10 @@ class TimerService:
     def register(self, timer: Timer) -> None:
         """Register a timer; registering it again has no effect."""
         self._changed[timer] = True
-        horizon = self._due_of[timer.domain].horizon
-        if horizon is not None and timer.timestamp <= horizon:
-            self._make_due((timer,))
+        due = self._due_of[timer.domain]
+        if due.horizon is not None and timer.timestamp <= due.horizon and timer not in self.live:
+            self.live.add(timer)
+            due.add(timer)
 
     def delete(self, timer: Timer) -> None:
         """Delete a timer; do nothing if there is none."""
@@ -252,7 +258,7 @@ class TimerService:
             return False
         self.live.discard(timer)
         self._changed[timer] = False
-        self.fired += not DOMAINS[timer.domain].is_internal
+        self.fired += timer.domain not in _INTERNAL
         return True
 
     def fired_until(self) -> dict[str, int]:

@@ -23,7 +23,18 @@ class RecordContext:
     in flight; a record that never waits is not counted.
     """
 
-    __slots__ = ("awaited", "call", "callbacks", "due_in", "epoch", "key_json", "overdue", "owns_key", "record", "references")
+    __slots__ = (
+        "awaited",
+        "call",
+        "callbacks",
+        "due_in",
+        "epoch",
+        "key_json",
+        "overdue",
+        "owns_key",
+        "record",
+        "references",
+    )
 
     awaited: StateFuture[Any]
     """Future that the code waits for, while `call` is set."""

@@ -57,6 +57,7 @@ class Accumulator(abc.ABC):
         value after the other, as by default. Nothing changes before the returned function is called.
         """
         del state, values, times
+        return None
 
     @abc.abstractmethod
     def merge(self, one: Any, other: Any, /) -> Any:

@@ -141,9 +141,7 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, Bund
                 new_timers.add((side.number, start))
                 ctx.timers.register_event_time(self._last_of(start) + side.high, f"{side.name} {start}")
 
-    async def _lists_near(
-        self, records: Iterable[BundledRecord], side: _Side, other: _Side
-    ) -> dict[int, list[Any]]:
+    async def _lists_near(self, records: Iterable[BundledRecord], side: _Side, other: _Side) -> dict[int, list[Any]]:
         """Return the stored lists of the other side, by start of their slices, that records of a side may match."""
         slice_of, low, high = self._slice_of, side.low, side.high
         bounds = {

@@ -140,12 +140,10 @@ class ResultRecord(WindowResult):
         states, record = part.aggregates, change.record
         # Called for each record of each window: fields with the same `where`, and the same value, share its calls.
         for where, reads in self._additions:
-            if where is None or where(record):
-                for read, fields in reads:
-                    value = read(record)
-                    if value is not None:
-                        for name, accumulator in fields:
-                            setattr(states, name, accumulator.add(getattr(states, name), value, change))
+            for read, fields in reads if where is None or where(record) else ():
+                value = read(record)
+                for name, accumulator in fields if value is not None else ():
+                    setattr(states, name, accumulator.add(getattr(states, name), value, change))
         return part
 
     def add_together(self, changes: BundledChanges, part: Any) -> Any:

@@ -148,8 +148,7 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
             name, span = self._session_with(record.timestamp, joined)
             check_in_calendar(record.timestamp, span.start, span.end, self._lateness)
             if others := [old.name for old in joined[1:]]:
-                for added in (name, *others):  # in the order in which single records are added and sessions merged
-                    await self._add_all(added, waiting.pop(added, ()), bundle)
+                await self._merge_waiting(name, others, waiting, bundle)
                 bundle.work_on(record)
                 await self.accumulators.merge_namespaces(name, others)
                 for other in others:
@@ -162,6 +161,24 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
             latest.note(spans, changed_by)
         for name, records in waiting.items():
             await self._add_all(name, records, bundle)
+        await self._write(stored, spans, changed_by, bundle, ctx)
+
+    async def _merge_waiting(
+        self, name: str, others: Sequence[str], waiting: dict[str, list[BundledRecord]], bundle: Bundle
+    ) -> None:
+        """Add what waits for sessions that are about to merge, in the order in which single records are added."""
+        for added in (name, *others):
+            await self._add_all(added, waiting.pop(added, ()), bundle)
+
+    async def _write(
+        self,
+        stored: Mapping[str, Span],
+        spans: Mapping[str, Span],
+        changed_by: Mapping[str, BundledRecord],
+        bundle: Bundle,
+        ctx: Context,
+    ) -> None:
+        """Write the sessions that a bundle has changed, at the time of the record that did it."""
         await self._remove_replaced(stored, spans, ctx)
         for name, record in changed_by.items():
             if name in spans:

@@ -106,7 +106,7 @@ def play_all(pipeline, inputs, seed, job, *, sinks, stops=False, kinds=None):
             size = len(rows) if end_of_input else len(rows) // 2
             harness.feed(name, rows[:size], kinds=None if kinds is None else kinds[:size])
             inputs = inputs | {name: rows[size:]}
-        kinds = None if kinds is None else kinds[size:]
+            kinds = None if kinds is None else kinds[size:]
         if stops:
             harness.run(budget_ends_at="task.half")
         harness.run(end_of_input=end_of_input)

@@ -10,7 +10,12 @@ from headrace.api.functions import Context
 
 
 class BundledRecord(Protocol):
-    """A record with its event time (ms) and the number of its row kind."""
+    """A record with its place in arrival order, its event time (ms), the number of its row kind, and that of its input."""
+
+    @property
+    def order(self) -> bytes:
+        """Return the place in arrival order."""
+        ...
 
     @property
     def record(self) -> Any:
@@ -27,26 +32,32 @@ class BundledRecord(Protocol):
         """Return the number of the `RowKind`."""
         ...
 
+    @property
+    def input(self) -> int:
+        """Return the number of the input that the record came by."""
+        ...
+
 
 class Bundle:
     """Records of one key in arrival order, at least two. None is late, and no watermark lies between them.
 
-    `current` is the record that the function works on: state is stamped with its event time, and an error of the
-    function names it.
+    `current` is the record that the function works on: state is stamped with its event time, what the function emits has
+    its place in arrival order, and an error of the function names it.
     """
 
     __slots__ = ("_context", "current", "records")
 
     def __init__(self, records: Sequence[BundledRecord], context: Any) -> None:
-        """Take the records and the engine's context. The event time of the context is that of the current record."""
+        """Take the records and the engine's context, whose event time and place are those of the current record."""
         self.records = records
         self._context = context
         self.work_on(records[0])
 
     def work_on(self, record: BundledRecord) -> None:
-        """Make a record the current one."""
+        """Make a record the current one. Its outputs, and its elements of lists, are numbered from 0."""
         self.current = record
-        self._context.timestamp = record.timestamp
+        context = self._context
+        context.timestamp, context.order, context.index = record.timestamp, record.order, 0
 
     def walk(self, records: Iterable[BundledRecord]) -> Iterator[BundledRecord]:
         """Yield some records of the bundle, each as the current one."""
@@ -55,15 +66,34 @@ class Bundle:
             yield record
 
 
+class DueTimer(Protocol):
+    """A timer with its time (ms)."""
+
+    @property
+    def timestamp(self) -> int:
+        """Return the time (ms)."""
+        ...
+
+
+class TimerBundle(abc.ABC):
+    """Timers of one key that one watermark fires, in order of time, all of event time and without a namespace."""
+
+    timers: Sequence[DueTimer]
+
+    @abc.abstractmethod
+    def walk(self) -> Iterator[DueTimer]:
+        """Yield the timers. What the function does next is done at the time and the place of the timer that it has got."""
+
+
 class BundleFunction(abc.ABC):
     """A keyed function that also takes bundles: reads and writes of its state are shared by the records of a bundle.
 
     The engine bundles records of a key between two watermarks, as far as they lie in one portion of the input
     (`async_state.in_flight_records_limit`). Late records come singly, to `process`.
 
-    State and output must be those of `process`, called for each record in turn. So the function must neither emit
-    anything here nor use list states, whose element ids contain the record's place. A function that has a state with
-    TTL gets no bundles, since each record would renew lifetimes at its own time.
+    State and output must be those of `process`, called for each record in turn. So a function that emits records, or
+    adds elements to lists, works on each record once: both are numbered in the order of these calls. A function that
+    has a state with TTL gets no bundles, since each record would renew lifetimes at its own time.
     """
 
     @property
@@ -71,6 +101,23 @@ class BundleFunction(abc.ABC):
         """Return whether the function takes bundles; if not, all records come singly. By default it does."""
         return True
 
+    @property
+    def takes_timers(self) -> bool:
+        """Return whether the function takes bundles of timers, too, with `on_timers`. By default it does not."""
+        return False
+
+    async def on_timers(self, bundle: TimerBundle, ctx: Context, /) -> None:
+        """Do what `on_timer` would do for each timer of a bundle, but register no timer that is due."""
+        raise NotImplementedError
+
     @abc.abstractmethod
     async def process_bundle(self, bundle: Bundle, ctx: Context, /) -> None:
         """Process the records of a bundle. The event time of `ctx` is that of the current record."""
+
+
+class BundleAggregate(abc.ABC):
+    """An `AggregateFunction` that adds the values of one call together."""
+
+    @abc.abstractmethod
+    def add_all(self, values: Iterable[Any], accumulator: Any, /) -> Any:
+        """Return the accumulator with values added: the one that `add` would return after the last of them."""

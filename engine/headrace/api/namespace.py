@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 
 def check_namespace(namespace: object) -> None:
@@ -18,12 +19,22 @@ def check_namespace(namespace: object) -> None:
 
 
 def checked_namespaces(namespaces: Iterable[str]) -> dict[str, None]:
-    """Return namespaces without repetitions, in order. Raises the errors of `check_namespace`."""
+    """Return namespaces without repetitions, in order. Raises the errors of `check_namespace`.
+
+    Those of a tuple are remembered: operators read the same ones for many records. Do not change the returned ones.
+    """
+    return _checked_again(namespaces) if type(namespaces) is tuple else _checked(namespaces)
+
+
+def _checked(namespaces: Iterable[str]) -> dict[str, None]:
     checked = dict.fromkeys(namespaces)
     if not all(type(namespace) is str for namespace in checked) or not _is_plain("".join(checked)):
         for namespace in checked:
             check_namespace(namespace)
     return checked
+
+
+_checked_again = lru_cache(maxsize=1000)(_checked)
 
 
 def _is_plain(text: str) -> bool:

@@ -64,8 +64,12 @@ class BoundFunction:
         """Methods that take records, in the order of the inputs."""
         self.takes_bundle: Callable[..., Any] | None = None
         """Method that takes a bundle of records; None if the function takes single records only."""
+        self.on_timers: Callable[..., Any] | None = None
+        """Method that takes a bundle of timers; None if the function takes single timers only."""
         if isinstance(function, BundleFunction) and function.takes_bundles and not any(ttls_of(function).values()):
             self.takes_bundle = function.process_bundle
+            if function.takes_timers:
+                self.on_timers = function.on_timers
 
     def not_plain(self, returned: object) -> TypeError:
         """Return the error for a plain function that returned a value."""

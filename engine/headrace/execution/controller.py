@@ -78,17 +78,23 @@ class AsyncExecutionController:
             self._admit(context)
             self._run_before(context, None, earlier)
 
-    def run_due(self, context: RecordContext, epoch: Epoch) -> None:
-        """Run what is due before `context`, which has no code of its own, as `process` would, but without queues where nothing waits."""
+    def run_due(
+        self, context: RecordContext, epoch: Epoch, before: Callable[[Any], RecordContext | None] | None = None
+    ) -> None:
+        """Run what is due before `context`, which has no code of its own, as `process` would, but without queues where nothing waits.
+
+        There `before` is called, by default `KeyedWork.before`; the function given may take several due things at once.
+        """
+        before = before or self._before
         self._get_on()
         occupied = self._occupied
         while context.key_json not in occupied:
-            earlier = self._before(context)
+            earlier = before(context)
             if earlier is None:
                 return
-            self._count_in(earlier, earlier.epoch or epoch)
-            self.keys.occupy(earlier)
-            self._run(earlier, None)
+            # It counts in the epoch only when it makes a request: nothing else runs while its code runs.
+            earlier.due_in, earlier.epoch = earlier.epoch or epoch, None
+            self._run_at_once(earlier)
         self._take_in(context, epoch)
 
     def _get_on(self) -> None:
@@ -184,7 +190,7 @@ class AsyncExecutionController:
     def _admit(self, context: RecordContext) -> None:
         """Count a record whose key is free as in flight. Inlines `_count_in` and `occupy`: every first request calls this."""
         self.in_flight += 1
-        context.epoch = epoch = self.epochs.open
+        context.epoch = epoch = context.due_in or self.epochs.open
         epoch.ongoing += 1
         self._occupied[context.key_json] = context
         context.owns_key = True
@@ -404,7 +410,7 @@ class AsyncExecutionController:
         follower = self._after(context) if context.overdue else None
         epoch = context.epoch
         if follower is not None:
-            self._count_in(follower, epoch or self.epochs.open)
+            self._count_in(follower, epoch or context.due_in or self.epochs.open)
             self._hand_over(context, follower)
         if epoch is None:
             return

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import bisect
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
 from headrace.api import TimeDomain
+from headrace.api.bundles import TimerBundle
 from headrace.execution.element import NO_WATERMARK, ProcessingTime, Watermark
 from headrace.execution.epoch import Epoch, EpochStatus
 from headrace.execution.process_context import Outputs, ProcessContext, TimerContext
@@ -33,6 +34,8 @@ class DueTimers:
         """Start before the first watermark."""
         self.functions: dict[str, Callable[..., Any]] = dict.fromkeys(TimeDomain, on_timer)
         """By domain, the function that a timer calls with its time and context. The engine's own domains add theirs here."""
+        self.on_timers: Callable[..., Any] | None = None
+        """The user code that takes a `DueBundle`, if there is one."""
         self._timers = timers
         self._event_turns = timers.turns_of(TimeDomain.EVENT_TIME)
         self._processing_turns = timers.turns_of(TimeDomain.PROCESSING_TIME)
@@ -80,11 +83,10 @@ class DueTimers:
         return earlier
 
     def _event_timer_due(self, context: ProcessContext) -> TimerContext | None:
-        timer = self._timers.first_due(context.key_json, context.watermark)
+        timer = self._timers.take_due(context.key_json, context.watermark)
         if timer is None:
             return None
-        self._timers.take(timer)
-        watermark, order, epoch = self._watermarks[bisect.bisect_left(self._watermarks, timer.timestamp, key=_time_of)]
+        watermark, order, epoch = self._passed_at(timer.timestamp)
         earlier = self._timer_context(timer)
         place = timer_order(order, timer.timestamp, timer.key_json, self._stage, timer.namespace)
         earlier.enter(place, timer.timestamp, watermark, timer.timestamp)
@@ -92,12 +94,34 @@ class DueTimers:
         earlier.epoch = epoch
         return earlier
 
+    def bundle_before(self, context: ProcessContext) -> TimerContext | None:
+        """As `before`, but several timers at once, where `on_timers` takes the next ones: those that one watermark fires."""
+        turns = self._event_turns.get(context.key_json)
+        if self.on_timers is None or not turns or turns[0][0] > context.watermark:
+            return self.before(context)
+        watermark, order, epoch = self._passed_at(turns[0][0])
+        timers = self._timers.take_all_due(context.key_json, watermark)
+        if not timers:
+            return self.before(context)
+        earlier = TimerContext(self._outputs, self._timers, context.key_json, self.on_timers, None, timers[0])
+        earlier.record = DueBundle(timers, earlier, order, self._stage)
+        earlier.enter(order, timers[0].timestamp, watermark, timers[0].timestamp)
+        earlier.processing_overdue_until = self._timers.processing_time
+        earlier.epoch = epoch
+        return earlier
+
+    def _passed_at(self, timestamp: int) -> tuple[int, bytes, Epoch]:
+        """Return the first watermark that a time has not passed, with its place and epoch."""
+        passed = self._watermarks
+        if len(passed) == 1 or passed[-2][0] < timestamp:  # nearly always
+            return passed[-1]
+        return passed[bisect.bisect_left(passed, timestamp, key=_time_of)]
+
     def _processing_timer_due(self, context: ProcessContext) -> TimerContext | None:
         times = self._processing_times
-        timer = self._timers.first_due(context.key_json, times[-1].timestamp, TimeDomain.PROCESSING_TIME)
+        timer = self._timers.take_due(context.key_json, times[-1].timestamp, TimeDomain.PROCESSING_TIME)
         if timer is None:
             return None
-        self._timers.take(timer)
         time = times[bisect.bisect_left(times, timer.timestamp, key=attrgetter("timestamp"))]
         earlier = self._timer_context(timer)
         place = processing_timer_order(time.order, timer.timestamp, timer.key_json, self._stage, timer.namespace)
@@ -124,6 +148,26 @@ class DueTimers:
         # None if the function no longer declares the state that the engine set the timer for.
         function = self.functions.get(timer.domain)
         return TimerContext(self._outputs, self._timers, key_json, function, time, timer)
+
+
+class DueBundle(TimerBundle):
+    """Timers of a key that the watermark at `order` fires. Each has the place and time that it would have alone."""
+
+    def __init__(self, timers: Sequence[Timer], context: TimerContext, order: bytes, stage: int) -> None:
+        """Take the timers, and their common context."""
+        self.timers: Sequence[Timer] = timers
+        self._context = context
+        self._order, self._stage = order, stage
+
+    def walk(self) -> Iterator[Timer]:
+        """Yield the timers. What the function does next is done at the time and the place of the timer that it has got."""
+        context = self._context
+        for timer in self.timers:
+            timestamp = timer.timestamp
+            context.timer, context.index = timer, 0
+            context.timestamp = context.overdue_until = timestamp
+            context.order = timer_order(self._order, timestamp, timer.key_json, self._stage)
+            yield timer
 
 
 def shown_timer(timer: Timer) -> str:

@@ -109,6 +109,7 @@ class KeyedProcess:
         self._is_plain, self._inputs = self._function.is_plain, self._function.inputs
         in_record_order = options.order_with_same_key is KeyOrder.RECORD_ORDERED
         self._take_bundle = self._function.takes_bundle if in_record_order else None
+        self.due_timers.on_timers = self._function.on_timers if in_record_order else None
         self._bundles: defaultdict[bytes, list[Element]] = defaultdict(list)
         self.stores = self._function.stores
         self.cleanup = TtlCleanup(ttls_of(operator.function), self.stores, backend, self.timers)
@@ -373,8 +374,10 @@ class KeyedProcess:
     def _process_bundles(self) -> None:
         if self._bundles:
             bundles, self._bundles = self._bundles, defaultdict(list)
+            self.process_all([elements[0] for elements in bundles.values() if len(elements) == 1])
             for elements in bundles.values():
-                self._process_bundle(elements)
+                if len(elements) > 1:
+                    self._process_bundle(elements)
 
     def _process_bundle(self, elements: Sequence[Element]) -> None:
         first = elements[0]
@@ -414,7 +417,7 @@ class KeyedProcess:
 
     def _fire_due(self, watermark: Watermark, epoch: Epoch) -> None:
         for context in self.due_timers.at_watermark(watermark):
-            self.controller.run_due(context, epoch)
+            self.controller.run_due(context, epoch, self.due_timers.bundle_before)
 
     # ----------------------------------------------------------------------------------- what the controller asks
 
@@ -433,10 +436,12 @@ class KeyedProcess:
         if isinstance(error, HeadraceError):
             return error  # errors that the function did not cause, such as state that does not fit its type
         why = "".join(traceback.format_exception(error))
-        record = context.record.current.record if isinstance(context.record, Bundle) else context.record
+        current = context.record.current if isinstance(context.record, Bundle) else None
+        record = context.record if current is None else current.record
         shown = shown_record(record) if context.timer is None else shown_timer(context.timer)
-        methods = self._function.methods
-        method = None if len(methods) == 1 or context.timer else methods[self._held.input_of(context)]
+        methods, method = self._function.methods, None
+        if len(methods) > 1 and context.timer is None:
+            method = methods[self._held.input_of(context) if current is None else current.input]
         return UserFunctionError(self.operator.name, context.key_json.decode(), shown, why, method=method)
 
     def _prefetch(self, chunk: Sequence[Element | BufferedRequest]) -> None:

@@ -72,6 +72,9 @@ _new_tuple = cast("Callable[[type[Emitted], tuple[bytes, int, RowKind, Any]], Em
 """Constructs an `Emitted`. The constructor of a named tuple is Python code, and takes twice as long."""
 
 
+_new_timer = cast("Callable[[type[Timer], tuple[int, bytes, str, str]], Timer]", tuple.__new__)
+
+
 class ProcessContext(RecordContext):
     """A record or timer of a keyed process, at its place in arrival order.
 
@@ -107,7 +110,7 @@ class ProcessContext(RecordContext):
         self.record = record
         self.references = 0
         self.owns_key = False
-        self.epoch = None
+        self.epoch = self.due_in = None
         self.call = None
         self.callbacks = None
         self.overdue: list[tuple[Turn, Timer]] | None = None
@@ -214,7 +217,7 @@ class ProcessContext(RecordContext):
             msg = f"a timer's time must lie within {LATEST_TIMER} ms of 1970, not at {moment}"
             raise ValueError(msg)
         check_namespace(namespace)
-        return Timer(moment, self.key_json, domain, namespace)
+        return _new_timer(Timer, (moment, self.key_json, domain, namespace))
 
 
 class TimerContext(ProcessContext):

@@ -23,7 +23,18 @@ class RecordContext:
     in flight; a record that never waits is not counted.
     """
 
-    __slots__ = ("awaited", "call", "callbacks", "epoch", "key_json", "overdue", "owns_key", "record", "references")
+    __slots__ = (
+        "awaited",
+        "call",
+        "callbacks",
+        "due_in",
+        "epoch",
+        "key_json",
+        "overdue",
+        "owns_key",
+        "record",
+        "references",
+    )
 
     awaited: StateFuture[Any]
     """Future that the code waits for, while `call` is set."""
@@ -35,6 +46,8 @@ class RecordContext:
         self.references = 0
         self.owns_key = False
         self.epoch: Epoch | None = None
+        self.due_in: Epoch | None = None
+        """The epoch in which a timer counts, as long as it does not count; None: the one that is open then."""
         self.call: CoroutineType[Any, Any, None] | None = None
         self.callbacks: deque[Continuation] | None = None
         self.overdue: list[Any] | None = None

@@ -126,8 +126,8 @@ class RowLifetimes:
         if now is None:
             return
         for key in self._timers.keys_due(now, domain):
-            while (timer := self._timers.first_due(key, now, domain)) is not None:
-                self._timers.take(timer)
+            while self._timers.take_due(key, now, domain) is not None:
+                pass
             yield key
 
     def _pass(self, watermark: int) -> None:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import add
 from typing import Any
 
 import msgspec
 
-from headrace.api import AggregateFunction, Struct
+from headrace.api import AggregateFunction, RowKind, Struct
 from headrace.api.states import accumulator_type
 from headrace.operators._value_types import reader
 
@@ -29,6 +32,11 @@ class Change(msgspec.Struct, frozen=True):
     sign: int = 1
 
 
+def sign_of(kind: RowKind) -> int:
+    """Return -1 for a retraction, 1 for other records."""
+    return -1 if kind.is_retraction else 1
+
+
 class Accumulator(abc.ABC):
     """State of one aggregate. `type` is the type of the stored state."""
 
@@ -41,6 +49,15 @@ class Accumulator(abc.ABC):
     @abc.abstractmethod
     def add(self, state: Any, value: Any, change: Change, /) -> Any:
         """Return the state with a value (never None) added, or removed if `change` is a retraction."""
+
+    def together(self, state: Any, values: Sequence[Any], times: Sequence[int], /) -> Callable[[], Any] | None:
+        """Return what makes the state with values added (at least one, none is None, at these event times in ms), and cannot fail.
+
+        The new state is the one that `add` would return after the last of them. None means that `add` must take one
+        value after the other, as by default. Nothing changes before the returned function is called.
+        """
+        del state, values, times
+        return None
 
     @abc.abstractmethod
     def merge(self, one: Any, other: Any, /) -> Any:
@@ -64,6 +81,11 @@ class CountAccumulator(Accumulator):
         """Return the state with a value (never None) added, or removed if `change` is a retraction."""
         del value
         return state + change.sign
+
+    def together(self, state: int, values: Sequence[Any], times: Sequence[int], /) -> Callable[[], int]:
+        """Return what makes the state with values added."""
+        del times
+        return partial(add, state, len(values))
 
     def merge(self, one: int, other: int, /) -> int:
         """Return the state of the records of both accumulators; the records of `one` are earlier."""
@@ -91,6 +113,18 @@ class DistinctAccumulator(Accumulator):
         _count(state, msgspec.json.encode(value, order="deterministic").decode(), change.sign)
         return state
 
+    def together(
+        self, state: dict[str, int], values: Sequence[Any], times: Sequence[int], /
+    ) -> Callable[[], dict[str, int]] | None:
+        """Return what makes the state with values added."""
+        del times
+        if _common_type(values) not in {int, str}:
+            return None
+        more = {msgspec.json.encode(value).decode(): number for value, number in Counter(values).items()}
+        if any(state.get(text, 0) < 0 for text in more):
+            return None  # the order of the texts depends on where a count was 0
+        return partial(_count_all, state, more)
+
     def merge(self, one: dict[str, int], other: dict[str, int], /) -> dict[str, int]:
         """Return the state of the records of both accumulators; the records of `one` are earlier."""
         for text, count in other.items():
@@ -100,6 +134,22 @@ class DistinctAccumulator(Accumulator):
     def result(self, state: dict[str, int], /) -> int:
         """Return the result."""
         return sum(count > 0 for count in state.values())
+
+
+def _common_type(values: Sequence[Any]) -> type | None:
+    """Return the type of the values, if all have the same; True is no int here."""
+    first, *others = set(map(type, values))
+    return None if others else first
+
+
+def _unchanged(state: Any) -> Any:
+    return state
+
+
+def _count_all(counts: dict[str, int], more: Mapping[str, int]) -> dict[str, int]:
+    for text, count in more.items():
+        _count(counts, text, count)
+    return counts
 
 
 def _count(counts: dict[str, int], text: str, more: int) -> None:
@@ -138,6 +188,15 @@ class SumAccumulator(Accumulator):
             return self._added(state, change.sign * value, change.sign)
         state.total, state.values = total, state.values + change.sign
         return state
+
+    def together(self, state: Total, values: Sequence[Any], times: Sequence[int], /) -> Callable[[], Total] | None:
+        """Return what makes the state with values added."""
+        del times
+        if type(state.total) is not int or _common_type(values) is not int:
+            return None  # the sum of floats depends on their order
+        if abs(state.total) + sum(map(abs, values)) > _LARGEST:
+            return None
+        return partial(self._added, state, sum(values), len(values))
 
     def merge(self, one: Total, other: Total, /) -> Total:
         """Return the state of the records of both accumulators; the records of `one` are earlier."""
@@ -192,6 +251,13 @@ class ExtremeAccumulator(Accumulator):
         if state is None or (value > state if self._takes_larger else value < state):
             return value
         return state
+
+    def together(self, state: Any, values: Sequence[Any], times: Sequence[int], /) -> Callable[[], Any] | None:
+        """Return what makes the state with values added."""
+        del times
+        if _common_type(values) not in {int, str}:
+            return None
+        return partial(self._better, state, max(values) if self._takes_larger else min(values))
 
     def merge(self, one: Any, other: Any, /) -> Any:
         """Return the state of the records of both accumulators; the records of `one` are earlier."""
@@ -263,6 +329,14 @@ class FirstAccumulator(Accumulator):
         if isinstance(value, float):
             _check_finite(self._name, value)
         return self._better(state, (change.at, value))
+
+    def together(self, state: Any, values: Sequence[Any], times: Sequence[int], /) -> Callable[[], Any] | None:
+        """Return what makes the state with values added."""
+        if any(isinstance(value, float) for value in values):
+            return None
+        for value, at in zip(values, times, strict=True):
+            state = self._better(state, (at, value))
+        return partial(_unchanged, state)
 
     def merge(self, one: Any, other: Any, /) -> Any:
         """Return the state of the records of both accumulators; the records of `one` are earlier."""

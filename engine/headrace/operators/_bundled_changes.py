@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 from headrace.api import RowKind
 from headrace.api.bundles import Bundle, BundledRecord
-from headrace.operators._accumulators import Change
-from headrace.operators._result_record import sign_of
+from headrace.operators._accumulators import Change, sign_of
 
 _SIGNS = tuple(sign_of(kind) for kind in RowKind)
 
 
-def bundled_changes(bundle: Bundle, records: Iterable[BundledRecord]) -> Iterator[Change]:
-    """Yield some records of a bundle as changes. While one is applied, it is the bundle's current record."""
-    work_on = bundle.work_on
-    for record in records:
-        work_on(record)
-        yield Change(record.record, record.timestamp, _SIGNS[record.kind])
+class BundledChanges:
+    """Some records of a bundle as changes. While one is applied, it is the bundle's current record."""
+
+    __slots__ = ("_bundle", "records")
+
+    def __init__(self, bundle: Bundle, records: Sequence[BundledRecord]) -> None:
+        """Take the records, at least one, in arrival order."""
+        self._bundle = bundle
+        self.records = records
+
+    def __iter__(self) -> Iterator[Change]:
+        """Yield the changes, each as the current one."""
+        work_on = self._bundle.work_on
+        for record in self.records:
+            work_on(record)
+            yield Change(record.record, record.timestamp, _SIGNS[record.kind])
+
+    def end(self) -> None:
+        """Make the last record the current one, as after an iteration."""
+        self._bundle.work_on(self.records[-1])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import msgspec
 
-from headrace.api import Context, JoinType, KeyedCoProcessFunction, ListState, Struct
+from headrace.api import Context, JoinType, KeyedCoProcessFunction, ListState, RowKind, Struct
+from headrace.api.bundles import Bundle, BundledRecord, BundleFunction
 from headrace.api.operator_function import OperatorFunction
 from headrace.operators._calendar import check_in_calendar
 from headrace.operators._lengths import shown_length
@@ -21,6 +22,9 @@ LATE_LEFT, LATE_RIGHT = "late_left", "late_right"
 
 _SLICES = 4
 """How many slices an interval has: with more of them state is freed sooner, and each record reads more of them."""
+
+_MOST_BOUNDS = 1000
+"""How many intervals' namespaces a join remembers: making their texts costs as much as reading them."""
 
 
 class _Kept(Struct, frozen=True):
@@ -39,6 +43,8 @@ class _Side(Struct, frozen=True):
     """One side of a join. A record of this side at `t` matches records of the other side from `t + low` to `t + high` (ms)."""
 
     number: int
+    name: str
+    """Beginning of the namespaces of its timers."""
     low: int
     high: int
     late: str
@@ -48,13 +54,8 @@ class _Side(Struct, frozen=True):
     is_kept: bool
     """Tells that its records are in the result without a match."""
 
-    @property
-    def name(self) -> str:
-        """Return the beginning of the namespaces of its timers."""
-        return "right" if self.number else "left"
 
-
-class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
+class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, BundleFunction):
     """Joins records whose times lie in an interval of each other, as Flink's `IntervalJoinOperator` and `TimeIntervalJoin` do.
 
     A side is cut into slices of event time, each a quarter of the interval. A slice is a list in the namespace of its
@@ -78,9 +79,11 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
         self._bounds = low, high = bounds
         self._length = max(-(-(high - low) // _SLICES), 1)
         self._sides = (
-            _Side(0, low, high, LATE_LEFT, types[0], how.keeps_left),
-            _Side(1, -high, -low, LATE_RIGHT, types[1], how.keeps_right),
+            _Side(0, "left", low, high, LATE_LEFT, types[0], how.keeps_left),
+            _Side(1, "right", -high, -low, LATE_RIGHT, types[1], how.keeps_right),
         )
+        self._known_namespaces: dict[tuple[int, int], tuple[str, ...]] = {}
+        self._both_ways = (self._sides, self._sides[::-1])
         self.retracts = False
 
     async def process1(self, record: In1, ctx: Context, /) -> None:
@@ -92,11 +95,7 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
         await self._process(record, ctx, *reversed(self._sides))
 
     async def _process(self, record: Struct, ctx: Context, side: _Side, other: _Side) -> None:
-        if ctx.row_kind.is_retraction:
-            msg = (
-                f"an interval join cannot take a record back, and this one is {ctx.row_kind.symbol}: use a regular join"
-            )
-            raise ValueError(msg)
+        _check_kind(ctx.row_kind)
         at = ctx.timestamp
         if at <= ctx.watermark:
             if side.late in self.declared:
@@ -110,14 +109,58 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
         elif side.is_kept and not is_matched:
             self._emit_unmatched(record, at, ctx, side)
 
+    @property
+    def takes_bundles(self) -> bool:
+        """Return whether records may come in bundles: not in an outer join, where each record may change stored ones."""
+        return self._how is JoinType.INNER
+
+    async def process_bundle(self, bundle: Bundle, ctx: Context, /) -> None:
+        """Join records with those stored and those before them, with one read of each side, and store them. None is late."""
+        emit, length, slice_of, watermark = self._emit, self._length, self._slice_of, ctx.watermark
+        lists = [await self._lists_near(bundle.records, side, other) for side, other in self._both_ways]
+        new_timers = set[tuple[int, int]]()
+        for record in bundle.walk(bundle.records):
+            if record.kind:
+                _check_kind(RowKind(record.kind))
+            side = self._sides[record.input]
+            at, value = record.timestamp, record.record
+            first, last = at + side.low, at + side.high
+            near = lists[side.number]
+            for start in range(slice_of(first), last + 1, length) if near else ():
+                for kept in near.get(start, ()):
+                    if first <= kept.at <= last:
+                        pair = emit(kept.record, value) if side.number else emit(value, kept.record)
+                        ctx.collect(pair, timestamp=max(at, kept.at))
+            if last <= watermark:
+                continue
+            start = slice_of(at)
+            kept = side.type(at=at, record=value)
+            await self._slice(side, start).add(kept)
+            lists[1 - side.number].setdefault(start, []).append(kept)
+            if (side.number, start) not in new_timers:
+                new_timers.add((side.number, start))
+                ctx.timers.register_event_time(self._last_of(start) + side.high, f"{side.name} {start}")
+
+    async def _lists_near(self, records: Iterable[BundledRecord], side: _Side, other: _Side) -> dict[int, list[Any]]:
+        """Return the stored lists of the other side, by start of their slices, that records of a side may match."""
+        slice_of, low, high = self._slice_of, side.low, side.high
+        bounds = {
+            (slice_of(record.timestamp + low), slice_of(record.timestamp + high))
+            for record in records
+            if record.input == side.number
+        }
+        starts = {start for first, last in bounds for start in range(first, last + 1, self._length)}
+        slices = self.right if other.number else self.left
+        stored = await slices.get_namespaces(map(str, sorted(starts))) if starts else {}
+        return {int(start): kept for start, kept in stored.items()}
+
     async def _join(self, record: Struct, ctx: Context, side: _Side, other: _Side) -> bool:
         """Emit a record with each stored record of the other side, and return whether there are any."""
         at = ctx.timestamp
         first, last = at + side.low, at + side.high
-        starts = range(self._slice_of(first), last + 1, self._length)
         slices = self.right if other.number else self.left
         is_matched = False
-        for start, slice_ in (await slices.get_namespaces(map(str, starts))).items():
+        for start, slice_ in (await slices.get_namespaces(self._namespaces(first, last))).items():
             near = [kept for kept in slice_ if first <= kept.at <= last]
             for kept in near:
                 pair = (kept.record, record) if side.number else (record, kept.record)
@@ -132,9 +175,10 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
         """Store a record for later records of the other side."""
         at = ctx.timestamp
         start = self._slice_of(at)
-        timers = f"{side.name} {start}"
+        namespace = str(start)
+        timers = f"{side.name} {namespace}"
         kept = side.type(at=at, record=record, matched=is_matched) if side.is_kept else side.type(at=at, record=record)
-        await self._slice(side, start).add(kept)
+        await (self.right if side.number else self.left).namespace(namespace).add(kept)
         ctx.timers.register_event_time(self._last_of(start) + side.high, timers)
         if side.is_kept and not is_matched:
             ctx.timers.register_event_time(at + side.high, timers)
@@ -142,9 +186,9 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
         """Emit the records that no later record can match, and free a slice after its last moment."""
         name, _, namespace = ctx.namespace.partition(" ")
-        side = next(side for side in self._sides if side.name == name)
+        side = self._sides[name == "right"]
         start = int(namespace)
-        slice_ = self._slice(side, start)
+        slice_ = (self.right if side.number else self.left).namespace(namespace)
         if side.is_kept:
             for kept in await slice_.get():
                 if kept.at + side.high == timestamp and not kept.matched:
@@ -159,6 +203,15 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
     def _slice_of(self, at: int) -> int:
         """Return the start of the slice of a moment (ms): before 1970, too."""
         return at - at % self._length
+
+    def _namespaces(self, first: int, last: int) -> tuple[str, ...]:
+        """Return the namespaces of the slices between two moments (ms): mostly those of the last record, since times advance."""
+        bounds = self._slice_of(first), self._slice_of(last)
+        if self._known_namespaces.get(bounds) is None:
+            if len(self._known_namespaces) == _MOST_BOUNDS:
+                self._known_namespaces.clear()
+            self._known_namespaces[bounds] = tuple(map(str, range(bounds[0], last + 1, self._length)))
+        return self._known_namespaces[bounds]
 
     def _last_of(self, start: int) -> int:
         """Return the last moment of a slice (ms)."""
@@ -184,6 +237,12 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
             f"{shown_length(self._length)} of event time{moments}",
             "state_freed": "when the watermark has passed a record by that long at most",
         }
+
+
+def _check_kind(kind: RowKind) -> None:
+    if kind.is_retraction:
+        msg = f"an interval join cannot take a record back, and this one is {kind.symbol}: use a regular join"
+        raise ValueError(msg)
 
 
 def _unmatched_at(at: int, side: _Side) -> int:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import msgspec
 
-from headrace.api import AggregateFunction, Context, RowKind, Struct
+from headrace.api import AggregateFunction, Context, Struct
+from headrace.api.bundles import BundledRecord
 from headrace.api.graph import KeyBy
 from headrace.operators._accumulators import Accumulator, Change, OwnAccumulator
 from headrace.operators._aggregates import Aggregate
+from headrace.operators._bundled_changes import BundledChanges
 from headrace.operators._emit_change import emit_change
 from headrace.operators._value_types import ValueType, annotated_type, reader, value_type
 from headrace.operators._window_result import WindowResult
@@ -29,9 +33,17 @@ class AggregatedField:
     name: str
     aggregate: str
     accumulator: Accumulator
+    value: Any
+    """The field of the record, or the function of it, that `read` reads."""
     read: Callable[[Any], Any]
     where: Callable[[Any], object] | None
     can_retract: bool
+
+
+_Additions = list[
+    tuple[Callable[[Any], object] | None, list[tuple[Callable[[Any], Any], list[tuple[str, Accumulator]]]]]
+]
+_kind_of = attrgetter("kind")
 
 
 class _Rows(Struct):
@@ -62,7 +74,7 @@ class ResultRecord(WindowResult):
                 self.fields.append(self._aggregated(field.name, annotated_type(field.type), aggregates_of_field[0]))
             else:
                 self._makers.append((field.name, self._maker(field.name, field.type, key)))
-        self._additions = [(field.name, field.where, field.read, field.accumulator.add) for field in self.fields]
+        self._additions = _grouped(self.fields)
         aggregates = msgspec.defstruct(
             f"{gives.__name__}Accumulators", [(field.name, field.accumulator.type) for field in self.fields]
         )
@@ -77,12 +89,18 @@ class ResultRecord(WindowResult):
         if isinstance(aggregate, AggregateFunction):
             shown = f"{type(aggregate).__name__}()"
             self._check_type(name, wanted, _result_of(aggregate), shown)
-            return AggregatedField(name, shown, OwnAccumulator(aggregate), reader(None), None, can_retract=False)
+            return AggregatedField(name, shown, OwnAccumulator(aggregate), None, reader(None), None, can_retract=False)
         shown = str(aggregate)
         self._check_type(name, wanted, aggregate.type_of(self.takes), shown)
         accumulator = aggregate.accumulator(self.takes, wanted.type)
         return AggregatedField(
-            name, shown, accumulator, reader(aggregate.value), aggregate.where, can_retract=aggregate.can_retract
+            name,
+            shown,
+            accumulator,
+            aggregate.value,
+            reader(aggregate.value),
+            aggregate.where,
+            can_retract=aggregate.can_retract,
         )
 
     def _check_type(self, name: str, wanted: ValueType, given: ValueType, shown: str) -> None:
@@ -120,13 +138,45 @@ class ResultRecord(WindowResult):
         """Return `part` with a change applied."""
         part.rows += change.sign
         states, record = part.aggregates, change.record
-        # Called for each record of each window: tuples instead of the fields' attributes save a fifth.
-        for name, where, read, add in self._additions:
-            if where is None or where(record):
+        # Called for each record of each window: fields with the same `where`, and the same value, share its calls.
+        for where, reads in self._additions:
+            for read, fields in reads if where is None or where(record) else ():
                 value = read(record)
-                if value is not None:
-                    setattr(states, name, add(getattr(states, name), value, change))
+                for name, accumulator in fields if value is not None else ():
+                    setattr(states, name, accumulator.add(getattr(states, name), value, change))
         return part
+
+    def add_together(self, changes: BundledChanges, part: Any) -> Any:
+        """Return `part` with the changes applied, field by field where no field has to take one after the other."""
+        records = changes.records
+        added = None
+        if not any(map(_kind_of, records)):
+            # An error is raised again below, where the bundle's current record is the one that it belongs to.
+            with contextlib.suppress(Exception):
+                added = self._added_together(records, part.aggregates)
+        if added is None:
+            return super().add_together(changes, part)
+        part.rows += len(records)
+        for name, state in added:
+            setattr(part.aggregates, name, state())
+        changes.end()
+        return part
+
+    def _added_together(
+        self, records: Sequence[BundledRecord], states: Any
+    ) -> list[tuple[str, Callable[[], Any]]] | None:
+        """Return what makes the states of all fields; None if some field has to take one record after the other."""
+        added = []
+        for where, reads in self._additions:
+            chosen = records if where is None else [record for record in records if where(record.record)]
+            for read, fields in reads:
+                values, times = _values(read, chosen)
+                for name, accumulator in fields if values else ():
+                    state = accumulator.together(getattr(states, name), values, times)
+                    if state is None:
+                        return None
+                    added.append((name, state))
+        return added
 
     def merge(self, one: Any, other: Any) -> Any:
         """Return `one` with the records of `other` merged in. `other` does not change; the records of `one` are earlier."""
@@ -161,9 +211,25 @@ class ResultRecord(WindowResult):
         return {"aggregates": [f"{field.name} = {field.aggregate}" for field in self.fields]}
 
 
-def sign_of(kind: RowKind) -> int:
-    """Return -1 for a retraction, 1 for other records."""
-    return -1 if kind.is_retraction else 1
+def _grouped(fields: Sequence[AggregatedField]) -> _Additions:
+    """Return the fields, by `where` and by what they read."""
+    wheres = {id(field.where): field.where for field in fields}
+    groups: dict[int, dict[Any, tuple[Callable[[Any], Any], list[tuple[str, Accumulator]]]]] = {}
+    for field in fields:
+        value = field.value if isinstance(field.value, str) else id(field.value)
+        reads = groups.setdefault(id(field.where), {})
+        reads.setdefault(value, (field.read, []))[1].append((field.name, field.accumulator))
+    return [(wheres[where], [*reads.values()]) for where, reads in groups.items()]
+
+
+def _values(read: Callable[[Any], Any], records: Sequence[BundledRecord]) -> tuple[list[Any], list[int]]:
+    """Return the values of some records that are not None, and their event times (ms)."""
+    values = [read(record.record) for record in records]
+    times = [record.timestamp for record in records]
+    if all(value is not None for value in values):
+        return values, times
+    pairs = [(value, at) for value, at in zip(values, times, strict=True) if value is not None]
+    return [value for value, _ in pairs], [at for _, at in pairs]
 
 
 def _result_of(function: AggregateFunction[Any, Any, Any]) -> ValueType:

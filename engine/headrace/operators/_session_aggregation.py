@@ -11,8 +11,8 @@ import msgspec
 from headrace.api import AggregatingState, Context, MapState, RowKind, Struct, ValueState, WindowFunction
 from headrace.api.bundles import Bundle, BundledRecord, BundleFunction
 from headrace.operators._accumulators import Change
-from headrace.operators._bundled_changes import bundled_changes
-from headrace.operators._calendar import check_in_calendar
+from headrace.operators._bundled_changes import BundledChanges
+from headrace.operators._calendar import FIRST_TIME, LAST_TIME, check_in_calendar
 from headrace.operators._early_results import EARLY, next_step, state_name
 from headrace.operators._sliced_aggregation import FREE
 from headrace.operators._window_result import WindowResult, aggregate_function
@@ -44,6 +44,44 @@ class _Live(NamedTuple):
 
     name: str
     span: Span
+
+
+class _Latest:
+    """The session that took the last record of a bundle. Most records join the session of the one before them, and no other."""
+
+    __slots__ = ("_bounds", "_changed_by", "_gap", "_lateness", "_name", "_span", "records")
+
+    def __init__(
+        self, session: _Live, spans: Mapping[str, Span], records: list[BundledRecord], gap: int, lateness: int
+    ) -> None:
+        """Take the session, all spans of the key, and the list of the session's records in the bundle."""
+        self.records = records
+        self._name, span = session
+        self._span = span.start, span.end
+        ends = (other.end for other in spans.values() if other.end <= span.start)
+        starts = (other.start for other in spans.values() if other.start >= span.end)
+        self._bounds = max(ends, default=FIRST_TIME), min(starts, default=LAST_TIME)
+        self._changed_by: BundledRecord | None = None
+        self._gap, self._lateness = gap, lateness
+
+    def takes(self, record: BundledRecord) -> bool:
+        """Add a record, and return true, if it joins this session alone."""
+        (start, end), (first, last) = self._span, self._bounds
+        at = record.timestamp
+        until = at + self._gap
+        if not (first <= at < end and start < until <= last):
+            return False
+        if at < start or end < until:
+            start, end = min(start, at), max(end, until)
+            check_in_calendar(at, start, end, self._lateness)
+            self._span, self._changed_by = (start, end), record
+        self.records.append(record)
+        return True
+
+    def note(self, spans: dict[str, Span], changed_by: dict[str, BundledRecord]) -> None:
+        """Note the session's span, and the record that changed it, if one has."""
+        if self._changed_by is not None:
+            spans[self._name], changed_by[self._name] = Span(*self._span), self._changed_by
 
 
 class SessionAggregation(WindowFunction[In, Out], BundleFunction):
@@ -98,24 +136,49 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
         stored = await self._spans()
         spans, changed_by = dict(stored), dict[str, BundledRecord]()
         waiting: dict[str, list[BundledRecord]] = {}
+        latest: _Latest | None = None
         for record in bundle.walk(bundle.records):
             if record.kind:
                 _check_kind(RowKind(record.kind))
+            if latest is not None:
+                if latest.takes(record):
+                    continue
+                latest.note(spans, changed_by)
             joined = self._joined(record.timestamp, spans)
             name, span = self._session_with(record.timestamp, joined)
             check_in_calendar(record.timestamp, span.start, span.end, self._lateness)
             if others := [old.name for old in joined[1:]]:
-                for added in (name, *others):  # in the order in which single records are added and sessions merged
-                    await self._add_all(added, waiting.pop(added, ()), bundle)
+                await self._merge_waiting(name, others, waiting, bundle)
                 bundle.work_on(record)
                 await self.accumulators.merge_namespaces(name, others)
                 for other in others:
                     del spans[other]
             if spans.get(name) != span:
                 spans[name], changed_by[name] = span, record
-            waiting.setdefault(name, []).append(record)
+            latest = _Latest(_Live(name, span), spans, waiting.setdefault(name, []), self._gap, self._lateness)
+            latest.records.append(record)
+        if latest is not None:
+            latest.note(spans, changed_by)
         for name, records in waiting.items():
             await self._add_all(name, records, bundle)
+        await self._write(stored, spans, changed_by, bundle, ctx)
+
+    async def _merge_waiting(
+        self, name: str, others: Sequence[str], waiting: dict[str, list[BundledRecord]], bundle: Bundle
+    ) -> None:
+        """Add what waits for sessions that are about to merge, in the order in which single records are added."""
+        for added in (name, *others):
+            await self._add_all(added, waiting.pop(added, ()), bundle)
+
+    async def _write(
+        self,
+        stored: Mapping[str, Span],
+        spans: Mapping[str, Span],
+        changed_by: Mapping[str, BundledRecord],
+        bundle: Bundle,
+        ctx: Context,
+    ) -> None:
+        """Write the sessions that a bundle has changed, at the time of the record that did it."""
         await self._remove_replaced(stored, spans, ctx)
         for name, record in changed_by.items():
             if name in spans:
@@ -132,7 +195,7 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
 
     async def _add_all(self, name: str, records: Sequence[BundledRecord], bundle: Bundle) -> None:
         if records:
-            await self.accumulators.namespace(name).add_all(bundled_changes(bundle, records))
+            await self.accumulators.namespace(name).add_all(BundledChanges(bundle, records))
 
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
         """Emit a session's result, or its early result, or free it."""

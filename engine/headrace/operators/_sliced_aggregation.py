@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from operator import attrgetter
 from typing import Any, TypeVar
 
 from headrace.api import AggregatingState, Context, RowKind, Struct, ValueState, WindowFunction
-from headrace.api.bundles import Bundle, BundledRecord, BundleFunction
-from headrace.operators._accumulators import Change
-from headrace.operators._bundled_changes import bundled_changes
+from headrace.api.bundles import Bundle, BundledRecord, BundleFunction, TimerBundle
+from headrace.operators._accumulators import Change, sign_of
+from headrace.operators._bundled_changes import BundledChanges
 from headrace.operators._calendar import check_in_calendar
 from headrace.operators._early_results import EARLY, next_step, state_name
-from headrace.operators._result_record import sign_of
 from headrace.operators._slices import Sliced, slices_between
 from headrace.operators._window_result import WindowResult, aggregate_function
 
@@ -22,6 +21,9 @@ Out = TypeVar("Out", bound=Struct)
 
 FREE = "free "
 """Prefix of the namespace of a timer that frees a slice; the slice's start follows. It sorts after the windows' namespaces."""
+
+_MOST_SLICES = 10_000
+"""Number of slices whose windows a function remembers: computing them costs as much as a read from the cache."""
 
 _kind_of = attrgetter("kind")
 _time_of = attrgetter("timestamp")
@@ -44,6 +46,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
     ) -> None:
         """Take the windows and their result; `lateness` and `early` are in ms."""
         self._windows = windows
+        self._ends: dict[int, list[int]] = {}
         self._window_result = result
         self._lateness = lateness
         self._early = early
@@ -80,14 +83,17 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
         if any(map(_kind_of, bundle.records)):
             for record in bundle.walk(bundle.records):
                 self._check_kind(RowKind(record.kind))
-        for start, records in self._by_slice(bundle.records).items():
+        by_slice = self._by_slice(bundle.records)
+        known = await self.slices.get_namespaces(map(str, by_slice))
+        new_timers = set[int]()
+        for start, records in by_slice.items():
             bundle.work_on(records[0])
-            ends = self._windows.ends_of(start)
+            ends = self._ends_of(start)
             check_in_calendar(ctx.timestamp, self._windows.start_of(ends[0]), ends[-1], self._lateness)
-            slice_ = self.slices.namespace(str(start))
-            if await slice_.get() is None:
-                self._register(start, ends, ctx)
-            await slice_.add_all(bundled_changes(bundle, records))
+            if (name := str(start)) not in known:
+                self._register(start, [end for end in ends if end not in new_timers], ctx)
+                new_timers.update(ends)
+            await self.slices.namespace(name).add_all(BundledChanges(bundle, records))
             if self._early is not None:
                 self._register_early(ends, self._early, ctx)
 
@@ -117,10 +123,41 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
             emitted = self.emitted.namespace(str(end))
             before = await emitted.value()
             await emitted.clear()
-        self._window_result.emit(ctx, before, self._merged(parts, end, ctx), at=timestamp)
+        self._window_result.emit(ctx, before, self._merged(parts.values(), end, ctx.key), at=timestamp)
         for start in parts:
             if self._windows.ends_of(start)[-1] == end:
                 await self._free(start, ctx)
+
+    @property
+    def takes_timers(self) -> bool:
+        """Return whether the windows that end at one watermark may fire together: not where results may be corrected, or come early."""
+        return not self._lateness and self._early is None
+
+    async def on_timers(self, bundle: TimerBundle, ctx: Context, /) -> None:
+        """Emit the results of windows, with one read of their slices, and free the slices that no later window has."""
+        ends = [timer.timestamp + 1 for timer in bundle.timers]
+        starts = sorted({start for end in ends for start in slices_between(self._windows, end)})
+        stored = await self.slices.get_namespaces(map(str, starts))
+        parts = {int(start): part for start, part in stored.items()}
+        key, at = ctx.key, iter(bundle.walk())
+        for end in ends:
+            next(at)
+            window = [start for start in slices_between(self._windows, end) if start in parts]
+            result = self._merged([parts[start] for start in window], end, key)
+            self._window_result.emit(ctx, None, result, at=end - 1)
+            for start in window:
+                if self._ends_of(start)[-1] == end:
+                    del parts[start]
+                    await self.slices.namespace(str(start)).clear()
+
+    def _ends_of(self, start: int) -> list[int]:
+        """Return the ends of the windows that contain a slice, which are the same for all keys."""
+        ends = self._ends.get(start)
+        if ends is None:
+            if len(self._ends) == _MOST_SLICES:
+                self._ends.clear()
+            ends = self._ends[start] = self._windows.ends_of(start)
+        return ends
 
     def _check_kind(self, kind: RowKind) -> None:
         if kind.is_retraction and self._refusing:
@@ -128,12 +165,13 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
             raise ValueError(msg)
 
     def _register(self, start: int, ends: list[int], ctx: Context) -> None:
-        """Register the timers of a new slice. A timer that fires at the end of the input could not register them."""
+        """Register the timers of a new slice, those of its windows at `ends`. A timer that fires at the end of the input could not register them."""
         for end in ends:
             if end - 1 > ctx.watermark:
                 ctx.timers.register_event_time(end - 1)
         if self._lateness:
-            ctx.timers.register_event_time(self._over_at(ends[-1]), f"{FREE}{start}")
+            over_at = self._over_at(self._ends_of(start)[-1])
+            ctx.timers.register_event_time(over_at, f"{FREE}{start}")
 
     # ------------------------------------------------------------------------------------------------ early results
 
@@ -168,22 +206,22 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
 
     async def _result(self, end: int, ctx: Context) -> Any:
         """Return the result of a window; None if it has no records."""
-        return self._merged(await self._parts(end), end, ctx)
+        return self._merged((await self._parts(end)).values(), end, ctx.key)
 
     async def _parts(self, end: int) -> dict[int, Any]:
         """Return the stored slices of a window, by start, the earliest first."""
         parts = await self.slices.get_namespaces(map(str, slices_between(self._windows, end)))
         return {int(start): part for start, part in parts.items()}
 
-    def _merged(self, parts: dict[int, Any], end: int, ctx: Context) -> Any:
+    def _merged(self, parts: Collection[Any], end: int, key: Any) -> Any:
         """Return the result of a window that consists of these slices."""
         if not parts:
             return None
-        first, *others = parts.values()
+        first, *others = parts
         whole = self._window_result.merge(self._window_result.create(), first) if others else first
         for part in others:
             whole = self._window_result.merge(whole, part)
-        return self._window_result.result(whole, ctx.key, self._windows.start_of(end), end)
+        return self._window_result.result(whole, key, self._windows.start_of(end), end)
 
     def described(self) -> dict[str, Any]:
         """Return the properties that `headrace explain` shows: texts, lists of texts, and durations."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Iterable
 from typing import Any
 
 from headrace.api import AggregateFunction, Context, Struct
+from headrace.api.bundles import BundleAggregate
 from headrace.operators._accumulators import Change
+from headrace.operators._bundled_changes import BundledChanges
 
 
 class WindowResult(abc.ABC):
@@ -31,6 +34,12 @@ class WindowResult(abc.ABC):
     @abc.abstractmethod
     def add(self, change: Change, part: Any) -> Any:
         """Return `part` with a change applied."""
+
+    def add_together(self, changes: BundledChanges, part: Any) -> Any:
+        """Return `part` with all changes of a bundle applied: the same as one by one, which is how it is done by default."""
+        for change in changes:
+            part = self.add(change, part)
+        return part
 
     @abc.abstractmethod
     def merge(self, one: Any, other: Any) -> Any:
@@ -57,12 +66,19 @@ def aggregate_function(window_result: WindowResult) -> AggregateFunction[Change,
     """Return the aggregate function of a state that holds parts; its result is the part itself."""
     part_type = window_result.slice
 
-    class Parts(AggregateFunction[Change, part_type, part_type]):  # type: ignore[valid-type]  # known when it is called
+    class Parts(AggregateFunction[Change, part_type, part_type], BundleAggregate):  # type: ignore[valid-type]  # known when it is called
         def create_accumulator(self) -> Any:
             return window_result.create()
 
         def add(self, value: Change, accumulator: Any, /) -> Any:
             return window_result.add(value, accumulator)
+
+        def add_all(self, values: Iterable[Change], accumulator: Any, /) -> Any:
+            if isinstance(values, BundledChanges):
+                return window_result.add_together(values, accumulator)
+            for value in values:
+                accumulator = window_result.add(value, accumulator)
+            return accumulator
 
         def get_result(self, accumulator: Any, /) -> Any:
             return accumulator

@@ -25,6 +25,7 @@ without records.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 
 _ORDINAL = struct.Struct(">Q")
 _INDEX = struct.Struct(">I")
@@ -57,15 +58,20 @@ def timer_order(watermark: bytes, timestamp: int, key_json: bytes, stage: int = 
 
     It is after everything before the watermark, including timers of earlier stages and their effects.
     """
-    (ordinal,) = _ORDINAL.unpack_from(watermark)
     time = _TIMER.pack(stage, timestamp + _BIAS)
-    return b"%b\xff%b%b" % (_ORDINAL.pack(ordinal - 1), time, _owner(key_json, namespace))
+    return b"%b\xff%b%b" % (_last_before(watermark), time, _owner(key_json, namespace))
 
 
 def before_timers(watermark: bytes) -> bytes:
     """Return the place right before all timers fired by the watermark at this place, and after everything before it."""
+    return _last_before(watermark) + b"\xfe"
+
+
+@lru_cache(maxsize=16)
+def _last_before(watermark: bytes) -> bytes:
+    """Return the place of the last record before a watermark, which fires many timers."""
     (ordinal,) = _ORDINAL.unpack_from(watermark)
-    return _ORDINAL.pack(ordinal - 1) + b"\xfe"
+    return _ORDINAL.pack(ordinal - 1)
 
 
 def processing_time_order(ordinal: int, micro_batch: int) -> bytes:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 from headrace.api import AggregatingState, ReducingState, StateFuture
+from headrace.api.bundles import BundleAggregate
 from headrace.api.namespace import check_namespace, checked_namespaces
 from headrace.state.cells import Cell
 from headrace.state.entry import within
@@ -37,16 +38,21 @@ class AccumulatorStore(SingleStore):
         """Add values to an accumulator, in their order."""
 
         def add(moment: Moment, cell: Cell) -> None:
-            accumulator, is_changed = self._seen(moment, cell), False
-            added = self.added
-            for value in values:
-                if value is None:
-                    self.check(value)
-                accumulator, is_changed = added(accumulator, value), True
+            before = self._seen(moment, cell)
+            accumulator, is_changed = self.all_added(before, values)
             if is_changed:
                 self.set(moment, cell, accumulator, own_ttl)
 
         return cast("StateFuture[None]", self.read(self.cells, name, add))
+
+    def all_added(self, accumulator: Any, values: Iterable[Any]) -> tuple[Any, bool]:
+        """Return the accumulator with values added, and whether there are any."""
+        added, is_changed = self.added, False
+        for value in values:
+            if value is None:
+                self.check(value)
+            accumulator, is_changed = added(accumulator, value), True
+        return accumulator, is_changed
 
     def check(self, value: Any) -> None:
         """Raise `ValueError` for None, which cannot be added."""
@@ -155,6 +161,14 @@ class AggregatingStore(AccumulatorStore):
     def result(self, accumulator: Any) -> Any:
         """Return the result of an accumulator, for user code."""
         return self._function.get_result(accumulator)
+
+    def all_added(self, accumulator: Any, values: Iterable[Any]) -> tuple[Any, bool]:
+        """Return the accumulator with values added, and whether there are any."""
+        function = self._function
+        if isinstance(function, BundleAggregate):
+            before = function.create_accumulator() if accumulator is None else accumulator
+            return function.add_all(values, before), True
+        return super().all_added(accumulator, values)
 
     def added(self, accumulator: Any, value: Any) -> Any:
         """Return the accumulator with `value` added; None stands for no accumulator yet."""

@@ -25,6 +25,8 @@ class GroupStore(StateStore):
         """Take the declaration and the arguments of `StateStore`."""
         super().__init__(*arguments, **options)
         self._groups: dict[tuple[bytes, str], Cells] = {}
+        self._grouped_keys: set[bytes] = set()
+        """Keys of these groups."""
         self._known_keys: set[bytes] = set()
         """Keys whose entries of all namespaces are cached."""
         self._large_keys: set[bytes] = set()
@@ -44,6 +46,7 @@ class GroupStore(StateStore):
         if cells is None:
             cells = self._groups[name] = Cells(entry_group(self.name, key_json, namespace), key_json, namespace)
             cells.whole = key_json in self._known_keys
+            self._grouped_keys.add(key_json)
             self._made += 1
         return cells
 
@@ -84,9 +87,13 @@ class GroupStore(StateStore):
         self._made = 0
         self._large_keys.clear()
         self._groups = {name: cells for name, cells in self._groups.items() if cells.by_name or cells.cleared}
+        self._grouped_keys = {key_json for key_json, _ in self._groups}
 
     def clear(self, cells: Cells) -> StateFuture[None]:
         """Remove all entries of a group, which costs a scan of it when the task ends."""
+        if self.may_act(self.moment):
+            cells.clear()
+            return cast("StateFuture[None]", self.answer(None))
 
         def finish(*_: Any) -> None:
             cells.clear()
@@ -211,7 +218,7 @@ class GroupStore(StateStore):
         key_json = moment.key_json
         if key_json in self._known_keys and self.may_act(moment):
             self.hits += 1
-            answer = self.answer(self._known_lists(moment, namespaces))
+            answer = self.answer(self._known_lists(moment, namespaces) if key_json in self._grouped_keys else {})
         elif self._backend.scans_keys and key_json not in self._large_keys:
             answer = self.ask(moment, *self._reading_key(key_json, namespaces))
         else:

@@ -81,7 +81,14 @@ class ListHandle(GroupHandle, ListState[V]):
 
     def add(self, value: V, /, ttl: timedelta | None = None) -> StateFuture[None]:
         """Append an element. Raises `ValueError` for None."""
-        return self.add_all((value,), ttl)
+        store = self._store
+        moment = store.moment
+        if value is None or ttl is not None or not store.may_act(moment):
+            return self.add_all((value,), ttl)
+        # Without the detours of `add_all`: joins add each of their records to a list.
+        cells, name = store.here(self._namespace), _next_id(moment)
+        store.set(moment, cells.by_name.get(name) or cells.blank(name), value)
+        return cast("StateFuture[None]", store.answer(None))
 
     def add_all(self, values: Iterable[V], /, ttl: timedelta | None = None) -> StateFuture[None]:
         """Append elements in their order. Raises `ValueError` for None among them."""

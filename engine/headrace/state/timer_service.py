@@ -60,6 +60,9 @@ _BIAS = 1 << 63  # gives signed numbers the order of their bytes
 _TIME_BEGINS = len(TIMER_PREFIX) + 1
 _KEY_BEGINS = _TIME_BEGINS + _TIME.size
 _END_OF_KEY = b"\x00"
+_INTERNAL = frozenset(domain.name for domain in DOMAINS.values() if domain.is_internal)
+_USERS = (EVENT_TIME, "")
+"""Domain and namespace of the timers that a function takes in bundles."""
 
 
 class Timer(NamedTuple):
@@ -121,7 +124,11 @@ class _Due:
 
     def add(self, timer: Timer) -> None:
         heapq.heappush(self.in_order, timer)
-        heapq.heappush(self.turns.setdefault(timer.key_json, []), turn(timer))
+        turns = self.turns.get(timer.key_json)
+        if turns is None:  # most keys have one timer that is due
+            self.turns[timer.key_json] = [turn(timer)]
+        else:
+            heapq.heappush(turns, turn(timer))
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +194,10 @@ class TimerService:
     def register(self, timer: Timer) -> None:
         """Register a timer; registering it again has no effect."""
         self._changed[timer] = True
-        horizon = self._due_of[timer.domain].horizon
-        if horizon is not None and timer.timestamp <= horizon:
-            self._make_due((timer,))
+        due = self._due_of[timer.domain]
+        if due.horizon is not None and timer.timestamp <= due.horizon and timer not in self.live:
+            self.live.add(timer)
+            due.add(timer)
 
     def delete(self, timer: Timer) -> None:
         """Delete a timer; do nothing if there is none."""
@@ -203,21 +211,34 @@ class TimerService:
         """
         return self._due[clock].turns
 
-    def first_due(self, key_json: bytes, now: int, clock: TimeDomain = EVENT_TIME) -> Timer | None:
-        """Return the key's earliest timer of the clock, if it is due at `now`, a watermark or processing time (ms)."""
+    def take_due(self, key_json: bytes, now: int, clock: TimeDomain = EVENT_TIME) -> Timer | None:
+        """Take the key's earliest timer of the clock, if it is due at `now`, a watermark or processing time (ms)."""
         due = self._due[clock]
         turns = due.turns.get(key_json)
         while turns:
             timestamp, _, domain, namespace = turns[0]
             if timestamp > now:
                 return None
-            timer = Timer(timestamp, key_json, domain, namespace)
-            if timer in self.live:
-                return timer
             heapq.heappop(turns)
             if not turns:
                 del due.turns[key_json]
+            timer = Timer(timestamp, key_json, domain, namespace)
+            if self.take(timer):
+                return timer
         return None
+
+    def take_all_due(self, key_json: bytes, now: int) -> list[Timer]:
+        """Take the key's next timers of event time without a namespace that are due at `now` (ms), up to the first other one."""
+        turns = self._due[EVENT_TIME].turns.get(key_json)
+        taken = []
+        while turns and turns[0][0] <= now and turns[0][2:] == _USERS:
+            timer = Timer(turns[0][0], key_json)
+            heapq.heappop(turns)
+            if self.take(timer):
+                taken.append(timer)
+        if turns is not None and not turns:
+            del self._due[EVENT_TIME].turns[key_json]
+        return taken
 
     def keys_due(self, now: int, clock: TimeDomain = EVENT_TIME) -> Iterator[bytes]:
         """Yield the keys with a timer of the clock that is due at `now`, by the time of their first one.
@@ -237,7 +258,7 @@ class TimerService:
             return False
         self.live.discard(timer)
         self._changed[timer] = False
-        self.fired += not DOMAINS[timer.domain].is_internal
+        self.fired += timer.domain not in _INTERNAL
         return True
 
     def fired_until(self) -> dict[str, int]:

@@ -23,8 +23,8 @@ EVENT, PROCESSING = TimeDomain
 def fire(service, now, domain=EVENT):
     """Remove the due timers key by key."""
     for key in service.keys_due(now, domain):
-        while timer := service.first_due(key, now, domain):
-            assert service.take(timer)
+        while timer := service.take_due(key, now, domain):
+            assert not service.take(timer)
             yield timer
 
 

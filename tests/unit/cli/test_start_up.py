@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import pytest
 import typer
@@ -86,19 +86,25 @@ def test_command_imports_its_own_module_alone(command, others):
     assert not modules & {f"headrace.cli.{name}" for name in others}
 
 
-COMMANDS = list(typer.main.get_command(application()).commands)
+def commands_of(*line: str) -> list[str]:
+    """Return the commands of the application that runs a command line."""
+    group: Any = typer.main.get_command(application(line))
+    return list(group.commands)
+
+
+COMMANDS = commands_of()
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_first_word_selects_its_command(name):
-    alone = typer.main.get_command(application([name, "--help"]))
-    assert name in alone.commands
-    assert len(alone.commands) < len(COMMANDS)
+    own = commands_of(name, "--help")
+    assert name in own
+    assert len(own) < len(COMMANDS)
 
 
 @pytest.mark.parametrize("line", [[], ["--json"], ["no-such-command"], ["--version", "run"]])
 def test_other_words_select_all_commands(line):
-    assert list(typer.main.get_command(application(line)).commands) == COMMANDS
+    assert commands_of(*line) == COMMANDS
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ def test_help_and_version_import_typer_and_msgspec_alone(option):
 )
 def test_commands_import_no_needless_packages(state, home, line, needless):
     modules = modules_of(*line.split())
-    assert packages(modules) & {"pyspark", "delta", "airflow", "pandas", "pydantic", *needless} == set()
+    assert packages(modules) & {"pyspark", "delta", "airflow", "pandas", "pydantic", "croniter", *needless} == set()
     assert not modules & {"asyncio", "pyarrow.dataset"}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import ClassVar, TypeVar
@@ -59,6 +58,8 @@ class BlockingFunction(AsyncFunction[In, Out]):
         """Return the records to emit for `record`: none, one or many. Raises `RuntimeError` before `open`."""
         if self._pool is None:
             raise RuntimeError(f"{type(self).__name__} was called before open(); does its open() call super().open()?")
+        import asyncio  # commands that read state run no function; with ssl and logging, asyncio takes 15 ms to import
+
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._called, record)
 
     def _called(self, record: In) -> list[Out]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import enum
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from headrace.execution.element import Emitted
 from headrace.plan.order import output_order
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Status(enum.Enum):

@@ -32,6 +32,7 @@ from headrace.spark.task_output import TaskOutput
 from headrace.spark.transit import Takes, elements_of
 from headrace.state.broadcast_store import BroadcastRow
 from headrace.state.codec import encode
+from headrace.state.entry import EntryChange
 from headrace.state.key_groups import KeyGroupRange, key_group_range
 from headrace.tables.broadcast_state import broadcast_groups, load_broadcast_state
 from headrace.tables.buffered_requests import StoredRequest, load_buffered_requests, numbered_requests
@@ -163,9 +164,11 @@ class _Work:
 
     def _keep_state(self, process: KeyedProcess) -> None:
         opened, output = self.opened, self.output
-        for store, changes in process.changes():
-            opened.write(store.writes(changes))
-            output.state(KEYED_STATE, output.changelog.values(store, changes))
+        by_store = process.changes()
+        while by_store:
+            store, changes = by_store.pop(0)
+            output.values(store, changes)
+            opened.write(store.writes(_drained(changes)))  # after the file, whose rows need memory
             output.count(expired=store.expired)
         output.count(expired=process.cleanup.removed, expired_by_cleanup=process.cleanup.removed)
         opened.write(process.cleanup.writes())
@@ -238,6 +241,13 @@ class _Work:
 
     def _send_on(self, emitted: list[Emitted], side: str | None = None) -> None:
         Sender(self.output).send(self.stage.flows[side], emitted)
+
+
+def _drained(changes: list[EntryChange]) -> Iterator[EntryChange]:
+    """Yield the changes, and drop each one before the next: `writes` makes another copy of its value."""
+    changes.reverse()
+    while changes:
+        yield changes.pop()
 
 
 def _progress(operator: Process, process: KeyedProcess) -> TaskProgress:

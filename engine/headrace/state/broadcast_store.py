@@ -7,7 +7,7 @@ compacted and shown like any others, and the task that owns the key group of `nu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from headrace.api import BroadcastState
@@ -88,7 +88,7 @@ class BroadcastStore:
                 changes.append(EntryChange(BROADCAST_KEY, raw, stamp, user_key=user_key))
         return changes
 
-    def writes(self, changes: Sequence[EntryChange]) -> Iterator[Write]:
+    def writes(self, changes: Iterable[EntryChange]) -> Iterator[Write]:
         """Return `changes` as writes to the backend."""
         for change in changes:
             yield change.entry(self.name), None if change.raw is None else stored_value(change.stamp, change.raw)

@@ -107,7 +107,7 @@ class SingleStore(StateStore):
         key_json, _zero, namespace = name.partition(b"\x00")
         return EntryChange(key_json, raw, cell.stamp, cell.own_ttl, namespace.decode())
 
-    def writes(self, changes: Sequence[EntryChange]) -> Iterator[Write]:
+    def writes(self, changes: Iterable[EntryChange]) -> Iterator[Write]:
         """Return `changes` as writes to the backend."""
         prefix = self.cells.prefix
         for key_json, raw, stamp, own_ttl, namespace, _ in changes:

@@ -30,6 +30,9 @@ from headrace.state.waiting_calls import Finish, More, WaitingCall, WaitingCalls
 _FOR_EVER = timedelta.max // timedelta(milliseconds=1)
 """Apparent lifetime before the first watermark (ms)."""
 
+_DROPPED = True
+"""In place of a value whose change has been yielded: it is not None, since there is a value."""
+
 Operation = Callable[[Moment, Cell], Any]
 """Function of an entry; its result is the answer."""
 
@@ -325,8 +328,11 @@ class StateStore:
         """Drop everything that equals the backend. Called while no code of the task runs or waits."""
         self.trim()
 
-    def changes(self) -> Iterator[EntryChange]:
+    def changes(self, *, last: bool = False) -> Iterator[EntryChange]:
         """Yield the differences from the backend, one change for each entry.
+
+        `last` drops each value when its change has been yielded: a task has not its decoded and its encoded values all
+        in memory at once. No other method may be called afterwards, except `writes` and `statistics`.
 
         Raises `StateSchemaError` for a value that does not fit the declared type.
         """
@@ -334,9 +340,11 @@ class StateStore:
         for cells in self.groups():
             self._read_unread_removals(cells)
             for name, cell in cells.by_name.items():
+                value = cell.value
+                if last and value is not None:
+                    cell.value = _DROPPED
                 if not cell.dirty:
                     continue
-                value = cell.value
                 if value is not None:
                     yield change(cells, name, encode(value), cell)
                 elif cell.stored and not cells.cleared:
@@ -363,7 +371,7 @@ class StateStore:
     def _change(self, cells: Cells, name: bytes, raw: bytes | None, cell: Cell, /) -> EntryChange:
         return change_of((cells.key_json, raw, cell.stamp, cell.own_ttl, cells.namespace, name))
 
-    def writes(self, changes: Sequence[EntryChange]) -> Iterator[Write]:
+    def writes(self, changes: Iterable[EntryChange]) -> Iterator[Write]:
         """Return `changes` as writes to the backend."""
         for change in changes:
             raw = None if change.raw is None else stored_value(change.stamp, change.raw, change.own_ttl)

@@ -62,7 +62,7 @@ class TtlCleanup:
         changes_by_store: list[tuple[StateStore, list[EntryChange]]] = []
         swept = self._expired(moment, records)
         for store in self._stores:
-            changes = list(store.changes())
+            changes = list(store.changes(last=True))
             exact, live = self._exact.get(store.name), store.ttl_logic
             if exact is not None and live is not None:
                 changes = list(exact.changes(changes, live.clock(moment)))

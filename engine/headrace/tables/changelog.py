@@ -17,6 +17,7 @@ from headrace.state.timer_service import TimerChange
 from headrace.tables.answers import answer_columns
 from headrace.tables.async_requests import waiting_element_columns
 from headrace.tables.buffered_requests import StoredRequest, buffered_request_columns
+from headrace.tables.files import utf8
 from headrace.tables.schemas import (
     ALL_TABLES,
     ANSWERS,
@@ -50,8 +51,8 @@ class Changelog:
         self._checkpoint_id = checkpoint_id
         self._max_parallelism = max_parallelism
 
-    def values(self, store: KeyedState, changes: Sequence[EntryChange]) -> pa.Table:
-        """Return rows of `keyed_state`."""
+    def values(self, store: KeyedState, changes: Sequence[EntryChange], *, without_values: bool = False) -> pa.Table:
+        """Return rows of `keyed_state`. `without_values` leaves the column `value` null, for `stage_state` to fill."""
         return self._table(
             KEYED_STATE,
             [change.key_json for change in changes],
@@ -59,7 +60,7 @@ class Changelog:
             state=[store.name] * len(changes),
             namespace=[change.namespace or None for change in changes],
             user_key=[None if change.user_key is None else change.user_key.decode() for change in changes],
-            value=[None if change.raw is None else change.raw.decode() for change in changes],
+            value=[] if without_values else utf8([change.raw for change in changes]),
             last_access=[None if change.raw is None else change.stamp for change in changes],
             expires_at=[
                 None if change.raw is None else store.expires_at(change.stamp, change.own_ttl) for change in changes
@@ -127,7 +128,7 @@ class Changelog:
         columns |= {
             "operator": [self._operator] * count,
             "key_group": [key_group(key, self._max_parallelism) for key in keys],
-            "key": [key.decode() for key in keys],
+            "key": utf8(keys),
             "checkpoint_id": [self._checkpoint_id] * count,
             "deleted": deleted,
         }
@@ -137,6 +138,8 @@ class Changelog:
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values
     if pa.types.is_timestamp(kind):
         return pa.array(values, pa.int64()).cast(_MILLISECONDS).cast(kind)
     return pa.array(values, kind)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +73,31 @@ def file_system(uri: str, storage: Storage = None) -> tuple[fs.FileSystem, str]:
 
 
 @dataclass(frozen=True, slots=True)
+class LateValues:
+    """Values of the column `value` of a sorted table, which become a column one row group at a time.
+
+    A column of all values, and its sorted copy, would each need as much memory as the values themselves.
+    """
+
+    values: Sequence[bytes | None]
+    order: pa.Array
+    """For each row of the table, the number of its value."""
+
+    def filled(self, table: pa.Table, rows_per_part: int | None) -> Iterator[pa.Table]:
+        """Yield the rows with their values, in parts."""
+        place, count = table.schema.get_field_index("value"), rows_per_part or len(self.order)
+        for start in range(0, len(self.order), count):
+            numbers = self.order.slice(start, count).to_pylist()
+            values = utf8([self.values[number] for number in numbers])
+            yield table.slice(start, count).set_column(place, table.schema.field(place), values)
+
+
+def utf8(values: Sequence[bytes | None]) -> pa.Array:
+    """Return texts as a column, in a quarter of the time that it takes to decode each one."""
+    return pa.array(values, pa.binary()).cast(pa.string())
+
+
+@dataclass(frozen=True, slots=True)
 class ParquetLayout:
     """Options for writing a Parquet file. The defaults make small files."""
 
@@ -83,17 +108,22 @@ class ParquetLayout:
     rows_per_group: int | None = None
     """Rows per row group, which readers can skip; None lets the writer decide."""
 
+    late_values: LateValues | None = None
+    """Values of the column `value`; None: they are in the table."""
+
     def write(self, table: pa.Table, path: str, store: fs.FileSystem) -> None:
         """Write `table` as a file."""
-        pq.write_table(
-            table,
+        with pq.ParquetWriter(
             path,
+            table.schema,
             filesystem=store,
             compression=self.compression,
             compression_level=1 if self.compression == "zstd" else None,
             use_dictionary=True if self.dictionary is None else list(self.dictionary),
-            row_group_size=self.rows_per_group,
-        )
+        ) as writer:
+            parts = [table] if self.late_values is None else self.late_values.filled(table, self.rows_per_group)
+            for part in parts:
+                writer.write_table(part, row_group_size=self.rows_per_group)
 
 
 SMALL = ParquetLayout()

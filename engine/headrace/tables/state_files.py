@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.tables.files import ParquetLayout, StagedFile, Storage, stage
+from headrace.tables.files import LateValues, ParquetLayout, StagedFile, Storage, stage
 from headrace.tables.schemas import ALL_TABLES, ANSWERS, KEYED_STATE, TIMERS
 
 ROWS_PER_GROUP = 16_384
@@ -58,13 +59,28 @@ def parts(table: str, rows: pa.Table) -> Iterator[pa.Table]:
     yield from (part for part in divided if part.num_rows)
 
 
-def stage_state(job_folder: str, table: str, name: str, rows: pa.Table, storage: Storage = None) -> StagedFile:
-    """Sort rows of a state table and stage them as a file. Raises `StorageError` when the storage refuses."""
+def stage_state(
+    job_folder: str,
+    table: str,
+    name: str,
+    rows: pa.Table,
+    storage: Storage = None,
+    *,
+    values: Sequence[bytes | None] | None = None,
+) -> StagedFile:
+    """Sort rows of a state table and stage them as a file. Raises `StorageError` when the storage refuses.
+
+    `values`, if given, replace the rows' column `value`: they become a column only when their row group is written.
+    """
     wanted = ["operator", sort_column(table), "key"]
     if table == KEYED_STATE and rows["user_key"].null_count < rows.num_rows:
         wanted += _WITHIN_KEY
-    order = [(column, "ascending") for column in wanted if column in rows.schema.names]
-    return stage(f"{job_folder}/{table}", name, rows.sort_by(order), storage, layout=_layout(table))
+    names = [column for column in wanted if column in rows.schema.names]
+    order = pc.sort_indices(rows.select(names), [(column, "ascending") for column in names])
+    layout = _layout(table)
+    if values is not None:
+        layout = replace(layout, late_values=LateValues(values, order))
+    return stage(f"{job_folder}/{table}", name, rows.take(order), storage, layout=layout)
 
 
 def _layout(table: str) -> ParquetLayout:

@@ -50,7 +50,7 @@ ACTIONS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["append", "merg
 
 @settings(max_examples=15)  # each takes many commits to disk
 @given(actions=ACTIONS)
-def test_open_stores_see_what_new_ones_see(tmp_path_factory, actions):
+def test_open_store_equals_fresh_store(tmp_path_factory, actions):
     uri = str(tmp_path_factory.mktemp("stores") / "table")
     DeltaStore(uri).create(SCHEMA)
     stores, version, contents = [opened(uri) for _ in range(3)], 0, [[]]

@@ -34,6 +34,7 @@ LOCAL: Final[dict[str, Any]] = {
         "spark.sql.shuffle.partitions": 2,
         "spark.sql.session.timeZone": "UTC",
         "spark.databricks.delta.snapshotPartitions": 1,
+        "spark.python.unix.domain.socket.enabled": True,
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     },

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.local.shares import read_transit, share_of
 from headrace.spark.reports import KeyedTask, SourceTask, TaskReport, encode_report
+from headrace.spark.shares import read_transit, share_of
 from headrace.spark.stage_tasks import checked
 from headrace.spark.tasks import run_keyed_task, run_source_task
 from headrace.spark.transit import Takes

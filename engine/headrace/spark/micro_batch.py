@@ -207,6 +207,7 @@ class MicroBatch:
         task = KeyedTask(
             batch=self._shared,
             stage=stage.number,
+            rows=result.transit_rows[name],
             watermark=parent.watermark_of(name) if name in parent.lines else line.seen,
             watermarks=line.watermarks,
             processing_time=self._processing_time,

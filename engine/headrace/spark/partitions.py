@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 
 from headrace.spark.reports import TaskReport, encode_report
-from headrace.spark.tasks import run_keyed_task, run_source_task, without_collector
+from headrace.spark.tasks import run_keyed_task, run_reading_task, run_source_task, without_collector
 from headrace.tables.files import Storage, read_parquet
 
 Partition = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -28,19 +28,30 @@ def source_partition(payloads: Sequence[bytes]) -> Partition:
     return run
 
 
-def keyed_partition(payload: bytes, *, idle: bool = False) -> Partition:
-    """Return a function that runs a keyed stage for the partition; its number is the task's. With `idle`, ignores its rows."""
+def keyed_partition(payload: bytes) -> Partition:
+    """Return a function that runs a keyed stage over the rows of the partition; its number is the task's."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None  # noqa: S101 - Spark runs this in a task
-        index = context.partitionId()
-        elements = (batch.slice(0, 0) for batch in batches) if idle else batches
         with without_collector():
-            report = run_keyed_task(payload, index, elements)
+            report = run_keyed_task(payload, context.partitionId(), batches)
         yield _as_batch(report)
+
+    return run
+
+
+def reading_partition(payload: bytes, transit: Sequence[str]) -> Partition:
+    """Return a function that runs the keyed task with number `id` for each row of the partition. The task reads its rows itself."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                with without_collector():
+                    report = run_reading_task(payload, number, transit)
+                yield _as_batch(report)
 
     return run
 

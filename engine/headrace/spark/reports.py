@@ -89,6 +89,8 @@ class KeyedTask(msgspec.Struct, frozen=True, kw_only=True):
 
     batch: BatchSettings
     stage: int
+    rows: int = 0
+    """Number of rows in transit to the operator, for all tasks together."""
     watermark: int | None
     watermarks: list[tuple[int, int]]
     processing_time: int

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import msgspec
 import pyarrow as pa
 
 from headrace.errors import HeadraceError
+from headrace.plan.pipelines import plan_of
 from headrace.spark.reports import KeyedTask, SourceTask, TaskReport
+from headrace.spark.shares import read_transit, share_of
 
 
 def run_source_task(payload: bytes, number: int) -> TaskReport:
@@ -25,6 +27,18 @@ def run_keyed_task(payload: bytes, index: int, batches: Iterable[pa.RecordBatch]
     from headrace.spark.keyed_task import run_keyed
 
     return _guarded(lambda: run_keyed(msgspec.json.decode(payload, type=KeyedTask), index, batches), index)
+
+
+def run_reading_task(payload: bytes, index: int, transit: Sequence[str]) -> TaskReport:
+    """Run a keyed stage over the rows of one task, which reads the files in transit itself; an error of Headrace is in the report."""
+    from headrace.spark.keyed_task import run_keyed
+
+    def run() -> TaskReport:
+        task = msgspec.json.decode(payload, type=KeyedTask)
+        rows = read_transit(transit, plan_of(task.batch.code).keyed[task.stage].takes, task.batch.storage)
+        return run_keyed(task, index, share_of(rows, index, task.batch))
+
+    return _guarded(run, index)
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from headrace.tables.delta_commit_info import commit_info, commit_properties
 from headrace.tables.delta_trace import trace_in_log
 from headrace.tables.durability import is_on_local_disk, make_folder, sync_files
 from headrace.tables.files import StagedFile, Storage, delete_files, file_system, partition_text, stage
+from headrace.tables.opened_table import OpenedTable
 from headrace.tables.overlay import OverlaySnapshot, base_of
 from headrace.tables.predicate import Conditions, sql_of
 from headrace.tables.store import (
@@ -63,13 +64,18 @@ class DeltaSnapshot:
     """Delta table at one version."""
 
     uri: str
-    table: DeltaTable = field(repr=False)
+    version: int
+    opened: DeltaTable = field(repr=False)
+    """Table that its store keeps open, and may have moved on to a later version meanwhile."""
+
     storage: Storage = field(repr=False)
+    transactions: dict[str, int | None] = field(repr=False)
+    """Versions of applications' last transactions at this version, as far as somebody has asked for them."""
 
     @property
-    def version(self) -> int:
-        """Version of the table."""
-        return self.table.version()
+    def table(self) -> DeltaTable:
+        """Table of deltalake at this version."""
+        return self.opened if self.opened.version() == self.version else self._open(self.version)
 
     @property
     def schema(self) -> pa.Schema:
@@ -114,7 +120,9 @@ class DeltaSnapshot:
 
     def transaction(self, app_id: str) -> int | None:
         """Return the version of an application's last transaction; None without one."""
-        return self.table.transaction_version(app_id)
+        if app_id not in self.transactions:
+            self.transactions[app_id] = self.table.transaction_version(app_id)
+        return self.transactions[app_id]
 
     def history(self, limit: int | None = None) -> list[Commit]:
         """Return the commits up to this version that the log still has, newest first.
@@ -122,20 +130,21 @@ class DeltaSnapshot:
         deltalake lists all commits up to the latest one, but numbers them from the version that was opened. So the latest
         version is opened for the list, and opened again after it: if another program committed meanwhile, repeat.
         """
+        log = OpenedTable(self.uri, self.storage)
         while True:
-            latest = self._latest()
+            latest = self.table if log.is_latest(self.version) else self._open()
             with _translated():
                 entries = latest.history(None if limit is None else limit + latest.version() - self.version)
-            if self._latest().version() == latest.version():
+            if log.is_latest(latest.version()) or self._open().version() == latest.version():
                 return [
                     Commit(entry["version"], commit_info(entry), entry.get("operation") in _KEEP_ROWS)
                     for entry in entries
                     if entry["version"] <= self.version
                 ]
 
-    def _latest(self) -> DeltaTable:
+    def _open(self, version: int | None = None) -> DeltaTable:
         with _translated():
-            return DeltaTable(self.uri, storage_options=dict(self.storage) if self.storage else None)
+            return DeltaTable(self.uri, version, dict(self.storage) if self.storage else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +153,18 @@ class DeltaStore:
 
     uri: str
     storage: Storage = None
+    _opened_table: OpenedTable = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Open nothing yet."""
+        object.__setattr__(self, "_opened_table", OpenedTable(self.uri, self.storage))
 
     def create(self, schema: pa.Schema, partition_by: Sequence[str] = (), description: str | None = None) -> None:
         """Create an empty table at version 0, unless it exists."""
+        if (known := self._opened_table.known()) is not None:
+            if known.version() == 0:
+                self._sync_commit(0)
+            return
         make_folder(self._log)
         with _translated():
             table = DeltaTable.create(
@@ -177,7 +195,10 @@ class DeltaStore:
         return self._snapshot(table)
 
     def _snapshot(self, table: DeltaTable) -> Snapshot:
-        own, base = DeltaSnapshot(self.uri, table, self.storage), base_of(table.metadata().description)
+        is_kept = self._opened_table.keeps(table)
+        transactions = self._opened_table.transactions if is_kept else {}
+        own = DeltaSnapshot(self.uri, table.version(), table, self.storage, transactions)
+        base = base_of(table.metadata().description)
         if base is None:
             return own
         return OverlaySnapshot(own, base, lambda: DeltaStore(base.uri(self.uri), self.storage).at(base.version))
@@ -276,6 +297,7 @@ class DeltaStore:
             merge = merge.when_matched_delete(predicate=f"source.{ROW_KIND} = '-D'")
             merge = merge.when_matched_update(columns, predicate=f"source.{ROW_KIND} <> '-D'")
             merge.when_not_matched_insert(columns, predicate=f"source.{ROW_KIND} <> '-D'").execute()
+        self._opened_table.keep(table)  # it is at the new version
         if table.version() != parent:
             self.sync(table.version())
         return table.version()
@@ -334,6 +356,15 @@ class DeltaStore:
         return dict(self.storage) if self.storage else None
 
     def _open(self, version: int | None = None) -> DeltaTable:
+        """Return the table at a version, by default the latest. The next call may move it on to a later version."""
+        known = self._opened_table.known(version)
+        if known is not None:
+            return known
+        table = self._open_anew(version)
+        self._opened_table.keep(table)
+        return table
+
+    def _open_anew(self, version: int | None) -> DeltaTable:
         try:
             return self._opened(version)
         except StoreError as error:
@@ -379,7 +410,7 @@ class DeltaStore:
         return self._landed(parent + 1)
 
     def _landed(self, expected: int) -> int:
-        if self._open().version() < expected:
+        if not self._opened_table.has_commit(expected) and self._open().version() < expected:
             msg = f"a commit to {self.uri} did not land at version {expected}"
             raise EngineBug(msg)
         self._sync_commit(expected)

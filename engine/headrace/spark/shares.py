@@ -1,4 +1,4 @@
-"""Shares of keyed tasks: the rows of their key groups, in the order of Spark's shuffle."""
+"""Shares of keyed tasks: the rows of their key groups, in the order of Spark's shuffle, read without Spark."""
 
 from __future__ import annotations
 

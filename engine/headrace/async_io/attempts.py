@@ -79,14 +79,14 @@ class Attempts:
             element.begun = continued(call, call.send(None))
         except StopIteration as answer:
             results = answer.value
-            if type(results) is list and len(results) == 1 and type(results[0]) is self._out:
-                if not self._wait.retry.retries_result(results):
-                    self._metrics.elements += 1
-                    if breaker is not None:
-                        breaker.succeeded()
-                    element.is_calling = False
-                    element.complete(results)
-                    return True
+            is_one = type(results) is list and len(results) == 1 and type(results[0]) is self._out
+            if is_one and not self._wait.retry.retries_result(results):
+                self._metrics.elements += 1
+                if breaker is not None:
+                    breaker.succeeded()
+                element.is_calling = False
+                element.complete(results)
+                return True
             element.begun = returned(results)
         except BaseException as error:  # noqa: BLE001 - `settle` raises it where it handles it
             element.begun = raised(error)

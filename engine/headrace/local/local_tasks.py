@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.local.shares import read_transit, share_of
 from headrace.spark.reports import KeyedTask, SourceTask, TaskReport, encode_report
 from headrace.spark.stage_tasks import checked
 from headrace.spark.tasks import run_keyed_task, run_source_task, without_collector
 from headrace.spark.transit import Takes
+from headrace.spark.transit_shares import read_transit, share_of
 
 
 class LocalTasks:

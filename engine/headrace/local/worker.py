@@ -17,10 +17,9 @@ import msgspec
 
 from headrace.errors import EngineBug, HeadraceError
 from headrace.local.frames import KeyedWork, Work, decode_work, encode_answer, read_frame, write_frame
-from headrace.local.shares import read_transit, share_of
-from headrace.plan.pipelines import plan_of
 from headrace.spark.reports import KeyedTask, TaskReport
 from headrace.spark.tasks import run_keyed_task, run_source_task, without_collector
+from headrace.spark.transit_shares import share_of_task
 from headrace.tables.late_pandas import without_pandas
 from headrace.tables.store import storage_errors
 
@@ -59,8 +58,7 @@ def _run(work: Work) -> TaskReport:
     if not isinstance(work, KeyedWork):
         return run_source_task(bytes(work.task), work.number)
     task = msgspec.json.decode(work.task, type=KeyedTask)
-    rows = read_transit(work.transit, plan_of(task.batch.code).keyed[task.stage].takes, task.batch.storage)
-    return run_keyed_task(bytes(work.task), work.number, share_of(rows, work.number, task.batch))
+    return run_keyed_task(bytes(work.task), work.number, share_of_task(task, work.number, work.transit))
 
 
 def _failed(work: Work, error: HeadraceError) -> TaskReport:

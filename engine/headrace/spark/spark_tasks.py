@@ -5,16 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace.plan.pipelines import plan_of
-from headrace.spark.partitions import REPORT_DDL, Partition, keyed_partition, source_partition, transit_partition
+from headrace.spark.partitions import (
+    REPORT_DDL,
+    Partition,
+    keyed_partition,
+    share_partition,
+    source_partition,
+    transit_partition,
+)
 from headrace.spark.reports import KeyedTask, SourceTask, TaskReport, decode_report, encode_report
 from headrace.spark.spark_errors import jvm_answers, spark_errors
 from headrace.spark.stage_tasks import checked
 from headrace.spark.transit import Takes, transit_ddl
+from headrace.tables.durability import is_on_local_disk
 from headrace.tables.store import storage_errors
+
+_READ_WHOLE: Final = 64_000_000
+"""Bytes of files in transit up to which each task reads all of them, and keeps its own rows. More rows go through a shuffle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +51,10 @@ class SparkTasks:
 
     def _keyed(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:
         count = task.batch.parallelism
-        if not transit:
-            # Spark runs no task over an empty relation, but timers may be due.
-            return self._collect(
-                self.spark.range(0, count, 1, count), keyed_partition(encode_report(task), idle=True), count
-            )
+        if _are_small(transit):
+            # A shuffle costs a second stage, and several times the CPU. Without rows there are tasks as well: timers may be due.
+            tasks = self.spark.range(0, count, 1, count)
+            return self._collect(tasks, share_partition(encode_report(task), transit), count)
         owner = f"cast(key_group * {count} div {task.batch.max_parallelism} as int)"
         rows = self._read(task, takes, transit).selectExpr("*", f"{owner} as task").repartitionById(count, "task")
         return self._collect(
@@ -51,7 +63,7 @@ class SparkTasks:
 
     def _read(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> DataFrame:
         ddl = transit_ddl(takes)
-        if "://" not in task.batch.job_folder:
+        if is_on_local_disk(task.batch.job_folder):
             return self.spark.read.schema(ddl).parquet(*transit)
         # Executors read from the object store with Headrace's client, so Spark needs no S3 client.
         paths = self.spark.createDataFrame([(path,) for path in transit], "path string")
@@ -70,3 +82,8 @@ class SparkTasks:
 
     def _is_alive(self) -> bool:
         return jvm_answers(self.spark)
+
+
+def _are_small(transit: Sequence[str]) -> bool:
+    """Return whether files are on a local disk, where reading one several times costs little, and small together."""
+    return all(map(is_on_local_disk, transit)) and sum(Path(path).stat().st_size for path in transit) <= _READ_WHOLE

@@ -1,4 +1,4 @@
-"""Shares of keyed tasks: the rows of their key groups, in the order of Spark's shuffle."""
+"""Shares of keyed tasks, read from the files in transit: the rows of their key groups, in arrival order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.spark.reports import BatchSettings
+from headrace.plan.pipelines import plan_of
+from headrace.spark.reports import BatchSettings, KeyedTask
 from headrace.spark.transit import Takes, transit_schema
 from headrace.state.key_groups import key_group_range
 from headrace.tables.files import Storage, read_parquet
@@ -18,7 +19,7 @@ _ROWS_AT_ONCE: Final = 20_000
 
 
 def read_transit(paths: Sequence[str], takes: Takes, storage: Storage) -> pa.Table:
-    """Return all rows in transit to a keyed stage, unordered."""
+    """Return all rows of files in transit to a keyed stage, unordered."""
     schema = transit_schema(takes)
     tables = [read_parquet(path, storage).cast(schema) for path in paths]
     return pa.concat_tables(tables) if tables else schema.empty_table()
@@ -30,3 +31,9 @@ def share_of(rows: pa.Table, index: int, batch: BatchSettings) -> Iterator[pa.Re
     column = rows["key_group"]
     share = rows.filter(pc.and_(pc.greater_equal(column, groups.first), pc.less_equal(column, groups.last)))
     yield from share.sort_by("order").combine_chunks().to_batches(max_chunksize=_ROWS_AT_ONCE)
+
+
+def share_of_task(task: KeyedTask, index: int, transit: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of task `index` in files in transit, sorted, in batches."""
+    takes = plan_of(task.batch.code).keyed[task.stage].takes
+    return share_of(read_transit(transit, takes, task.batch.storage), index, task.batch)

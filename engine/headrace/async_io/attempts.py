@@ -16,9 +16,9 @@ from __future__ import annotations
 import asyncio
 import math
 import traceback
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -74,7 +74,7 @@ class Attempts:
         if breaker is not None and breaker.state is not BreakerState.CLOSED:
             return False
         self._note_call(element)
-        call = self._ask(element.emitted.record)
+        call = cast("Coroutine[Any, Any, Any]", self._ask(element.emitted.record))  # `counted` makes one of every call
         try:
             element.begun = continued(call, call.send(None))
         except StopIteration as answer:

@@ -26,7 +26,7 @@ from headrace.spark.transit import Takes, transit_ddl
 from headrace.tables.durability import is_on_local_disk
 from headrace.tables.store import storage_errors
 
-_READ_WHOLE: Final = 64_000_000
+READ_WHOLE: Final = 64_000_000
 """Bytes of files in transit up to which each task reads all of them, and keeps its own rows. More rows go through a shuffle."""
 
 
@@ -86,4 +86,4 @@ class SparkTasks:
 
 def _are_small(transit: Sequence[str]) -> bool:
     """Return whether files are on a local disk, where reading one several times costs little, and small together."""
-    return all(map(is_on_local_disk, transit)) and sum(Path(path).stat().st_size for path in transit) <= _READ_WHOLE
+    return all(map(is_on_local_disk, transit)) and sum(Path(path).stat().st_size for path in transit) <= READ_WHOLE

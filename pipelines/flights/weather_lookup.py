@@ -107,6 +107,8 @@ class WeatherLookup(AsyncFunction[FlightEvent, Enriched]):
             self._answers[question] = answer
             self._drop_oldest()
         self._answers.move_to_end(question)
+        if answer.done():
+            return answer.result()
         # The timeout of one record must not cancel the answer for the others that wait for it.
         return await asyncio.shield(answer)
 

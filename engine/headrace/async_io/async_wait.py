@@ -17,7 +17,7 @@ from headrace import clock
 from headrace.api import AsyncWait, OutputMode
 from headrace.async_io.attempts import Attempts, user_error
 from headrace.async_io.circuit_breaker import Breaker, BreakerState
-from headrace.async_io.element import AsyncElement, Status
+from headrace.async_io.element import AsyncElement, Status, outputs_of
 from headrace.async_io.element_queue import ElementQueue, OrderedQueue, UnorderedQueue
 from headrace.async_io.invocation import Invocation
 from headrace.async_io.kept_answers import KeptAnswers
@@ -94,9 +94,10 @@ class AsyncWaitOperator:
             queue.put(element)
             if element.is_done:
                 queue.done(element)
-        if any(is_due(element) for element in arrived):
+        due = [element for element in arrived if is_due(element)]
+        if due:
             async with self.opened() as attempts:
-                await self._settle_all(attempts, arrived, queue)
+                await self._settle_all(attempts, due, queue)
         taken = sorted((element for element in queue.take() if isinstance(element, AsyncElement)), key=_order_of)
         self.keep(taken, [element for element in queue.remaining() if isinstance(element, AsyncElement)], arrived)
         return self.emitted
@@ -146,7 +147,7 @@ class AsyncWaitOperator:
         self, taken: Sequence[AsyncElement], left: Sequence[AsyncElement], arrived: Sequence[AsyncElement]
     ) -> None:
         """Store the results and states of elements: those that may be emitted (`taken`), those `left`, of all that `arrived`."""
-        self.emitted = [output for element in taken for output in element.outputs()]
+        self.emitted = list(outputs_of(taken))
         # A quarantined element has no results, so nothing waits for earlier elements.
         self.pending = [element for element in left if element.status is not Status.QUARANTINED]
         self.quarantined = [element for element in arrived if element.status is Status.QUARANTINED]
@@ -211,15 +212,13 @@ class AsyncWaitOperator:
             self.metrics.breaker_opened = self._breaker.opened
             self.metrics.open_until = self._breaker.open_until
 
-    async def _settle_all(self, attempts: Attempts, elements: Sequence[AsyncElement], queue: ElementQueue) -> None:
-        due = [element for element in elements if is_due(element)]
+    async def _settle_all(self, attempts: Attempts, due: Sequence[AsyncElement], queue: ElementQueue) -> None:
         feed = iter(due)
 
         async def worker() -> None:
             task = asyncio.current_task()
             for element in feed:
-                await attempts.settle(element, task)
-                if element.is_done:
+                if attempts.answered_at_once(element) or (await attempts.settle(element, task)).is_done:
                     queue.done(element)
 
         try:

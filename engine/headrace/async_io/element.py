@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.execution.element import Emitted
-from headrace.plan.order import output_order
+from headrace.execution.element import Emitted, make_emitted
+from headrace.plan.order import FIRST_OUTPUT, output_order
 
 if TYPE_CHECKING:
     import asyncio
@@ -73,6 +73,8 @@ class AsyncElement:
     is_expired = False
     task: asyncio.Task[None] | None = None
     """Task that processes it."""
+    begun: Awaitable[Any] | None = None
+    """Rest of a call that began before its task took it up."""
     home: object = None
     """Set of the queue that contains it."""
 
@@ -91,10 +93,14 @@ class AsyncElement:
         self.status = Status.COMPLETED
         self.is_changed = True
 
-    def outputs(self) -> list[Emitted]:
-        """Return its results, at its place in arrival order; nothing if it is in quarantine."""
-        order, timestamp, kind, _ = self.emitted
-        results = self.results or ()
+
+def outputs_of(elements: Iterable[AsyncElement]) -> Iterator[Emitted]:
+    """Yield the results of elements, at their places in arrival order; nothing for an element in quarantine."""
+    for element in elements:
+        order, timestamp, kind, _ = element.emitted
+        results = element.results or ()
         if len(results) == 1:
-            return [Emitted(output_order(order, 0), timestamp, kind, results[0])]
-        return [Emitted(output_order(order, index), timestamp, kind, record) for index, record in enumerate(results)]
+            yield make_emitted((order + FIRST_OUTPUT, timestamp, kind, results[0]))
+        else:
+            for index, record in enumerate(results):
+                yield make_emitted((output_order(order, index), timestamp, kind, record))

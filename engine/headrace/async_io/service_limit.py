@@ -18,6 +18,8 @@ class ServiceLimit:
 
     def over(self, call: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:
         """Return `call` within the limits."""
+        if self._room is None and not self._seconds_between:
+            return call
 
         async def limited(asked: Any) -> Any:
             if self._room is None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import types
+from collections.abc import Coroutine, Generator
 from typing import Any
 
 
@@ -19,3 +21,27 @@ def looked_at(task: asyncio.Task[Any]) -> None:
     """
     if not task.cancelled():
         task.exception()
+
+
+@types.coroutine
+def continued(call: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
+    """Await a coroutine that has been started with `send(None)`, which returned `waits_for`; return its result."""
+    try:
+        yield waits_for
+    except BaseException as error:  # noqa: BLE001 - cancellations above all: they are the coroutine's, as in an await
+        try:
+            waits_for = call.throw(error)
+        except StopIteration as answer:
+            return answer.value
+        return (yield from continued(call, waits_for))
+    return (yield from call.__await__())
+
+
+async def returned(result: Any) -> Any:
+    """Return the result of a coroutine that has ended."""
+    return result
+
+
+async def raised(error: BaseException) -> Any:
+    """Raise the error of a coroutine that has ended."""
+    raise error

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from headrace.spark.reports import KeyedTask, SourceTask, TaskReport, encode_report
 from headrace.spark.shares import read_transit, share_of
 from headrace.spark.stage_tasks import checked
-from headrace.spark.tasks import run_keyed_task, run_source_task
+from headrace.spark.tasks import run_keyed_task, run_source_task, without_collector
 from headrace.spark.transit import Takes
 
 
@@ -21,13 +21,17 @@ class LocalTasks:
     @staticmethod
     def sources(tasks: Sequence[SourceTask]) -> list[TaskReport]:
         """Run the tasks of sources; return their reports in the order of the tasks."""
-        return checked((run_source_task(encode_report(task), number) for number, task in enumerate(tasks)), len(tasks))
+        with without_collector():
+            return checked(
+                (run_source_task(encode_report(task), number) for number, task in enumerate(tasks)), len(tasks)
+            )
 
     @staticmethod
     def keyed(task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:
         """Run the tasks of a keyed stage over the rows in transit; return their reports by task."""
         count, payload = task.batch.parallelism, encode_report(task)
         rows = read_transit(transit, takes, task.batch.storage)
-        return checked(
-            (run_keyed_task(payload, index, share_of(rows, index, task.batch)) for index in range(count)), count
-        )
+        with without_collector():
+            return checked(
+                (run_keyed_task(payload, index, share_of(rows, index, task.batch)) for index in range(count)), count
+            )

@@ -25,13 +25,13 @@ from headrace.spark.transit import Takes
 from headrace.tables.store import storage_errors
 
 ROWS_WORTH_WORKERS: Final = 100_000
-"""Number of rows from which on a slice's tasks run in worker processes, which take most of a second to start."""
+"""Number of rows of a run from which on its tasks run in worker processes, which take most of a second to start."""
 
 
 def run(
     config: JobConfig, options: RunOptions, on_event: OnEvent, *, rows_worth_workers: int = ROWS_WORTH_WORKERS
 ) -> RunReport:
-    """Run a job once, as on Spark; return its report. Slices of `rows_worth_workers` rows and more run in worker processes.
+    """Run a job once, as on Spark; return its report. From `rows_worth_workers` rows on, tasks run in worker processes.
 
     Raises `ConfigError` for a job that needs Spark, before anything is done, and otherwise the errors of a run on Spark.
     """
@@ -52,12 +52,13 @@ def run(
 
 
 class TasksHere:
-    """Implements `StageTasks`: small slices in this process, large ones in `workers`."""
+    """Implements `StageTasks`: a run's first rows in this process, large slices and those after many rows in `workers`."""
 
     def __init__(self, workers: Workers, rows_worth_workers: int) -> None:
         """Start nothing yet."""
         self.workers = workers
         self._rows_worth_workers = rows_worth_workers
+        self._rows = 0
         self._in_this_process = LocalTasks()
         self._tasks: StageTasks = self._in_this_process
 
@@ -66,8 +67,8 @@ class TasksHere:
 
     def sources(self, tasks: Sequence[SourceTask]) -> list[TaskReport]:
         """Run tasks of sources. Decides where all stages of the micro-batch run."""
-        rows = sum(file.taken for task in tasks for file in task.files)
-        self._tasks = self.workers if rows >= self._rows_worth_workers else self._in_this_process
+        self._rows += sum(file.taken for task in tasks for file in task.files)
+        self._tasks = self.workers if self._rows >= self._rows_worth_workers else self._in_this_process
         with storage_errors(f"tasks of '{', '.join(dict.fromkeys(task.source for task in tasks))}'"):
             return self._tasks.sources(tasks)
 

@@ -25,12 +25,20 @@ class PassThrough:
     """One operator without a history, in one task. `record` is the type of the rows."""
 
     def __init__(
-        self, operator: UpsertMaterialize, backend: StateBackend, *, record: type[msgspec.Struct] | None = None
+        self,
+        operator: UpsertMaterialize,
+        backend: StateBackend,
+        *,
+        record: type[msgspec.Struct] | None = None,
+        from_columns: bool = False,
     ) -> None:
-        """Read from `backend` only histories that the operator kept earlier; nothing else is kept between tasks."""
+        """Read from `backend` only histories that the operator kept earlier; nothing else is kept between tasks.
+
+        `from_columns` says that the rows come from columns: these need no check.
+        """
         self.metrics: Counter[str] = Counter()
         self._emit = operator.emit
-        self._rows = IdentifiedRows(operator.name, record, (), one_a_key=True)
+        self._rows = IdentifiedRows(operator.name, record, (), one_a_key=True, from_columns=from_columns)
         self._taken: list[Output] = []
         self._histories = Histories(backend, Layouts(Strategy.VALUE, 1, 0), projection(()))
 

@@ -66,13 +66,14 @@ class UpsertMaterializer:
         watermarks: Sequence[Watermark] = (),
         processing_time: int = 0,
         ttl_since: int | None = None,
+        from_columns: bool = False,
     ) -> None:
         """Bind the operator's histories to `backend`.
 
         `layouts` are by default those of the operator's strategy on the hashmap backend. `watermark` is the last
         watermark before the records, `watermarks` are those among and after them, `processing_time` is that of the
         micro-batch (ms). `ttl_since` is the time at which TTL was enabled for existing histories (ms): no lifetime
-        begins before it.
+        begins before it. `from_columns` says that the rows come from columns, as in a micro-batch: these need no check.
         """
         layouts = layouts or MaterializerOptions().layouts(operator.strategy, "hashmap")
         upsert_key = operator.upsert_key or ()
@@ -80,7 +81,7 @@ class UpsertMaterializer:
         self.operator = operator
         self.metrics: Counter[str] = Counter()
         self.unmatched: list[Unmatched] = []
-        self._rows = IdentifiedRows(operator.name, record, upsert_key, one_a_key=one_a_key)
+        self._rows = IdentifiedRows(operator.name, record, upsert_key, one_a_key=one_a_key, from_columns=from_columns)
         # Where a key has only one row, it is found by a field that no row has.
         by = ("",) if one_a_key else upsert_key
         self._histories = Histories(backend, layouts, self._rows.identity_of, by=by, ages=operator.ttl is not None)

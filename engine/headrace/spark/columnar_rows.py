@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.execution.element import Emitted
+from headrace.execution.element import Emitted, make_emitted
 from headrace.plan.record_columns import from_struct_array
 
 
@@ -36,13 +35,9 @@ class ColumnarRows:
         """Return the rows as records."""
         records = from_struct_array(self.columns, self.record)
         places = (column.to_pylist() for column in (self.orders, self.timestamps, self.kinds))
-        return list(map(_emitted, zip(*places, records, strict=True)))
+        return list(map(make_emitted, zip(*places, records, strict=True)))
 
     def filter(self, mask: pa.BooleanArray) -> ColumnarRows:
         """Return the rows for which the mask is true."""
         columns = (self.orders, self.timestamps, self.kinds, self.columns)
         return ColumnarRows(self.record, *(column.filter(mask) for column in columns))
-
-
-_emitted = partial(tuple.__new__, Emitted)
-"""A named tuple's own constructors are Python code, and take three times as long."""

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from headrace.api import AsyncWait
 from headrace.api.graph import FlatMap, Map, StatelessStep
-from headrace.execution.element import Emitted
+from headrace.execution.element import Emitted, make_emitted
 from headrace.plan.order import edge_order
 from headrace.plan.stages import Flow, Through, ToSink, ToStage
 from headrace.spark.columnar_rows import ColumnarRows
@@ -70,4 +70,4 @@ def _as_records(rows: ColumnarRows | list[Emitted]) -> list[Emitted]:
 def _on_edge(rows: ColumnarRows | list[Emitted], edge: int) -> ColumnarRows | list[Emitted]:
     if isinstance(rows, ColumnarRows):
         return rows.on_edge(edge)
-    return [Emitted(edge_order(order, edge), timestamp, kind, record) for order, timestamp, kind, record in rows]
+    return [make_emitted((edge_order(order, edge), timestamp, kind, record)) for order, timestamp, kind, record in rows]

@@ -50,7 +50,7 @@ class MaterializerWork:
             self.output.changes(sink, rows)
 
     def _without_history(self, operator: UpsertMaterialize, elements: Iterable[Sequence[Element]]) -> PassThrough:
-        passing = PassThrough(operator, self.opened.backend, record=self.stage.takes[0])
+        passing = PassThrough(operator, self.opened.backend, record=self.stage.takes[0], from_columns=True)
         passing.run(elements)
         self._keep_history(operator, passing)
         return passing
@@ -76,6 +76,7 @@ class MaterializerWork:
             watermarks=watermarks,
             processing_time=task.processing_time,
             ttl_since=task.state_ttl.lives(operator.name).since.get(HISTORY_STATE),
+            from_columns=True,
         )
         materializer.run(elements)
         self._keep_history(operator, materializer)

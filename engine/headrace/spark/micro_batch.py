@@ -208,6 +208,7 @@ class MicroBatch:
             batch=self._shared,
             stage=stage.number,
             rows=result.transit_rows[name],
+            transit_bytes=result.transit_bytes[name],
             watermark=parent.watermark_of(name) if name in parent.lines else line.seen,
             watermarks=line.watermarks,
             processing_time=self._processing_time,

@@ -91,6 +91,8 @@ class KeyedTask(msgspec.Struct, frozen=True, kw_only=True):
     stage: int
     rows: int = 0
     """Number of rows in transit to the operator, for all tasks together."""
+    transit_bytes: int = 0
+    """Size of the files in transit."""
     watermark: int | None
     watermarks: list[tuple[int, int]]
     processing_time: int
@@ -126,6 +128,8 @@ class TaskReport(msgspec.Struct, kw_only=True):
     """Staged files of records, by the stage that reads them."""
     transit_rows: dict[str, int] = {}
     """Number of records in these files, by stage."""
+    transit_bytes: dict[str, int] = {}
+    """Size of these files, by stage."""
     broadcast: dict[str, list[str]] = {}
     """Staged files that all tasks of a stage read, by stage."""
     outputs: dict[str, list[OutputFile]] = {}

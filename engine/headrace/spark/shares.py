@@ -1,4 +1,4 @@
-"""Shares of keyed tasks: the rows of their key groups, in the order of Spark's shuffle, read without Spark."""
+"""Shares of keyed tasks, read from the files in transit: the rows of their key groups, in arrival order, as Spark's shuffle has them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROWS_AT_ONCE: Final = 20_000
 
 
 def read_transit(paths: Sequence[str], takes: Takes, storage: Storage) -> pa.Table:
-    """Return all rows in transit to a keyed stage, unordered."""
+    """Return all rows of files in transit to a keyed stage, unordered."""
     schema = transit_schema(takes)
     tables = [read_parquet(path, storage).cast(schema) for path in paths]
     return pa.concat_tables(tables) if tables else schema.empty_table()

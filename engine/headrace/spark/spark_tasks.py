@@ -24,11 +24,14 @@ from headrace.spark.stage_tasks import checked
 from headrace.spark.transit import Takes, transit_ddl
 from headrace.tables.store import storage_errors
 
-ROWS_WORTH_A_SHUFFLE: Final = 1_000_000
+ROWS_WORTH_A_SHUFFLE: Final = 4_000_000
 """Up to this number of rows that all tasks of a stage read together, each task reads all files in transit and keeps its share.
 
 Spark's scan, shuffle and sort take 0.1 s for the first row, and 4 us of CPU for each; a task reads and filters a row in 0.15 us.
 """
+
+BYTES_WORTH_A_SHUFFLE: Final = 64_000_000
+"""The same for the size of the files in transit: a task has all their rows in memory."""
 
 FILES_WORTH_A_SHUFFLE: Final = 64
 """The same for files that all tasks open together: each is a request on an object store."""
@@ -55,8 +58,7 @@ class SparkTasks:
 
     def _keyed(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:
         count = task.batch.parallelism
-        is_small = count * task.rows <= ROWS_WORTH_A_SHUFFLE and count * len(transit) <= FILES_WORTH_A_SHUFFLE
-        if is_small or not transit:  # Spark runs no task over an empty relation, but timers may be due
+        if _is_small(task, transit) or not transit:  # Spark runs no task over an empty relation, but timers may be due
             ids = self.spark.range(0, count, 1, count)
             return self._collect(ids, reading_partition(encode_report(task), transit), count)
         owner = f"cast(key_group * {count} div {task.batch.max_parallelism} as int)"
@@ -86,3 +88,12 @@ class SparkTasks:
 
     def _is_alive(self) -> bool:
         return jvm_answers(self.spark)
+
+
+def _is_small(task: KeyedTask, transit: Sequence[str]) -> bool:
+    count = task.batch.parallelism
+    return (
+        count * task.rows <= ROWS_WORTH_A_SHUFFLE
+        and task.transit_bytes <= BYTES_WORTH_A_SHUFFLE
+        and count * len(transit) <= FILES_WORTH_A_SHUFFLE
+    )

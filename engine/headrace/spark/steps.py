@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from headrace.api.graph import AssignEventTime, Filter, FlatMap, Map, StatelessStep
-from headrace.execution.element import Emitted
+from headrace.execution.element import Emitted, make_emitted
 from headrace.execution.process_context import LATEST_TIMER
 from headrace.plan.order import output_order
 from headrace.spark.step_errors import called, failed
@@ -25,7 +25,7 @@ def applied(step: StatelessStep, emitted: Iterable[Emitted]) -> Iterator[Emitted
         case Map(function, wanted):
             for order, timestamp, kind, record in emitted:
                 result = _typed(step.name, record, called(step.name, function, record), wanted)
-                yield Emitted(order, timestamp, kind, result)
+                yield make_emitted((order, timestamp, kind, result))
         case Filter(predicate):
             is_kept = partial(_is_kept, predicate)
             yield from (element for element in emitted if called(step.name, is_kept, element.record))
@@ -33,14 +33,13 @@ def applied(step: StatelessStep, emitted: Iterable[Emitted]) -> Iterator[Emitted
             listed = partial(_listed, function)
             for order, timestamp, kind, record in emitted:
                 for index, result in enumerate(called(step.name, listed, record)):
-                    yield Emitted(
-                        output_order(order, index), timestamp, kind, _typed(step.name, record, result, wanted)
-                    )
+                    typed = _typed(step.name, record, result, wanted)
+                    yield make_emitted((output_order(order, index), timestamp, kind, typed))
         case AssignEventTime(time):
             read: Callable[[Any], Any] = operators.attrgetter(time) if isinstance(time, str) else time
             moment = partial(_moment, read)
             for order, _, kind, record in emitted:
-                yield Emitted(order, called(step.name, moment, record), kind, record)
+                yield make_emitted((order, called(step.name, moment, record), kind, record))
         case _:
             yield from emitted
 

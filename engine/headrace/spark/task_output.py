@@ -151,12 +151,13 @@ class TaskOutput:
         table = transit_table(takes, to.number, rows, keys, self._batch.max_parallelism)
         folder = transit_folder(self._batch.job_folder, self._batch.attempt_id)
         name = self._file_name()
-        stage(folder, name, table, self._batch.storage, layout=_TRANSIT_LAYOUT, survives=False)
+        staged = stage(folder, name, table, self._batch.storage, layout=_TRANSIT_LAYOUT, survives=False)
         if to.key is None:
             self.report.broadcast.setdefault(to.stage, []).append(f"{folder}/{name}")
             return
         self.report.transit.setdefault(to.stage, []).append(f"{folder}/{name}")
         self.report.transit_rows[to.stage] = self.report.transit_rows.get(to.stage, 0) + table.num_rows
+        self.report.transit_bytes[to.stage] = self.report.transit_bytes.get(to.stage, 0) + staged.size
 
     def append_sink(self, sink: str, emitted: Sequence[Emitted], record: type) -> None:
         """Stage rows directly in the folder of an append-only sink. Raises `UnfitRecord` as `transit` does."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 
 import pyarrow as pa
 
-from headrace.execution.element import Element
+from headrace.execution.element import Element, make_element
 from headrace.plan.record_columns import from_struct_array, spark_ddl, struct_type
 from headrace.spark.columnar_rows import ColumnarRows
 from headrace.state.key_groups import key_group
@@ -67,8 +66,4 @@ def elements_of(batch: pa.RecordBatch, takes: Takes) -> list[Element]:
     else:
         structs = [from_struct_array(batch[f"in{number}"], record) for number, record in enumerate(takes)]
         records = (structs[number][at] for at, number in enumerate(inputs))
-    return list(map(_element, zip(*columns, records, inputs, strict=True)))
-
-
-_element = partial(tuple.__new__, Element)
-"""A named tuple's own constructors are Python code, and take three times as long."""
+    return list(map(make_element, zip(*columns, records, inputs, strict=True)))

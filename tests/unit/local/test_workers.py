@@ -73,6 +73,22 @@ def test_workers_change_no_result(home, workers, parallelism):
     assert_well_formed(home.config())
 
 
+def test_workers_start_when_a_run_is_large(home):
+    write_days(home.input, [0, 1, 2], rows=ROWS)
+    home.configure({"sources": {"purchases": {"max_files_per_batch": 1}}})
+    workers, before = Workers(2), pids()
+    started = []
+    try:
+        tasks = TasksHere(workers, 2 * ROWS)
+        run_on(tasks, home.config(), RunOptions(run_id="test"), lambda _: started.append(pids() > before))
+    finally:
+        workers.close()
+    assert started == sorted(started)
+    assert not started[0]
+    assert started[-1]
+    assert_as_by_hand(home.config(), by_hand(purchases_of(day, rows=ROWS) for day in range(3)))
+
+
 def test_killed_worker_repeats_only_its_task(home, run, monkeypatch, tmp_path):
     monkeypatch.setenv("HEADRACE_KILL_AT", "task.half")
     monkeypatch.setenv("HEADRACE_KILL_ONCE", str(tmp_path / "killed"))

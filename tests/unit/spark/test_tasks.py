@@ -20,10 +20,10 @@ class Node:
 def test_task_frees_cycles_of_user_code():
     with without_collector():
         node = Node()
-        made = weakref.ref(node)
+        reference = weakref.ref(node)
         del node
-        assert made() is not None
-    assert made() is None
+        assert reference() is not None
+    assert reference() is None
 
 
 def test_failed_task_switches_the_collector_on():

@@ -12,8 +12,8 @@ from headrace import Struct
 from headrace.plan.order import record_order
 from headrace.plan.record_columns import to_struct_array
 from headrace.spark.columnar_rows import ColumnarRows
-from headrace.spark.transit import transit_table
 from headrace.spark.shares import read_transit, share_of
+from headrace.spark.transit import transit_table
 from headrace.state.codec import encode
 from headrace.state.key_groups import key_group, key_group_range
 from headrace.tables.files import ParquetLayout, stage

@@ -76,25 +76,27 @@ pipeline = (
 
 def changes(count):
     """Return `count` changes (kind, key, row, value) in the order of their arrival."""
-    chance, live, made = random.Random(43), [], []
-    while len(made) < count:
+    chance, live, changelog = random.Random(43), [], []
+    while len(changelog) < count:
         choice = chance.random()
         if not live or choice < 0.3:
-            live.append((f"key-{chance.randrange(KEYS):06d}", len(made), chance.randrange(1_000_000)))
-            made.append(("+I", *live[-1]))
+            live.append((f"key-{chance.randrange(KEYS):06d}", len(changelog), chance.randrange(1_000_000)))
+            changelog.append(("+I", *live[-1]))
             continue
         place = chance.randrange(len(live))
         key, row, _ = before = live[place]
         if choice < 0.85:
             key = f"key-{chance.randrange(KEYS):06d}" if chance.random() < 0.3 else key
             live[place] = (key, row, chance.randrange(1_000_000))
-            made += [("-U", *before), ("+U", *live[place])]
+            changelog += [("-U", *before), ("+U", *live[place])]
         else:
             live[place] = live[-1]
             live.pop()
-            made.append(("-D", *before))
-    places = [number + (chance.randrange(LATEST) + 0.5) * made[number][0].startswith("-") for number in range(count)]
-    return [made[number] for number in sorted(range(count), key=places.__getitem__)]
+            changelog.append(("-D", *before))
+    places = [
+        number + (chance.randrange(LATEST) + 0.5) * changelog[number][0].startswith("-") for number in range(count)
+    ]
+    return [changelog[number] for number in sorted(range(count), key=places.__getitem__)]
 
 
 def write(arriving, first, file):

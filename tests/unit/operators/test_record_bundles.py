@@ -112,7 +112,7 @@ def play_all(pipeline, inputs, seed, job, *, sinks, stops=False, kinds=None):
         harness.run(end_of_input=end_of_input)
         if not stops:
             seen.append({name: sorted(map(str, harness.table(name).to_pylist())) for name in TABLES})
-    return seen, [[str(row) for row in harness.sink(sink)] for sink in sinks]
+    return seen, [sorted(map(str, harness.sink(sink))) for sink in sinks]
 
 
 def equal_single_records(pipeline, *arguments, **options):

@@ -150,6 +150,9 @@ BLOCKS = {
         "$ python -m benchmarks.nexmark": MEASUREMENT,
     },
     "own-dag": {"airflow dags test morning": "package/test_wheel.py::test_own_dag_runs_the_job_in_another_environment"},
+    "performance": {
+        "$ make bench-end-to-end": MEASUREMENT,
+    },
     "pipeline": {
         "flowchart LR": "unit/plan/test_pipeline_page.py::test_page_diagram_equals_the_explain_output",
         "├── stage 1": SHORTENED,

@@ -1,7 +1,6 @@
 """The job `counting` in a separate folder, fed file by file: the cost of a run, and a check of its sums."""
 
 import random
-import shutil
 from collections import Counter
 
 import duckdb
@@ -10,8 +9,8 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from benchmarks._costs import measured
+from benchmarks._home import new_home
 from headrace.commit.log import CheckpointLog
-from headrace.config import load_job
 from headrace.spark.options import RunOptions
 from headrace.spark.runner import run_in
 
@@ -28,13 +27,9 @@ class Workload:
     """A job in a separate folder, fed file by file. `parallelism` is its tasks per operator, by default the cluster's."""
 
     def __init__(self, spark, root, backend, keys, pipeline="pipeline", *, parallelism=None):
-        shutil.rmtree(root, ignore_errors=True)
-        (root / "conf/jobs").mkdir(parents=True)
+        self.config = new_home(root, "counting", JOB % {"backend": backend, "pipeline": pipeline})
         (root / "events").mkdir()
-        shutil.copytree("conf/clusters", root / "conf/clusters")
-        (root / "conf/jobs/counting.yaml").write_text(JOB % {"backend": backend, "pipeline": pipeline})
         self.spark, self.root, self.keys, self.parallelism = spark, root, keys, parallelism
-        self.config = load_job("counting", home=root)
         self.expected = Counter()
         self.random = random.Random(keys)
         self.files = self.seq = 0

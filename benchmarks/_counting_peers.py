@@ -11,8 +11,8 @@ from pyspark.sql import functions as sql
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from benchmarks._costs import measured
+from benchmarks._spark_state import use_rocksdb
 
-STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 COLUMNS = "key string, seq bigint, count bigint, sum bigint"
 MERGE = """
 MERGE INTO delta.`{state}` AS state USING added ON state.key = added.key
@@ -96,8 +96,7 @@ class TransformWithState(Peer):
         super().__init__(spark, root)
         self.input = root / "input"
         self.input.mkdir(parents=True)
-        spark.conf.set("spark.sql.streaming.stateStore.providerClass", STATE_STORE)
-        spark.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
+        use_rocksdb(spark)
 
     def take_in(self, file):
         (self.input / Path(file).name).hardlink_to(file)

@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 from benchmarks._costs import Cost, measured
 from benchmarks._nexmark_sql import SPARK_SQL
 from benchmarks._nexmark_streams import STREAMS
+from benchmarks._spark_state import use_rocksdb
 from headrace.config import load_job
 from headrace.spark.options import RunOptions
 from headrace.spark.runner import run_in
@@ -25,7 +26,6 @@ from pipelines.nexmark.records import DISORDER
 from pipelines.nexmark.runs import BY_WALL_CLOCK
 
 TABLES = ("persons", "auctions", "bids")
-STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 WATERMARK = f"{int(DISORDER.total_seconds())} seconds"
 
 PERIOD = 10
@@ -62,8 +62,7 @@ class Turns:
         shutil.rmtree(home / "conf", ignore_errors=True)
         (home / "conf/jobs").mkdir(parents=True)
         shutil.copytree("conf/clusters", home / "conf/clusters")
-        spark.conf.set("spark.sql.streaming.stateStore.providerClass", STATE_STORE)
-        spark.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
+        use_rocksdb(spark)
         self.schemas = {table: spark.read.parquet(str(self.inputs / table)).schema for table in TABLES}
 
     def job(self, query):

@@ -11,7 +11,6 @@ its wrong rows.
 import argparse
 import os
 import random
-import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,6 +18,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from benchmarks._costs import measured
+from benchmarks._home import new_home
 from benchmarks._report import figure, report
 from headrace import Pipeline, Struct, Timestamp
 from headrace.config import load_job
@@ -130,12 +130,8 @@ def main():
     parser.add_argument("--turns", type=int, default=3)
     options = parser.parse_args()
     root = Path("var/bench/late-retractions")
-    shutil.rmtree(root, ignore_errors=True)
-    (root / "conf/jobs").mkdir(parents=True)
+    job, merged = new_home(root, "board", JOB), root / "lake/merged"
     (root / "input").mkdir()
-    shutil.copytree("conf/clusters", root / "conf/clusters")
-    (root / "conf/jobs/board.yaml").write_text(JOB)
-    job, merged = load_job("board", home=root), root / "lake/merged"
     spark = session(load_job("flights"))
     empty = spark.createDataFrame([], "key string, row bigint, value bigint").write.format("delta")
     empty.save(str(merged.resolve()))

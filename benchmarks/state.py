@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from benchmarks._home import new_home
 from benchmarks._kinds import FOLDER, KINDS, OPERATOR, TTLS, Latest, Visit, Visits, backend_of, key_of
 from benchmarks._report import figure, report
 from benchmarks._turns import turns
@@ -26,7 +27,6 @@ from headrace import KeyedProcessFunction, MapState, Process
 from headrace.commit.checkpoint import Kind
 from headrace.commit.compaction import compact
 from headrace.commit.protocol import open_job
-from headrace.config import load_job
 from headrace.execution.element import Element
 from headrace.execution.keyed_process import KeyedProcess
 from headrace.plan.order import record_order
@@ -127,11 +127,7 @@ def _walk(backend, entries):
 def compaction(sizes):
     """Rewrite a table in which half of the entries have expired, and load the rest."""
     root = FOLDER / "job"
-    shutil.rmtree(root, ignore_errors=True)
-    (root / "conf/jobs").mkdir(parents=True)
-    shutil.copytree("conf/clusters", root / "conf/clusters")
-    (root / "conf/jobs/visits.yaml").write_text(JOB)
-    config = load_job("visits", home=root)
+    config = new_home(root, "visits", JOB)
     with open_job(config, "fill", create=True) as job:
         files = list(_filled(config.job_folder, sizes.entries))
         job.commit(Kind.BATCH, files={KEYED_STATE: files}, watermark=2 * HOUR)

@@ -23,7 +23,7 @@ GRAPHS = (5, 37)
 def test_runners_take_turns_on_one_job(home, new_home, run, monkeypatch):
     def shuffled(home, **options):
         with monkeypatch.context() as patched:
-            patched.setattr(spark_tasks, "ROWS_WORTH_A_SHUFFLE", -1)  # as if the slice were large
+            patched.setattr(spark_tasks, "ROWS_WORTH_A_SHUFFLE", 0)  # as if the slice were large
             run(home, **options)
 
     for at in (home, alone := new_home("alone")):

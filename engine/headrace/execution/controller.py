@@ -78,14 +78,11 @@ class AsyncExecutionController:
             self._admit(context)
             self._run_before(context, None, earlier)
 
-    def run_due(
-        self, context: RecordContext, epoch: Epoch, before: Callable[[Any], RecordContext | None] | None = None
-    ) -> None:
+    def run_due(self, context: RecordContext, epoch: Epoch, before: Callable[[Any], RecordContext | None]) -> None:
         """Run what is due before `context`, which has no code of its own, as `process` would, but without queues where nothing waits.
 
-        There `before` is called, by default `KeyedWork.before`; the function given may take several due things at once.
+        There `before` says what is due: it is `KeyedWork.before`, or a function that takes several due things at once.
         """
-        before = before or self._before
         self._get_on()
         occupied = self._occupied
         while context.key_json not in occupied:

@@ -36,7 +36,7 @@ class Emitted(NamedTuple):
 
 make_element = partial(tuple.__new__, Element)
 make_emitted = partial(tuple.__new__, Emitted)
-"""Make an element from a tuple of all its fields. A named tuple's own constructors are Python code, and take three times as long."""
+"""Make an element, and what code emits, from a tuple of all fields. A named tuple's own constructors are Python code, and take three times as long."""
 
 
 class Watermark(NamedTuple):

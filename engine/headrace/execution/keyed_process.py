@@ -413,7 +413,7 @@ class KeyedProcess:
         """
         self.due_timers.pass_processing_time(time)
         for context in self.due_timers.at_processing_time(time, self._watermark):
-            self.controller.run_due(context, self.controller.epochs.open)
+            self.controller.run_due(context, self.controller.epochs.open, self.before)
 
     def _fire_due(self, watermark: Watermark, epoch: Epoch) -> None:
         for context in self.due_timers.at_watermark(watermark):

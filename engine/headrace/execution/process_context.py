@@ -5,14 +5,15 @@ from __future__ import annotations
 import heapq
 import operator as operators
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from functools import partial
+from typing import Any, NamedTuple
 
 import msgspec
 
 from headrace.api import Process, RowKind, TimeDomain
 from headrace.api.namespace import check_namespace
 from headrace.api.stream_types import output_type
-from headrace.execution.element import Emitted
+from headrace.execution.element import Emitted, make_emitted
 from headrace.execution.record_context import RecordContext
 from headrace.plan.order import FIRST_OUTPUT, output_order
 from headrace.state.codec import decode_key
@@ -68,11 +69,8 @@ class Outputs:
 
 
 _order_of = operators.itemgetter(0)
-_new_tuple = cast("Callable[[type[Emitted], tuple[bytes, int, RowKind, Any]], Emitted]", tuple.__new__)
-"""Constructs an `Emitted`. The constructor of a named tuple is Python code, and takes twice as long."""
-
-
-_new_timer = cast("Callable[[type[Timer], tuple[int, bytes, str, str]], Timer]", tuple.__new__)
+_make_timer = partial(tuple.__new__, Timer)
+"""Make a timer from a tuple of its fields, for the reason of `make_emitted`."""
 
 
 class ProcessContext(RecordContext):
@@ -170,14 +168,14 @@ class ProcessContext(RecordContext):
         order = self.order + FIRST_OUTPUT if index == 0 else output_order(self.order, index)
         self.index = index + 1
         at = self.timestamp if timestamp is None else timestamp
-        outputs.main.append(_new_tuple(Emitted, (order, at, kind, record)))
+        outputs.main.append(make_emitted((order, at, kind, record)))
 
     def output(self, name: str, record: msgspec.Struct, /) -> None:
         """Emit a record to the side output `name`. Raises `ValueError` if it is not declared, `TypeError` for another type."""
         self._outputs.check_side(name, record)
         order = output_order(self.order, self.index)
         self.index += 1
-        self._outputs.sides[name].append(_new_tuple(Emitted, (order, self.timestamp, RowKind.INSERT, record)))
+        self._outputs.sides[name].append(make_emitted((order, self.timestamp, RowKind.INSERT, record)))
 
     def quarantine(self, reason: str, /) -> None:
         """Move the record to the quarantine with a reason. Raises `RuntimeError` in a timer, which has no record."""
@@ -217,7 +215,7 @@ class ProcessContext(RecordContext):
             msg = f"a timer's time must lie within {LATEST_TIMER} ms of 1970, not at {moment}"
             raise ValueError(msg)
         check_namespace(namespace)
-        return _new_timer(Timer, (moment, self.key_json, domain, namespace))
+        return _make_timer((moment, self.key_json, domain, namespace))
 
 
 class TimerContext(ProcessContext):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -24,7 +25,7 @@ _SLICES = 4
 """How many slices an interval has: with more of them state is freed sooner, and each record reads more of them."""
 
 _MOST_BOUNDS = 1000
-"""How many intervals' namespaces a join remembers: making their texts costs as much as reading them."""
+"""How many intervals' namespaces are remembered: making their texts costs as much as reading them."""
 
 
 class _Kept(Struct, frozen=True):
@@ -82,7 +83,6 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, Bund
             _Side(0, "left", low, high, LATE_LEFT, types[0], how.keeps_left),
             _Side(1, "right", -high, -low, LATE_RIGHT, types[1], how.keeps_right),
         )
-        self._known_namespaces: dict[tuple[int, int], tuple[str, ...]] = {}
         self._both_ways = (self._sides, self._sides[::-1])
         self.retracts = False
 
@@ -135,7 +135,7 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, Bund
                 continue
             start = slice_of(at)
             kept = side.type(at=at, record=value)
-            await self._slice(side, start).add(kept)
+            await self._slice(side, str(start)).add(kept)
             lists[1 - side.number].setdefault(start, []).append(kept)
             if (side.number, start) not in new_timers:
                 new_timers.add((side.number, start))
@@ -178,7 +178,7 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, Bund
         namespace = str(start)
         timers = f"{side.name} {namespace}"
         kept = side.type(at=at, record=record, matched=is_matched) if side.is_kept else side.type(at=at, record=record)
-        await (self.right if side.number else self.left).namespace(namespace).add(kept)
+        await self._slice(side, namespace).add(kept)
         ctx.timers.register_event_time(self._last_of(start) + side.high, timers)
         if side.is_kept and not is_matched:
             ctx.timers.register_event_time(at + side.high, timers)
@@ -188,7 +188,7 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, Bund
         name, _, namespace = ctx.namespace.partition(" ")
         side = self._sides[name == "right"]
         start = int(namespace)
-        slice_ = (self.right if side.number else self.left).namespace(namespace)
+        slice_ = self._slice(side, namespace)
         if side.is_kept:
             for kept in await slice_.get():
                 if kept.at + side.high == timestamp and not kept.matched:
@@ -206,19 +206,14 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, Bund
 
     def _namespaces(self, first: int, last: int) -> tuple[str, ...]:
         """Return the namespaces of the slices between two moments (ms): mostly those of the last record, since times advance."""
-        bounds = self._slice_of(first), self._slice_of(last)
-        if self._known_namespaces.get(bounds) is None:
-            if len(self._known_namespaces) == _MOST_BOUNDS:
-                self._known_namespaces.clear()
-            self._known_namespaces[bounds] = tuple(map(str, range(bounds[0], last + 1, self._length)))
-        return self._known_namespaces[bounds]
+        return _namespaces_of(self._slice_of(first), self._slice_of(last), self._length)
 
     def _last_of(self, start: int) -> int:
         """Return the last moment of a slice (ms)."""
         return start + self._length - 1
 
-    def _slice(self, side: _Side, start: int) -> ListState[Any]:
-        return (self.right if side.number else self.left).namespace(str(start))
+    def _slice(self, side: _Side, namespace: str) -> ListState[Any]:
+        return (self.right if side.number else self.left).namespace(namespace)
 
     def described(self) -> dict[str, Any]:
         """Return the kind of join, how long each side is kept, and when state is freed."""
@@ -237,6 +232,12 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, Bund
             f"{shown_length(self._length)} of event time{moments}",
             "state_freed": "when the watermark has passed a record by that long at most",
         }
+
+
+@lru_cache(maxsize=_MOST_BOUNDS)
+def _namespaces_of(first: int, last: int, length: int) -> tuple[str, ...]:
+    """Return the namespaces of the slices from one that starts at `first` to one that starts at `last` (ms)."""
+    return tuple(map(str, range(first, last + 1, length)))
 
 
 def _check_kind(kind: RowKind) -> None:

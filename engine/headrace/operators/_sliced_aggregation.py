@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import timedelta
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ FREE = "free "
 """Prefix of the namespace of a timer that frees a slice; the slice's start follows. It sorts after the windows' namespaces."""
 
 _MOST_SLICES = 10_000
-"""Number of slices whose windows a function remembers: computing them costs as much as a read from the cache."""
+"""Number of slices whose windows a function remembers, which are the same for all keys: computing them costs as much as a read."""
 
 _kind_of = attrgetter("kind")
 _time_of = attrgetter("timestamp")
@@ -46,7 +47,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
     ) -> None:
         """Take the windows and their result; `lateness` and `early` are in ms."""
         self._windows = windows
-        self._ends: dict[int, list[int]] = {}
+        self._ends_of = lru_cache(maxsize=_MOST_SLICES)(windows.ends_of)
         self._window_result = result
         self._lateness = lateness
         self._early = early
@@ -125,7 +126,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
             await emitted.clear()
         self._window_result.emit(ctx, before, self._merged(parts.values(), end, ctx.key), at=timestamp)
         for start in parts:
-            if self._windows.ends_of(start)[-1] == end:
+            if self._ends_of(start)[-1] == end:
                 await self._free(start, ctx)
 
     @property
@@ -139,25 +140,15 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
         starts = sorted({start for end in ends for start in slices_between(self._windows, end)})
         stored = await self.slices.get_namespaces(map(str, starts))
         parts = {int(start): part for start, part in stored.items()}
-        key, at = ctx.key, iter(bundle.walk())
-        for end in ends:
-            next(at)
+        key = ctx.key
+        for timer, end in zip(bundle.walk(), ends, strict=True):
             window = [start for start in slices_between(self._windows, end) if start in parts]
             result = self._merged([parts[start] for start in window], end, key)
-            self._window_result.emit(ctx, None, result, at=end - 1)
+            self._window_result.emit(ctx, None, result, at=timer.timestamp)
             for start in window:
                 if self._ends_of(start)[-1] == end:
                     del parts[start]
                     await self.slices.namespace(str(start)).clear()
-
-    def _ends_of(self, start: int) -> list[int]:
-        """Return the ends of the windows that contain a slice, which are the same for all keys."""
-        ends = self._ends.get(start)
-        if ends is None:
-            if len(self._ends) == _MOST_SLICES:
-                self._ends.clear()
-            ends = self._ends[start] = self._windows.ends_of(start)
-        return ends
 
     def _check_kind(self, kind: RowKind) -> None:
         if kind.is_retraction and self._refusing:

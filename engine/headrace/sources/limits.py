@@ -20,9 +20,9 @@ def first_files(
     limit = config.max_rows_per_batch
     if limit is None:
         return chosen
-    rows = -min(rows_taken, rows_of(chosen[0])) if chosen else 0
+    rows = 0
     for count, file in enumerate(chosen):
-        rows += rows_of(file)
+        rows += max(rows_of(file) - (0 if count else rows_taken), 0)
         if rows > limit:
             return chosen[: max(count, 1)]
     return chosen

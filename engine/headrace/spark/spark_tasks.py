@@ -58,7 +58,7 @@ class SparkTasks:
 
     def _keyed(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:
         count = task.batch.parallelism
-        if _is_small(task, transit) or not transit:  # Spark runs no task over an empty relation, but timers may be due
+        if _is_small(task, transit):  # also without rows: timers may be due
             ids = self.spark.range(0, count, 1, count)
             return self._collect(ids, reading_partition(encode_report(task), transit), count)
         owner = f"cast(key_group * {count} div {task.batch.max_parallelism} as int)"

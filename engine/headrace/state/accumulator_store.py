@@ -163,7 +163,7 @@ class AggregatingStore(AccumulatorStore):
         return self._function.get_result(accumulator)
 
     def all_added(self, accumulator: Any, values: Iterable[Any]) -> tuple[Any, bool]:
-        """Return the accumulator with values added, and whether there are any."""
+        """Return the accumulator with values added, and whether there are any. A `BundleAggregate` takes the values together, and gets at least one."""
         function = self._function
         if isinstance(function, BundleAggregate):
             before = function.create_accumulator() if accumulator is None else accumulator

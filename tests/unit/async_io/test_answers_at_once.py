@@ -8,26 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import AsyncFunction, AsyncWait, CircuitBreaker, FixedDelay, NoRetry, OnFailure, OutputMode, Struct
+from headrace import AsyncFunction, AsyncWait, CircuitBreaker, FixedDelay, NoRetry, OnFailure, OutputMode
 from headrace import clock as engine_clock
 from headrace.async_io.async_wait import AsyncWaitOperator
 from headrace.errors import UserFunctionError
 from headrace.execution.element import Emitted
 from headrace.plan.order import record_order
-from tests.unit.support.asking import in_virtual_time
-
-
-class Question(Struct, frozen=True):
-    number: int
-
-
-class Answer(Struct, frozen=True):
-    number: int
-    attempt: int
-
-
-class Unavailable(Exception):  # noqa: N818 - a test's own
-    pass
+from tests.unit.support.asking import Answer, Question, Unavailable, in_virtual_time
 
 
 class Service(AsyncFunction[Question, Answer]):

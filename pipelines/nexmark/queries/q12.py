@@ -9,9 +9,16 @@ from __future__ import annotations
 from typing import Final
 
 from headrace import Context, KeyedProcessFunction, Pipeline, Struct, Timestamp, ValueState
-from pipelines.nexmark.records import DISORDER, Bid
+from pipelines.nexmark.records import DISORDER
 
 SIZE: Final = 10_000
+
+
+class Bid(Struct, frozen=True):
+    """What this query reads of a bid."""
+
+    bidder: int
+    date_time: Timestamp
 
 
 class Count(Struct, frozen=True):

@@ -7,7 +7,17 @@ from typing import Annotated
 
 from headrace import Pipeline, Struct, Timestamp
 from headrace.operators import Count, CountDistinct, Max, Tumbling
-from pipelines.nexmark.records import DISORDER, Bid
+from pipelines.nexmark.records import DISORDER
+
+
+class Bid(Struct, frozen=True):
+    """What this query reads of a bid."""
+
+    auction: int
+    bidder: int
+    price: int
+    channel: str
+    date_time: Timestamp
 
 
 def rank1(bid: Bid) -> bool:

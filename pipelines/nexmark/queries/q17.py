@@ -7,7 +7,15 @@ from typing import Annotated
 
 from headrace import Pipeline, Struct, Timestamp
 from headrace.operators import Avg, Count, Max, Min, Sum, Tumbling
-from pipelines.nexmark.records import DISORDER, Bid
+from pipelines.nexmark.records import DISORDER
+
+
+class Bid(Struct, frozen=True):
+    """What this query reads of a bid."""
+
+    auction: int
+    price: int
+    date_time: Timestamp
 
 
 class AuctionDay(Struct, frozen=True):

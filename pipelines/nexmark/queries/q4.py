@@ -8,23 +8,47 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated
 
-from headrace import Context, KeyedProcessFunction, Pipeline, RowKind, Struct, ValueState
+from headrace import Context, KeyedProcessFunction, Pipeline, RowKind, Struct, Timestamp, ValueState
 from headrace.operators import First, Max, Session
-from pipelines.nexmark.records import DISORDER, LONGEST_AUCTION, Auction, Bid
+from pipelines.nexmark.records import DISORDER, LONGEST_AUCTION
+
+
+class Auction(Struct, frozen=True):
+    """What this query reads of an auction."""
+
+    id: int
+    date_time: Timestamp
+    expires: Timestamp
+    category: int
+
+
+class Bid(Struct, frozen=True):
+    """What this query reads of a bid."""
+
+    auction: int
+    price: int
+    date_time: Timestamp
 
 
 class Offer(Struct, frozen=True):
-    """A bid and its auction."""
+    """A bid, with the category of its auction."""
 
-    auction: Auction
-    bid: Bid
+    auction: int
+    category: int
+    price: int
+    in_time: bool
 
 
 class Sold(Struct, frozen=True):
     """The winning price of an auction."""
 
-    category: Annotated[int, First(lambda offer: offer.auction.category)]
-    final: Annotated[int, Max(lambda offer: offer.bid.price)]
+    category: Annotated[int, First("category")]
+    final: Annotated[int, Max("price")]
+
+
+def offer(auction: Auction, bid: Bid) -> Offer:
+    """Return a bid with its auction's category."""
+    return Offer(auction.id, auction.category, bid.price, bid.date_time <= auction.expires)
 
 
 class Total(Struct, frozen=True):
@@ -57,8 +81,8 @@ class Mean(KeyedProcessFunction[Sold, Average]):
 pipeline = Pipeline("nexmark_q4")
 auctions = pipeline.source("auctions", Auction, event_time="date_time", out_of_orderness=DISORDER).key_by("id")
 bids = pipeline.source("bids", Bid, event_time="date_time", out_of_orderness=DISORDER).key_by("auction")
-offers = auctions.join("offers", bids, emit=Offer, within=(timedelta(0), LONGEST_AUCTION))
-valid = offers.filter(lambda offer: offer.bid.date_time <= offer.auction.expires).key_by(lambda offer: offer.auction.id)
+offers = auctions.join("offers", bids, emit=offer, within=(timedelta(0), LONGEST_AUCTION))
+valid = offers.filter(lambda offer: offer.in_time).key_by("auction")
 sold = valid.window(Session(LONGEST_AUCTION + timedelta(milliseconds=1))).aggregate("sold", Sold)
 means = sold.key_by("category").process("mean", Mean())
 means.upsert_materialize("means", primary_key=("category",), upsert_key=("category",)).sink("result")

@@ -11,7 +11,14 @@ from typing import Annotated
 
 from headrace import Pipeline, Struct, Timestamp
 from headrace.operators import Count, Hopping, Max, Tumbling
-from pipelines.nexmark.records import DISORDER, Bid
+from pipelines.nexmark.records import DISORDER
+
+
+class Bid(Struct, frozen=True):
+    """What this query reads of a bid."""
+
+    auction: int
+    date_time: Timestamp
 
 
 class Bids(Struct, frozen=True):

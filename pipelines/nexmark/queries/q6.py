@@ -9,25 +9,50 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated
 
-from headrace import Context, KeyedProcessFunction, Pipeline, RowKind, Struct, ValueState
+from headrace import Context, KeyedProcessFunction, Pipeline, RowKind, Struct, Timestamp, ValueState
 from headrace.operators import First, Max, Session
-from pipelines.nexmark.records import DISORDER, LONGEST_AUCTION, Auction, Bid
+from pipelines.nexmark.records import DISORDER, LONGEST_AUCTION
+
+
+class Auction(Struct, frozen=True):
+    """What this query reads of an auction."""
+
+    id: int
+    date_time: Timestamp
+    expires: Timestamp
+    seller: int
+
+
+class Bid(Struct, frozen=True):
+    """What this query reads of a bid."""
+
+    auction: int
+    price: int
+    date_time: Timestamp
 
 
 class Offer(Struct, frozen=True):
-    """A bid and its auction."""
+    """A bid, with its auction's seller and end."""
 
-    auction: Auction
-    bid: Bid
+    auction: int
+    seller: int
+    expires: int
+    price: int
+    in_time: bool
+
+
+def offer(auction: Auction, bid: Bid) -> Offer:
+    """Return a bid with its auction's seller and end."""
+    return Offer(auction.id, auction.seller, auction.expires, bid.price, bid.date_time <= auction.expires)
 
 
 class Sold(Struct, frozen=True, order=True):
     """The winning price of an auction, and when the auction closed."""
 
-    expires: Annotated[int, First(lambda offer: offer.auction.expires)]
-    id: Annotated[int, First(lambda offer: offer.auction.id)]
-    seller: Annotated[int, First(lambda offer: offer.auction.seller)]
-    final: Annotated[int, Max(lambda offer: offer.bid.price)]
+    expires: Annotated[int, First("expires")]
+    id: Annotated[int, First("auction")]
+    seller: Annotated[int, First("seller")]
+    final: Annotated[int, Max("price")]
 
 
 class Latest(Struct, frozen=True):
@@ -59,8 +84,8 @@ class MeanOfTen(KeyedProcessFunction[Sold, Average]):
 pipeline = Pipeline("nexmark_q6")
 auctions = pipeline.source("auctions", Auction, event_time="date_time", out_of_orderness=DISORDER).key_by("id")
 bids = pipeline.source("bids", Bid, event_time="date_time", out_of_orderness=DISORDER).key_by("auction")
-offers = auctions.join("offers", bids, emit=Offer, within=(timedelta(0), LONGEST_AUCTION))
-valid = offers.filter(lambda offer: offer.bid.date_time <= offer.auction.expires).key_by(lambda offer: offer.auction.id)
+offers = auctions.join("offers", bids, emit=offer, within=(timedelta(0), LONGEST_AUCTION))
+valid = offers.filter(lambda offer: offer.in_time).key_by("auction")
 sold = valid.window(Session(LONGEST_AUCTION + timedelta(milliseconds=1))).aggregate("sold", Sold)
 means = sold.key_by("seller").process("mean_of_ten", MeanOfTen())
 means.upsert_materialize("means", primary_key=("seller",), upsert_key=("seller",)).sink("result")

@@ -156,12 +156,14 @@ class DueBundle(TimerBundle):
     def __init__(self, timers: Sequence[Timer], context: TimerContext, order: bytes, stage: int) -> None:
         """Take the timers, and their common context."""
         self.timers: Sequence[Timer] = timers
-        self._context = context
+        self._context: TimerContext | None = context
         self._order, self._stage = order, stage
 
     def walk(self) -> Iterator[Timer]:
-        """Yield the timers. What the function does next is done at the time and the place of the timer that it has got."""
+        """Yield the timers, once. What the function does next is done at the time and the place of the timer that it has got."""
         context = self._context
+        assert context is not None  # noqa: S101 - it is walked once
+        self._context = None  # it refers to the bundle: without a cycle both are freed at once
         for timer in self.timers:
             timestamp = timer.timestamp
             context.timer, context.index = timer, 0

@@ -389,6 +389,10 @@ class KeyedProcess:
         context.record = Bundle(elements, context)
         context.enter(first.order, first.timestamp, self._watermark, self._watermark)
         self.controller.process(context)
+        if context.epoch is None:  # its code has ended
+            # Context and bundle refer to each other: the collection at the task's end would visit all records (6 % of
+            # the CPU of a window's aggregates).
+            context.record = None
 
     def process_broadcast(self, element: Element) -> None:
         """Process a broadcast record: finish all records before it, then let it change broadcast state.

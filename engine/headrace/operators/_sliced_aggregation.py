@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import timedelta
-from functools import lru_cache
+from itertools import chain
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from headrace.operators._accumulators import Change, sign_of
 from headrace.operators._bundled_changes import BundledChanges
 from headrace.operators._calendar import check_in_calendar
 from headrace.operators._early_results import EARLY, next_step, state_name
-from headrace.operators._slices import Sliced, slices_between
+from headrace.operators._slices import Sliced, SliceTimes
 from headrace.operators._window_result import WindowResult, aggregate_function
 
 In = TypeVar("In", bound=Struct)
@@ -22,9 +22,6 @@ Out = TypeVar("Out", bound=Struct)
 
 FREE = "free "
 """Prefix of the namespace of a timer that frees a slice; the slice's start follows. It sorts after the windows' namespaces."""
-
-_MOST_SLICES = 10_000
-"""Number of slices whose windows a function remembers, which are the same for all keys: computing them costs as much as a read."""
 
 _kind_of = attrgetter("kind")
 _time_of = attrgetter("timestamp")
@@ -47,7 +44,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
     ) -> None:
         """Take the windows and their result; `lateness` and `early` are in ms."""
         self._windows = windows
-        self._ends_of = lru_cache(maxsize=_MOST_SLICES)(windows.ends_of)
+        self._times = SliceTimes(windows)
         self._window_result = result
         self._lateness = lateness
         self._early = early
@@ -61,13 +58,13 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
         calendar.
         """
         self._check_kind(ctx.row_kind)
-        start = self._windows.slice_of(ctx.timestamp)
-        ends = self._windows.ends_of(start)
+        start = self._times.slice_of(ctx.timestamp)
+        ends = self._times.ends_of(start)
         if self._over_at(ends[-1]) <= ctx.watermark:
             if self.emits_late:
                 ctx.output(self.LATE, record)
             return
-        check_in_calendar(ctx.timestamp, self._windows.start_of(ends[0]), ends[-1], self._lateness)
+        check_in_calendar(ctx.timestamp, self._times.start_of(ends[0]), ends[-1], self._lateness)
         fired = [end for end in ends if end - 1 <= ctx.watermark < self._over_at(end)]
         before = [await self._result(end, ctx) for end in fired]
         slice_ = self.slices.namespace(str(start))
@@ -85,12 +82,12 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
             for record in bundle.walk(bundle.records):
                 self._check_kind(RowKind(record.kind))
         by_slice = self._by_slice(bundle.records)
-        known = await self.slices.get_namespaces(map(str, by_slice))
+        known = await self.slices.get_namespaces(tuple(map(str, by_slice)))
         new_timers = set[int]()
         for start, records in by_slice.items():
             bundle.work_on(records[0])
-            ends = self._ends_of(start)
-            check_in_calendar(ctx.timestamp, self._windows.start_of(ends[0]), ends[-1], self._lateness)
+            ends = self._times.ends_of(start)
+            check_in_calendar(ctx.timestamp, self._times.start_of(ends[0]), ends[-1], self._lateness)
             if (name := str(start)) not in known:
                 self._register(start, [end for end in ends if end not in new_timers], ctx)
                 new_timers.update(ends)
@@ -100,7 +97,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
 
     def _by_slice(self, records: Sequence[BundledRecord]) -> dict[int, Sequence[BundledRecord]]:
         """Return the records of each slice, in the order of the first ones."""
-        slice_of, times = self._windows.slice_of, [*map(_time_of, records)]
+        slice_of, times = self._times.slice_of, [*map(_time_of, records)]
         first = slice_of(min(times))
         if first == slice_of(max(times)):  # nearly always
             return {first: records}
@@ -125,9 +122,9 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
             before = await emitted.value()
             await emitted.clear()
         self._window_result.emit(ctx, before, self._merged(parts.values(), end, ctx.key), at=timestamp)
-        for start in parts:
-            if self._ends_of(start)[-1] == end:
-                await self._free(start, ctx)
+        for name in self._times.last_names_of(end):
+            if name in parts:
+                await self._free(int(name), ctx)
 
     @property
     def takes_timers(self) -> bool:
@@ -136,19 +133,17 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
 
     async def on_timers(self, bundle: TimerBundle, ctx: Context, /) -> None:
         """Emit the results of windows, with one read of their slices, and free the slices that no later window has."""
-        ends = [timer.timestamp + 1 for timer in bundle.timers]
-        starts = sorted({start for end in ends for start in slices_between(self._windows, end)})
-        stored = await self.slices.get_namespaces(map(str, starts))
-        parts = {int(start): part for start, part in stored.items()}
-        key = ctx.key
-        for timer, end in zip(bundle.walk(), ends, strict=True):
-            window = [start for start in slices_between(self._windows, end) if start in parts]
-            result = self._merged([parts[start] for start in window], end, key)
+        names_of, key = self._times.names_of, ctx.key
+        windows = [names_of(timer.timestamp + 1) for timer in bundle.timers]
+        names = windows[0] if len(windows) == 1 else tuple(dict.fromkeys(chain(*windows)))
+        parts = await self.slices.get_namespaces(names)
+        for timer, window in zip(bundle.walk(), windows, strict=True):
+            end = timer.timestamp + 1
+            result = self._merged([parts[name] for name in window if name in parts], end, key)
             self._window_result.emit(ctx, None, result, at=timer.timestamp)
-            for start in window:
-                if self._ends_of(start)[-1] == end:
-                    del parts[start]
-                    await self.slices.namespace(str(start)).clear()
+            for name in self._times.last_names_of(end):
+                if parts.pop(name, None) is not None:
+                    await self.slices.namespace(name).clear()
 
     def _check_kind(self, kind: RowKind) -> None:
         if kind.is_retraction and self._refusing:
@@ -161,7 +156,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
             if end - 1 > ctx.watermark:
                 ctx.timers.register_event_time(end - 1)
         if self._lateness:
-            over_at = self._over_at(self._ends_of(start)[-1])
+            over_at = self._over_at(self._times.ends_of(start)[-1])
             ctx.timers.register_event_time(over_at, f"{FREE}{start}")
 
     # ------------------------------------------------------------------------------------------------ early results
@@ -169,7 +164,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
     def _register_early(self, ends: list[int], step: int, ctx: Context) -> None:
         """Register the next early result of each window that has not fired."""
         for end in ends:
-            at = next_step(self._windows.start_of(end), end, step, ctx.watermark)
+            at = next_step(self._times.start_of(end), end, step, ctx.watermark)
             if at is not None:
                 ctx.timers.register_event_time(at, f"{EARLY}{end}")
 
@@ -185,7 +180,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
 
     async def _free(self, start: int, ctx: Context) -> None:
         """Free a slice, or register the timer again: the lateness may have changed since the timer was registered."""
-        over_at = self._over_at(self._windows.ends_of(start)[-1])
+        over_at = self._over_at(self._times.ends_of(start)[-1])
         if over_at <= ctx.timestamp:
             await self.slices.namespace(str(start)).clear()
         else:
@@ -199,10 +194,9 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
         """Return the result of a window; None if it has no records."""
         return self._merged((await self._parts(end)).values(), end, ctx.key)
 
-    async def _parts(self, end: int) -> dict[int, Any]:
-        """Return the stored slices of a window, by start, the earliest first."""
-        parts = await self.slices.get_namespaces(map(str, slices_between(self._windows, end)))
-        return {int(start): part for start, part in parts.items()}
+    async def _parts(self, end: int) -> dict[str, Any]:
+        """Return the stored slices of a window, by name, the earliest first."""
+        return await self.slices.get_namespaces(self._times.names_of(end))
 
     def _merged(self, parts: Collection[Any], end: int, key: Any) -> Any:
         """Return the result of a window that consists of these slices."""
@@ -212,7 +206,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
         whole = self._window_result.merge(self._window_result.create(), first) if others else first
         for part in others:
             whole = self._window_result.merge(whole, part)
-        return self._window_result.result(whole, key, self._windows.start_of(end), end)
+        return self._window_result.result(whole, key, self._times.start_of(end), end)
 
     def described(self) -> dict[str, Any]:
         """Return the properties that `headrace explain` shows: texts, lists of texts, and durations."""

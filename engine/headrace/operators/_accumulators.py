@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from operator import add
 from typing import Any
@@ -18,10 +18,14 @@ import msgspec
 
 from headrace.api import AggregateFunction, RowKind, Struct
 from headrace.api.states import accumulator_type
+from headrace.operators._bundled_values import BundledValues
 from headrace.operators._value_types import reader
 
 _SMALLEST, _LARGEST = -(1 << 63), (1 << 63) - 1
 """Range of integers of 64 bits."""
+
+_EXACT = frozenset({int, str})
+"""Types whose values have a total order, and are equal only to themselves: floats have neither."""
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -50,13 +54,13 @@ class Accumulator(abc.ABC):
     def add(self, state: Any, value: Any, change: Change, /) -> Any:
         """Return the state with a value (never None) added, or removed if `change` is a retraction."""
 
-    def together(self, state: Any, values: Sequence[Any], times: Sequence[int], /) -> Callable[[], Any] | None:
-        """Return what makes the state with values added (at least one, none is None, at these event times in ms), and cannot fail.
+    def together(self, state: Any, values: BundledValues, /) -> Callable[[], Any] | None:
+        """Return what makes the state with values added (at least one), and cannot fail.
 
         The new state is the one that `add` would return after the last of them. None means that `add` must take one
         value after the other, as by default. Nothing changes before the returned function is called.
         """
-        del state, values, times
+        del state, values
         return None
 
     @abc.abstractmethod
@@ -82,10 +86,9 @@ class CountAccumulator(Accumulator):
         del value
         return state + change.sign
 
-    def together(self, state: int, values: Sequence[Any], times: Sequence[int], /) -> Callable[[], int]:
+    def together(self, state: int, values: BundledValues, /) -> Callable[[], int]:
         """Return what makes the state with values added."""
-        del times
-        return partial(add, state, len(values))
+        return partial(add, state, len(values.all))
 
     def merge(self, one: int, other: int, /) -> int:
         """Return the state of the records of both accumulators; the records of `one` are earlier."""
@@ -113,14 +116,11 @@ class DistinctAccumulator(Accumulator):
         _count(state, msgspec.json.encode(value, order="deterministic").decode(), change.sign)
         return state
 
-    def together(
-        self, state: dict[str, int], values: Sequence[Any], times: Sequence[int], /
-    ) -> Callable[[], dict[str, int]] | None:
+    def together(self, state: dict[str, int], values: BundledValues, /) -> Callable[[], dict[str, int]] | None:
         """Return what makes the state with values added."""
-        del times
-        if _common_type(values) not in {int, str}:
+        if values.type not in _EXACT:
             return None
-        more = {msgspec.json.encode(value).decode(): number for value, number in Counter(values).items()}
+        more = {msgspec.json.encode(value).decode(): number for value, number in Counter(values.all).items()}
         if any(state.get(text, 0) < 0 for text in more):
             return None  # the order of the texts depends on where a count was 0
         return partial(_count_all, state, more)
@@ -134,12 +134,6 @@ class DistinctAccumulator(Accumulator):
     def result(self, state: dict[str, int], /) -> int:
         """Return the result."""
         return sum(count > 0 for count in state.values())
-
-
-def _common_type(values: Sequence[Any]) -> type | None:
-    """Return the type of the values, if all have the same; True is no int here."""
-    first, *others = set(map(type, values))
-    return None if others else first
 
 
 def _unchanged(state: Any) -> Any:
@@ -189,14 +183,13 @@ class SumAccumulator(Accumulator):
         state.total, state.values = total, state.values + change.sign
         return state
 
-    def together(self, state: Total, values: Sequence[Any], times: Sequence[int], /) -> Callable[[], Total] | None:
+    def together(self, state: Total, values: BundledValues, /) -> Callable[[], Total] | None:
         """Return what makes the state with values added."""
-        del times
-        if type(state.total) is not int or _common_type(values) is not int:
+        if type(state.total) is not int or values.type is not int:
             return None  # the sum of floats depends on their order
-        if abs(state.total) + sum(map(abs, values)) > _LARGEST:
+        if abs(state.total) + sum(map(abs, values.all)) > _LARGEST:
             return None
-        return partial(self._added, state, sum(values), len(values))
+        return partial(self._added, state, sum(values.all), len(values.all))
 
     def merge(self, one: Total, other: Total, /) -> Total:
         """Return the state of the records of both accumulators; the records of `one` are earlier."""
@@ -252,12 +245,11 @@ class ExtremeAccumulator(Accumulator):
             return value
         return state
 
-    def together(self, state: Any, values: Sequence[Any], times: Sequence[int], /) -> Callable[[], Any] | None:
+    def together(self, state: Any, values: BundledValues, /) -> Callable[[], Any] | None:
         """Return what makes the state with values added."""
-        del times
-        if _common_type(values) not in {int, str}:
+        if values.type not in _EXACT:
             return None
-        return partial(self._better, state, max(values) if self._takes_larger else min(values))
+        return partial(self._better, state, max(values.all) if self._takes_larger else min(values.all))
 
     def merge(self, one: Any, other: Any, /) -> Any:
         """Return the state of the records of both accumulators; the records of `one` are earlier."""
@@ -330,11 +322,11 @@ class FirstAccumulator(Accumulator):
             _check_finite(self._name, value)
         return self._better(state, (change.at, value))
 
-    def together(self, state: Any, values: Sequence[Any], times: Sequence[int], /) -> Callable[[], Any] | None:
+    def together(self, state: Any, values: BundledValues, /) -> Callable[[], Any] | None:
         """Return what makes the state with values added."""
-        if any(isinstance(value, float) for value in values):
+        if any(isinstance(value, float) for value in values.all):
             return None
-        for value, at in zip(values, times, strict=True):
+        for value, at in zip(values.all, values.times, strict=True):
             state = self._better(state, (at, value))
         return partial(_unchanged, state)
 

@@ -17,6 +17,7 @@ from headrace.api.graph import KeyBy
 from headrace.operators._accumulators import Accumulator, Change, OwnAccumulator
 from headrace.operators._aggregates import Aggregate
 from headrace.operators._bundled_changes import BundledChanges
+from headrace.operators._bundled_values import BundledValues
 from headrace.operators._emit_change import emit_change
 from headrace.operators._value_types import ValueType, annotated_type, reader, value_type
 from headrace.operators._window_result import WindowResult
@@ -170,9 +171,9 @@ class ResultRecord(WindowResult):
         for where, reads in self._additions:
             chosen = records if where is None else [record for record in records if where(record.record)]
             for read, fields in reads:
-                values, times = _values(read, chosen)
-                for name, accumulator in fields if values else ():
-                    state = accumulator.together(getattr(states, name), values, times)
+                values = BundledValues(read, chosen)
+                for name, accumulator in fields if values.all else ():
+                    state = accumulator.together(getattr(states, name), values)
                     if state is None:
                         return None
                     added.append((name, state))
@@ -220,16 +221,6 @@ def _grouped(fields: Sequence[AggregatedField]) -> _Additions:
         reads = groups.setdefault(id(field.where), {})
         reads.setdefault(value, (field.read, []))[1].append((field.name, field.accumulator))
     return [(wheres[where], [*reads.values()]) for where, reads in groups.items()]
-
-
-def _values(read: Callable[[Any], Any], records: Sequence[BundledRecord]) -> tuple[list[Any], list[int]]:
-    """Return the values of some records that are not None, and their event times (ms)."""
-    values = [read(record.record) for record in records]
-    times = [record.timestamp for record in records]
-    if all(value is not None for value in values):
-        return values, times
-    pairs = [(value, at) for value, at in zip(values, times, strict=True) if value is not None]
-    return [value for value, _ in pairs], [at for _, at in pairs]
 
 
 def _result_of(function: AggregateFunction[Any, Any, Any]) -> ValueType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from datetime import timedelta
 from typing import Annotated
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import RowKind, Struct, Timestamp
+from headrace.api.bundles import Bundle, TimerBundle
 from headrace.errors import UserFunctionError
 from headrace.operators import (
     Avg,
@@ -209,3 +211,25 @@ def test_error_names_its_record_of_bundle(windows):
     with pytest.raises(UserFunctionError, match='"price":13') as caught:
         harness.run()
     assert "no such price" in str(caught.value)
+
+
+def test_bundles_are_freed_when_their_code_has_ended():
+    """Cycles would keep all records of a task until the collection at its end."""
+    bids = [Bid("lamp", at=1000 * n, price=n) for n in range(40)]
+    harness = PipelineHarness(window_pipeline(Tumbling(ms(4000))), parallelism=1, bucket=10)
+    harness.feed("bids", bids)
+    gc.collect()
+    before = bundles_in_memory()
+    gc.disable()
+    try:
+        with mock.patch("gc.collect"), mock.patch("gc.enable"):
+            harness.run(end_of_input=True)
+        alive = bundles_in_memory() - before
+    finally:
+        gc.enable()
+    assert len(harness.sink("summaries")) == 10
+    assert alive <= 2, "more than the last one of each task's controller"
+
+
+def bundles_in_memory():
+    return sum(isinstance(thing, Bundle | TimerBundle) for thing in gc.get_objects())

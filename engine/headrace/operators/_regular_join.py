@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from headrace.api import Context, JoinType, KeyedCoProcessFunction, Lifetime, MapState, RowKind, StateTtl, Struct
+from headrace.api.bundles import Bundle, BundleFunction
 from headrace.api.operator_function import OperatorFunction
 
 In1 = TypeVar("In1", bound=Struct)
@@ -18,6 +19,7 @@ In2 = TypeVar("In2", bound=Struct)
 Out = TypeVar("Out", bound=Struct)
 
 _encode = msgspec.json.Encoder(decimal_format="string", order="sorted").encode
+_ROW_KINDS = tuple(RowKind)
 
 
 class _Kept(Struct, frozen=True):
@@ -47,7 +49,7 @@ class _Side:
     ttl: StateTtl | None
 
 
-class RegularJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
+class RegularJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, BundleFunction):
     """Joins two changelogs of equal keys, as Flink's `StreamingJoinOperator` does.
 
     The state of a side is a multiset: a map from a record's digest to the record and the number of its copies. For a
@@ -77,35 +79,72 @@ class RegularJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
             _Side(0, "left", how.keeps_left, types[0], lives[0]),
             _Side(1, "right", how.keeps_right, types[1], lives[1]),
         )
+        self._both_ways = (self._sides, self._sides[::-1])
         self.retracts = retracting or how is not JoinType.INNER
 
     async def process1(self, record: In1, ctx: Context, /) -> None:
         """Add or retract a left record."""
-        left, right = self._sides
-        await (self._take_back if ctx.row_kind.is_retraction else self._add)(record, ctx, left, right)
+        await self._process(record, ctx, *self._both_ways[0])
 
     async def process2(self, record: In2, ctx: Context, /) -> None:
         """Add or retract a right record."""
-        left, right = self._sides
-        await (self._take_back if ctx.row_kind.is_retraction else self._add)(record, ctx, right, left)
+        await self._process(record, ctx, *self._both_ways[1])
+
+    async def _process(self, record: Struct, ctx: Context, side: _Side, other: _Side) -> None:
+        if ctx.row_kind.is_retraction:
+            await self._take_back(record, ctx, side, other)
+        elif self._how is JoinType.INNER:
+            await self._pair(record, ctx, ctx.row_kind, side, await self._stored(other))
+        else:
+            await self._add(record, ctx, side, other)
+
+    @property
+    def takes_bundles(self) -> bool:
+        """Return whether records may come in bundles: where each one only adds to the result and to its own side."""
+        return not self.retracts
+
+    async def process_bundle(self, bundle: Bundle, ctx: Context, /) -> None:
+        """Join records with those stored and those before them, with one read of each side that does not grow meanwhile."""
+        stored: list[Sequence[Any] | None] = [None, None]
+        for record in bundle.walk(bundle.records):
+            side, other = self._both_ways[record.input]
+            partners = stored[other.number]
+            if partners is None:
+                partners = stored[other.number] = await self._stored(other)
+            await self._pair(record.record, ctx, _ROW_KINDS[record.kind], side, partners)
+            stored[side.number] = None
+
+    async def _stored(self, side: _Side) -> Sequence[Any]:
+        """Return the records of a side."""
+        return [kept async for kept in self._state(side).values()]
+
+    async def _pair(self, record: Struct, ctx: Context, kind: RowKind, side: _Side, partners: Sequence[Any]) -> None:
+        """Add a record to an inner join."""
+        own, name = self._state(side), _digest(record)
+        kept = await own.get(name)
+        at = ctx.timestamp if kept is None else kept.at
+        for partner in partners:
+            self._show_pairs(ctx, kind, side, (record, at), partner)
+        copies = {0: 1} if kept is None else {**kept.copies, 0: kept.copies.get(0, 0) + 1}
+        await own.put(name, side.type(at=at, copies=copies, record=record))
 
     async def _add(self, record: Struct, ctx: Context, side: _Side, other: _Side) -> None:
+        """Add a record to an outer join."""
         own, partners = self._state(side), self._state(other)
         name = _digest(record)
         kept = await own.get(name)
         at = ctx.timestamp if kept is None else kept.at
         matches = 0
-        kind = ctx.row_kind if self._how is JoinType.INNER else RowKind.INSERT
         if other.is_kept:
             async for partner_name, partner in partners.entries():
                 matches += partner.total
                 self._show(ctx, RowKind.DELETE, other, partner, partner.copies.get(0, 0))
                 await partners.put(partner_name, _matched(partner, 1))
-                self._show_pairs(ctx, kind, side, (record, at), partner)
+                self._show_pairs(ctx, RowKind.INSERT, side, (record, at), partner)
         else:
             async for partner in partners.values():
                 matches += partner.total
-                self._show_pairs(ctx, kind, side, (record, at), partner)
+                self._show_pairs(ctx, RowKind.INSERT, side, (record, at), partner)
         place = matches if side.is_kept else 0
         copies = {} if kept is None else kept.copies
         added = side.type(at=at, copies={**copies, place: copies.get(place, 0) + 1}, record=record)

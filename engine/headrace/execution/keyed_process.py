@@ -132,6 +132,16 @@ class KeyedProcess:
         keyed = self.cleanup.changes(_TaskEnd(watermark, self.timers.processing_time), self._records)
         return [*keyed, *self.broadcast.changes()]
 
+    def drop(self) -> None:
+        """Drop state and output, at the very end.
+
+        The parts of a process refer to each other. If they still held every entry, the collection at the end of the task would
+        visit all of them, which takes 3 to 6 % of the CPU of a task.
+        """
+        for store in self.stores:
+            store.drop()
+        self._outputs.drop()
+
     def statistics(self) -> KeyedProcessStatistics:
         """Return the statistics of every part."""
         return KeyedProcessStatistics(

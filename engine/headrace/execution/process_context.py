@@ -61,6 +61,11 @@ class Outputs:
             msg = f"side output '{name}' takes {wanted.__name__}, not {type(record).__name__}"
             raise TypeError(msg)
 
+    def drop(self) -> None:
+        """Drop everything that was emitted."""
+        for emitted in (self.main, *self.sides.values()):
+            emitted.clear()
+
     def sort(self) -> None:
         """Sort the records that different keys emitted into arrival order."""
         for emitted in (self.main, *self.sides.values()):

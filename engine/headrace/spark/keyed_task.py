@@ -142,6 +142,7 @@ class _Work:
         self._send_on(process.emitted)
         for side in operator.side_outputs:
             self._send_on(process.side_outputs[side.name], side.name)
+        process.drop()
 
     def wait(self, operator: AsyncWait, elements: Iterable[Sequence[Element]]) -> None:
         elements = self._up_to_cut(elements)

@@ -328,6 +328,11 @@ class StateStore:
         """Drop everything that equals the backend. Called while no code of the task runs or waits."""
         self.trim()
 
+    def drop(self) -> None:
+        """Drop everything: the task has ended, and its changes are stored."""
+        for cells in self.groups():
+            cells.by_name.clear()
+
     def changes(self, *, last: bool = False) -> Iterator[EntryChange]:
         """Yield the differences from the backend, one change for each entry.
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -23,6 +25,29 @@ def test_report_names_the_machine_and_its_packages(tmp_path, monkeypatch, capsys
     assert written["machine"]["packages"].keys() >= {"pyspark", "deltalake", "pyarrow"}
     assert written["figures"][0]["spread"] == [1.0, 2.0, 3.0]
     assert "time" in capsys.readouterr().out
+
+
+ORPHAN = """
+import subprocess, sys, time
+from pathlib import Path
+from benchmarks._costs import measured
+
+work = "import sys, time; from pathlib import Path\\n"
+work += "while time.process_time() < 0.3: pass\\n"
+work += "Path(sys.argv[1]).touch()"
+parent = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', *sys.argv[1:]])"
+with measured() as cost:
+    subprocess.run([sys.executable, "-c", parent, work, sys.argv[1]], check=True)
+    while not Path(sys.argv[1]).exists():
+        time.sleep(0.01)
+print(cost.cpu)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems adopt no orphans")
+def test_cpu_of_process_counts_whose_parent_has_ended(tmp_path):
+    command = [sys.executable, "-c", ORPHAN, str(tmp_path / "done")]
+    assert float(subprocess.check_output(command, text=True)) >= 0.3
 
 
 MADE = {

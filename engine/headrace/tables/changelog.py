@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -53,19 +54,24 @@ class Changelog:
 
     def values(self, store: KeyedState, changes: Sequence[EntryChange], *, without_values: bool = False) -> pa.Table:
         """Return rows of `keyed_state`. `without_values` leaves the column `value` null, for `stage_state` to fill."""
+        fields = ([*map(itemgetter(place), changes)] for place in range(len(EntryChange._fields)))
+        keys, raws, stamps, own_ttls, namespaces, user_keys = fields
         return self._table(
             KEYED_STATE,
-            [change.key_json for change in changes],
-            [change.raw is None for change in changes],
-            state=[store.name] * len(changes),
-            namespace=[change.namespace or None for change in changes],
-            user_key=[None if change.user_key is None else change.user_key.decode() for change in changes],
-            value=[] if without_values else utf8([change.raw for change in changes]),
-            last_access=[None if change.raw is None else change.stamp for change in changes],
-            expires_at=[
-                None if change.raw is None else store.expires_at(change.stamp, change.own_ttl) for change in changes
+            keys,
+            [raw is None for raw in raws],
+            state=pa.repeat(store.name, len(changes)),
+            namespace=[namespace or None for namespace in namespaces] if any(namespaces) else (),
+            user_key=utf8(user_keys),
+            value=() if without_values else utf8(raws),
+            last_access=[None if raw is None else stamp for stamp, raw in zip(stamps, raws, strict=True)],
+            expires_at=()
+            if store.expires_at(0) is None  # no entry expires
+            else [
+                None if raw is None else store.expires_at(stamp, ttl)
+                for raw, stamp, ttl in zip(raws, stamps, own_ttls, strict=True)
             ],
-            ttl_ms=[change.own_ttl or None for change in changes],
+            ttl_ms=[own_ttl or None for own_ttl in own_ttls] if any(own_ttls) else (),
         )
 
     def timers(self, changes: Sequence[TimerChange]) -> pa.Table:
@@ -126,20 +132,28 @@ class Changelog:
     def _table(self, name: str, keys: Sequence[bytes], deleted: Sequence[bool], **columns: Sequence[Any]) -> pa.Table:
         count = len(keys)
         columns |= {
-            "operator": [self._operator] * count,
-            "key_group": [key_group(key, self._max_parallelism) for key in keys],
+            "operator": pa.repeat(self._operator, count),
+            "key_group": self._key_groups(keys),
             "key": utf8(keys),
-            "checkpoint_id": [self._checkpoint_id] * count,
+            "checkpoint_id": pa.repeat(pa.scalar(self._checkpoint_id, pa.int64()), count),
             "deleted": deleted,
         }
         schema = ALL_TABLES[name].schema
-        arrays = [_array(columns.get(field.name) or [None] * count, field.type) for field in schema]
+        arrays = [_array(columns.get(field.name, ()), field.type, count) for field in schema]
         return pa.Table.from_arrays(arrays, schema=schema)
 
+    def _key_groups(self, keys: Sequence[bytes]) -> list[int]:
+        """Return the key group of each key: a key has many entries in a list or map."""
+        groups = {key: key_group(key, self._max_parallelism) for key in dict.fromkeys(keys)}
+        return [*map(groups.__getitem__, keys)]
 
-def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+
+def _array(values: Sequence[Any], kind: pa.DataType, count: int) -> pa.Array:
+    """Return a column of `count` values; of nulls if there are none."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
+    if not values:
+        return pa.nulls(count, kind)
     if pa.types.is_timestamp(kind):
         return pa.array(values, pa.int64()).cast(_MILLISECONDS).cast(kind)
     return pa.array(values, kind)

@@ -92,6 +92,7 @@ class Workload:
 
     def check(self):
         """Compare the last sum of each key in the sink with the expected one."""
-        counts = pa.table(DeltaTable(self.config.sinks["counts"].path).scan(columns=["key", "seq", "sum"]))
+        table = DeltaTable(self.config.sinks["counts"].path, storage_options=self.config.storage_options)
+        counts = pa.table(table.scan(columns=["key", "seq", "sum"]))
         last = duckdb.from_arrow(counts).query("counts", "SELECT key, arg_max(sum, seq) FROM counts GROUP BY key")
         assert {int(key[4:]): total for key, total in last.fetchall()} == self.expected, "the sink's sums are wrong"

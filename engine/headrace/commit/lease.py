@@ -67,6 +67,7 @@ class JobLease:
         self._log.claim(self._lease())
         _held_here.add(self.attempt_id)
         try:
+            self._log.tidy()
             with threads.repeating(self._seconds / 3, self._renew, "headrace-lease"):
                 yield self
         finally:

@@ -28,6 +28,9 @@ from headrace.tables.stored_rows import damaged
 from headrace.tables.stores import table_store
 from headrace.tables.view import in_milliseconds
 
+_MANY_FILES = 20
+"""Number of files from which on the table is compacted: a run adds three and more."""
+
 _JSON = (
     "offsets",
     "versions",
@@ -65,6 +68,7 @@ class CheckpointLog:
         self._storage = storage
         self._store = table_store(f"{job_folder}/{CHECKPOINTS}", storage)
         self._version = -1
+        self._files = 0
         self.checkpoints: list[Checkpoint] = []
         self.lease: Lease | None = None
         self.refresh()
@@ -96,7 +100,7 @@ class CheckpointLog:
         _check_ids(self._store.uri, decoded)
         self.checkpoints = sorted(decoded, key=lambda checkpoint: checkpoint.checkpoint_id)
         self.lease = _last_lease(rows)
-        self._version = table.version
+        self._version, self._files = table.version, len(table.files())
 
     def check_newest(self) -> None:
         """Raise `FencedError` if somebody else has appended since the last refresh, `StorageError` if the table cannot be read."""
@@ -229,6 +233,14 @@ class CheckpointLog:
         self._append([row], "its lease")
         self.lease = lease
 
+    def tidy(self) -> None:
+        """Compact a table of many files. Called by the holder of the job, right after it has claimed it.
+
+        Each commit adds a file, so the runs of a few days would make the next one read hundreds of them.
+        """
+        if self._files >= _MANY_FILES:
+            self.compact()
+
     def compact(self) -> None:
         """Rewrite the table as one file without ended leases, so that it is quick to read.
 
@@ -243,6 +255,7 @@ class CheckpointLog:
         self._version = self._committed(
             "the compaction of checkpoints", lambda: self._store.replace(self._version, CHECKPOINTS_SCHEMA, [staged])
         )
+        self._files = 1
 
     def _append(self, added: Sequence[dict[str, Any]], what: str) -> None:
         rows = pa.concat_tables([_encode({**row, "log_version": self._version + 1}) for row in added])

@@ -50,6 +50,14 @@ from headrace.tables.stored_rows import typed_rows
 
 _FRAMES = re.compile(r"(?:\n\s+\d+: .*)+")
 
+_PROPERTIES = {
+    # Old versions must stay readable for the whole retention; Headrace itself removes what it no longer needs.
+    "delta.logRetentionDuration": "interval 3650 days",
+    # An opening reads each commit behind the last log checkpoint: on an object store a request each. Delta's default is 100.
+    "delta.checkpointInterval": "10",
+}
+"""Properties of new tables."""
+
 _KEEP_ROWS = frozenset(
     {
         *("OPTIMIZE", "ADD COLUMN", "ADD COLUMNS", "SET TBLPROPERTIES", "ADD FEATURE"),
@@ -174,8 +182,7 @@ class DeltaStore:
                 partition_by=[*partition_by] or None,
                 description=description,
                 storage_options=self._options,
-                # Old versions must stay readable for the whole retention; Headrace itself removes what it no longer needs.
-                configuration={"delta.logRetentionDuration": "interval 3650 days"},
+                configuration=_PROPERTIES,
             )
         if table.version() == 0:  # its creator may have died before it could sync it
             self._sync_commit(0)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from contextlib import contextmanager, suppress
+
 import pyarrow as pa
 import pytest
 
@@ -10,7 +13,7 @@ from headrace.commit.compaction import compact
 from headrace.commit.restore import restore, savepoint
 from headrace.tables.schemas import CHECKPOINTS, KEYED_STATE, QUARANTINE, STATE_TABLES, TIMERS
 from headrace.tables.stores import state_view, table_store
-from tests.unit.support.memory_job import commit_batch, killed_at, state_row
+from tests.unit.support.memory_job import DiskCopy, Killed, commit_batch, killed_at, state_row
 
 
 @pytest.fixture
@@ -94,3 +97,49 @@ def test_killed_compaction_is_undone(job):
     assert job.content() == before
     assert compact(job.config, "nightly").versions[KEYED_STATE] == 7
     assert job.content() == before
+
+
+def files_of_log(job):
+    return len(table_store(f"{job.config.job_folder}/{CHECKPOINTS}").latest().files())
+
+
+def test_log_of_many_runs_has_few_files(memory_job):
+    """Each commit adds a file, and each run reads all of them first."""
+    most = 0
+    for number in range(30):
+        memory_job.run(f"customer {number}")
+        most = max(most, files_of_log(memory_job))
+    assert most < 25
+    assert [checkpoint.checkpoint_id for checkpoint in memory_job.log.checkpoints] == list(range(31))
+
+
+def test_run_that_compacts_the_log_may_die_anywhere(memory_job):
+    """The log keeps all checkpoints, and the next run goes on."""
+    memory_job.run("ann")
+    while files_of_log(memory_job) < 20:
+        memory_job.run("ann")
+    before, known = DiskCopy(memory_job.disk), memory_job.log.checkpoints
+    steps = []
+    with memory_job.disk.failing(lambda step, path: steps.append(f"{step} {path}")):
+        memory_job.run("bob")
+    assert any("compaction-" in step for step in steps)
+    for number, step in enumerate(steps):
+        before.bring_back()
+        with dead_from_step(memory_job.disk, number):
+            memory_job.run("bob")
+        assert memory_job.log.checkpoints[: len(known)] == known, step
+        memory_job.run("cyd")
+        assert memory_job.last.kind is Kind.BATCH, step
+
+
+@contextmanager
+def dead_from_step(disk, number):
+    """Kill the process of a block at a step of its disk, counted from 0."""
+    steps = itertools.count()
+
+    def arrive(_step, _path):
+        if next(steps) >= number:
+            raise Killed
+
+    with disk.failing(arrive), suppress(Killed):
+        yield

@@ -5,10 +5,10 @@ import logging
 import subprocess
 import sys
 import time
-import urllib.request
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPConnection
 
 BUCKET = "bench"
 _TAKEN = "/-/taken"
@@ -16,14 +16,15 @@ _TAKEN = "/-/taken"
 
 @dataclass(frozen=True)
 class Store:
-    """A running store: its storage options."""
+    """A running store: its address, and its storage options."""
 
+    address: str
     options: dict[str, str]
 
     def taken(self):
         """Return the requests since the last call: how many of each method and path."""
-        with urllib.request.urlopen(self.options["AWS_ENDPOINT_URL"] + _TAKEN) as answer:
-            return Counter({tuple(request): count for request, count in json.load(answer)})
+        answer = json.loads(_asked(self.address, "GET", _TAKEN))
+        return Counter({tuple(request): count for request, count in answer})
 
 
 @contextmanager
@@ -31,22 +32,31 @@ def counted_store(delay):
     """Start a store with a bucket, `BUCKET`, that waits `delay` seconds before each answer."""
     command = [sys.executable, "-m", "benchmarks._counted_store", str(delay)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        endpoint = f"http://{server.stdout.readline().strip()}"
-        request = urllib.request.Request(f"{endpoint}/{BUCKET}", method="PUT")
-        urllib.request.urlopen(request).close()
+        address = server.stdout.readline().strip()
+        _asked(address, "PUT", f"/{BUCKET}")
         try:
             yield Store(
+                address,
                 {
-                    "AWS_ENDPOINT_URL": endpoint,
+                    "AWS_ENDPOINT_URL": f"http://{address}",
                     "AWS_ALLOW_HTTP": "true",
                     "AWS_ACCESS_KEY_ID": "test",
                     "AWS_SECRET_ACCESS_KEY": "test",
                     "AWS_REGION": "us-east-1",
                     "aws_conditional_put": "etag",
-                }
+                },
             )
         finally:
             server.kill()
+
+
+def _asked(address, method, path):
+    connection = HTTPConnection(address)
+    try:
+        connection.request(method, path)
+        return connection.getresponse().read()
+    finally:
+        connection.close()
 
 
 class Counted:

@@ -14,13 +14,14 @@ class Ranks:
     """First `n` records by `by`.
 
     `by` is a field, or a plain function of the record. `result` is the type of the emitted records; None: the records
-    themselves, without a rank. Raises `ValueError` unless `n` is a whole number of at least 1.
+    themselves, without a rank. With `ties`, records whose value equals that of the n-th one belong to them. Raises `ValueError` unless `n` is a whole number of at least 1.
     """
 
     n: int
     by: str | Callable[[Any], Any]
     descending: bool = True
     result: type[msgspec.Struct] | None = None
+    ties: bool = False
 
     def __post_init__(self) -> None:
         """Refuse an `n` that is not a whole number of at least 1."""

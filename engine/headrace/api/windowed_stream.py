@@ -85,6 +85,7 @@ class WindowedStream(Generic[R]):
         *,
         by: str | Callable[[R], Any],
         descending: bool = ...,
+        ties: bool = ...,
         result: None = ...,
         allowed_lateness: timedelta = ...,
         early: timedelta | None = ...,
@@ -99,6 +100,7 @@ class WindowedStream(Generic[R]):
         *,
         by: str | Callable[[R], Any],
         descending: bool = ...,
+        ties: bool = ...,
         result: type[S],
         allowed_lateness: timedelta = ...,
         early: timedelta | None = ...,
@@ -112,6 +114,7 @@ class WindowedStream(Generic[R]):
         *,
         by: str | Callable[[R], Any],
         descending: bool = True,
+        ties: bool = False,
         result: type[Any] | None = None,
         allowed_lateness: timedelta = timedelta(0),
         early: timedelta | None = None,
@@ -123,13 +126,17 @@ class WindowedStream(Generic[R]):
         event time `window_end - 1 ms`, as inserts. `allowed_lateness`, `early`, late records and the freeing of state
         are as for `aggregate`; a correction updates each rank whose record changes.
 
+        With `ties`, all records whose value equals that of the n-th one are emitted, too, as by `RANK() <= n` of SQL.
+        Records with equal values have the same rank, as in 1, 1, 3. A rank may then have several results, so a
+        correction deletes those that are no longer right, and inserts new ones. All these records are stored.
+
         Raises the errors of `aggregate` and `Stream.top`.
         """
         if result is not None:
             check_record(f"top '{name}'", result)
         stream, options = self._stream, self._options(allowed_lateness, early)
         try:
-            function = self._windows.ranking(stream.record_type(), Ranks(n, by, descending, result), options)
+            function = self._windows.ranking(stream.record_type(), Ranks(n, by, descending, result, ties), options)
         except (TypeError, ValueError) as error:
             raise type(error)(f"top '{name}': {error}") from None
         return stream._aggregated(name, function, result or stream.record_type())

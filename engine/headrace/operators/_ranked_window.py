@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -9,8 +11,11 @@ import msgspec
 from headrace.api import Context, Struct
 from headrace.api.ranks import Ranks
 from headrace.operators._accumulators import Change
-from headrace.operators._ranking import Ranking
+from headrace.operators._bundled_changes import BundledChanges
+from headrace.operators._ranking import Ranking, merged
 from headrace.operators._window_result import WindowResult
+
+_kind_of = attrgetter("kind")
 
 
 class _Rows(Struct):
@@ -49,23 +54,33 @@ class RankedWindow(WindowResult):
         part.first = self._kept(self._ranking.inserted(part.first, row))
         return part
 
+    def add_together(self, changes: BundledChanges, part: Any) -> Any:
+        """Return `part` with the changes applied: sorted together, where all are inserts."""
+        rows = None
+        if not any(map(_kind_of, changes.records)):
+            # An error is raised again below, where the bundle's current record is the one that it belongs to.
+            with contextlib.suppress(Exception):
+                rows = self._ranking.with_records(part.first, changes.records, keeps_all=self._retracting)
+        if rows is None:
+            return super().add_together(changes, part)
+        part.first = self._kept(rows)
+        changes.end()
+        return part
+
     def merge(self, one: Any, other: Any) -> Any:
         """Return `one` with the records of `other` merged in. `other` does not change; the records of `one` are earlier."""
-        rows = one.first
-        for row in other.first:
-            rows = self._ranking.inserted(rows, row)
-        one.first = self._kept(rows)
+        one.first = self._kept(merged(one.first, other.first))
         return one
 
     def _kept(self, rows: list[Any]) -> list[Any]:
-        return rows if self._retracting else rows[: self._ranking.n]
+        return rows if self._retracting else self._ranking.first(rows)
 
     def result(self, part: Any, key: Any, start: int, end: int) -> Any:
         """Return the result of a key's window (start and end in ms); None if it has no records."""
         del key
         if part is None or not part.first:
             return None
-        return self._ranking.results(part.first[: self._ranking.n], start, end)
+        return self._ranking.results(self._ranking.first(part.first), start, end)
 
     def emit(self, ctx: Context, before: Any, after: Any, *, at: int) -> None:
         """Emit the change of a result from `before` to `after`; None means no result. `at` is the event time of both (ms)."""
@@ -77,7 +92,6 @@ class RankedWindow(WindowResult):
 
     def described(self) -> dict[str, Any]:
         """Return the properties that `headrace explain` shows."""
-        kept = (
-            "all records of the window" if self._retracting else f"{self._ranking.n} records for each slice or session"
-        )
+        first = f"{self._ranking.n} records{' and their ties' if self._ranking.ties else ''} for each slice or session"
+        kept = "all records of the window" if self._retracting else first
         return {**self._ranking.described(), "records_kept": kept}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
+from itertools import chain
 from operator import attrgetter
 from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 
 from headrace.api import Context, RowKind, Struct
+from headrace.api.bundles import BundledRecord
 from headrace.api.ranks import Ranks
 from headrace.operators._sort_text import sort_text
 from headrace.operators._value_types import ValueType, annotated_type, reader, value_type
@@ -21,7 +25,10 @@ WINDOW_END = "window_end"
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """Marks the field of a result that takes the rank: `rank: Annotated[int, Rank()]`. The first record has rank 1."""
+    """Marks the field of a result that takes the rank: `rank: Annotated[int, Rank()]`. The first record has rank 1.
+
+    With `ties`, records with equal values have the same rank, and the next one counts all before it: 1, 1, 3.
+    """
 
 
 class Row(Struct, frozen=True):
@@ -50,6 +57,7 @@ class Ranking:
         self.takes = takes
         self.gives = ranks.result or takes
         self.n = ranks.n
+        self.ties = ranks.ties
         by = value_type(takes, ranks.by)
         self._shown_by = repr(ranks.by) if isinstance(ranks.by, str) else getattr(ranks.by, "__name__", "by")
         self._by = reader(ranks.by)
@@ -108,6 +116,32 @@ class Ranking:
         place = bisect(rows, _place(row), key=_place)
         return [*rows[:place], row, *rows[place:]]
 
+    def with_records(self, rows: Sequence[Any], records: Sequence[BundledRecord], *, keeps_all: bool) -> list[Any]:
+        """Return sorted rows with new records, the last to arrive: all of them, or those that `first` needs.
+
+        It is what `inserted` makes one by one, but makes no row of a record that is behind the last place.
+        """
+        texts = map(self._text, map(self._by, map(_record_of, records)))
+        places = list(zip(texts, map(_time_of, records), strict=True))
+        last = None if keeps_all else self._last_place(chain(map(_place, rows), places))
+        new = [
+            self.row(order=place[0], at=place[1], record=record.record)
+            for place, record in zip(places, records, strict=True)
+            if last is None or place <= last
+        ]
+        return merged(rows, new)
+
+    def _last_place(self, places: Iterable[Place]) -> Place:
+        """Return the place of the n-th row, or the last one if there are fewer. All its ties are before it."""
+        order, at = nsmallest(self.n, places)[-1]
+        return order, math.inf if self.ties else at
+
+    def first(self, rows: Sequence[Any]) -> list[Any]:
+        """Return the first `n` of sorted rows; with ties, also those whose value equals that of the last of these."""
+        if not self.ties or len(rows) <= self.n:
+            return list(rows[: self.n])
+        return list(rows[: bisect_right(rows, rows[self.n - 1].order, lo=self.n, key=_order_of)])
+
     @staticmethod
     def place_of(rows: Sequence[Any], row: Any) -> int | None:
         """Return the index of the first row with an equal record, preferring the same event time; None if there is no such row.
@@ -126,16 +160,22 @@ class Ranking:
             return [row.record for row in rows]
         return [
             self.gives(**{name: make(row.record, rank, start, end) for name, make in self._makers})
-            for rank, row in enumerate(rows, 1)
+            for rank, row in zip(self._ranks(rows), rows, strict=True)
         ]
+
+    def _ranks(self, rows: Sequence[Any]) -> Iterable[int]:
+        if not self.ties:
+            return range(1, len(rows) + 1)
+        first_ranks: dict[str, int] = {}
+        return [first_ranks.setdefault(row.order, rank) for rank, row in enumerate(rows, 1)]
 
     def emit(self, ctx: Context, before: Sequence[Timed], after: Sequence[Timed]) -> None:
         """Emit the changes from one list of results to another.
 
-        With ranks, each rank whose result changes is updated. Without ranks, results that disappeared are deleted, and
-        new ones inserted. A result is retracted with its original event time.
+        With ranks, each rank whose result changes is updated. Without ranks, or where several results may have the same
+        one, results that disappeared are deleted, and new ones inserted. A result is retracted with its original event time.
         """
-        if self._is_ranked:
+        if self._is_ranked and not self.ties:
             for rank in range(max(len(before), len(after))):
                 _update(ctx, before[rank : rank + 1], after[rank : rank + 1])
             return
@@ -149,11 +189,24 @@ class Ranking:
     def described(self) -> dict[str, Any]:
         """Return the ranking, for people."""
         first = "largest" if self._descending else "smallest"
-        return {"ranks": f"the first {self.n} by {self._shown_by}, {first} first"}
+        ties = ", and records equal to the last of them" if self.ties else ""
+        return {"ranks": f"the first {self.n} by {self._shown_by}, {first} first{ties}"}
 
 
 Timed = tuple[Any, int]
 """A result and its event time (ms)."""
+Place = tuple[str, float]
+"""Order text and event time (ms) of a row: rows are sorted by them, and then by arrival."""
+
+_record_of = attrgetter("record")
+_time_of = attrgetter("timestamp")
+_order_of = attrgetter("order")
+_place: Callable[[Any], Place] = attrgetter("order", "at")
+
+
+def merged(rows: Sequence[Any], later: Sequence[Any]) -> list[Any]:
+    """Return all rows, sorted; `later` are the last to arrive, in order of arrival."""
+    return sorted([*rows, *later], key=_place)
 
 
 def _update(ctx: Context, before: Sequence[Timed], after: Sequence[Timed]) -> None:
@@ -172,10 +225,6 @@ def _taken(rest: list[Timed], timed: Timed) -> bool:
         rest.remove(timed)
         return True
     return False
-
-
-def _place(row: Any) -> tuple[str, int]:
-    return row.order, row.at
 
 
 def _rank(record: Any, rank: int, start: int, end: int) -> int:

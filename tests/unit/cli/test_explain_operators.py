@@ -41,8 +41,9 @@ orders.window(hour).join("both", others.window(hour), emit=first).sink("both")
 orders.window(hour).anti_join("alone", others.window(hour)).sink("alone")
 visits = orders.window(Session(timedelta(hours=1)))
 visits.top("visits", 3, by="cents", early=timedelta(minutes=5)).sink("visits")
+visits.top("tied", 2, by="cents", ties=True).sink("tied")
 """
-SINKS = ["best", "worst", "unmatched", "hourly", "first", "as_of", "both", "alone", "visits"]
+SINKS = ["best", "worst", "unmatched", "hourly", "first", "as_of", "both", "alone", "visits", "tied"]
 JOB = f"""\
 job: shops
 pipeline: shops_pipeline:pipeline
@@ -79,6 +80,9 @@ def test_json_lists_the_state_of_operators(operators):
     assert (visits["windows"], visits["early_results"]) == ("sessions, gap 1h", "5m")
     assert visits["state_kept"].endswith("two more timers, and a row with the early result")
     assert hourly["records_kept"] == "3 records for each slice or session"
+    tied = operators["tied"]
+    assert tied["ranks"] == "the first 2 by 'cents', largest first, and records equal to the last of them"
+    assert tied["records_kept"] == "2 records and their ties for each slice or session"
 
 
 def test_json_lists_the_state_of_joins(operators):

@@ -15,9 +15,9 @@ from headrace import Pipeline, RowKind, Struct, Timestamp
 from headrace.operators import Count, Cumulative, Hopping, Rank, Session, Tumbling
 from headrace.testing import KeyedHarness, PipelineHarness
 from tests.unit.support.changelog_table import by_fields, table_of
-from tests.unit.support.ranked_jobs import BestOfWindow, Score, ranked, scores
+from tests.unit.support.ranked_jobs import BestOfWindow, Score, ranked, ranked_with_ties, scores
 from tests.unit.support.window_jobs import Bid
-from tests.unit.support.windows_by_hand import windows_of
+from tests.unit.support.windows_by_hand import LateModel, windows_of
 
 INSERT, BEFORE, AFTER, DELETE = RowKind
 SCORES = st.builds(
@@ -29,6 +29,11 @@ FAR = 1000
 
 def ms(number):
     return timedelta(milliseconds=number)
+
+
+def first_of(rows, n, *, ties):
+    """Return (rank, score) of the first rows."""
+    return ranked_with_ties(rows, n) if ties else enumerate(ranked(rows, n), 1)
 
 
 SLICED = st.sampled_from([Tumbling(ms(10)), Hopping(ms(10), ms(5)), Cumulative(ms(12), ms(4))])
@@ -54,11 +59,12 @@ def change(held, row, *, is_retraction):
     n=st.integers(1, 3),
     lateness=st.sampled_from([0, 7]),
     early=st.none() | st.integers(1, 6),
+    ties=st.booleans(),
 )
 @pytest.mark.parametrize("retracting", [False, True])
-def test_ranked_windows_equal_sorting(retracting, windows, events, n, lateness, early):
+def test_ranked_windows_equal_sorting(retracting, windows, events, n, lateness, early, ties):
     rows, watermark = defaultdict(list), -FAR
-    options = {"allowed_lateness": ms(lateness), "early": early and ms(early)}
+    options = {"allowed_lateness": ms(lateness), "early": early and ms(early), "ties": ties}
     with harness_of(windows, n, row_kind="kind" if retracting else None, **options) as harness:
         for number, event in enumerate([*events, FAR]):
             if isinstance(event, int):
@@ -73,7 +79,7 @@ def test_ranked_windows_equal_sorting(retracting, windows, events, n, lateness, 
         expected = [
             BestOfWindow(start, score.game, score.player, score.points, rank)
             for (_, (start, _)), held in rows.items()
-            for rank, score in enumerate(ranked(held, n), 1)
+            for rank, score in first_of(held, n, ties=ties)
         ]
         assert table_of(harness.kinds(), BestOfWindow) == by_fields(expected)
         assert harness.snapshot().entries == ()
@@ -99,6 +105,82 @@ def test_sessions_rank_their_records():
         one, other = BestOfWindow(0, "a", "", 0, 1), BestOfWindow(8, "a", "", 8, 1)
         assert harness.kinds()[:4] == [(INSERT, one), (INSERT, other), (DELETE, one), (DELETE, other)]
         assert harness.kinds()[4:] == [(INSERT, BestOfWindow(0, "a", "", 8, 1))]
+
+
+def give(harness, *scores):
+    """Give a harness scores of game "a", as (at, points) pairs."""
+    for at, points in scores:
+        harness.process(Score("a", at, points), timestamp=at)
+
+
+def row(points, rank, start=0):
+    return BestOfWindow(start, "a", "", points, rank)
+
+
+def test_ties_share_a_rank():
+    with harness_of(Tumbling(ms(10)), n=3, ties=True) as harness:
+        give(harness, (0, 5), (1, 7), (2, 4), (3, 7), (4, 5), (5, 5))
+        harness.watermark(9)
+        assert harness.kinds() == [(INSERT, row(*result)) for result in [(7, 1), (7, 1), (5, 3), (5, 3), (5, 3)]]
+
+
+def test_late_tie_is_inserted_alone():
+    with harness_of(Tumbling(ms(10)), n=1, ties=True, allowed_lateness=ms(20)) as harness:
+        give(harness, (3, 7), (4, 6))
+        harness.watermark(9)
+        give(harness, (1, 7))
+        assert harness.kinds() == [(INSERT, row(7, 1)), (INSERT, row(7, 1))]
+
+
+def test_late_winner_deletes_all_ties():
+    with harness_of(Tumbling(ms(10)), n=1, ties=True, allowed_lateness=ms(20)) as harness:
+        give(harness, (3, 7), (4, 7))
+        harness.watermark(9)
+        give(harness, (1, 8))
+        assert harness.kinds()[2:] == [(DELETE, row(7, 1)), (DELETE, row(7, 1)), (INSERT, row(8, 1))]
+
+
+def test_late_record_behind_ties_changes_nothing():
+    with harness_of(Tumbling(ms(10)), n=2, ties=True, allowed_lateness=ms(20)) as harness:
+        give(harness, (3, 7), (4, 7))
+        harness.watermark(9)
+        give(harness, (1, 6))
+        assert harness.kinds() == [(INSERT, row(7, 1)), (INSERT, row(7, 1))]
+
+
+def test_retracted_tie_makes_room_for_next_value():
+    with harness_of(Tumbling(ms(10)), n=2, ties=True, row_kind="kind") as harness:
+        give(harness, (0, 5), (1, 7), (2, 7), (3, 5))
+        harness.process(Score("a", 1, 7), timestamp=1, kind=DELETE)
+        harness.watermark(9)
+        assert harness.kinds() == [(INSERT, row(7, 1)), (INSERT, row(5, 2)), (INSERT, row(5, 2))]
+
+
+@settings(max_examples=25)
+@given(
+    events=st.lists(SCORES | st.integers(-20, 40), max_size=30),
+    n=st.integers(1, 3),
+    lateness=st.sampled_from([0, 7]),
+    early=st.none() | st.integers(1, 6),
+)
+def test_ties_of_sessions_equal_sorting(events, n, lateness, early):
+    options = {"allowed_lateness": ms(lateness), "early": early and ms(early), "ties": True}
+    model = LateModel(Session(ms(6)), lateness, key=attrgetter("game"))
+    with harness_of(model.windows, n, **options) as harness:
+        for event in [*events, FAR]:
+            if isinstance(event, int):
+                model.watermark = max(model.watermark, event)
+                harness.watermark(model.watermark)
+            else:
+                model.take(event)
+                harness.process(event, timestamp=event.at)
+        expected = [
+            BestOfWindow(start, game, score.player, score.points, rank)
+            for (game, start, _), rows in model.groups.items()
+            for rank, score in ranked_with_ties([(number, score) for number, score, _ in rows], n)
+        ]
+        assert table_of(harness.kinds(), BestOfWindow) == by_fields(expected)
+        assert harness.snapshot().entries == ()
 
 
 class Bids(Struct, frozen=True):

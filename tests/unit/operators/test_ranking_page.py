@@ -43,6 +43,14 @@ def test_hottest_items_are_ranked_by_window(page):
     assert result == [(5, 1, "a", 1), (5, 2, "b", 1), (10, 1, "b", 2), (10, 2, "a", 1), (15, 1, "b", 1)]
 
 
+def test_winners_of_an_hour_include_ties(page):
+    points = [("ann", 50), ("bob", 70), ("cy", 50), ("dee", 40), ("eve", 50)]
+    records = [page.Score("chess", at * MINUTE, name, number) for at, (name, number) in enumerate(points)]
+    rows = run(page.winners, "scores", records).sink("winners")
+    result = sorted((row.rank, row.player) for row in rows)
+    assert result == [(1, "bob"), (2, "ann"), (2, "cy"), (2, "eve")]
+
+
 def test_each_score_is_emitted_once(page):
     records = [page.Score("chess", at, "ann", points) for at, points in [(5, 1), (3, 2), (4, 3)]]
     rows = run(page.once._pipeline, "scores", records).sink("scores_once")

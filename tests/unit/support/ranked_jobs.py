@@ -49,6 +49,14 @@ def ranked(rows, n, *, descending=True):
     return [score for _, score in sorted(rows, key=order)[:n]]
 
 
+def ranked_with_ties(rows, n):
+    """Return (rank, score) of all rows up to a rank, as `RANK() <= n` of SQL: largest points first, null last."""
+    scores = ranked(rows, len(rows))
+    points = [score.points for score in scores]
+    ranks = [points.index(score.points) + 1 for score in scores]
+    return [(rank, score) for rank, score in zip(ranks, scores, strict=True) if rank <= n]
+
+
 def best(rows, n, **options):
     """The results of the rows of one game."""
     first = ranked(rows, n, **options)

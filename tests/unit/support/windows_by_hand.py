@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from operator import attrgetter
 
 from headrace.operators import Cumulative, Hopping, Session, Tumbling
 
@@ -85,8 +86,8 @@ def summaries(windows, bids):
 class LateModel:
     """The contents of windows with late records: rows by (item, start, end), and the bids that came too late."""
 
-    def __init__(self, windows, lateness):
-        self.windows, self.lateness = windows, lateness
+    def __init__(self, windows, lateness, key=attrgetter("item")):
+        self.windows, self.lateness, self.key = windows, lateness, key
         self.watermark = -(1 << 62)
         self.groups = defaultdict(list)
         self.late = []
@@ -97,7 +98,7 @@ class LateModel:
         spans = self._session(bid) if isinstance(self.windows, Session) else windows_of(self.windows, bid.at)
         open_spans = [span for span in spans if self._is_open(span)]
         for span in open_spans:
-            self.groups[bid.item, *span].append((self._number, bid, sign))
+            self.groups[self.key(bid), *span].append((self._number, bid, sign))
         if not open_spans:
             self.late.append(bid)
 
@@ -107,12 +108,12 @@ class LateModel:
     def _session(self, bid):
         gap = round(self.windows.gap.total_seconds() * 1000)
         start, end, rows = bid.at, bid.at + gap, []
-        for group in [group for group in self.groups if group[0] == bid.item and self._is_open(group[1:])]:
+        for group in [group for group in self.groups if group[0] == self.key(bid) and self._is_open(group[1:])]:
             if group[1] < bid.at + gap and bid.at < group[2]:
                 start, end = min(start, group[1]), max(end, group[2])
                 rows += self.groups.pop(group)
         if rows:
-            self.groups[bid.item, start, end] = rows
+            self.groups[self.key(bid), start, end] = rows
         return [(start, end)]
 
     @property

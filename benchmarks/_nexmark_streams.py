@@ -186,14 +186,19 @@ STREAMS = {
         closes=True,
     ),
     "q6": Stream(Way.PROCESSOR, _WON, closes=True, step=last_ten, merge=Merge(("seller",))),
-    # A stream has one column of event time: `at` is another one, of no special kind.
+    # All bids of a window are in one row, as in q5. `at` is a column of time, but not of event time, of which a stream has one.
     "q7": Stream(
-        Way.JOIN,
+        Way.AGGREGATE,
         """
-        SELECT auction, bidder, price, channel, url, at AS date_time, extra
-        FROM (SELECT *, timestamp_micros(unix_micros(date_time)) AS at, window(date_time, '10 seconds') AS period FROM bids)
-        JOIN (SELECT window, max(price) AS highest FROM bids GROUP BY window(date_time, '10 seconds'))
-        ON period = window AND price = highest
+        SELECT winner.*
+        FROM (
+            SELECT explode(filter(offers, one -> one.price = highest)) AS winner
+            FROM (
+                SELECT collect_list(struct(auction, bidder, price, channel, url, at AS date_time, extra)) AS offers, max(price) AS highest
+                FROM (SELECT *, timestamp_micros(unix_micros(date_time)) AS at FROM bids)
+                GROUP BY window(date_time, '10 seconds')
+            )
+        )
         """,
         closes=True,
     ),

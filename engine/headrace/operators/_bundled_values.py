@@ -10,7 +10,7 @@ from headrace.api.bundles import BundledRecord
 
 
 class BundledValues:
-    """What some records have in one field, or what a function reads from them. Records whose value is None are left out.
+    """Values of one field in some records, or of a function of them. Records whose value is None are left out.
 
     All aggregates with the same field share it, so types are looked at once.
     """

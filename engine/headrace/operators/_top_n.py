@@ -49,13 +49,18 @@ class TopFunction(KeyedProcessFunction[In, Out], OperatorFunction):
         self._emit(ctx, before, after)
 
     def _emit(self, ctx: Context, before: Sequence[Any], after: Sequence[Any]) -> None:
-        """Emit the changes from one list of rows to another. A result has the event time of its record."""
-        ranking = self._ranking
-        ranking.emit(
-            ctx,
-            list(zip(ranking.results(before), [row.at for row in before], strict=True)),
-            list(zip(ranking.results(after), [row.at for row in after], strict=True)),
-        )
+        """Emit the changes from one list of rows to another. A result has the event time of its record.
+
+        Results of the first rows that are in both lists are not made: they do not change.
+        """
+        pairs = enumerate(zip(before, after, strict=False))
+        same = next((place for place, (old, new) in pairs if old is not new), min(len(before), len(after)))
+        self._ranking.emit(ctx, self._results(before, same), self._results(after, same))
+
+    def _results(self, rows: Sequence[Any], first: int) -> list[tuple[Any, int]]:
+        """Return the results of the rows from a place on, and their event times (ms)."""
+        results = self._ranking.results(rows[first:], first_rank=first + 1)
+        return [(result, row.at) for result, row in zip(results, rows[first:], strict=True)]
 
     def described(self) -> dict[str, Any]:
         """Return the properties that `headrace explain` shows: texts, lists of texts, and durations."""

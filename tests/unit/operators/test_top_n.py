@@ -6,13 +6,15 @@ import random
 from collections import defaultdict
 from datetime import timedelta
 from operator import attrgetter
+from typing import Annotated
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import Emit, Lifetime, RowKind
+from headrace import Emit, Lifetime, RowKind, Struct
 from headrace.errors import UserFunctionError
+from headrace.operators import Rank
 from headrace.testing import KeyedHarness, PipelineHarness, SideRecord
 from tests.unit.support.changelog_table import by_fields, table_of
 from tests.unit.support.ranked_jobs import Best, Score, best, ranked, scores
@@ -236,3 +238,29 @@ def test_top_n_of_top_n_retracts():
     harness.feed("scores", [Score("a", at, -at) for at in range(4)] + [Score("a", 4, 9)])
     harness.run()
     assert harness.sink("last") == [Best("a", "", 9, 1)]
+
+
+class ByName(Struct, frozen=True, kw_only=True):
+    rank: Annotated[int, Rank()]
+    player: str
+    points: int | None
+
+
+class RankOnly(Struct, frozen=True):
+    rank: Annotated[int, Rank()]
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (ByName, [ByName(rank=1, player="b", points=7), ByName(rank=2, player="a", points=3)]),
+        (RankOnly, [RankOnly(1), RankOnly(2)]),
+    ],
+)
+def test_results_of_any_form_have_their_ranks(result, expected):
+    stream = scores().top("best", 2, by="points", result=result, state_ttl=Lifetime.FOREVER)
+    ranked = stream.upsert_materialize("ranks", primary_key=("rank",), upsert_key=("rank",)).sink("best")
+    harness = PipelineHarness(ranked)
+    harness.feed("scores", [Score("g", at=1, points=3, player="a"), Score("g", at=2, points=7, player="b")])
+    harness.run(end_of_input=True)
+    assert sorted(harness.sink("best"), key=lambda best: best.rank) == expected

@@ -25,7 +25,7 @@ from rich.table import Table
 from benchmarks._costs import measured
 from benchmarks._nexmark_sql import SPARK_SQL
 from benchmarks._nexmark_streams import AHEAD, STREAMS, Way
-from benchmarks._nexmark_turns import Turns
+from benchmarks._nexmark_turns import Turns, WrongPeer
 from benchmarks._report import figure, written
 from headrace.config import load_job
 from headrace.spark.session import session
@@ -155,8 +155,13 @@ def main():
             began = time.perf_counter()
             small.job(query)
             getattr(small, peer)(query)
-            figures.keep(query, measure(large, query, peer, options.repeat))
-            result = figures.of[query]
+            try:
+                result = measure(large, query, peer, options.repeat)
+            except WrongPeer as wrong:
+                print(f"{query}: not compared. {wrong}", flush=True)
+                figures.of.pop(query, None)
+                continue
+            figures.keep(query, result)
             ratio = statistics.median(ratios(result, "cpu"))
             counts = f"{result['job']['batches']} and {result['spark']['batches']} micro-batches"
             print(
@@ -165,7 +170,7 @@ def main():
         small.clear()
         large.clear()
         spark.stop()
-    output = {query: figures.of[query] for query in options.queries}
+    output = {query: figures.of[query] for query in options.queries if query in figures.of}
     machine = written("nexmark", as_figures(output, peer))
     print(f"\n{events:,} events, median of {options.repeat}; load {machine['load'][0]} on {machine['cores']} cores")
     Console(width=80).print(shown(output, peer))

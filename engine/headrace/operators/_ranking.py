@@ -234,7 +234,7 @@ def _result_of(gives: type[msgspec.Struct], makers: Mapping[str, Maker | None]) 
     for each.
     """
     read = _reader([name for name, make in makers.items() if make is None])
-    made = [(place, make) for place, make in enumerate(makers.values()) if make is not None]
+    made = [(column, make) for column, make in enumerate(makers.values()) if make is not None]
     is_positional = gives.__match_args__ == tuple(makers)
 
     def result(record: Any, rank: int, start: int, end: int) -> Any:

@@ -39,7 +39,7 @@ class BundledRecord(Protocol):
 
 
 class Bundle:
-    """Records of one key in arrival order, at least two. None is late, and no watermark lies between them.
+    """Records of one key in arrival order, at least two. None is late, and no timer of the key fires between them.
 
     `current` is the record that the function works on: state is stamped with its event time, what the function emits has
     its place in arrival order, and an error of the function names it.
@@ -88,8 +88,8 @@ class TimerBundle(abc.ABC):
 class BundleFunction(abc.ABC):
     """A keyed function that also takes bundles: reads and writes of its state are shared by the records of a bundle.
 
-    The engine bundles records of a key between two watermarks, as far as they lie in one portion of the input
-    (`async_state.in_flight_records_limit`). Late records come singly, to `process`.
+    The engine bundles records of a key that lie in one portion of the input (`async_state.in_flight_records_limit`), up
+    to a watermark that fires a timer of the key. Late records come singly, to `process`.
 
     State and output must be those of `process`, called for each record in turn. So a function that emits records, or
     adds elements to lists, works on each record once: both are numbered in the order of these calls. A function that
@@ -100,6 +100,16 @@ class BundleFunction(abc.ABC):
     def takes_bundles(self) -> bool:
         """Return whether the function takes bundles; if not, all records come singly. By default it does."""
         return True
+
+    def first_timer(self, timestamp: int, /) -> int | None:
+        """Return a time before which a record at `timestamp` registers no event-time timer (both in ms).
+
+        A later record has the same time, or a later one. None, the default, means that nothing is known, or that the
+        watermark of a record matters: then no watermark lies between the records of a bundle. Otherwise the watermark
+        of `ctx` is the last one before the first record.
+        """
+        del timestamp
+        return None
 
     @property
     def takes_timers(self) -> bool:

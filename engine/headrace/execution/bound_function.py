@@ -62,12 +62,12 @@ class BoundFunction:
             setattr(function, name, bound)
         self.inputs: tuple[Callable[..., Any], ...] = tuple(getattr(function, name) for name in self.methods)
         """Methods that take records, in the order of the inputs."""
-        self.takes_bundle: Callable[..., Any] | None = None
-        """Method that takes a bundle of records; None if the function takes single records only."""
+        self.bundling: BundleFunction | None = None
+        """The function, if it takes bundles of records; None if it takes single records only."""
         self.on_timers: Callable[..., Any] | None = None
         """Method that takes a bundle of timers; None if the function takes single timers only."""
         if isinstance(function, BundleFunction) and function.takes_bundles and not any(ttls_of(function).values()):
-            self.takes_bundle = function.process_bundle
+            self.bundling = function
             if function.takes_timers:
                 self.on_timers = function.on_timers
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import bisect
 import traceback
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from functools import partial
+from itertools import chain, groupby
 from operator import attrgetter
 from sys import getrefcount
 from typing import Any, NamedTuple, cast
@@ -46,6 +47,7 @@ from headrace.execution.record_codec import RecordCodec, shown_record
 from headrace.execution.request import AsyncExecutor
 from headrace.execution.state_executor import executor_for
 from headrace.execution.statistics import KeyedProcessStatistics
+from headrace.execution.waiting_bundles import WaitingBundle, WaitingBundles
 from headrace.state.backend import StateBackend
 from headrace.state.broadcast_store import BROADCAST_KEY, BroadcastStore
 from headrace.state.entry import EntryChange
@@ -108,9 +110,11 @@ class KeyedProcess:
         )
         self._is_plain, self._inputs = self._function.is_plain, self._function.inputs
         in_record_order = options.order_with_same_key is KeyOrder.RECORD_ORDERED
-        self._take_bundle = self._function.takes_bundle if in_record_order else None
+        bundling = self._function.bundling if in_record_order else None
+        self._take_bundle = None if bundling is None else bundling.process_bundle
+        turns = self.timers.turns_of(TimeDomain.EVENT_TIME)
+        self._waiting = None if bundling is None else WaitingBundles(bundling.first_timer, turns)
         self.due_timers.on_timers = self._function.on_timers if in_record_order else None
-        self._bundles: defaultdict[bytes, list[Element]] = defaultdict(list)
         self.stores = self._function.stores
         self.cleanup = TtlCleanup(ttls_of(operator.function), self.stores, backend, self.timers)
         self.due_timers.functions.update(dict.fromkeys(CLEANUP_DOMAINS, self.cleanup.on_timer))
@@ -196,8 +200,8 @@ class KeyedProcess:
         self.broadcast.expect(others, cut)
         arriving = chunked(merged(batches, others) if others else batches, self._options.in_flight_records_limit)
         take: Callable[[Sequence[Any]], None] = self._take_mixed if others else self.process_all
-        if not others and self._take_bundle is not None:
-            take = self._bundle_all
+        if not others and self._waiting is not None:
+            take = partial(self._bundle_all, self._waiting)
         try:
             for chunk in arriving:
                 before_cut, rest = split(chunk, cut)
@@ -238,10 +242,10 @@ class KeyedProcess:
             count = bisect.bisect_left(elements, pending[0].order, key=_order_of)
             take(elements[:count])
             elements = elements[count:]
-            self._process_bundles()
+            self._process_waiting(pending[0])
             self._advance_to_next(pending)
         take(elements)
-        self._process_bundles()
+        self._process_waiting(None)
 
     def _reach(self, cut: bytes | None, pending: _Pending, rest: Sequence[Element | BufferedRequest]) -> Held:
         """Finish all elements before the cut."""
@@ -302,32 +306,34 @@ class KeyedProcess:
 
     def process(self, element: Element) -> None:
         """Process one element, which follows all earlier ones in arrival order."""
-        self._records += 1
-        self._process(element)
+        self._process(element, self._watermark)
 
-    def process_all(self, elements: Sequence[Element]) -> None:
+    def process_all(self, elements: Iterable[Element]) -> None:
         """Process elements, which follow all earlier ones in arrival order; no event comes between them."""
-        self._records += len(elements)
+        self._process_all(elements, self._watermark)
+
+    def _process_all(self, elements: Iterable[Element], watermark: int) -> None:
+        """Process elements; `watermark` is the last one before each of them (ms)."""
         arriving, controller = iter(elements), self.controller
         while True:
             if controller.runs_at_once:
-                controller.run_loop(cast("Call", self._run_at_once(arriving)))
+                controller.run_loop(cast("Call", self._run_at_once(arriving, watermark)))
             element = next(arriving, None)
             if element is None:
                 return
-            self._process(element)
+            self._process(element, watermark)
 
-    async def _run_at_once(self, elements: Iterator[Element]) -> None:
+    async def _run_at_once(self, elements: Iterator[Element], watermark: int) -> None:
         """Run the code of one record after the other, until one has to wait for a request, a callback or a timer.
 
         Nothing is in flight, so this does the same as `_process`, in one loop: a record costs a third less. Two things save the most.
         A coroutine that is awaited ends without a `StopIteration`. And a context that nobody else refers to serves the next record.
         """
         controller, inputs, due, before = self.controller, self._inputs, self.due, self.before
-        watermark = self._watermark
         context = controller.context = ProcessContext(self._outputs, self.timers, b"", None, None)
         unshared = getrefcount(context)
         for order, timestamp, kind, key_json, record, input_ in elements:
+            self._records += 1
             if timestamp <= watermark:
                 self._late += 1
             if getrefcount(context) != unshared:
@@ -356,9 +362,9 @@ class KeyedProcess:
                 return
             context.references = 0
 
-    def _process(self, element: Element) -> None:
+    def _process(self, element: Element, watermark: int) -> None:
         order, timestamp, kind, key_json, record, input_ = element
-        watermark = self._watermark
+        self._records += 1
         if timestamp <= watermark:
             self._late += 1
         # `enter` is inlined: every call costs time for each record.
@@ -369,35 +375,43 @@ class KeyedProcess:
         context.row_kind = _ROW_KINDS[kind]
         self.controller.process(context)
 
-    def _bundle_all(self, elements: Sequence[Element]) -> None:
-        """Let elements wait for others of their keys up to the next watermark; process late ones, and those before them."""
-        watermark, bundles = self._watermark, self._bundles
+    def _bundle_all(self, waiting: WaitingBundles, elements: Sequence[Element]) -> None:
+        """Let elements wait for others of their keys; process late ones, and those before them."""
+        watermark = self._watermark
         for element in elements:
             if element.timestamp > watermark:
-                bundles[element.key_json].append(element)
+                waiting.add(element, watermark)
                 continue
-            earlier = bundles.pop(element.key_json, None)
+            earlier = waiting.take(element.key_json)
             if earlier is not None:
-                self._process_bundle(earlier)
+                self._process_bundles([earlier])
             self.process(element)
 
-    def _process_bundles(self) -> None:
-        if self._bundles:
-            bundles, self._bundles = self._bundles, defaultdict(list)
-            self.process_all([elements[0] for elements in bundles.values() if len(elements) == 1])
-            for elements in bundles.values():
-                if len(elements) > 1:
-                    self._process_bundle(elements)
-
-    def _process_bundle(self, elements: Sequence[Element]) -> None:
-        first = elements[0]
-        if len(elements) == 1:
-            self.process(first)
+    def _process_waiting(self, event: Watermark | ProcessingTime | None) -> None:
+        """Process the elements that cannot wait beyond an event; None stands for the end of a portion of the input."""
+        waiting = self._waiting
+        if waiting is None:
             return
+        if isinstance(event, Watermark):
+            self._process_bundles(waiting.take_before(event.timestamp))
+        else:
+            self._process_bundles(waiting.take_all())
+
+    def _process_bundles(self, bundles: Sequence[WaitingBundle]) -> None:
+        """Process bundles, which come in the order of the watermarks before them. Single records go first."""
+        single = (bundle for bundle in bundles if len(bundle.elements) == 1)
+        for watermark, group in groupby(single, attrgetter("watermark")):
+            self._process_all([bundle.elements[0] for bundle in group], watermark)
+        for bundle in bundles:
+            if len(bundle.elements) > 1:
+                self._process_bundle(bundle)
+
+    def _process_bundle(self, bundle: WaitingBundle) -> None:
+        elements, first = bundle.elements, bundle.elements[0]
         self._records += len(elements)
         context = ProcessContext(self._outputs, self.timers, first.key_json, self._take_bundle, None)
         context.record = Bundle(elements, context)
-        context.enter(first.order, first.timestamp, self._watermark, self._watermark)
+        context.enter(first.order, first.timestamp, bundle.watermark, bundle.watermark)
         self.controller.process(context)
         if context.epoch is None:  # its code has ended
             # Context and bundle refer to each other: the collection at the task's end would visit all records (6 % of

@@ -234,12 +234,12 @@ def _result_of(gives: type[msgspec.Struct], makers: Mapping[str, Maker | None]) 
     for each.
     """
     read = _reader([name for name, make in makers.items() if make is None])
-    made = [(column, make) for column, make in enumerate(makers.values()) if make is not None]
+    of_window = [(column, make) for column, make in enumerate(makers.values()) if make is not None]
     is_positional = gives.__match_args__ == tuple(makers)
 
     def result(record: Any, rank: int, start: int, end: int) -> Any:
         values = [*read(record)]
-        for place, make in made:
+        for place, make in of_window:
             values.insert(place, make(rank, start, end))
         return gives(*values) if is_positional else gives(**dict(zip(makers, values, strict=True)))
 

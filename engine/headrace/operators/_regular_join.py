@@ -13,6 +13,7 @@ import msgspec
 from headrace.api import Context, JoinType, KeyedCoProcessFunction, Lifetime, MapState, RowKind, StateTtl, Struct
 from headrace.api.bundles import Bundle, BundleFunction
 from headrace.api.operator_function import OperatorFunction
+from headrace.operators._calendar import LAST_TIME
 
 In1 = TypeVar("In1", bound=Struct)
 In2 = TypeVar("In2", bound=Struct)
@@ -102,6 +103,10 @@ class RegularJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, Bundl
     def takes_bundles(self) -> bool:
         """Return whether records may come in bundles: where each one only adds to the result and to its own side."""
         return not self.retracts
+
+    def first_timer(self, _timestamp: int, /) -> int:
+        """Return the end of time: a join that takes bundles has no timers."""
+        return LAST_TIME
 
     async def process_bundle(self, bundle: Bundle, ctx: Context, /) -> None:
         """Join records with those stored and those before them, with one read of each side that does not grow meanwhile."""

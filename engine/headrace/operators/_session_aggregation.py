@@ -111,18 +111,20 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
     async def process(self, record: In, ctx: Context, /) -> None:
         """Add a record to its session, and merge the sessions that it joins. Corrects emitted results."""
         _check_kind(ctx.row_kind)
-        joined = self._joined(ctx.timestamp, await self._spans())
-        session = self._session_with(ctx.timestamp, joined)
+        at = ctx.timestamp
+        joined = self._joined(at, await self._spans())
+        session = self._session_with(at, joined)
         whole = session.span
         if self._over_at(whole) <= ctx.watermark:
             if self.emits_late:
                 ctx.output(self.LATE, record)
             return
-        check_in_calendar(ctx.timestamp, whole.start, whole.end, self._lateness)
-        before = await self._emitted_of(joined, ctx)
+        check_in_calendar(at, whole.start, whole.end, self._lateness)
+        before = await self._emitted_of(joined, ctx) if self.retracts else []
         await self._merge(session, joined, ctx)
-        await self.accumulators.namespace(session.name).add(Change(record, ctx.timestamp))
-        self._replace(before, await self._result(session, ctx) if self._has_fired(whole, ctx) else None, ctx)
+        await self.accumulators.namespace(session.name).add(Change(record, at))
+        if self.retracts:
+            self._replace(before, await self._result(session, ctx) if self._has_fired(whole, ctx) else None, ctx)
         if self._early is not None:
             self._register_early(session, self._early, ctx)
 
@@ -130,6 +132,10 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
     def takes_bundles(self) -> bool:
         """Return whether records may come in bundles: not with early results, which each record may retract."""
         return self._early is None
+
+    def first_timer(self, timestamp: int, /) -> int:
+        """Return the last moment of the session of a record that joins no other."""
+        return timestamp + self._gap - 1
 
     async def process_bundle(self, bundle: Bundle, ctx: Context, /) -> None:
         """Add records to their sessions, with one read of all sessions and one write for each. None of these has fired: no record is late."""
@@ -208,8 +214,8 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
             await self._emit_early(session, timestamp, ctx)
             return
         if name == ctx.namespace:
-            early = await self._taken_early([session])
-            self._replace(early, await self._result(session, ctx), ctx)
+            before = [] if self._early is None else await self._taken_early([session])
+            self._replace(before, await self._result(session, ctx), ctx)
         if self._over_at(span) <= timestamp:
             await self.sessions.remove(name)
             await self.accumulators.namespace(name).clear()
@@ -254,13 +260,17 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
         """Return the sessions that a record at `at` joins, the earliest first."""
         end = at + self._gap
         joined = [_Live(name, span) for name, span in spans.items() if span.start < end and at < span.end]
-        return sorted(joined, key=lambda live: live.span.start)
+        if len(joined) > 1:
+            joined.sort(key=lambda live: live.span.start)
+        return joined
 
     def _session_with(self, at: int, joined: Sequence[_Live]) -> _Live:
-        """Return the session of a record at `at` that joins these sessions."""
-        starts, ends = (live.span.start for live in joined), (live.span.end for live in joined)
-        span = Span(min([at, *starts]), max([at + self._gap, *ends]))
-        return _Live(joined[0].name if joined else str(at), span)
+        """Return the session of a record at `at` that joins these sessions, which are in order and do not overlap."""
+        end = at + self._gap
+        if not joined:
+            return _Live(str(at), Span(at, end))
+        first, last = joined[0], joined[-1].span
+        return _Live(first.name, Span(min(at, first.span.start), max(end, last.end)))
 
     async def _merge(self, session: _Live, joined: Sequence[_Live], ctx: Context) -> None:
         """Replace sessions by the session that they merge into: move their accumulators, delete their timers."""
@@ -285,12 +295,13 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
 
     def _delete_timers(self, session: _Live, ctx: Context) -> None:
         ctx.timers.delete_event_time(session.span.end - 1, session.name)
-        ctx.timers.delete_event_time(self._over_at(session.span), f"{FREE}{session.name}")
+        if self._lateness:
+            ctx.timers.delete_event_time(self._over_at(session.span), f"{FREE}{session.name}")
 
     async def _emitted_of(self, joined: Sequence[_Live], ctx: Context) -> list[Any]:
         """Return the results that a record retracts: those of fired sessions, and early ones where several sessions merge."""
         fired = [await self._result(session, ctx) for session in joined if self._has_fired(session.span, ctx)]
-        if len(joined) == 1:
+        if len(joined) == 1 or self._early is None:
             return fired
         return fired + await self._taken_early(
             [session for session in joined if not self._has_fired(session.span, ctx)]
@@ -298,8 +309,6 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
 
     async def _taken_early(self, sessions: Sequence[_Live]) -> list[Any]:
         """Return the early results of sessions, and remove them."""
-        if self._early is None:
-            return []
         taken = []
         for session in sessions:
             emitted = self.emitted.namespace(session.name)

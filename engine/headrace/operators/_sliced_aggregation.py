@@ -45,6 +45,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
         """Take the windows and their result; `lateness` and `early` are in ms."""
         self._windows = windows
         self._times = SliceTimes(windows)
+        self._shares_slices = len(windows.ends_of(windows.slice_of(0))) > 1
         self._window_result = result
         self._lateness = lateness
         self._early = early
@@ -76,13 +77,17 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
         if self._early is not None:
             self._register_early(ends, self._early, ctx)
 
+    def first_timer(self, timestamp: int, /) -> int | None:
+        """Return the last moment of a record's first window; None with early results, whose next one depends on the watermark."""
+        return self._times.ends_of(self._times.slice_of(timestamp))[0] - 1 if self._early is None else None
+
     async def process_bundle(self, bundle: Bundle, ctx: Context, /) -> None:
         """Add records to their slices, with one read and one write for each slice. No window of theirs has fired: none is late."""
         if any(map(_kind_of, bundle.records)):
             for record in bundle.walk(bundle.records):
                 self._check_kind(RowKind(record.kind))
         by_slice = self._by_slice(bundle.records)
-        known = await self.slices.get_namespaces(tuple(map(str, by_slice)))
+        known = await self._known(by_slice)
         new_timers = set[int]()
         for start, records in by_slice.items():
             bundle.work_on(records[0])
@@ -94,6 +99,15 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
             await self.slices.namespace(name).add_all(BundledChanges(bundle, records))
             if self._early is not None:
                 self._register_early(ends, self._early, ctx)
+
+    async def _known(self, starts: Collection[int]) -> Collection[str]:
+        """Return the names of those slices that the key has."""
+        names = tuple(map(str, starts))
+        if len(names) > 1 or self._shares_slices:
+            return await self.slices.get_namespaces(names)
+        return (
+            () if await self.slices.namespace(names[0]).get() is None else names
+        )  # sooner than reading all of the key
 
     def _by_slice(self, records: Sequence[BundledRecord]) -> dict[int, Sequence[BundledRecord]]:
         """Return the records of each slice, in the order of the first ones."""

@@ -34,7 +34,16 @@ class AccumulatorStore(SingleStore):
         """Return the result of an accumulator, for user code."""
         raise NotImplementedError
 
-    def add(self, name: bytes, values: Iterable[Any], own_ttl: int) -> StateFuture[None]:
+    def add(self, name: bytes, value: Any, own_ttl: int) -> StateFuture[None]:
+        """Add a value to an accumulator."""
+
+        def add(moment: Moment, cell: Cell) -> None:
+            before = cell.value if self._ttl is None else self._seen(moment, cell)
+            self.set(moment, cell, self.added(before, value), own_ttl)
+
+        return cast("StateFuture[None]", self.read(self.cells, name, add))
+
+    def add_all(self, name: bytes, values: Iterable[Any], own_ttl: int) -> StateFuture[None]:
         """Add values to an accumulator, in their order."""
 
         def add(moment: Moment, cell: Cell) -> None:
@@ -183,11 +192,11 @@ class AccumulatorHandle(SingleHandle):
     def add(self, value: Any, /, ttl: timedelta | None = None) -> StateFuture[None]:
         """Add `value` to the accumulator. Raises `ValueError` for None."""
         self._store.check(value)
-        return self._store.add(self._here, (value,), self._store.own_ttl(ttl))
+        return self._store.add(self._here, value, self._store.own_ttl(ttl))
 
     def add_all(self, values: Iterable[Any], /, ttl: timedelta | None = None) -> StateFuture[None]:
         """Add values to the accumulator, in their order. None among them fails the record with `ValueError`."""
-        return self._store.add(self._here, values, self._store.own_ttl(ttl))
+        return self._store.add_all(self._here, values, self._store.own_ttl(ttl))
 
     def get(self) -> StateFuture[Any]:
         """Read the result; `None` if nothing was added, or it has expired."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, cast
 
 from headrace.api import StateFuture
 from headrace.state.backend import Page, end_of_group
 from headrace.state.cells import Cell, Cells
 from headrace.state.entry import entry_group, entry_groups
-from headrace.state.group_cursor import END, PAGE, GroupCursor, WalkedEntry, first_page
+from headrace.state.group_cursor import END, PAGE, GroupCursor, ReadyCursor, WalkedEntry, first_page
 from headrace.state.handle import Handle
 from headrace.state.state_iterator import LiveIterator
 from headrace.state.state_store import StateStore
@@ -32,8 +33,7 @@ class GroupStore(StateStore):
         self._large_keys: set[bytes] = set()
         """Keys whose entries of all namespaces fill a page."""
         self._made = 0
-        empty = GroupCursor(self, Cells(b""), ())
-        self._nothing: LiveIterator[Any] = LiveIterator(self, self.answer(empty), _unchanged_entry)
+        self._nothing: LiveIterator[Any] = LiveIterator(self, self.answer(ReadyCursor(())), _unchanged_entry)
 
     def groups(self) -> Iterable[Cells]:
         """Return all cells of the task."""
@@ -134,10 +134,16 @@ class GroupStore(StateStore):
 
     def iterator(self, cells: Cells, convert: Callable[[WalkedEntry], Any]) -> LiveIterator[Any]:
         """Iterate over a snapshot of a group; `convert` makes the value for user code from an entry."""
-        if not cells.by_name and (cells.whole or cells.cleared) and self.may_act(self.moment):
-            self.hits += 1
+        if self._ttl is not None or not (cells.whole or cells.cleared) or not self.may_act(self.moment):
+            return LiveIterator(self, self.walk(cells, _unchanged), convert)
+        self.hits += 1
+        by_name = cells.by_name
+        entries = [WalkedEntry(name, cell.value) for name, cell in by_name.items() if cell.value is not None]
+        if not entries:
             return self._nothing  # a join meets an empty side in most calls: this costs a third
-        return LiveIterator(self, self.walk(cells, _unchanged), convert)
+        if len(entries) > 1:
+            entries.sort(key=_name_of)
+        return LiveIterator(self, self.answer(ReadyCursor(entries)), convert)
 
     def whole(self, cells: Cells) -> StateFuture[list[Any]]:
         """Read the values of all live entries of a group."""
@@ -317,6 +323,9 @@ class GroupHandle(Handle):
     @property
     def _here(self) -> Cells:
         return self._store.here(self._namespace)
+
+
+_name_of = attrgetter("name")
 
 
 def _unchanged(_: Moment, cursor: GroupCursor) -> GroupCursor:

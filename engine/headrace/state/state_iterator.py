@@ -19,7 +19,7 @@ class LiveIterator(StateIterator[T]):
     """Iterator whose first page was requested when it was made, to show the state at that time; it reads further pages when needed."""
 
     def __init__(self, store: StateStore, cursor: Any, convert: Callable[[WalkedEntry], T]) -> None:
-        """`cursor` is the answer of `GroupStore.walk`; `convert` makes the value for user code from an entry."""
+        """`cursor` is an answer with a `GroupCursor` or a `ReadyCursor`; `convert` makes the value for user code from an entry."""
         self._store = store
         self._convert = convert
         self._cursor = cursor
@@ -43,7 +43,7 @@ class LiveIterator(StateIterator[T]):
 
     async def _next(self) -> T:
         # It awaits for each entry, so that callbacks run in the same order wherever a page ends.
-        cursor: GroupCursor = await self._cursor
+        cursor: Any = await self._cursor  # only a `GroupCursor` asks for pages
         while isinstance(entry := cursor.next(self._store.moment), Page):
             await self._further(cursor, entry)
         if entry is END:
@@ -57,7 +57,7 @@ class LiveIterator(StateIterator[T]):
 
     def __next__(self) -> T:
         """Return the next entry."""
-        cursor: GroupCursor = self._cursor
+        cursor: Any = self._cursor
         while isinstance(entry := cursor.next(self._store.moment), Page):
             self._further(cursor, entry)
         if entry is END:

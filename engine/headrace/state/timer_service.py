@@ -165,6 +165,8 @@ class TimerService:
         self._changed: dict[Timer, bool] = {}
         self._due = {clock_: _Due(known.get(clock_)) for clock_ in TimeDomain}
         self._due_of = {domain.name: self._due[domain.clock] for domain in DOMAINS.values()}
+        self._found: set[Timer] = set()
+        """Timers that the backend has, among those that are due within the slice."""
         self.live: set[Timer] = set()
         """Timers of all domains that are due within the slice, and have neither fired nor been deleted."""
         self.fired = 0
@@ -184,7 +186,9 @@ class TimerService:
             self.processing_time = horizon
         changed = self._changed
         for domain in _OF_CLOCK[clock]:
-            self._make_due(timer for timer in self._stored(domain.name, passed, horizon) if timer not in changed)
+            stored = list(self._stored(domain.name, passed, horizon))
+            self._found.update(stored)
+            self._make_due(timer for timer in stored if timer not in changed)
         self._make_due(
             timer
             for timer, live in changed.items()
@@ -278,13 +282,20 @@ class TimerService:
 
     def changes(self) -> list[TimerChange]:
         """Return the differences from the backend; a timer that was registered and removed leaves no trace."""
-        timers = list(self._changed)
-        stored = self._backend.get_many([timer_entry(timer) for timer in timers])
+        # Most timers are due within the slice, where all stored ones are known.
+        unknown = [timer for timer in self._changed if not self._is_due(timer)]
+        entries = self._backend.get_many([timer_entry(timer) for timer in unknown])
+        stored = self._found.union(timer for timer, entry in zip(unknown, entries, strict=True) if entry is not None)
         return [
-            TimerChange(timer, self._changed[timer])
-            for timer, entry in zip(timers, stored, strict=True)
-            if self._changed[timer] is (entry is None)
+            TimerChange(timer, registered)
+            for timer, registered in self._changed.items()
+            if registered is (timer not in stored)
         ]
+
+    def _is_due(self, timer: Timer) -> bool:
+        """Return whether a timer is due within the slice."""
+        horizon = self._due_of[timer.domain].horizon
+        return horizon is not None and timer.timestamp <= horizon
 
     def writes(self, changes: Sequence[TimerChange]) -> Iterator[Write]:
         """Return `changes` as writes to the backend."""

@@ -7,7 +7,14 @@ from typing import Annotated
 
 from headrace import Pipeline, Struct, Timestamp
 from headrace.operators import Count, Session
-from pipelines.nexmark.records import DISORDER, Bid
+from pipelines.nexmark.records import DISORDER
+
+
+class Bid(Struct, frozen=True):
+    """What this query reads of a bid."""
+
+    bidder: int
+    date_time: Timestamp
 
 
 class Visit(Struct, frozen=True):

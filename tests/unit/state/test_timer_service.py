@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -189,6 +191,25 @@ def test_fired_timers_are_not_read_again(backend):
     assert [timer.timestamp for timer in fire(service, 70, PROCESSING)] == [69, 70]
     assert counting.given == 5
     assert service.fired_until() == {"event_time": 60, "processing_time": 70}
+
+
+def test_due_timers_are_not_looked_up(backend):
+    """A task has read all of them when it began: only later ones must be asked for, one by one."""
+    backend.write_batch((timer_entry(Timer(time, A)), b"") for time in (10, 20, 90))
+    service = TimerService(backend, 60, 70)
+    for time in (5, 10, 80, 90):
+        service.register(Timer(time, A))
+    service.register(Timer(50, B))
+    service.delete(Timer(50, B))
+    service.delete(Timer(20, A))
+    with mock.patch.object(type(backend), "get_many", autospec=True, side_effect=type(backend).get_many) as asked:
+        changes = service.changes()
+    assert sorted(changes) == [
+        TimerChange(Timer(5, A), True),
+        TimerChange(Timer(20, A), False),
+        TimerChange(Timer(80, A), True),
+    ]
+    assert [len(call.args[1]) for call in asked.mock_calls] == [2]
 
 
 def test_skipped_timer_is_searched_again(backend):

@@ -1,0 +1,100 @@
+"""Records that wait for others of their keys, so that a function takes them in bundles.
+
+    order      1  2  | W |  3  4  | X |  5      first timer of 1 and 3: before X
+    key        a  b         a  b                first timer of 2 and 4: later
+    bundles            1 3 go before X, 2 4 go on waiting
+
+A key's events are its records and its timers. So its records can wait beyond a watermark which fires none of its timers:
+none of those it has, and none that the waiting records will register.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from headrace.execution.element import NO_WATERMARK, Element
+
+
+class WaitingBundle:
+    """Records of a key that wait, in arrival order. `watermark` is the last one before the first of them (ms)."""
+
+    __slots__ = ("earliest", "elements", "until", "watermark")
+
+    def __init__(self, first: Element, watermark: int, until: int) -> None:
+        """Start with one record."""
+        self.elements = [first]
+        self.watermark = watermark
+        self.earliest = first.timestamp
+        """Least event time of the records (ms)."""
+        self.until = until
+        """The records cannot wait beyond a watermark of this time (ms), or a later one."""
+
+
+class WaitingBundles:
+    """The bundles of one task.
+
+    `first_timer` is that of the `BundleFunction`. `turns` are the due timers of event time by key, each key's as a heap of
+    tuples that begin with the time.
+    """
+
+    def __init__(
+        self, first_timer: Callable[[int], int | None], turns: Mapping[bytes, Sequence[tuple[Any, ...]]]
+    ) -> None:
+        """Start without records."""
+        self._first_timer = first_timer
+        self._turns = turns
+        self._bundles: dict[bytes, WaitingBundle] = {}
+        self._ends: list[tuple[int, bytes]] = []
+        """Heap of times until which the records of a key may wait. A key has several if a later record lowers it."""
+
+    def add(self, element: Element, watermark: int) -> None:
+        """Let a record wait, which follows all others in arrival order. `watermark` is the last one before it (ms)."""
+        key_json, timestamp = element.key_json, element.timestamp
+        bundle = self._bundles.get(key_json)
+        if bundle is None:
+            until = self._first_timer_after(timestamp)
+            turns = self._turns.get(key_json)
+            if turns and turns[0][0] < until:
+                until = turns[0][0]
+            self._bundles[key_json] = WaitingBundle(element, watermark, until)
+            heapq.heappush(self._ends, (until, key_json))
+            return
+        bundle.elements.append(element)
+        if timestamp < bundle.earliest:
+            bundle.earliest = timestamp
+            until = self._first_timer_after(timestamp)
+            if until < bundle.until:
+                bundle.until = until
+                heapq.heappush(self._ends, (until, key_json))
+
+    def _first_timer_after(self, timestamp: int) -> int:
+        first = self._first_timer(timestamp)
+        return NO_WATERMARK if first is None else first
+
+    def take(self, key_json: bytes) -> WaitingBundle | None:
+        """Remove and return a key's records."""
+        return self._bundles.pop(key_json, None)
+
+    def take_before(self, watermark: int) -> list[WaitingBundle]:
+        """Remove and return what cannot wait beyond a watermark (ms), by the watermark before it."""
+        ends, bundles, taken = self._ends, self._bundles, []
+        while ends and ends[0][0] <= watermark:
+            _, key_json = heapq.heappop(ends)
+            bundle = bundles.get(key_json)
+            if bundle is not None and bundle.until <= watermark:
+                del bundles[key_json]
+                taken.append(bundle)
+        return _by_watermark(taken)
+
+    def take_all(self) -> list[WaitingBundle]:
+        """Remove and return everything, by the watermark before it."""
+        taken = _by_watermark(self._bundles.values())
+        self._bundles.clear()
+        self._ends.clear()
+        return taken
+
+
+def _by_watermark(bundles: Iterable[WaitingBundle]) -> list[WaitingBundle]:
+    return sorted(bundles, key=lambda bundle: bundle.watermark)

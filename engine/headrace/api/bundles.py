@@ -39,17 +39,23 @@ class BundledRecord(Protocol):
 
 
 class Bundle:
-    """Records of one key in arrival order, at least two. None is late, and no timer of the key fires between them.
+    """Records of one key in arrival order. None is late, and no timer of the key fires between them.
 
-    `current` is the record that the function works on: state is stamped with its event time, what the function emits has
-    its place in arrival order, and an error of the function names it.
+    There are at least two, or one where the function `takes_single_records`. `current` is the record that the function
+    works on: state is stamped with its event time, what the function emits has its place in arrival order, and an error
+    of the function names it.
+
+    `next_watermark` is the watermark right behind the records (ms); None if more records may come before it.
     """
 
-    __slots__ = ("_context", "current", "records")
+    __slots__ = ("_context", "current", "next_watermark", "records", "waiting")
 
-    def __init__(self, records: Sequence[BundledRecord], context: Any) -> None:
+    def __init__(self, records: Sequence[BundledRecord], context: Any, next_watermark: int | None) -> None:
         """Take the records and the engine's context, whose event time and place are those of the current record."""
         self.records = records
+        self.next_watermark = next_watermark
+        self.waiting: tuple[Sequence[BundledRecord], int] | None = None
+        """Records that wait for a later bundle, and until when: see `wait`."""
         self._context = context
         self.work_on(records[0])
 
@@ -64,6 +70,27 @@ class Bundle:
         for record in records:
             self.work_on(record)
             yield record
+
+    def work_on_timer(self, timestamp: int, namespace: str = "") -> None:
+        """Go on as the code of a timer of the key that is due at `next_watermark`, as if the bundle had registered it.
+
+        `ctx` has the timer's time, and what the function emits has its place. Called behind all work on records. No
+        state may be used behind it.
+        """
+        self._context.work_on_timer(timestamp, namespace)
+
+    @property
+    def may_wait(self) -> bool:
+        """Return whether records may `wait`: the next watermark is known, and nothing else has run since the bundle came."""
+        return self.next_watermark is not None and self._context.runs_at_once and not self._context.has_waited
+
+    def wait(self, records: Sequence[BundledRecord], until: int) -> None:
+        """Let some records, in arrival order, wait for a later bundle; called once, while they `may_wait`.
+
+        The key has no timer before `until` (ms), and gets none from these records or later ones. The function must not
+        have changed anything for them, and awaits nothing afterwards.
+        """
+        self.waiting = records, until
 
 
 class DueTimer(Protocol):
@@ -110,6 +137,11 @@ class BundleFunction(abc.ABC):
         """
         del timestamp
         return None
+
+    @property
+    def takes_single_records(self) -> bool:
+        """Return whether a bundle may be a single record where its `next_watermark` is known. By default it may not."""
+        return False
 
     @property
     def takes_timers(self) -> bool:

@@ -42,7 +42,7 @@ from headrace.execution.fast_drain import PROCESS, BufferedRequest, Held, chunke
 from headrace.execution.held_records import HeldRecords
 from headrace.execution.keyed_work import Call
 from headrace.execution.options import AsyncStateOptions, KeyOrder
-from headrace.execution.process_context import Outputs, ProcessContext, Refused
+from headrace.execution.process_context import BundleContext, Outputs, ProcessContext, Refused
 from headrace.execution.record_codec import RecordCodec, shown_record
 from headrace.execution.request import AsyncExecutor
 from headrace.execution.state_executor import executor_for
@@ -98,6 +98,7 @@ class KeyedProcess:
         self._records = self._late = 0
         self._options = options
         self._outputs = Outputs(operator)
+        self._stage = stage
         self.due_timers = DueTimers(self.timers, self._outputs, stage, on_timer_of(operator.function))
         # Methods of `KeyedWork`, set as attributes to save a call for each record.
         self.due = self.timers.live
@@ -113,7 +114,9 @@ class KeyedProcess:
         bundling = self._function.bundling if in_record_order else None
         self._take_bundle = None if bundling is None else bundling.process_bundle
         turns = self.timers.turns_of(TimeDomain.EVENT_TIME)
-        self._waiting = None if bundling is None else WaitingBundles(bundling.first_timer, turns)
+        occupied = self.controller.keys.occupied
+        self._waiting = None if bundling is None else WaitingBundles(bundling.first_timer, turns, occupied)
+        self._takes_single_records = bundling is not None and bundling.takes_single_records
         self.due_timers.on_timers = self._function.on_timers if in_record_order else None
         self.stores = self._function.stores
         self.cleanup = TtlCleanup(ttls_of(operator.function), self.stores, backend, self.timers)
@@ -228,6 +231,7 @@ class KeyedProcess:
         for start in range(0, len(chunk), asked_after):
             self._take_with_events(chunk[start : start + asked_after], pending, take)
             if stop is not None and self.broadcast.is_complete and stop():
+                self._process_waiting(None)
                 return chunk[start + asked_after :]
         return None
 
@@ -245,12 +249,15 @@ class KeyedProcess:
             self._process_waiting(pending[0])
             self._advance_to_next(pending)
         take(elements)
-        self._process_waiting(None)
+        if self._waiting is not None and self._waiting.count >= self._options.in_flight_records_limit:
+            self._process_waiting(None)
 
     def _reach(self, cut: bytes | None, pending: _Pending, rest: Sequence[Element | BufferedRequest]) -> Held:
         """Finish all elements before the cut."""
         while pending and (cut is None or pending[0].order <= cut):
+            self._process_waiting(pending[0])
             self._advance_to_next(pending)
+        self._process_waiting(None)
         self.controller.drain()
         return Held.of(self._held.hold_all(rest), (), cut)
 
@@ -388,35 +395,53 @@ class KeyedProcess:
             self.process(element)
 
     def _process_waiting(self, event: Watermark | ProcessingTime | None) -> None:
-        """Process the elements that cannot wait beyond an event; None stands for the end of a portion of the input."""
+        """Process the elements that cannot wait beyond an event; None stands for the end of the input, or of what may wait."""
         waiting = self._waiting
         if waiting is None:
             return
         if isinstance(event, Watermark):
-            self._process_bundles(waiting.take_before(event.timestamp))
+            self._process_bundles(waiting.take_before(event.timestamp), event)
         else:
             self._process_bundles(waiting.take_all())
 
-    def _process_bundles(self, bundles: Sequence[WaitingBundle]) -> None:
-        """Process bundles, which come in the order of the watermarks before them. Single records go first."""
-        single = (bundle for bundle in bundles if len(bundle.elements) == 1)
+    def _process_bundles(self, bundles: Sequence[WaitingBundle], event: Watermark | None = None) -> None:
+        """Process bundles, which come in the order of the watermarks before them. Single records go first.
+
+        `event` is the watermark right behind the bundles, if nothing else can come before it.
+        """
+        fewest = 1 if event is not None and self._takes_single_records else 2
+        single = (bundle for bundle in bundles if len(bundle.elements) < fewest)
         for watermark, group in groupby(single, attrgetter("watermark")):
             self._process_all([bundle.elements[0] for bundle in group], watermark)
         for bundle in bundles:
-            if len(bundle.elements) > 1:
-                self._process_bundle(bundle)
+            if len(bundle.elements) >= fewest:
+                self._process_bundle(bundle, event)
 
-    def _process_bundle(self, bundle: WaitingBundle) -> None:
+    def _process_bundle(self, bundle: WaitingBundle, event: Watermark | None) -> None:
         elements, first = bundle.elements, bundle.elements[0]
         self._records += len(elements)
-        context = ProcessContext(self._outputs, self.timers, first.key_json, self._take_bundle, None)
-        context.record = Bundle(elements, context)
+        if event is None:
+            context = ProcessContext(self._outputs, self.timers, first.key_json, self._take_bundle, None)
+            context.record = Bundle(elements, context, None)
+        else:
+            context = BundleContext(self._outputs, self.timers, first.key_json, self._take_bundle, None)
+            context.next_watermark, context.stage, context.runs_at_once = event, self._stage, True
+            context.record = Bundle(elements, context, event.timestamp)
         context.enter(first.order, first.timestamp, bundle.watermark, bundle.watermark)
         self.controller.process(context)
+        if isinstance(context, BundleContext):
+            context.runs_at_once = False
+            if context.record.waiting is not None:
+                self._put_back(bundle, *context.record.waiting)
         if context.epoch is None:  # its code has ended
             # Context and bundle refer to each other: the collection at the task's end would visit all records (6 % of
             # the CPU of a window's aggregates).
             context.record = None
+
+    def _put_back(self, bundle: WaitingBundle, elements: Sequence[Element], until: int) -> None:
+        assert self._waiting is not None  # noqa: S101 - the bundle comes from there
+        self._waiting.put_back(bundle, elements, until)
+        self._records -= len(elements)
 
     def process_broadcast(self, element: Element) -> None:
         """Process a broadcast record: finish all records before it, then let it change broadcast state.

@@ -13,9 +13,9 @@ import msgspec
 from headrace.api import Process, RowKind, TimeDomain
 from headrace.api.namespace import check_namespace
 from headrace.api.stream_types import output_type
-from headrace.execution.element import Emitted, make_emitted
+from headrace.execution.element import Emitted, Watermark, make_emitted
 from headrace.execution.record_context import RecordContext
-from headrace.plan.order import FIRST_OUTPUT, output_order
+from headrace.plan.order import FIRST_OUTPUT, output_order, timer_order
 from headrace.state.codec import decode_key
 from headrace.state.timer_service import DOMAINS, EVENT_TIME, PROCESSING_TIME, Timer, TimerService, Turn, turn
 
@@ -221,6 +221,28 @@ class ProcessContext(RecordContext):
             raise ValueError(msg)
         check_namespace(namespace)
         return _make_timer((moment, self.key_json, domain, namespace))
+
+
+class BundleContext(ProcessContext):
+    """Records of a key that a function takes with one call. `next_watermark` comes right behind them."""
+
+    __slots__ = ("next_watermark", "runs_at_once", "stage")
+
+    next_watermark: Watermark
+    runs_at_once: bool
+    """True until the engine goes on with other records."""
+    stage: int
+
+    def work_on_timer(self, timestamp: int, namespace: str) -> None:
+        """Go on as a timer that the next watermark fires, which counts as fired. Raises `RuntimeError` if it does not."""
+        watermark = self.next_watermark
+        if timestamp > watermark.timestamp:
+            msg = f"a timer at {timestamp} ms is not due behind these records"
+            raise RuntimeError(msg)
+        self.timer = self._timer(timestamp, EVENT_TIME, namespace)
+        self.order = timer_order(watermark.order, timestamp, self.key_json, self.stage, namespace)
+        self.timestamp, self.watermark, self.index = timestamp, watermark.timestamp, 0
+        self._timers.fired += 1
 
 
 class TimerContext(ProcessContext):

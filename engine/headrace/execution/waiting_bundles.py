@@ -11,7 +11,7 @@ none of those it has, and none that the waiting records will register.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace.execution.element import NO_WATERMARK, Element
@@ -22,11 +22,11 @@ class WaitingBundle:
 
     __slots__ = ("earliest", "elements", "until", "watermark")
 
-    def __init__(self, first: Element, watermark: int, until: int) -> None:
-        """Start with one record."""
-        self.elements = [first]
+    def __init__(self, elements: list[Element], watermark: int, earliest: int, until: int) -> None:
+        """Start with some records of a key."""
+        self.elements = elements
         self.watermark = watermark
-        self.earliest = first.timestamp
+        self.earliest = earliest
         """Least event time of the records (ms)."""
         self.until = until
         """The records cannot wait beyond a watermark of this time (ms), or a later one."""
@@ -36,30 +36,32 @@ class WaitingBundles:
     """The bundles of one task.
 
     `first_timer` is that of the `BundleFunction`. `turns` are the due timers of event time by key, each key's as a heap of
-    tuples that begin with the time.
+    tuples that begin with the time. `occupied` has the keys whose code waits for state, and may still register timers.
     """
 
     def __init__(
-        self, first_timer: Callable[[int], int | None], turns: Mapping[bytes, Sequence[tuple[Any, ...]]]
+        self,
+        first_timer: Callable[[int], int | None],
+        turns: Mapping[bytes, Sequence[tuple[Any, ...]]],
+        occupied: Container[bytes],
     ) -> None:
         """Start without records."""
         self._first_timer = first_timer
         self._turns = turns
+        self._occupied = occupied
         self._bundles: dict[bytes, WaitingBundle] = {}
         self._ends: list[tuple[int, bytes]] = []
         """Heap of times until which the records of a key may wait. A key has several if a later record lowers it."""
+        self.count = 0
+        """Number of records that wait."""
 
     def add(self, element: Element, watermark: int) -> None:
         """Let a record wait, which follows all others in arrival order. `watermark` is the last one before it (ms)."""
+        self.count += 1
         key_json, timestamp = element.key_json, element.timestamp
         bundle = self._bundles.get(key_json)
         if bundle is None:
-            until = self._first_timer_after(timestamp)
-            turns = self._turns.get(key_json)
-            if turns and turns[0][0] < until:
-                until = turns[0][0]
-            self._bundles[key_json] = WaitingBundle(element, watermark, until)
-            heapq.heappush(self._ends, (until, key_json))
+            self._start(key_json, WaitingBundle([element], watermark, timestamp, self._first_timer_after(timestamp)))
             return
         bundle.elements.append(element)
         if timestamp < bundle.earliest:
@@ -69,13 +71,31 @@ class WaitingBundles:
                 bundle.until = until
                 heapq.heappush(self._ends, (until, key_json))
 
+    def _start(self, key_json: bytes, bundle: WaitingBundle) -> None:
+        turns = self._turns.get(key_json)
+        if key_json in self._occupied:
+            bundle.until = NO_WATERMARK
+        elif turns and turns[0][0] < bundle.until:
+            bundle.until = turns[0][0]
+        self._bundles[key_json] = bundle
+        heapq.heappush(self._ends, (bundle.until, key_json))
+
+    def put_back(self, taken: WaitingBundle, elements: Sequence[Element], until: int) -> None:
+        """Let some elements of a bundle wait again, until a time (ms), before the next record of the key."""
+        self.count += len(elements)
+        earliest = min(element.timestamp for element in elements)
+        self._start(elements[0].key_json, WaitingBundle([*elements], taken.watermark, earliest, until))
+
     def _first_timer_after(self, timestamp: int) -> int:
         first = self._first_timer(timestamp)
         return NO_WATERMARK if first is None else first
 
     def take(self, key_json: bytes) -> WaitingBundle | None:
         """Remove and return a key's records."""
-        return self._bundles.pop(key_json, None)
+        bundle = self._bundles.pop(key_json, None)
+        if bundle is not None:
+            self.count -= len(bundle.elements)
+        return bundle
 
     def take_before(self, watermark: int) -> list[WaitingBundle]:
         """Remove and return what cannot wait beyond a watermark (ms), by the watermark before it."""
@@ -85,6 +105,7 @@ class WaitingBundles:
             bundle = bundles.get(key_json)
             if bundle is not None and bundle.until <= watermark:
                 del bundles[key_json]
+                self.count -= len(bundle.elements)
                 taken.append(bundle)
         return _by_watermark(taken)
 
@@ -93,6 +114,7 @@ class WaitingBundles:
         taken = _by_watermark(self._bundles.values())
         self._bundles.clear()
         self._ends.clear()
+        self.count = 0
         return taken
 
 

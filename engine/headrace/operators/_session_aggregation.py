@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -14,6 +15,7 @@ from headrace.operators._accumulators import Change
 from headrace.operators._bundled_changes import BundledChanges
 from headrace.operators._calendar import FIRST_TIME, LAST_TIME, check_in_calendar
 from headrace.operators._early_results import EARLY, next_step, state_name
+from headrace.operators._new_sessions import check_kind, new_sessions
 from headrace.operators._sliced_aggregation import FREE
 from headrace.operators._window_result import WindowResult, aggregate_function
 
@@ -110,7 +112,7 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
 
     async def process(self, record: In, ctx: Context, /) -> None:
         """Add a record to its session, and merge the sessions that it joins. Corrects emitted results."""
-        _check_kind(ctx.row_kind)
+        check_kind(ctx.row_kind)
         at = ctx.timestamp
         joined = self._joined(at, await self._spans())
         session = self._session_with(at, joined)
@@ -133,6 +135,11 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
         """Return whether records may come in bundles: not with early results, which each record may retract."""
         return self._early is None
 
+    @property
+    def takes_single_records(self) -> bool:
+        """Return whether a record may come alone: it does where the watermark behind it may end its session."""
+        return not self._lateness
+
     def first_timer(self, timestamp: int, /) -> int:
         """Return the last moment of the session of a record that joins no other."""
         return timestamp + self._gap - 1
@@ -140,12 +147,16 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
     async def process_bundle(self, bundle: Bundle, ctx: Context, /) -> None:
         """Add records to their sessions, with one read of all sessions and one write for each. None of these has fired: no record is late."""
         stored = await self._spans()
+        if stored or not self._take_new(bundle, ctx):
+            await self._take_stored(bundle, stored, ctx)
+
+    async def _take_stored(self, bundle: Bundle, stored: Mapping[str, Span], ctx: Context) -> None:
         spans, changed_by = dict(stored), dict[str, BundledRecord]()
         waiting: dict[str, list[BundledRecord]] = {}
         latest: _Latest | None = None
         for record in bundle.walk(bundle.records):
             if record.kind:
-                _check_kind(RowKind(record.kind))
+                check_kind(RowKind(record.kind))
             if latest is not None:
                 if latest.takes(record):
                     continue
@@ -168,6 +179,35 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
         for name, records in waiting.items():
             await self._add_all(name, records, bundle)
         await self._write(stored, spans, changed_by, bundle, ctx)
+
+    def _take_new(self, bundle: Bundle, ctx: Context) -> bool:
+        """Emit the sessions of a key without state that the next watermark ends, and let the records of the others wait.
+
+        So a session that begins and ends while records wait is never stored. Returns false, and does nothing, where this
+        does not give the same: with lateness, where state outlives a session, and where a record merges sessions.
+        """
+        watermark = bundle.next_watermark
+        if watermark is None or self._lateness or (sessions := new_sessions(bundle, self._gap)) is None:
+            return False
+        open_ = [session for session in sessions if session.end - 1 > watermark]
+        if open_:
+            if not bundle.may_wait:
+                return False
+            records = [record for session in open_ for record in session.records]
+            if len(open_) > 1:
+                records.sort(key=_order_of)
+            bundle.wait(records, min(session.end for session in open_) - 1)
+        result, key = self._window_result, ctx.key
+        ended = [
+            (session, result.add_together(BundledChanges(bundle, session.records), result.create()))
+            for session in sessions
+            if session.end - 1 <= watermark
+        ]
+        for session, part in ended:
+            at = session.end - 1
+            bundle.work_on_timer(at, session.name)
+            result.emit(ctx, None, result.result(part, key, session.start, session.end), at=at)
+        return True
 
     async def _merge_waiting(
         self, name: str, others: Sequence[str], waiting: dict[str, list[BundledRecord]], bundle: Bundle
@@ -364,12 +404,6 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
         }
 
 
-def _check_kind(kind: RowKind) -> None:
-    if kind.is_retraction:
-        msg = f"sessions cannot take a record back, and this one is {kind.symbol}"
-        raise ValueError(msg)
-
-
 def session_aggregation(
     name: str, result: WindowResult, /, *, shown: str, gap: int, lateness: int, early: int | None
 ) -> WindowFunction[Any, Any]:
@@ -390,3 +424,6 @@ def session_aggregation(
 
     kind = Aggregation if early is None else EarlyAggregation
     return kind(shown, result, emitted_type, gap=gap, lateness=lateness, early=early)
+
+
+_order_of = attrgetter("order")

@@ -43,7 +43,8 @@ class Sums(KeyedProcessFunction[Event, Line], BundleFunction):
         await self.add(event, ctx)
 
     async def add(self, event, ctx):
-        await self.total.update((await self.total.value() or 0) + event.number)
+        total = self.total.namespace("sum")  # is not read ahead
+        await total.update((await total.value() or 0) + event.number)
         ctx.timers.register_event_time(ctx.timestamp + LIFE)
 
     def first_timer(self, timestamp, /):
@@ -55,11 +56,18 @@ class Sums(KeyedProcessFunction[Event, Line], BundleFunction):
             await self.add(record.record, ctx)
 
     async def on_timer(self, timestamp, ctx, /):
-        ctx.collect(Line(ctx.key, await self.total.value() or 0))
-        await self.total.clear()
+        total = self.total.namespace("sum")
+        ctx.collect(Line(ctx.key, await total.value() or 0))
+        await total.clear()
 
 
-def run(items, function, **options):
+class Deferred(HashMapBackend):
+    """A backend whose answers have to be awaited."""
+
+    answers_at_once = False
+
+
+def run(items, function, *, backend=HashMapBackend, **options):
     """Process `(key, time)` and watermarks (plain numbers); return the metrics, the outputs, and the changes of state and timers."""
     elements, watermarks, latest = [], [], NO_WATERMARK
     for ordinal, item in enumerate(items):
@@ -71,7 +79,7 @@ def run(items, function, **options):
             watermarks.append(Watermark(order, item))
     process = KeyedProcess(
         Process("sums", "key", function),
-        HashMapBackend(),
+        backend(),
         records=(Event,),
         watermark=None,
         last_watermark=watermarks[-1].timestamp if watermarks else None,
@@ -86,13 +94,34 @@ def run(items, function, **options):
     items=st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 30)) | st.integers(0, 30), max_size=30),
     knows=st.booleans(),
     portion=st.sampled_from([4, 100]),
+    backend=st.sampled_from([HashMapBackend, Deferred]),
+    buffer_size=st.sampled_from([1, 1000]),
 )
-@example(items=[("a", 1), 2, ("a", 3), 3, ("a", 4), 6, ("a", 7)], knows=True, portion=100)
-@example(items=[("a", 9), 2, ("a", 3), ("b", 3), 7, ("a", 8), ("a", 1), 8], knows=True, portion=100)
-def test_waiting_records_equal_records_at_once(items, knows, portion):
+@example(
+    items=[("a", 1), 2, ("a", 3), 3, ("a", 4), 6, ("a", 7)],
+    knows=True,
+    portion=100,
+    backend=HashMapBackend,
+    buffer_size=1,
+)
+@example(
+    items=[("a", 9), 2, ("a", 3), ("b", 3), 7, ("a", 8), ("a", 1), 8],
+    knows=True,
+    portion=100,
+    backend=Deferred,
+    buffer_size=1,
+)
+@example(
+    items=[("a", 1), ("a", 4), 6, ("a", 8), 10, ("b", 11), 16, ("b", 17)],
+    knows=True,
+    portion=100,
+    backend=Deferred,
+    buffer_size=1,
+)
+def test_waiting_records_equal_records_at_once(items, knows, portion, backend, buffer_size):
     function = Sums() if knows else Sums(first_timer=lambda _: None)
     singly = run(items, Sums(), in_flight_records_limit=1)
-    assert run(items, function, in_flight_records_limit=portion) == singly
+    assert run(items, function, backend=backend, in_flight_records_limit=portion, buffer_size=buffer_size) == singly
 
 
 @pytest.mark.parametrize(
@@ -120,8 +149,8 @@ def element(key, at, place=0):
     return Element(record_order(place), at, 0, encode(key), Event(key))
 
 
-def waiting(turns=None):
-    return WaitingBundles(lambda at: at + LIFE, turns or {})
+def waiting(turns=None, occupied=()):
+    return WaitingBundles(lambda at: at + LIFE, turns or {}, occupied)
 
 
 def keys_of(bundles):

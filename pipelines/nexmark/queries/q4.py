@@ -6,7 +6,7 @@ The bids of an auction are a session, since the auction runs for a minute at mos
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Self
 
 from headrace import Context, KeyedProcessFunction, Pipeline, RowKind, Struct, Timestamp, ValueState
 from headrace.operators import First, Max, Session
@@ -38,17 +38,17 @@ class Offer(Struct, frozen=True):
     price: int
     in_time: bool
 
+    @classmethod
+    def of(cls, auction: Auction, bid: Bid) -> Self:
+        """Return a bid with its auction's category."""
+        return cls(auction.id, auction.category, bid.price, bid.date_time <= auction.expires)
+
 
 class Sold(Struct, frozen=True):
     """The winning price of an auction."""
 
     category: Annotated[int, First("category")]
     final: Annotated[int, Max("price")]
-
-
-def offer(auction: Auction, bid: Bid) -> Offer:
-    """Return a bid with its auction's category."""
-    return Offer(auction.id, auction.category, bid.price, bid.date_time <= auction.expires)
 
 
 class Total(Struct, frozen=True):
@@ -81,7 +81,7 @@ class Mean(KeyedProcessFunction[Sold, Average]):
 pipeline = Pipeline("nexmark_q4")
 auctions = pipeline.source("auctions", Auction, event_time="date_time", out_of_orderness=DISORDER).key_by("id")
 bids = pipeline.source("bids", Bid, event_time="date_time", out_of_orderness=DISORDER).key_by("auction")
-offers = auctions.join("offers", bids, emit=offer, within=(timedelta(0), LONGEST_AUCTION))
+offers = auctions.join("offers", bids, emit=Offer.of, within=(timedelta(0), LONGEST_AUCTION))
 valid = offers.filter(lambda offer: offer.in_time).key_by("auction")
 sold = valid.window(Session(LONGEST_AUCTION + timedelta(milliseconds=1))).aggregate("sold", Sold)
 means = sold.key_by("category").process("mean", Mean())

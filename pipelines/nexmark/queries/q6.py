@@ -7,7 +7,7 @@ its bidding ends (see query 4), and a seller's list has the last ten auctions by
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Self
 
 from headrace import Context, KeyedProcessFunction, Pipeline, RowKind, Struct, Timestamp, ValueState
 from headrace.operators import First, Max, Session
@@ -40,10 +40,10 @@ class Offer(Struct, frozen=True):
     price: int
     in_time: bool
 
-
-def offer(auction: Auction, bid: Bid) -> Offer:
-    """Return a bid with its auction's seller and end."""
-    return Offer(auction.id, auction.seller, auction.expires, bid.price, bid.date_time <= auction.expires)
+    @classmethod
+    def of(cls, auction: Auction, bid: Bid) -> Self:
+        """Return a bid with its auction's seller and end."""
+        return cls(auction.id, auction.seller, auction.expires, bid.price, bid.date_time <= auction.expires)
 
 
 class Sold(Struct, frozen=True, order=True):
@@ -84,7 +84,7 @@ class MeanOfTen(KeyedProcessFunction[Sold, Average]):
 pipeline = Pipeline("nexmark_q6")
 auctions = pipeline.source("auctions", Auction, event_time="date_time", out_of_orderness=DISORDER).key_by("id")
 bids = pipeline.source("bids", Bid, event_time="date_time", out_of_orderness=DISORDER).key_by("auction")
-offers = auctions.join("offers", bids, emit=offer, within=(timedelta(0), LONGEST_AUCTION))
+offers = auctions.join("offers", bids, emit=Offer.of, within=(timedelta(0), LONGEST_AUCTION))
 valid = offers.filter(lambda offer: offer.in_time).key_by("auction")
 sold = valid.window(Session(LONGEST_AUCTION + timedelta(milliseconds=1))).aggregate("sold", Sold)
 means = sold.key_by("seller").process("mean_of_ten", MeanOfTen())

@@ -41,7 +41,7 @@ from headrace.config import JobConfig
 from headrace.errors import ConfigError, FencedError, SinkMismatchError
 from headrace.plan.pipelines import plan_of, sink_schemas
 from headrace.plan.stages import Plan
-from headrace.sinks.sink import NO_WRITERS, Publication, SparkWriters
+from headrace.sinks.sink import NO_WRITERS, Publication, Sink, SparkWriters
 from headrace.tables.files import StagedFile
 from headrace.tables.schemas import ANSWERS, FORMAT_VERSION
 from headrace.tables.state_files import stage_state
@@ -66,8 +66,8 @@ OF_STATE = (
 )
 """Fields of a checkpoint that describe the state. A checkpoint copies them from its parent, a restore from its target."""
 
-SinkCheck = Callable[[JobConfig, Sequence[Checkpoint]], bool]
-"""Function that compares the sinks with all checkpoints of a job. Returns whether the job can continue from the last checkpoint, and
+SinkCheck = Callable[[JobConfig, Sequence[Checkpoint], Mapping[str, Sink]], bool]
+"""Function that compares the sinks, which are open, with all checkpoints of a job. Returns whether the job can continue from the last checkpoint, and
 publish it; if False, the caller restores. Raises `SinkMismatchError` when neither is possible."""
 
 
@@ -113,7 +113,7 @@ def open_job(
         check_sink_keys(config, log, sinks)
         # This must follow the claim: until then another run may publish, and the sinks may be newer than this log.
         try:
-            publishes = sink_check(config, log.checkpoints)
+            publishes = sink_check(config, log.checkpoints, publisher.sinks)
         except SinkMismatchError:
             lease.confirm()  # if another run has taken the job, report that: it has published to the sinks
             raise

@@ -41,6 +41,11 @@ class Publisher:
             name: sink_of(config, name, schema, keys, writers) for name, (schema, keys) in sorted(schemas.items())
         }
 
+    @property
+    def sinks(self) -> Mapping[str, Sink]:
+        """Return the sinks by name."""
+        return self._sinks
+
     def writing(self, schemas: SinkSchemas) -> Publisher:
         """Return a publisher that writes the sinks with other columns."""
         return Publisher(self._config, schemas, self._writers)

@@ -32,7 +32,7 @@ from headrace.config import JobConfig
 from headrace.errors import ConfigError, SinkMismatchError, StorageError
 from headrace.plan.pipelines import plan_of
 from headrace.plan.stages import Plan
-from headrace.sinks.sink import NEVER, Publication
+from headrace.sinks.sink import NEVER, Publication, Sink
 from headrace.tables.store import storage_errors
 
 
@@ -149,8 +149,8 @@ class _PlanInLease:
     def __init__(self) -> None:
         self.plan: ReconcilePlan | None = None
 
-    def __call__(self, config: JobConfig, checkpoints: Sequence[Checkpoint]) -> bool:
-        comparison = compare_with(config, checkpoints)
+    def __call__(self, config: JobConfig, checkpoints: Sequence[Checkpoint], opened: Mapping[str, Sink]) -> bool:
+        comparison = compare_with(config, checkpoints, opened)
         if comparison.refusal is not None:
             raise SinkMismatchError(comparison.refusal)
         self.plan = comparison.plan
@@ -158,9 +158,11 @@ class _PlanInLease:
         return comparison.agrees
 
 
-def compare_with(config: JobConfig, checkpoints: Sequence[Checkpoint]) -> Comparison:
-    """Compare a job that has these checkpoints with its sinks; see `compare`."""
-    positions = [SinkPosition(config, sink, checkpoints) for sink in sorted(config.sinks)]
+def compare_with(
+    config: JobConfig, checkpoints: Sequence[Checkpoint], opened: Mapping[str, Sink] | None = None
+) -> Comparison:
+    """Compare a job that has these checkpoints with its sinks; see `compare`. `opened` are the sinks that the caller has opened."""
+    positions = [SinkPosition(config, sink, checkpoints, (opened or {}).get(sink)) for sink in sorted(config.sinks)]
     plan, refusal = None, None
     if any(position.mismatch is not None for position in positions):
         try:

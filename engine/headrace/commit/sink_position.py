@@ -29,7 +29,7 @@ RESTORE of a sink, which keeps the transaction.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -40,7 +40,7 @@ from headrace.commit.sink_history import SinkHistory
 from headrace.config import JobConfig
 from headrace.errors import SinkMismatchError, StorageError
 from headrace.sinks.kinds import sink_of
-from headrace.sinks.sink import NEVER
+from headrace.sinks.sink import NEVER, Sink
 from headrace.tables.files import list_files
 from headrace.tables.store import Snapshot, TableMissingError, storage_errors
 
@@ -82,8 +82,12 @@ class Mismatch:
 class SinkPosition:
     """Position of one sink in the line of a job's checkpoints, as of construction."""
 
-    def __init__(self, config: JobConfig, sink: str, checkpoints: Sequence[Checkpoint]) -> None:
+    def __init__(
+        self, config: JobConfig, sink: str, checkpoints: Sequence[Checkpoint], target: Sink | None = None
+    ) -> None:
         """Read the sink's transaction. `checkpoints` has all of the job, oldest first, and may be empty.
+
+        `target` is the sink, if the caller has opened it: its table is not opened again.
 
         Raises `StorageError` when the table cannot be read.
         """
@@ -95,7 +99,7 @@ class SinkPosition:
         self._table: Snapshot | None = None
         try:
             with storage_errors(f"to open sink '{sink}' at {self.path}"):
-                target = sink_of(config, sink)
+                target = target or sink_of(config, sink)
                 self._table = target.latest()
                 self.published, self.incarnation = target.published(self._table), target.incarnation(self._table)
         except TableMissingError:
@@ -268,13 +272,19 @@ class SinkPosition:
         )
 
 
-def check_sinks(config: JobConfig, checkpoints: Sequence[Checkpoint], *, restores: bool = False) -> bool:
+def check_sinks(
+    config: JobConfig,
+    checkpoints: Sequence[Checkpoint],
+    opened: Mapping[str, Sink] | None = None,
+    *,
+    restores: bool = False,
+) -> bool:
     """Raise `SinkMismatchError` if job and sinks disagree; return whether the last checkpoint can be published.
 
-    With `restores`, a sink may have lost publications (the result is False then): a restore to a checkpoint that the
+    `opened` are the sinks that the caller has opened. With `restores`, a sink may have lost publications (the result is False then): a restore to a checkpoint that the
     sink has repairs it.
     """
-    positions = [SinkPosition(config, sink, checkpoints) for sink in sorted(config.sinks)]
+    positions = [SinkPosition(config, sink, checkpoints, (opened or {}).get(sink)) for sink in sorted(config.sinks)]
     mismatched = [position for position in positions if position.mismatch is not None]
     for position in sorted(mismatched, key=SinkPosition.mends_by_restore):
         if not restores or not position.mends_by_restore():

@@ -169,8 +169,23 @@ def read_parquet(uri: str, storage: Storage = None) -> pa.Table:
 
 def is_file(uri: str, storage: Storage = None) -> bool:
     """Return whether a file exists."""
+    return size_of_file(uri, storage) is not None
+
+
+def size_of_file(uri: str, storage: Storage = None) -> int | None:
+    """Return the size of a file in bytes; None if there is none.
+
+    This is one request to an object store. `get_file_info` makes two where nothing exists: it also lists a folder of the name.
+    """
     store, path = file_system(uri, storage)
-    return bool(store.get_file_info(path).type is fs.FileType.File)
+    if isinstance(store, fs.LocalFileSystem):
+        info = store.get_file_info(path)
+        return info.size if info.type is fs.FileType.File else None
+    try:
+        with store.open_input_file(path) as file:
+            return int(file.size())
+    except (FileNotFoundError, IsADirectoryError):
+        return None
 
 
 def make_folder_of(uri: str, storage: Storage = None) -> None:

@@ -9,13 +9,15 @@ gone, or is another file, and the table is opened again.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
-from headrace.tables.files import Storage, file_system
+from headrace.tables.files import Storage, file_system, size_of_file
 from headrace.tables.store import commit_file
 
 
@@ -26,6 +28,19 @@ class _Commit(NamedTuple):
     modified: int
 
 
+class _Txn(msgspec.Struct):
+    """Transaction of an application, as a commit has it."""
+
+    appId: str  # noqa: N815 - the name in the format
+    version: int
+
+
+class _Action(msgspec.Struct):
+    """Line of a commit."""
+
+    txn: _Txn | None = None
+
+
 class OpenedTable:
     """Table that a store has opened last. It is at the version of the last call, so a caller must not keep it."""
 
@@ -33,16 +48,20 @@ class OpenedTable:
         """Open nothing yet."""
         self._uri, self._storage = uri, storage
         self._table: DeltaTable | None = None
+        self._version = -1
         self._ends_with: _Commit | None = None
         self.transactions: dict[str, int | None] = {}
         """Versions of applications' transactions at the table's version, as far as asked for: each look reads the log again."""
 
     def keep(self, table: DeltaTable) -> None:
         """Keep a table that was just opened or has just committed, unless a later version is kept."""
-        if self._table is None or table.version() >= self._table.version():
-            self._table = table
-            self._ends_with, _ = self._commits(table.version())
-            self.transactions = {}
+        version = table.version()
+        if self._table is None or version >= self._version:
+            new = range(self._version + 1, version + 1)
+            known = self.transactions if table is self._table else {}
+            self._table, self._version = table, version
+            self._ends_with = self._commit(version)
+            self.transactions = self._transactions_after(known, new)
 
     def keeps(self, table: DeltaTable) -> bool:
         """Return whether a table is the one that is kept."""
@@ -54,11 +73,11 @@ class OpenedTable:
         if table is None:
             return None
         now = table.version()
-        last, following = self._commits(now)
+        last = self._commit(now)
         if last is None or last != self._ends_with:
             self._table = None
             return None
-        if following is None or version == now:
+        if version == now or not self.has_commit(now + 1):
             return table if version in {None, now} else None
         if version is not None and version < now:
             return None
@@ -66,13 +85,11 @@ class OpenedTable:
 
     def is_latest(self, version: int) -> bool:
         """Return whether a version's commit is in the log, and no later one. False also where only the whole log can tell."""
-        last, following = self._commits(version)
-        return last is not None and following is None
+        return self.has_commit(version) and not self.has_commit(version + 1)
 
     def has_commit(self, version: int) -> bool:
-        """Return whether a version's commit is in the log."""
-        last, _ = self._commits(version)
-        return last is not None
+        """Return whether a version's commit is in the log. One that lost its content in a power failure does not count."""
+        return bool(size_of_file(f"{self._uri}/{commit_file(version)}", self._storage))
 
     def _advanced(self, table: DeltaTable, version: int | None) -> DeltaTable | None:
         """Read the commits that are new; return None if they do not lead to the version."""
@@ -84,12 +101,29 @@ class OpenedTable:
         self.keep(table)
         return table if version in {None, table.version()} else None
 
-    def _commits(self, version: int) -> tuple[_Commit | None, _Commit | None]:
-        """Return the commits of a version and of the next one. One that lost its content in a power failure does not count."""
-        store, root = file_system(self._uri, self._storage)
-        names = [f"{root}/{commit_file(number)}" for number in (version, version + 1)]
-        last, following = (
-            _Commit(file.size, file.mtime_ns or 0) if file.type is fs.FileType.File and file.size else None
-            for file in store.get_file_info(names)
-        )
-        return last, following
+    def _commit(self, version: int) -> _Commit | None:
+        """Return a version's commit; None where `has_commit` is false."""
+        store, path = file_system(f"{self._uri}/{commit_file(version)}", self._storage)
+        file = store.get_file_info(path)
+        return _Commit(file.size, file.mtime_ns or 0) if file.type is fs.FileType.File and file.size else None
+
+    def _transactions_after(self, known: Mapping[str, int | None], new: Sequence[int]) -> dict[str, int | None]:
+        """Return the transactions after some new commits; nothing if they have to be asked for again."""
+        if not known or len(new) > _MOST_COMMITS:
+            return {}
+        try:
+            later = [transaction for version in new for transaction in self._transactions_of(version)]
+        except (OSError, msgspec.DecodeError):
+            return {}
+        return {**known, **dict(later)}
+
+    def _transactions_of(self, version: int) -> Iterator[tuple[str, int]]:
+        store, path = file_system(f"{self._uri}/{commit_file(version)}", self._storage)
+        with store.open_input_stream(path) as stream:
+            actions = [_ACTION.decode(line) for line in stream.read().splitlines() if line]
+        yield from ((action.txn.appId, action.txn.version) for action in actions if action.txn is not None)
+
+
+_ACTION = msgspec.json.Decoder(_Action)
+_MOST_COMMITS = 10
+"""Number of new commits up to which reading each of them takes less than reading the whole log for each transaction."""

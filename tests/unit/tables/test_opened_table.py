@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -15,7 +16,7 @@ from headrace.plan.columns import ROW_KIND
 from headrace.tables import delta_table
 from headrace.tables.delta_table import DeltaStore
 from headrace.tables.schemas import KEYED_STATE
-from headrace.tables.store import CommitInfo, StoreError, TableMissingError, Transaction, VersionTakenError
+from headrace.tables.store import CommitInfo, StoreError, TableMissingError, Transaction, VersionTakenError, commit_file
 from tests.jobs.home import Home
 from tests.jobs.local_runs import LocalRuns
 from tests.jobs.purchase_files import write_days
@@ -112,6 +113,51 @@ def test_replaced_table_of_equal_length_is_noticed(uri, tmp_path):
     assert keys_of(store.latest()) == ["new"]
 
 
+@pytest.fixture
+def asked(monkeypatch):
+    """Return a list that gets the application of each transaction that is looked up in the whole log."""
+    names = []
+    look_up = DeltaTable.transaction_version
+
+    def counted(self, app_id):
+        names.append(app_id)
+        return look_up(self, app_id)
+
+    monkeypatch.setattr(DeltaTable, "transaction_version", counted)
+    return names
+
+
+def committed(store, version, number):
+    return store.append_rows(version, rows(f"k{number}"), CommitInfo(transaction=Transaction(APP, number)))
+
+
+def test_transactions_of_new_commits_are_not_looked_up(uri, asked):
+    store, other = opened(uri), opened(uri)
+    assert (store.latest().transaction(APP), asked) == (None, [APP])
+    committed(store, 0, 7)
+    assert store.latest().transaction(APP) == 7
+    other.append_rows(1, rows("without transaction"))
+    committed(other, 2, 9)
+    assert (store.latest().transaction(APP), asked) == (9, [APP])
+
+
+def test_many_new_commits_are_looked_up_again(uri, asked):
+    store, other = opened(uri), opened(uri)
+    store.latest().transaction(APP)
+    for version in range(11):
+        committed(other, version, version)
+    assert (store.latest().transaction(APP), asked) == (10, [APP, APP])
+
+
+def test_commit_with_unknown_actions_is_read(uri, asked):
+    store = opened(uri)
+    store.latest().transaction(APP)
+    committed(DeltaStore(uri), 0, 5)
+    commit = Path(uri, commit_file(1))
+    commit.write_text(commit.read_text() + '\n{"unheard":{"of":1}}\n')
+    assert (store.latest().transaction(APP), asked) == (5, [APP])
+
+
 def test_warm_run_opens_each_table_once(tmp_path, monkeypatch):
     opens = []
 
@@ -129,4 +175,4 @@ def test_warm_run_opens_each_table_once(tmp_path, monkeypatch):
         run(home)
         counts.append(len(opens))
     assert opens.count("checkpoints") == opens.count(KEYED_STATE) == 1
-    assert counts[1] == counts[2] == counts[3] <= 12
+    assert counts[1] == counts[2] == counts[3] <= 10

@@ -81,8 +81,8 @@ class Bundle:
 
     @property
     def may_wait(self) -> bool:
-        """Return whether records may `wait`: the next watermark is known, and nothing else has run since the bundle came."""
-        return self.next_watermark is not None and self._context.runs_at_once and not self._context.has_waited
+        """Return whether records may `wait`: the next watermark is known, nothing else has run since the bundle came, and they have not waited often."""
+        return self.next_watermark is not None and self._context.may_wait and not self._context.has_waited
 
     def wait(self, records: Sequence[BundledRecord], until: int) -> None:
         """Let some records, in arrival order, wait for a later bundle; called once, while they `may_wait`.

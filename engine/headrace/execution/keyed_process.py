@@ -425,12 +425,13 @@ class KeyedProcess:
             context.record = Bundle(elements, context, None)
         else:
             context = BundleContext(self._outputs, self.timers, first.key_json, self._take_bundle, None)
-            context.next_watermark, context.stage, context.runs_at_once = event, self._stage, True
+            context.next_watermark, context.stage = event, self._stage
+            context.may_wait = bundle.returns < _MOST_RETURNS
             context.record = Bundle(elements, context, event.timestamp)
         context.enter(first.order, first.timestamp, bundle.watermark, bundle.watermark)
         self.controller.process(context)
         if isinstance(context, BundleContext):
-            context.runs_at_once = False
+            context.may_wait = False
             if context.record.waiting is not None:
                 self._put_back(bundle, *context.record.waiting)
         if context.epoch is None:  # its code has ended
@@ -523,6 +524,9 @@ _order_of = attrgetter("order")
 _ROW_KINDS = tuple(RowKind)
 _ASKED_AFTER = 256
 """Number of records between two calls of `stop`."""
+
+_MOST_RETURNS = 8
+"""How often records may wait again: each time, the function looks at all records of the bundle."""
 
 
 def _nothing() -> None:

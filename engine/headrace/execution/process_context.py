@@ -226,11 +226,12 @@ class ProcessContext(RecordContext):
 class BundleContext(ProcessContext):
     """Records of a key that a function takes with one call. `next_watermark` comes right behind them."""
 
-    __slots__ = ("next_watermark", "runs_at_once", "stage")
+    __slots__ = ("may_wait", "next_watermark", "stage")
+
+    may_wait: bool
+    """Whether records may wait again; false as soon as the engine goes on with others."""
 
     next_watermark: Watermark
-    runs_at_once: bool
-    """True until the engine goes on with other records."""
     stage: int
 
     def work_on_timer(self, timestamp: int, namespace: str) -> None:

@@ -20,10 +20,12 @@ from headrace.execution.element import NO_WATERMARK, Element
 class WaitingBundle:
     """Records of a key that wait, in arrival order. `watermark` is the last one before the first of them (ms)."""
 
-    __slots__ = ("earliest", "elements", "until", "watermark")
+    __slots__ = ("earliest", "elements", "returns", "until", "watermark")
 
-    def __init__(self, elements: list[Element], watermark: int, earliest: int, until: int) -> None:
+    def __init__(self, elements: list[Element], watermark: int, earliest: int, until: int, returns: int = 0) -> None:
         """Start with some records of a key."""
+        self.returns = returns
+        """How often some of the records have been put back."""
         self.elements = elements
         self.watermark = watermark
         self.earliest = earliest
@@ -84,7 +86,9 @@ class WaitingBundles:
         """Let some elements of a bundle wait again, until a time (ms), before the next record of the key."""
         self.count += len(elements)
         earliest = min(element.timestamp for element in elements)
-        self._start(elements[0].key_json, WaitingBundle([*elements], taken.watermark, earliest, until))
+        self._start(
+            elements[0].key_json, WaitingBundle([*elements], taken.watermark, earliest, until, taken.returns + 1)
+        )
 
     def _first_timer_after(self, timestamp: int) -> int:
         first = self._first_timer(timestamp)

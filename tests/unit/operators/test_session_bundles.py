@@ -14,7 +14,8 @@ from headrace.errors import UserFunctionError
 from headrace.execution.element import Element, Watermark
 from headrace.execution.keyed_process import KeyedProcess
 from headrace.execution.options import AsyncStateOptions
-from headrace.operators import Avg, Count, First, Last, Session, Sum
+from headrace.operators import Avg, Count, First, Last, Session, Sum, _session_aggregation
+from headrace.operators._new_sessions import new_sessions
 from headrace.operators._result_record import ResultRecord
 from headrace.plan.order import record_order
 from headrace.plan.planner import plan_stages
@@ -183,6 +184,22 @@ def test_open_session_waits_for_its_end():
     ((_, fired, emitted, _, changes, timers),) = play([("a", 10), ("a", 20), 16, ("a", 23), 25, 40])
     assert [(row.record.window_start, row.record.bids) for row in emitted] == [(10, 1), (20, 2)]
     assert (fired, changes, timers) == (2, [[], []], [])
+
+
+def test_long_session_is_stored_at_last(monkeypatch):
+    """Its records would be looked at once more with each of them."""
+    looks = []
+
+    def counted(bundle, gap):
+        looks.append(len(bundle.records))
+        return new_sessions(bundle, gap)
+
+    monkeypatch.setattr(_session_aggregation, "new_sessions", counted)
+    items = [item for at in range(0, 600, 5) for item in (("a", at), at - 1)]
+    ((metrics, fired, emitted, _, changes, timers),) = play([*items, 700])
+    assert (metrics["records"], fired, [row.record.bids for row in emitted]) == (120, 1, [120])
+    assert (changes, timers) == ([[], []], [])
+    assert len(looks) <= 9
 
 
 def test_records_that_wait_at_the_end_are_stored():

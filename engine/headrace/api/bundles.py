@@ -115,8 +115,8 @@ class TimerBundle(abc.ABC):
 class BundleFunction(abc.ABC):
     """A keyed function that also takes bundles: reads and writes of its state are shared by the records of a bundle.
 
-    The engine bundles records of a key that lie in one portion of the input (`async_state.in_flight_records_limit`), up
-    to a watermark that fires a timer of the key. Late records come singly, to `process`.
+    The engine bundles records of a key up to a watermark that fires a timer of the key, and as long as not too many records
+    wait in all (`async_state.in_flight_records_limit`). Late records come singly, to `process`.
 
     State and output must be those of `process`, called for each record in turn. So a function that emits records, or
     adds elements to lists, works on each record once: both are numbered in the order of these calls. A function that

@@ -80,6 +80,10 @@ class WaitingBundles:
         elif turns and turns[0][0] < bundle.until:
             bundle.until = turns[0][0]
         self._bundles[key_json] = bundle
+        if len(self._ends) > 2 * len(self._bundles) + _FEW:  # late records have taken bundles before their ends
+            self._ends = [(other.until, key) for key, other in self._bundles.items()]
+            heapq.heapify(self._ends)
+            return
         heapq.heappush(self._ends, (bundle.until, key_json))
 
     def put_back(self, taken: WaitingBundle, elements: Sequence[Element], until: int) -> None:
@@ -124,3 +128,7 @@ class WaitingBundles:
 
 def _by_watermark(bundles: Iterable[WaitingBundle]) -> list[WaitingBundle]:
     return sorted(bundles, key=lambda bundle: bundle.watermark)
+
+
+_FEW = 1000
+"""Number of ends beside those of the bundles that wait which are not worth looking for."""

@@ -129,7 +129,13 @@ class DeltaSnapshot:
     def transaction(self, app_id: str) -> int | None:
         """Return the version of an application's last transaction; None without one."""
         if app_id not in self.transactions:
-            self.transactions[app_id] = self.table.transaction_version(app_id)
+            try:
+                self.transactions[app_id] = self.table.transaction_version(app_id)
+            except (
+                DeltaError
+            ):  # another program has cleaned the log up, and the open table does not know its log checkpoint
+                with _translated():
+                    self.transactions[app_id] = self._open(self.version).transaction_version(app_id)
         return self.transactions[app_id]
 
     def history(self, limit: int | None = None) -> list[Commit]:

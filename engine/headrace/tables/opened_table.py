@@ -74,7 +74,7 @@ class OpenedTable:
             return None
         now = table.version()
         last = self._commit(now)
-        if last is None or last != self._ends_with:
+        if now != self._version or last is None or last != self._ends_with:
             self._table = None
             return None
         if version == now or not self.has_commit(now + 1):

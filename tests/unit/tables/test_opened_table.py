@@ -149,6 +149,17 @@ def test_many_new_commits_are_looked_up_again(uri, asked):
     assert (store.latest().transaction(APP), asked) == (10, [APP, APP])
 
 
+def test_transaction_is_found_behind_a_cleaned_log(uri):
+    store = opened(uri)
+    for version in range(3):
+        committed(store, version, version)
+    snapshot = store.latest()
+    DeltaStore(uri).keep_versions([3])
+    for version in range(3):
+        Path(uri, commit_file(version)).unlink()
+    assert (snapshot.transaction("job/other"), snapshot.transaction(APP)) == (None, 2)
+
+
 def test_commit_with_unknown_actions_is_read(uri, asked):
     store = opened(uri)
     store.latest().transaction(APP)

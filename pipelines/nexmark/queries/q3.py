@@ -5,8 +5,27 @@ Both sides are kept for good, as in SQL: an auction waits for its seller, and a 
 
 from __future__ import annotations
 
-from headrace import Lifetime, Pipeline, Struct
-from pipelines.nexmark.records import DISORDER, Auction, Person
+from headrace import Lifetime, Pipeline, Struct, Timestamp
+from pipelines.nexmark.records import DISORDER
+
+
+class Auction(Struct, frozen=True):
+    """What this query reads of an auction."""
+
+    id: int
+    date_time: Timestamp
+    seller: int
+    category: int
+
+
+class Person(Struct, frozen=True):
+    """What this query reads of a person."""
+
+    id: int
+    name: str
+    city: str
+    state: str
+    date_time: Timestamp
 
 
 class Suggestion(Struct, frozen=True):

@@ -9,9 +9,24 @@ from datetime import timedelta
 from typing import Final
 
 from headrace import Pipeline, Struct, Timestamp
-from pipelines.nexmark.records import DISORDER, Auction, Person
+from pipelines.nexmark.records import DISORDER
 
 PERIOD: Final = timedelta(seconds=10)
+
+
+class Person(Struct, frozen=True):
+    """What this query reads of a person."""
+
+    id: int
+    name: str
+    date_time: Timestamp
+
+
+class Auction(Struct, frozen=True):
+    """What this query reads of an auction."""
+
+    date_time: Timestamp
+    seller: int
 
 
 class NewUser(Struct, frozen=True):

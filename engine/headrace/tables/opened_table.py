@@ -9,16 +9,16 @@ gone, or is another file, and the table is opened again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import msgspec
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
+from headrace.tables.delta_log import DeltaLog
 from headrace.tables.files import Storage, file_system, size_of_file
-from headrace.tables.store import commit_file
+from headrace.tables.store import StoreError, commit_file
 
 
 class _Commit(NamedTuple):
@@ -26,19 +26,6 @@ class _Commit(NamedTuple):
 
     size: int
     modified: int
-
-
-class _Txn(msgspec.Struct):
-    """Transaction of an application, as a commit has it."""
-
-    appId: str  # noqa: N815 - the name in the format
-    version: int
-
-
-class _Action(msgspec.Struct):
-    """Line of a commit."""
-
-    txn: _Txn | None = None
 
 
 class OpenedTable:
@@ -111,19 +98,14 @@ class OpenedTable:
         """Return the transactions after some new commits; nothing if they have to be asked for again."""
         if not known or len(new) > _MOST_COMMITS:
             return {}
+        log, transactions = DeltaLog(self._uri, self._storage), dict(known)
         try:
-            later = [transaction for version in new for transaction in self._transactions_of(version)]
-        except (OSError, msgspec.DecodeError):
+            for version in new:
+                transactions.update(log.commit(version).transactions)
+        except StoreError:
             return {}
-        return {**known, **dict(later)}
-
-    def _transactions_of(self, version: int) -> Iterator[tuple[str, int]]:
-        store, path = file_system(f"{self._uri}/{commit_file(version)}", self._storage)
-        with store.open_input_stream(path) as stream:
-            actions = [_ACTION.decode(line) for line in stream.read().splitlines() if line]
-        yield from ((action.txn.appId, action.txn.version) for action in actions if action.txn is not None)
+        return transactions
 
 
-_ACTION = msgspec.json.Decoder(_Action)
 _MOST_COMMITS = 10
 """Number of new commits up to which reading each of them takes less than reading the whole log for each transaction."""

@@ -20,12 +20,13 @@ from headrace.execution.keyed_process import KeyedProcess
 from headrace.execution.options import AsyncStateOptions, EventOrder, KeyOrder
 from headrace.execution.state_executor import ThreadedStateExecutor
 from headrace.plan.order import record_order
-from headrace.state.backend import GROUPED_PREFIX, VALUE_PREFIX, HashMapBackend
+from headrace.state.backend import GROUPED_PREFIX, VALUE_PREFIX
 from headrace.state.broadcast_store import BROADCAST_KEY
 from headrace.state.codec import decode_key
 from headrace.state.entry import named, unpacked
 from headrace.state.key_groups import key_group, key_group_range
 from tests.unit.support.by_hand import End, Stage
+from tests.unit.support.deferred import Deferred
 from tests.unit.support.fuzzing import examples
 from tests.unit.support.hand_executor import DrawnExecutor
 from tests.unit.support.inputs import broadcast_apart, element_for, owned_by, stored_broadcast
@@ -40,12 +41,6 @@ from tests.unit.support.programs import (
 )
 
 GROUPS = 16
-
-
-class Deferred(HashMapBackend):
-    """A backend whose answers have to be awaited."""
-
-    answers_at_once = False
 
 
 class Slow(Deferred):

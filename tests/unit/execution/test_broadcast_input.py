@@ -15,9 +15,9 @@ from headrace.execution.keyed_process import KeyedProcess
 from headrace.execution.options import AsyncStateOptions
 from headrace.execution.record_codec import RecordCodec
 from headrace.plan.order import record_order
-from headrace.state.backend import HashMapBackend
 from headrace.state.broadcast_store import BROADCAST_KEY, BroadcastRow
 from headrace.state.codec import encode
+from tests.unit.support.deferred import Deferred
 
 
 class Order(Struct, frozen=True):
@@ -49,12 +49,6 @@ class Rules(KeyedBroadcastFunction[Order, Rule, Line]):
 
     def process_broadcast(self, rule, ctx, /):
         self.newest.put("rule", rule.number)
-
-
-class Deferred(HashMapBackend):
-    """A backend whose answers have to be awaited."""
-
-    answers_at_once = False
 
 
 TYPES = (Order, Rule)

@@ -17,6 +17,7 @@ from headrace.plan.order import processing_time_order, record_order
 from headrace.state.backend import HashMapBackend
 from headrace.state.codec import encode
 from headrace.state.timer_service import PROCESSING_TIME, Timer, timer_entry
+from tests.unit.support.deferred import Deferred
 from tests.unit.support.hand_executor import DrawnExecutor
 
 
@@ -27,10 +28,6 @@ class In(Struct, frozen=True):
 
 class Out(Struct, frozen=True):
     answer: str
-
-
-class Late(HashMapBackend):
-    answers_at_once = False
 
 
 class Scripted(KeyedProcessFunction[In, Out]):
@@ -47,7 +44,7 @@ class Scripted(KeyedProcessFunction[In, Out]):
 
 def at_hand_and_late(function):
     """Return the output of one record in each case; both must be equal."""
-    output = [run(function, new_backend, [In("k")]) for new_backend in (HashMapBackend, Late)]
+    output = [run(function, new_backend, [In("k")]) for new_backend in (HashMapBackend, Deferred)]
     assert output[0] == output[1]
     return output[0]
 
@@ -62,7 +59,7 @@ def run(function, new_backend, records):
 
 
 def process_of(function, backend, **arguments):
-    executor = DrawnExecutor(backend, (0,), 1) if isinstance(backend, Late) else None
+    executor = DrawnExecutor(backend, (0,), 1) if isinstance(backend, Deferred) else None
     arguments = {"watermark": None, "last_watermark": None} | arguments
     return KeyedProcess(Process("p", "key", function), backend, records=(In,), executor=executor, **arguments)
 
@@ -168,7 +165,7 @@ def test_return_value_of_plain_function_is_refused(function, what):
 
 
 @pytest.mark.parametrize("form", ["then_accept", "then_apply"])
-@pytest.mark.parametrize("new_backend", [HashMapBackend, Late])
+@pytest.mark.parametrize("new_backend", [HashMapBackend, Deferred])
 def test_coroutine_function_is_no_callback(form, new_backend):
     async def callback(_):
         raise AssertionError("never runs")
@@ -207,7 +204,7 @@ class Clocks(KeyedProcessFunction[In, Out]):
 
 
 @pytest.mark.parametrize("order", EventOrder)
-@pytest.mark.parametrize("new_backend", [HashMapBackend, Late])
+@pytest.mark.parametrize("new_backend", [HashMapBackend, Deferred])
 def test_held_records_precede_new_processing_time(order, new_backend):
     """Held records and repeated watermarks come before the new processing time."""
     backend = new_backend()

@@ -13,7 +13,6 @@ from headrace.execution.keyed_process import KeyedProcess
 from headrace.execution.options import AsyncStateOptions, KeyOrder
 from headrace.execution.state_executor import InlineStateExecutor
 from headrace.plan.order import processing_time_order, record_order
-from headrace.state.backend import HashMapBackend
 from headrace.state.key_groups import key_group, key_group_range
 from headrace.state.timer_service import Timer, timer_entry
 from headrace.tables.changelog import Changelog
@@ -21,6 +20,7 @@ from headrace.tables.schemas import TIMERS
 from headrace.tables.stored_entries import rebuild
 from headrace.testing import KeyedHarness
 from tests.unit.support.arrow_tables import views_of
+from tests.unit.support.deferred import Deferred
 from tests.unit.support.micro_batches import GROUPS, element_of, no_rows
 from tests.unit.support.records import record_of
 
@@ -332,10 +332,6 @@ class InBlocks(KeyedProcessFunction[Ask, Told]):
         ctx.collect(Told(str(ctx.key), str(subject if ctx.time_domain else "record"), (seen or 0) + 1))
 
 
-class Slow(HashMapBackend):
-    answers_at_once = False
-
-
 def in_blocks(backend, ordinal, number, now, asks, **how):
     """Run one micro-batch; return the output, and the held records."""
     process = KeyedProcess(
@@ -357,7 +353,7 @@ def in_blocks(backend, ordinal, number, now, asks, **how):
 
 
 def test_stopping_run_finishes_started_timers():
-    backend = Slow()
+    backend = Deferred()
     in_blocks(backend, 1, 1, NOON, [Ask("a", wake=(1001,))])
     output, held = in_blocks(backend, 2, 2, 1001, [Ask("b")], stop=lambda: True)
     assert (("1001", 2) in output, [request.raw for request in held.requests if b"1001" in request.raw]) == (True, [])
@@ -368,7 +364,7 @@ def test_stopping_run_finishes_started_timers():
 
 
 def test_held_records_precede_timers_of_this_run():
-    backend = Slow()
+    backend = Deferred()
     in_blocks(backend, 1, 1, NOON, [Ask("a", wake=(1001,))])
     output, held = in_blocks(backend, 2, 2, NOON, [Ask("a"), Ask("b")], cut=record_order(2))
     assert (output, len(held.requests)) == ([], 2)
@@ -378,7 +374,7 @@ def test_held_records_precede_timers_of_this_run():
 
 
 def test_no_timer_fires_after_a_cut():
-    backend = Slow()
+    backend = Deferred()
     in_blocks(backend, 1, 1, NOON, [Ask("a", wake=(1001,))])
     output, _ = in_blocks(backend, 4, 2, 1001, [], cut=record_order(2))
     assert output == []

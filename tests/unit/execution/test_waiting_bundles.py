@@ -15,6 +15,7 @@ from headrace.execution.waiting_bundles import WaitingBundles
 from headrace.plan.order import record_order
 from headrace.state.backend import HashMapBackend
 from headrace.state.codec import encode
+from tests.unit.support.deferred import Deferred
 
 LIFE = 5
 NEVER = 1 << 60
@@ -60,12 +61,6 @@ class Sums(KeyedProcessFunction[Event, Line], BundleFunction):
         total = self.total.namespace("sum")
         ctx.collect(Line(ctx.key, await total.value() or 0))
         await total.clear()
-
-
-class Deferred(HashMapBackend):
-    """A backend whose answers have to be awaited."""
-
-    answers_at_once = False
 
 
 def run(items, function, *, backend=HashMapBackend, **options):

@@ -21,6 +21,7 @@ from headrace.plan.order import record_order
 from headrace.plan.planner import plan_stages
 from headrace.state.backend import HashMapBackend
 from headrace.state.codec import encode
+from tests.unit.support.deferred import Deferred
 from tests.unit.support.window_jobs import Bid, window_pipeline
 
 GAP = 6
@@ -54,12 +55,6 @@ def course(steps):
 COURSES = st.lists(
     st.tuples(st.sampled_from(["a", "a", "b", ""]), st.integers(0, 7), st.integers(0, 9)), min_size=4, max_size=60
 ).map(course)
-
-
-class Deferred(HashMapBackend):
-    """A backend whose answers have to be awaited."""
-
-    answers_at_once = False
 
 
 def play(items, *, lateness=0, backend=HashMapBackend, parts=1, **options):
@@ -115,6 +110,9 @@ def without_stamp_of_removal(change):
     return change if change.raw is not None else change._replace(stamp=0)
 
 
+AT_ONCE = {"lateness": 0, "backend": HashMapBackend, "buffer_size": 1, "portion": 100, "parts": 1}
+
+
 @settings(max_examples=300)
 @given(
     items=COURSES,
@@ -124,30 +122,9 @@ def without_stamp_of_removal(change):
     portion=st.sampled_from([4, 100]),
     parts=st.sampled_from([1, 2, 5]),
 )
-@example(
-    items=[("a", 10), ("a", 12), ("a", 30), 18, ("a", 33), ("a", 19), 50],
-    lateness=0,
-    backend=HashMapBackend,
-    buffer_size=1,
-    portion=100,
-    parts=1,
-)
-@example(
-    items=[("a", 10), ("a", 40), ("a", 20), 16, ("a", 41), 26, ("b", 42), 50],
-    lateness=0,
-    backend=HashMapBackend,
-    buffer_size=1,
-    portion=100,
-    parts=1,
-)
-@example(
-    items=[("a", 10), ("a", 18), ("a", 15), ("a", 24), 29, ("a", 31), 40],
-    lateness=0,
-    backend=HashMapBackend,
-    buffer_size=1,
-    portion=100,
-    parts=1,
-)
+@example(items=[("a", 10), ("a", 12), ("a", 30), 18, ("a", 33), ("a", 19), 50], **AT_ONCE)
+@example(items=[("a", 10), ("a", 40), ("a", 20), 16, ("a", 41), 26, ("b", 42), 50], **AT_ONCE)
+@example(items=[("a", 10), ("a", 18), ("a", 15), ("a", 24), 29, ("a", 31), 40], **AT_ONCE)
 def test_waiting_sessions_equal_single_records(items, lateness, backend, buffer_size, portion, parts):
     singly = play(items, lateness=lateness, parts=parts, in_flight_records_limit=1)
     assert singly == play(

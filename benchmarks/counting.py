@@ -1,10 +1,23 @@
 """The jobs of the benchmarks: a count and a sum per key (workloads W1 and W4).
 
-`pipeline` does it with its own code, `ready_made` with an operator of the library.
+`pipeline` does it with its own code, `aggregate` and `net_aggregate` with aggregates of the library, the latter with one
+result for each key and micro-batch, and `ready_made` with an `AggregateFunction` of its own.
 """
 
-from headrace import AggregateFunction, Context, KeyedProcessFunction, Pipeline, Struct, Timestamp, ValueState
-from headrace.operators import running_aggregate
+from typing import Annotated
+
+from headrace import (
+    AggregateFunction,
+    Context,
+    Emit,
+    KeyedProcessFunction,
+    Lifetime,
+    Pipeline,
+    Struct,
+    Timestamp,
+    ValueState,
+)
+from headrace.operators import Count, Max, Sum, running_aggregate
 
 
 class Click(Struct, frozen=True):
@@ -50,10 +63,27 @@ class Counts(AggregateFunction[Click, Counted, Counted]):
         return Counted(one.key, max(one.seq, other.seq), one.count + other.count, one.sum + other.sum)
 
 
+class Aggregated(Struct, frozen=True):
+    key: str
+    seq: Annotated[int, Max("seq")]
+    count: Annotated[int, Count()]
+    sum: Annotated[int, Sum("value")]
+
+
+def clicks():
+    return Pipeline("counting").source("clicks", Click, event_time="ts", order_by=("seq",)).key_by("key")
+
+
 def counting(function):
-    clicks = Pipeline("counting").source("clicks", Click, event_time="ts", order_by=("seq",))
-    return clicks.key_by("key").process("count_and_sum", function).sink("counts")
+    return clicks().process("count_and_sum", function).sink("counts")
+
+
+def aggregated(emit):
+    results = clicks().aggregate("count_and_sum", Aggregated, emit=emit, retract=False, state_ttl=Lifetime.FOREVER)
+    return results.sink("counts")
 
 
 pipeline = counting(CountAndSum())
 ready_made = counting(running_aggregate(Counts(), takes=Click, gives=Counted))
+aggregate = aggregated(Emit.EVERY_CHANGE)
+net_aggregate = aggregated(Emit.NET_CHANGE)

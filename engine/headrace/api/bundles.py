@@ -139,6 +139,14 @@ class BundleFunction(abc.ABC):
         return None
 
     @property
+    def waits_to_end(self) -> bool:
+        """Return whether a bundle has all records of its key in a micro-batch, late ones included. By default it has not.
+
+        Such a function has no timers, and depends on no watermark. All records of a task wait in memory.
+        """
+        return False
+
+    @property
     def takes_single_records(self) -> bool:
         """Return whether a bundle may be a single record where its `next_watermark` is known. By default it may not."""
         return False

@@ -6,13 +6,31 @@ Those functions import this package, so this package imports them only when a pi
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol, cast
 
 from headrace.api.functions import KeyedCoProcessFunction, KeyedProcessFunction
+from headrace.api.graph import KeyBy
 from headrace.api.join_type import JoinType
 from headrace.api.ranks import Ranks
 from headrace.api.state_ttl import StateTtl
+from headrace.api.upsert_materialize import Emit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOptions:
+    """How the records of each key are aggregated: see `Stream.aggregate`."""
+
+    key: KeyBy
+    """The key of the records."""
+    emit: Emit
+    """When results are emitted."""
+    retract: bool
+    """True: a result that is replaced is emitted again as `-U`."""
+    retracting: bool
+    """True: the input may retract records."""
+    ttl: StateTtl | None
 
 
 class OperatorLibrary(Protocol):
@@ -22,6 +40,10 @@ class OperatorLibrary(Protocol):
         self, takes: type, ranks: Ranks, *, retracting: bool, ttl: StateTtl | None
     ) -> KeyedProcessFunction[Any, Any]:
         """Return the function of `Stream.top`."""
+        ...
+
+    def group_aggregation(self, takes: type, gives: type, options: GroupOptions) -> KeyedProcessFunction[Any, Any]:
+        """Return the function of `Stream.aggregate`."""
         ...
 
     def first_by_time(self, takes: type, *, ttl: StateTtl | None, at_watermark: bool) -> KeyedProcessFunction[Any, Any]:

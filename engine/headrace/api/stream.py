@@ -38,6 +38,7 @@ from headrace.api.graph import (
     Union,
     name_of,
 )
+from headrace.api.grouped_stream import GroupedStream
 from headrace.api.joined_streams import JoinableStream
 from headrace.api.operator_function import OperatorFunction
 from headrace.api.ranked_stream import RankedStream
@@ -70,12 +71,12 @@ S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-class Stream(ChangelogStream[R], JoinableStream[R], RankedStream[R], TemporalStream[R]):
+class Stream(ChangelogStream[R], GroupedStream[R], JoinableStream[R], RankedStream[R], TemporalStream[R]):
     """Records of one type on their way through a pipeline.
 
     A stream may be used any number of times: each use gets all records. A method sends them to an operator and returns
     the operator's output; `sink` ends it and returns the pipeline. `key_by` returns the same records, keyed: only
-    `process`, `window`, `join`, `join_as_of`, `top`, `first_by_time`, `last_by_time`, `connect` and
+    `process`, `aggregate`, `window`, `join`, `join_as_of`, `top`, `first_by_time`, `last_by_time`, `connect` and
     `async_wait(mode=KEYED_ORDERED)` may follow it.
     """
 

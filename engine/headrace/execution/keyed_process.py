@@ -10,6 +10,7 @@ fire before its records.
 from __future__ import annotations
 
 import bisect
+import sys
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -116,6 +117,8 @@ class KeyedProcess:
         turns = self.timers.turns_of(TimeDomain.EVENT_TIME)
         occupied = self.controller.keys.occupied
         self._waiting = None if bundling is None else WaitingBundles(bundling.first_timer, turns, occupied)
+        self._waits_to_end = bundling is not None and bundling.waits_to_end
+        self._most_waiting = sys.maxsize if self._waits_to_end else options.in_flight_records_limit
         self._takes_single_records = bundling is not None and bundling.takes_single_records
         self.due_timers.on_timers = self._function.on_timers if in_record_order else None
         self.stores = self._function.stores
@@ -249,7 +252,7 @@ class KeyedProcess:
             self._process_waiting(pending[0])
             self._advance_to_next(pending)
         take(elements)
-        if self._waiting is not None and self._waiting.count >= self._options.in_flight_records_limit:
+        if self._waiting is not None and self._waiting.count >= self._most_waiting:
             self._process_waiting(None)
 
     def _reach(self, cut: bytes | None, pending: _Pending, rest: Sequence[Element | BufferedRequest]) -> Held:
@@ -310,6 +313,11 @@ class KeyedProcess:
             self.process(self._held.element_of(element))
         else:
             self.controller.process(self._held.resumed(element, self._watermark))
+
+    def count(self, records: int, late: int) -> None:
+        """Count records that were processed as columns, and late ones among them."""
+        self._records += records
+        self._late += late
 
     def process(self, element: Element) -> None:
         """Process one element, which follows all earlier ones in arrival order."""
@@ -386,7 +394,8 @@ class KeyedProcess:
         """Let elements wait for others of their keys; process late ones, and those before them."""
         watermark = self._watermark
         for element in elements:
-            if element.timestamp > watermark:
+            if element.timestamp > watermark or self._waits_to_end:
+                self._late += element.timestamp <= watermark
                 waiting.add(element, watermark)
                 continue
             earlier = waiting.take(element.key_json)
@@ -397,7 +406,7 @@ class KeyedProcess:
     def _process_waiting(self, event: Watermark | ProcessingTime | None) -> None:
         """Process the elements that cannot wait beyond an event; None stands for the end of the input, or of what may wait."""
         waiting = self._waiting
-        if waiting is None:
+        if waiting is None or (self._waits_to_end and event is not None):
             return
         if isinstance(event, Watermark):
             self._process_bundles(waiting.take_before(event.timestamp), event)

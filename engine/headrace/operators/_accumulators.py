@@ -169,7 +169,7 @@ class SumAccumulator(Accumulator):
     def __init__(self, name: str, result: Any) -> None:
         """Name the aggregate, for errors, and the type of the result."""
         self._name = name
-        self._result = result
+        self.gives_float = result is float
 
     def create(self) -> Total:
         """Return an empty state."""
@@ -209,7 +209,7 @@ class SumAccumulator(Accumulator):
         """Return the result."""
         if not state.values:
             return None
-        return float(state.total) if self._result is float else state.total
+        return float(state.total) if self.gives_float else state.total
 
 
 class AvgAccumulator(SumAccumulator):
@@ -231,7 +231,7 @@ class ExtremeAccumulator(Accumulator):
         """Take the type of the values."""
         self._name = name
         self.type = value | None
-        self._takes_larger = takes_larger
+        self.takes_larger = takes_larger
 
     def create(self) -> None:
         """Return an empty state."""
@@ -241,7 +241,7 @@ class ExtremeAccumulator(Accumulator):
         del change
         if isinstance(value, float):
             _check_finite(self._name, value)
-        if state is None or (value > state if self._takes_larger else value < state):
+        if state is None or (value > state if self.takes_larger else value < state):
             return value
         return state
 
@@ -249,7 +249,7 @@ class ExtremeAccumulator(Accumulator):
         """Return what makes the state with values added."""
         if values.type not in _EXACT:
             return None
-        return partial(self._better, state, max(values.all) if self._takes_larger else min(values.all))
+        return partial(self._better, state, max(values.all) if self.takes_larger else min(values.all))
 
     def merge(self, one: Any, other: Any, /) -> Any:
         """Return the state of the records of both accumulators; the records of `one` are earlier."""
@@ -258,7 +258,7 @@ class ExtremeAccumulator(Accumulator):
     def _better(self, state: Any, value: Any) -> Any:
         if state is None:
             return value
-        return value if (value > state if self._takes_larger else value < state) else state
+        return value if (value > state if self.takes_larger else value < state) else state
 
     def result(self, state: Any, /) -> Any:
         """Return the result."""

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from headrace.operators._as_of_join import as_of_join
 from headrace.operators._first_by_time import first_by_time, last_by_time
+from headrace.operators._group_aggregation import group_aggregation
 from headrace.operators._interval_join import interval_join
 from headrace.operators._regular_join import regular_join
 from headrace.operators._top_n import top_n
 
-__all__ = ["as_of_join", "first_by_time", "interval_join", "last_by_time", "regular_join", "top_n"]
+__all__ = [
+    "as_of_join",
+    "first_by_time",
+    "group_aggregation",
+    "interval_join",
+    "last_by_time",
+    "regular_join",
+    "top_n",
+]

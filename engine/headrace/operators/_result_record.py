@@ -58,15 +58,19 @@ class _Rows(Struct):
 class ResultRecord(WindowResult):
     """Makes results of records. `takes` is the type of the records, `gives` the type of the result; `key` is the key of the records.
 
+    With `windowed`, results may have the fields `window_start` and `window_end`.
+
     Raises `TypeError` for a field that nothing defines, or that has another type than its definition gives;
     `ValueError` for a field that the records lack.
     """
 
-    def __init__(self, takes: type[Struct], gives: type[Struct], key: KeyBy) -> None:
+    def __init__(self, takes: type[Struct], gives: type[Struct], key: KeyBy, *, windowed: bool = True) -> None:
         """Read the annotations of `gives`."""
+        self._windowed = windowed
         self.takes, self.gives = takes, gives
         self.fields: list[AggregatedField] = []
-        self._makers: list[tuple[str, Callable[[Any, int, int], Any]]] = []
+        self.makers: list[tuple[str, Callable[[Any, int, int], Any]]] = []
+        """Fields without an aggregate, and functions of key, start and end (ms) that return their values."""
         for field in msgspec.structs.fields(gives):
             metadata = get_args(field.type)[1:] if get_origin(field.type) is Annotated else ()
             aggregates_of_field = [mark for mark in metadata if isinstance(mark, Aggregate | AggregateFunction)]
@@ -76,7 +80,7 @@ class ResultRecord(WindowResult):
             if aggregates_of_field:
                 self.fields.append(self._aggregated(field.name, annotated_type(field.type), aggregates_of_field[0]))
             else:
-                self._makers.append((field.name, self._maker(field.name, field.type, key)))
+                self.makers.append((field.name, self._maker(field.name, field.type, key)))
         self._additions = _grouped(self.fields)
         aggregates = msgspec.defstruct(
             f"{gives.__name__}Accumulators", [(field.name, field.accumulator.type) for field in self.fields]
@@ -114,7 +118,7 @@ class ResultRecord(WindowResult):
     def _maker(self, name: str, annotation: Any, key: KeyBy) -> Callable[[Any, int, int], Any]:
         """Return a function of key, start and end (ms), which returns the value of a field without an aggregate."""
         wanted = annotated_type(annotation)
-        if name in {WINDOW_START, WINDOW_END}:
+        if self._windowed and name in {WINDOW_START, WINDOW_END}:
             self._check_type(name, wanted, ValueType(int, may_be_none=False), name)
             return _start if name == WINDOW_START else _end
         if name in key.fields:
@@ -124,10 +128,12 @@ class ResultRecord(WindowResult):
             return partial(_key_part, annotation, place)
         if name == KEY and (key.function is not None or len(key.fields) == 1):
             return partial(_key_part, annotation, None)
-        keys = ", ".join(f"'{name_of_field}'" for name_of_field in key.fields) or f"'{KEY}' for the key"
+        plain = [f"'{name_of_field}'" for name_of_field in key.fields] or [f"'{KEY}' for the key"]
+        if self._windowed:
+            plain += [f"'{WINDOW_START}'", f"'{WINDOW_END}'"]
         msg = (
             f"field '{name}' of {self.gives.__name__} does not say how it is made: annotate it with an aggregate, as in "
-            f"Annotated[int, Count()]; fields without one are {keys}, '{WINDOW_START}' and '{WINDOW_END}'"
+            f"Annotated[int, Count()]; fields without one are {', '.join(plain[:-1])}{' and ' if plain[1:] else ''}{plain[-1]}"
         )
         raise TypeError(msg)
 
@@ -194,7 +200,7 @@ class ResultRecord(WindowResult):
         """Return the record of a key's window; None if it has no records."""
         if part is None or part.rows <= 0:
             return None
-        values = {name: make(key, start, end) for name, make in self._makers}
+        values = {name: make(key, start, end) for name, make in self.makers}
         for field in self.fields:
             values[field.name] = field.accumulator.result(getattr(part.aggregates, field.name))
         return self.gives(**values)

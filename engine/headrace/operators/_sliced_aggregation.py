@@ -15,7 +15,7 @@ from headrace.operators._bundled_changes import BundledChanges
 from headrace.operators._calendar import check_in_calendar
 from headrace.operators._early_results import EARLY, next_step, state_name
 from headrace.operators._slices import Sliced, SliceTimes
-from headrace.operators._window_result import WindowResult, aggregate_function
+from headrace.operators._window_result import WindowResult, aggregate_function, check_can_retract
 
 In = TypeVar("In", bound=Struct)
 Out = TypeVar("Out", bound=Struct)
@@ -247,12 +247,8 @@ def sliced_aggregation(
 
     Raises `ValueError` where the input may retract records, and the result cannot.
     """
-    if retracting and (refusing := result.retraction_refused_by()):
-        msg = (
-            f"the stream may have -U and -D, and {', '.join(refusing)} cannot take a record back: use Count, CountDistinct, Sum "
-            "and Avg, or a stream that takes nothing back"
-        )
-        raise ValueError(msg)
+    if retracting:
+        check_can_retract(result)
     takes, gives = result.takes, result.gives
 
     name = state_name(windows.name, early)

@@ -62,6 +62,16 @@ class WindowResult(abc.ABC):
         """Return the properties that `headrace explain` shows."""
 
 
+def check_can_retract(result: WindowResult) -> None:
+    """Raise `ValueError` if some part of the result cannot remove a record again."""
+    if refusing := result.retraction_refused_by():
+        msg = (
+            f"the stream may have -U and -D, and {', '.join(refusing)} cannot take a record back: use Count, CountDistinct, Sum "
+            "and Avg, or a stream that takes nothing back"
+        )
+        raise ValueError(msg)
+
+
 def aggregate_function(window_result: WindowResult) -> AggregateFunction[Change, Any, Any]:
     """Return the aggregate function of a state that holds parts; its result is the part itself."""
     part_type = window_result.slice

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from headrace.execution.element import Emitted, make_emitted
 from headrace.plan.record_columns import from_struct_array
+from headrace.plan.sink_columns import sink_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,10 @@ class ColumnarRows:
         records = from_struct_array(self.columns, self.record)
         places = (column.to_pylist() for column in (self.orders, self.timestamps, self.kinds))
         return list(map(make_emitted, zip(*places, records, strict=True)))
+
+    def sink_table(self) -> pa.Table | None:
+        """Return the rows as those of a sink; None where records have to be made of them, or there are no rows."""
+        return sink_columns(self.columns, self.record) if len(self) else None
 
     def filter(self, mask: pa.BooleanArray) -> ColumnarRows:
         """Return the rows for which the mask is true."""

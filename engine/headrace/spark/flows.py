@@ -46,6 +46,8 @@ class Sender:
                 self.send(use.to.flow, self._through(step, _as_records(taken)), by)
             elif isinstance(use.to, ToStage) and isinstance(taken, ColumnarRows):
                 self.output.transit_rows(use.to, taken)
+            elif isinstance(use.to, ToSink) and isinstance(taken, ColumnarRows) and (table := taken.sink_table()):
+                self.output.append_table(use.to.sink, table)
             else:
                 self._write(use.to, flow, _as_records(taken), maker or self.output.operator)
 

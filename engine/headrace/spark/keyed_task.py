@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from headrace import faults
 from headrace.api import AsyncWait, KeyedBroadcastFunction, Process, UpsertMaterialize
+from headrace.api.column_function import ColumnFunction
 from headrace.commit.progress_file import TaskProgress
 from headrace.errors import EngineBug
 from headrace.execution.broadcast_input import is_broadcast
@@ -22,6 +23,8 @@ from headrace.plan.order import processing_time_order, record_order
 from headrace.plan.pipelines import plan_of
 from headrace.plan.stages import KeyedStage, Plan
 from headrace.spark.async_stage import AsyncStage
+from headrace.spark.column_work import ColumnWork
+from headrace.spark.columnar_rows import ColumnarRows
 from headrace.spark.flows import Sender
 from headrace.spark.materializer_work import MaterializerWork
 from headrace.spark.progress import TaskNotes, keyed_stage
@@ -29,7 +32,7 @@ from headrace.spark.reports import KeyedTask, TaskReport
 from headrace.spark.stop_sign import StopSign
 from headrace.spark.task_backend import TaskBackend, open_backend
 from headrace.spark.task_output import TaskOutput
-from headrace.spark.transit import Takes, elements_of
+from headrace.spark.transit import elements_of
 from headrace.state.broadcast_store import BroadcastRow
 from headrace.state.codec import encode
 from headrace.state.entry import EntryChange
@@ -50,13 +53,13 @@ def run_keyed(task: KeyedTask, index: int, batches: Iterable[pa.RecordBatch]) ->
     notes = TaskNotes(task.batch, keyed_stage(task.stage), str(index))
     with open_backend(task, name, groups) as opened:
         work = _Work(task, plan, stage, opened, groups, output, notes)
-        elements = _elements(batches, groups, stage.takes)
+        batches = _checked(batches, groups)
         if isinstance(stage.operator, Process):
-            work.process(stage.operator, elements)
+            work.process(stage.operator, batches)
         elif isinstance(stage.operator, AsyncWait):
-            work.wait(stage.operator, elements)
+            work.wait(stage.operator, work.elements(batches))
         else:
-            work.materialize(stage.operator, elements)
+            work.materialize(stage.operator, work.elements(batches))
         faults.reached("task.half")
     notes.end()
     output.report.local_copy = {str(groups): opened.copy}
@@ -64,7 +67,8 @@ def run_keyed(task: KeyedTask, index: int, batches: Iterable[pa.RecordBatch]) ->
     return output.report
 
 
-def _elements(batches: Iterable[pa.RecordBatch], groups: KeyGroupRange, takes: Takes) -> Iterator[list[Element]]:
+def _checked(batches: Iterable[pa.RecordBatch], groups: KeyGroupRange) -> Iterator[pa.RecordBatch]:
+    """Yield the batches with rows. Raises `EngineBug` for rows of another task."""
     for batch in batches:
         if batch.num_rows == 0:
             continue
@@ -72,7 +76,7 @@ def _elements(batches: Iterable[pa.RecordBatch], groups: KeyGroupRange, takes: T
         if extremes["min"] not in groups or extremes["max"] not in groups:
             msg = f"key groups {extremes} reached the task that owns {groups}"
             raise EngineBug(msg)
-        yield elements_of(batch, takes)
+        yield batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,11 @@ class _Work:
         """Return the codec of the records that the operator takes in."""
         return RecordCodec(self.stage.operator.name, self.stage.takes)
 
-    def process(self, operator: Process, elements: Iterable[Sequence[Element]]) -> None:
+    def elements(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Element]]:
+        """Return the rows of batches as elements."""
+        return (elements_of(batch, self.stage.takes) for batch in batches)
+
+    def process(self, operator: Process, batches: Iterable[pa.RecordBatch]) -> None:
         watermarks = [Watermark(record_order(ordinal), time) for ordinal, time in self.task.watermarks]
         began = processing_time_order(self.task.first_ordinal, self.task.batch.checkpoint_id)
         process = KeyedProcess(
@@ -110,8 +118,12 @@ class _Work:
         )
         process.broadcast.load(self._broadcast_state(operator))
         resumed = self._resumed()
+        columns = None
+        if self._takes_columns(operator) and not resumed:
+            batches = list(batches)
+            columns = ColumnWork(operator, process, watermarks, self.task.watermark).run(batches)
         held = process.run(
-            elements,
+            self.elements(batches) if columns is None else (),
             watermarks,
             broadcast=self._broadcast(),
             resumed=[*(request for _, request in resumed), *self._held_broadcast(operator)],
@@ -139,10 +151,20 @@ class _Work:
                 for refused in process.refused
             ]
         )
-        self._send_on(process.emitted)
+        self._send_on(process.emitted if columns is None else columns)
         for side in operator.side_outputs:
             self._send_on(process.side_outputs[side.name], side.name)
         process.drop()
+
+    def _takes_columns(self, operator: Process) -> bool:
+        """Return whether records may be processed as columns: none waits or is held, and state is accessed asynchronously."""
+        function, task = operator.function, self.task
+        return (
+            isinstance(function, ColumnFunction)
+            and task.async_state.enabled
+            and task.cut is None
+            and function.takes_columns
+        )
 
     def wait(self, operator: AsyncWait, elements: Iterable[Sequence[Element]]) -> None:
         elements = self._up_to_cut(elements)
@@ -240,7 +262,7 @@ class _Work:
         output.report.held = len(held.requests)
         output.count(resumed=len(finished), held=len(held.requests))
 
-    def _send_on(self, emitted: list[Emitted], side: str | None = None) -> None:
+    def _send_on(self, emitted: ColumnarRows | list[Emitted], side: str | None = None) -> None:
         Sender(self.output).send(self.stage.flows[side], emitted)
 
 

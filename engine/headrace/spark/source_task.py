@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -164,7 +165,7 @@ class _FileReader:
 
     def _ordinals(self, file: InputFile, taken: int) -> pa.Array:
         if file.ordinals is None:
-            return pa.array(range(file.first_ordinal, file.first_ordinal + taken), pa.int64())
+            return pa.array(np.arange(file.first_ordinal, file.first_ordinal + taken, dtype=np.int64))
         return read_parquet(file.ordinals, self._task.batch.storage).column(0).combine_chunks()
 
     def _note_times(self, taken: _Slice) -> None:

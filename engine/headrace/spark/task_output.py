@@ -165,6 +165,10 @@ class TaskOutput:
             return
         self._append(sink, _sink_columns(emitted, sink_schema(record)))
 
+    def append_table(self, sink: str, rows: pa.Table) -> None:
+        """Stage rows, at least one, with the columns of an append-only sink."""
+        self._append(sink, rows)
+
     def changes(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
         """Stage a materializer's changes: for a merge, or as a log of changes if the sink is append-only.
 

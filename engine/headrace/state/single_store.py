@@ -41,6 +41,20 @@ class SingleStore(StateStore):
         for key, value in zip(missing, stored, strict=True):
             self.load(cells, key, value)
 
+    def values_of(self, keys: Sequence[bytes]) -> list[Any]:
+        """Return the values of some keys outside of namespaces, for a state without TTL; None for a key without one."""
+        for start in range(0, len(keys), _AT_ONCE):
+            self.prefetch(keys[start : start + _AT_ONCE])
+        by_name = self.cells.by_name
+        return [by_name[key].value for key in keys]
+
+    def set_values(self, keys: Sequence[bytes], values: Sequence[Any], timestamps: Sequence[int]) -> None:
+        """Set the values of keys that `values_of` has returned. Each is stamped with the event time of its last record (ms)."""
+        by_name = self.cells.by_name
+        for key, value, timestamp in zip(keys, values, timestamps, strict=True):
+            cell = by_name[key]
+            cell.value, cell.stamp, cell.own_ttl, cell.dirty = value, timestamp, 0, True
+
     def trim(self) -> None:
         """Drop cells that equal the backend's entries."""
         self._known_keys.clear()
@@ -113,6 +127,10 @@ class SingleStore(StateStore):
         for key_json, raw, stamp, own_ttl, namespace, _ in changes:
             value = None if raw is None else stored_value(stamp, raw, own_ttl)
             yield prefix + (within(key_json, namespace) if namespace else key_json), value
+
+
+_AT_ONCE = 20_000
+"""Number of keys that one call to the backend reads."""
 
 
 class SingleHandle(Handle):

@@ -1,0 +1,158 @@
+"""Aggregates of all records of each key, as a changelog (Flink: `GroupAggFunction`, `MiniBatchGroupAggFunction`)."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from headrace.api import Context, Emit, KeyedProcessFunction, RowKind, Struct, ValueState
+from headrace.api.bundles import Bundle, BundleFunction
+from headrace.api.column_function import ColumnFunction, ColumnResults, KeyedColumns
+from headrace.api.operator_function import OperatorFunction
+from headrace.api.operator_library import GroupOptions
+from headrace.operators._accumulators import Change, sign_of
+from headrace.operators._result_record import ResultRecord
+from headrace.operators._state_lives import freed_by
+from headrace.operators._window_result import check_can_retract
+
+if TYPE_CHECKING:
+    from headrace.operators._group_columns import GroupColumns
+
+In = TypeVar("In", bound=Struct)
+Out = TypeVar("Out", bound=Struct)
+
+_NO_TIMER: Final = 1 << 62
+"""Later than any event time (ms)."""
+
+
+class GroupAggregation(KeyedProcessFunction[In, Out], OperatorFunction, BundleFunction, ColumnFunction):
+    """Emits the changes of a key's result.
+
+    The state is a *group*: the number of the key's records, their accumulators, and `at`, the event time of the last
+    emitted result (ms).
+    """
+
+    KIND = "aggregates"
+    TAKER = "aggregate"
+
+    aggregate: ValueState[Any]
+
+    def __init__(self, result: ResultRecord, group: type[Any], options: GroupOptions) -> None:
+        """Take the result, and the type of the state."""
+        self._result = result
+        self._group = group
+        self._options = options
+        self._refusing = result.retraction_refused_by()
+        self.retracts = options.retract or options.retracting
+
+    async def process(self, record: In, ctx: Context, /) -> None:
+        """Add or remove a record, and emit the change. Raises `ValueError` for a retraction where a field cannot remove a record."""
+        group = await self.aggregate.value()
+        before = self._shown(group, ctx)
+        after = self._changed(group, Change(record, ctx.timestamp, self._sign(ctx.row_kind)))
+        await self._keep(before, after, ctx)
+
+    async def process_bundle(self, bundle: Bundle, ctx: Context, /) -> None:
+        """Add all records of the key in a micro-batch, and emit one change, at the place of the last record."""
+        group = await self.aggregate.value()
+        before = self._shown(group, ctx)
+        for record in bundle.walk(bundle.records):
+            group = self._changed(group, Change(record.record, record.timestamp, self._sign(RowKind(record.kind))))
+        await self._keep(before, group, ctx)
+
+    def _sign(self, kind: RowKind) -> int:
+        if kind.is_retraction and self._refusing:
+            msg = f"{', '.join(self._refusing)} cannot take a record back, and this one is {kind.symbol}"
+            raise ValueError(msg)
+        return sign_of(kind)
+
+    def _changed(self, group: Any, change: Change) -> Any:
+        """Return a group with a change applied; None if no record is left."""
+        group = self._result.add(change, self._group(0, self._result.create().aggregates) if group is None else group)
+        return group if group.rows else None
+
+    def _shown(self, group: Any, ctx: Context) -> tuple[Any, int]:
+        """Return a group's result and its event time (ms); None and 0 without one."""
+        if group is None or group.rows <= 0:
+            return None, 0
+        return self._result.result(group, ctx.key, 0, 0), group.at
+
+    async def _keep(self, shown: tuple[Any, int], group: Any, ctx: Context) -> None:
+        """Emit the change from the result `shown` to that of the group, and store the group."""
+        before, at = shown
+        after, _ = self._shown(group, ctx)
+        if before is not None and before != after and (after is None or self._options.retract):
+            ctx.collect(before, RowKind.DELETE if after is None else RowKind.UPDATE_BEFORE, timestamp=at)
+        if after is not None and before != after:
+            group.at = ctx.timestamp
+            ctx.collect(after, RowKind.INSERT if before is None else RowKind.UPDATE_AFTER)
+        await (self.aggregate.clear() if group is None else self.aggregate.update(group))
+
+    # ------------------------------------------------------------------------------------------ bundles, columns
+
+    @property
+    def takes_bundles(self) -> bool:
+        """Return whether the function emits one change for each micro-batch."""
+        return self._options.emit is Emit.NET_CHANGE
+
+    @property
+    def waits_to_end(self) -> bool:
+        """Return True: a bundle has all records of the key in a micro-batch."""
+        return True
+
+    def first_timer(self, timestamp: int, /) -> int:
+        """Return a time beyond all others: the function has no timers."""
+        del timestamp
+        return _NO_TIMER
+
+    @cached_property
+    def _columns(self) -> GroupColumns:
+        from headrace.operators._group_columns import GroupColumns
+
+        return GroupColumns(self._result, self._group, self._options)
+
+    @property
+    def takes_columns(self) -> bool:
+        """Return whether all fields can be computed from columns."""
+        return self._options.ttl is None and self._columns.is_complete
+
+    def process_columns(self, columns: KeyedColumns, /) -> ColumnResults | None:
+        """Return the results of the records; None if they have to be processed one by one."""
+        return self._columns.results(columns)
+
+    # -------------------------------------------------------------------------------------------------- describing
+
+    def described(self) -> dict[str, Any]:
+        """Return the properties that `headrace explain` shows."""
+        net = self._options.emit is Emit.NET_CHANGE
+        return {
+            **self._result.described(),
+            "emits": "one change for each key and micro-batch" if net else "each change",
+            "retracts": "-U before each +U" if self._options.retract else "no -U",
+            "state_kept": "a row for each key",
+            "state_freed": freed_by(self._options.ttl),
+        }
+
+
+def group_aggregation(
+    takes: type[Struct], gives: type[Struct], options: GroupOptions
+) -> KeyedProcessFunction[Any, Any]:
+    """Return the function of `Stream.aggregate`.
+
+    Raises the errors of `ResultRecord`; `ValueError` where the input may retract records and the result cannot, and for
+    one change for each micro-batch with a TTL, because each record would renew the lifetime at its own time.
+    """
+    result = ResultRecord(takes, gives, options.key, windowed=False)
+    if options.retracting:
+        check_can_retract(result)
+    if options.ttl is not None and options.emit is Emit.NET_CHANGE:
+        msg = "Emit.NET_CHANGE needs state_ttl=Lifetime.FOREVER: each record renews a lifetime, so emit every change"
+        raise ValueError(msg)
+    group = msgspec.defstruct(f"{gives.__name__}Group", [("at", int, 0)], bases=(result.slice,))
+
+    class Aggregation(GroupAggregation[takes, gives]):  # type: ignore[valid-type]  # known when it is called
+        aggregate = ValueState("aggregate", group, ttl=options.ttl)
+
+    return Aggregation(result, group, options)

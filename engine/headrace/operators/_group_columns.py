@@ -1,0 +1,199 @@
+"""Group aggregation over columns: state and results of `GroupAggregation`, bit for bit, for records without retractions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, get_args, get_origin
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.api import Emit, RowKind
+from headrace.api.column_function import ColumnResults, KeyedColumns
+from headrace.api.operator_library import GroupOptions
+from headrace.operators._keyed_layout import Flags, Layout, NotInColumnsError, Numbers
+from headrace.operators._result_record import AggregatedField, ResultRecord
+from headrace.operators._running_fields import FieldInColumns, RunningField, running_field
+from headrace.operators._value_types import annotated_type
+
+
+class GroupColumns:
+    """Computes groups of one result type from columns."""
+
+    def __init__(self, result: ResultRecord, group: type[Any], options: GroupOptions) -> None:
+        """Take the result, and the type of the state."""
+        self._result = result
+        self._group = group
+        self._options = options
+        self._fields = [(field, running_field(field)) for field in result.fields]
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether all fields can be computed from columns, and results need no code of their class."""
+        gives = self._result.gives
+        has_code = hasattr(gives, "__post_init__") or gives.__eq__ is not msgspec.Struct.__eq__
+        read = {field.value for field, _ in self._fields if field.value is not None}
+        return (
+            not has_code
+            and gives.__struct_config__.eq
+            and all(make is not None for _, make in self._fields)
+            and all(map(_is_plain, msgspec.structs.fields(gives)))
+            and all(_is_plain(field) for field in msgspec.structs.fields(self._result.takes) if field.name in read)
+        )
+
+    def results(self, columns: KeyedColumns) -> ColumnResults | None:
+        """Return the results of the records; None if they have to be processed one by one."""
+        if not pc.all(pc.is_in(columns.kinds, _ADDED)).as_py():
+            return None
+        try:
+            return self._results(columns)
+        except (NotInColumnsError, OverflowError, pa.ArrowInvalid):
+            return None
+
+    def _results(self, columns: KeyedColumns) -> ColumnResults:
+        layout = Layout.of(columns.key_numbers.to_numpy().astype(np.int64), len(columns.keys))
+        groups = [self._group(0, self._result.create().aggregates) if g is None else g for g in columns.values]
+        stored_rows = np.array([group.rows for group in groups], np.int64)
+        if stored_rows.min(initial=0) < 0:
+            raise NotInColumnsError
+        fields = {field.name: self._running(field, make, layout, groups, columns) for field, make in self._fields}
+        changes = self._changes(layout, fields, stored_rows)
+        times = layout.placed([group.at for group in groups], columns.timestamps).to_numpy()
+        emitted_at = times[_latest(changes.emits | layout.is_stored)]
+        records = self._records(layout, fields, columns)
+        return ColumnResults(
+            self._groups(layout, fields, stored_rows, emitted_at),
+            **_emitted(layout, changes, emitted_at, records, retract=self._options.retract),
+        )
+
+    def _running(
+        self,
+        field: AggregatedField,
+        make: FieldInColumns | None,
+        layout: Layout,
+        groups: Sequence[Any],
+        columns: KeyedColumns,
+    ) -> RunningField:
+        assert make is not None  # noqa: S101 - is_complete
+        values = None if field.value is None else columns.records.field(field.value)
+        stored = [getattr(group.aggregates, field.name) for group in groups]
+        return make(layout, stored, values, columns.timestamps)
+
+    def _changes(self, layout: Layout, fields: dict[str, RunningField], stored_rows: Numbers) -> _Changes:
+        """Return which results are emitted, and the places of the results that they replace."""
+        places = np.arange(len(layout.order))
+        is_asked, before = ~layout.is_stored, places - 1
+        if self._options.emit is Emit.NET_CHANGE:
+            is_asked = is_asked & (places == layout.ends[layout.segments])
+            before = layout.starts[layout.segments]
+        before = np.where(is_asked, before, 0)
+        has_rows = ~layout.is_stored | (stored_rows[layout.segments] > 0)
+        had_result = is_asked & has_rows[before]
+        return _Changes(is_asked & (~had_result | _differs(fields, before)), had_result, before)
+
+    def _records(
+        self, layout: Layout, fields: dict[str, RunningField], columns: KeyedColumns
+    ) -> Callable[[Numbers], pa.StructArray]:
+        """Return a function that makes the results at some places."""
+        decoded = [msgspec.json.decode(key) for key in columns.keys]
+        types = list(columns.result_type)
+        makers = dict(self._result.makers)
+        made = {
+            field.name: pa.array([makers[field.name](key, 0, 0) for key in decoded], field.type)
+            for field in types
+            if field.name in makers
+        }
+
+        def records(places: Numbers) -> pa.StructArray:
+            at, of_key = pa.array(places), pa.array(layout.segments[places])
+            arrays = [
+                made[field.name].take(of_key) if field.name in made else fields[field.name].results.take(at)
+                for field in types
+            ]
+            return pa.StructArray.from_arrays(arrays, fields=types)
+
+        return records
+
+    def _groups(
+        self, layout: Layout, fields: dict[str, RunningField], stored_rows: Numbers, emitted_at: Numbers
+    ) -> list[Any]:
+        ends = layout.ends
+        rows = (stored_rows + ends - layout.starts).tolist()
+        states = [fields[field.name].states(ends) for field, _ in self._fields]
+        make_aggregates = type(self._result.create().aggregates)
+        aggregates = map(make_aggregates, *states) if states else (make_aggregates() for _ in rows)
+        return list(map(self._group, rows, aggregates, emitted_at[ends].tolist()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """For each place, whether it emits, whether a result precedes its own, and the place of that result."""
+
+    emits: Flags
+    had_result: Flags
+    before: Numbers
+
+
+def _emitted(
+    layout: Layout,
+    changes: _Changes,
+    emitted_at: Numbers,
+    records: Callable[[Numbers], pa.StructArray],
+    *,
+    retract: bool,
+) -> dict[str, Any]:
+    """Return the results in the order of records: `-U` of the old result, if it is wanted, then the new one."""
+    stored = len(layout.starts)
+    places = np.flatnonzero(changes.emits)
+    places = places[np.argsort(layout.order[places], kind="stable")]
+    replaces = changes.had_result[places]
+    outputs = 1 + (replaces & retract)
+    at = np.repeat(places, outputs)
+    is_old = np.zeros(len(at), bool)
+    is_old[(np.cumsum(outputs) - outputs)[outputs > 1]] = True
+    shown = np.where(is_old, changes.before[at], at)
+    kinds = np.where(
+        changes.had_result[at], np.where(is_old, RowKind.UPDATE_BEFORE, RowKind.UPDATE_AFTER), RowKind.INSERT
+    )
+    is_second = np.roll(is_old, 1)
+    return {
+        "rows": pa.array(layout.order[at] - stored),
+        "indices": pa.array(is_second.astype(np.int32)),
+        "timestamps": pa.array(emitted_at[shown]),
+        "kinds": pa.array(kinds.astype(np.int32)),
+        "records": records(shown),
+    }
+
+
+def _differs(fields: dict[str, RunningField], before: Numbers) -> Flags:
+    """Return for each place whether its result differs from the one at `before`."""
+    differs = np.zeros(len(before), bool)
+    for field in fields.values():
+        if field.always_changes:
+            return np.ones(len(before), bool)
+        earlier = field.results.take(pa.array(before))
+        unequal = pc.fill_null(pc.not_equal(field.results, earlier), False)
+        differs |= pc.or_(unequal, pc.xor(field.results.is_null(), earlier.is_null())).to_numpy(zero_copy_only=False)
+    return differs
+
+
+def _latest(marked: Flags) -> Numbers:
+    """Return for each place the last marked one up to it."""
+    return np.maximum.accumulate(np.where(marked, np.arange(len(marked)), 0))
+
+
+def _is_plain(field: msgspec.structs.FieldInfo) -> bool:
+    """Return whether columns hold the values of a field as records do, and a record takes any value of its type."""
+    metadata = get_args(field.type)[1:] if get_origin(field.type) is Annotated else ()
+    limited = any(getattr(mark, limit, None) is not None for mark in metadata for limit in _LIMITS)
+    return annotated_type(field.type).type in _PLAIN and not limited
+
+
+_PLAIN: Final = (int, float, str, bool, bytes)
+_LIMITS: Final = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length")
+"""Attributes of `msgspec.Meta` that limit values."""
+
+_ADDED = pa.array([int(RowKind.INSERT), int(RowKind.UPDATE_AFTER)], pa.int32())

@@ -1,0 +1,191 @@
+"""Running aggregates over columns: the results and the states of the accumulators, for records without retractions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.operators._accumulators import (
+    Accumulator,
+    AvgAccumulator,
+    CountAccumulator,
+    ExtremeAccumulator,
+    FirstAccumulator,
+    LastAccumulator,
+    SumAccumulator,
+    Total,
+)
+from headrace.operators._keyed_layout import LARGEST_SUM, Layout, NotInColumnsError, Numbers
+from headrace.operators._result_record import AggregatedField
+
+_EXACT_FLOAT: Final = 1 << 53
+"""Whole numbers up to it are floats, so that a division of floats rounds as one of whole numbers does."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningField:
+    """One field by place: its result, and what makes the state of each key at these places."""
+
+    results: pa.Array
+    states: Callable[[Numbers], list[Any]]
+    always_changes: bool = False
+    """True: no two results of a key that follow each other are equal."""
+
+
+FieldInColumns = Callable[[Layout, Sequence[Any], pa.Array | None, pa.Array], RunningField]
+"""Function of the layout, the stored states, the records' values and their times."""
+
+
+def _count(layout: Layout, stored: Sequence[Any], values: pa.Array | None, times: pa.Array) -> RunningField:
+    ones = np.ones(len(times), np.int64) if values is None else values.is_valid().to_numpy(zero_copy_only=False)
+    numbers = layout.placed(stored, pa.array(ones.astype(np.int64))).to_numpy()
+    running = layout.running_sum(numbers)
+    return RunningField(pa.array(running), lambda places: running[places].tolist(), always_changes=values is None)
+
+
+def _total(layout: Layout, stored: Sequence[Any], values: pa.Array, *, as_float: bool) -> tuple[Any, Numbers, pa.Array]:
+    """Return the running totals as a list or an array, the numbers of values, and the totals as the result shows them."""
+    counts = layout.placed([total.values for total in stored], values.is_valid().cast(pa.int64())).to_numpy()
+    number = layout.running_sum(counts)
+    totals = [total.total for total in stored]
+    if pa.types.is_integer(values.type):
+        if any(type(total) is not int for total in totals):
+            raise NotInColumnsError
+        added = layout.placed(totals, pc.fill_null(values, 0)).to_numpy()
+        if float(np.abs(added.astype(np.float64)).sum()) >= LARGEST_SUM:
+            raise NotInColumnsError
+        running = layout.running_sum(added)
+        return running, number, pa.array(running.astype(np.float64) if as_float else running)
+    summed = _summed_in_order(layout, totals, values)
+    return summed, number, pa.array(summed, pa.float64())
+
+
+def _summed_in_order(layout: Layout, totals: Sequence[Any], values: pa.Array) -> list[Any]:
+    """Return the running totals of floats, which depend on the order in which they are added."""
+    given = [*totals, *values.to_pylist()]
+    result: list[Any] = []
+    total: Any = 0
+    for row in layout.order.tolist():
+        value = given[row]
+        if row < len(totals):
+            total = value
+        elif value is not None:
+            total += value
+        result.append(total)
+    if not np.isfinite(np.array(result, np.float64)).all():
+        raise NotInColumnsError
+    return result
+
+
+def _states_of_totals(totals: Any, number: Numbers) -> Callable[[Numbers], list[Any]]:
+    def states(places: Numbers) -> list[Any]:
+        chosen = totals[places].tolist() if isinstance(totals, np.ndarray) else [totals[place] for place in places]
+        return list(map(Total, chosen, number[places].tolist()))
+
+    return states
+
+
+def _sum(*, as_float: bool) -> FieldInColumns:
+    def running(layout: Layout, stored: Sequence[Any], values: pa.Array | None, times: pa.Array) -> RunningField:
+        del times
+        assert values is not None  # noqa: S101 - a sum needs a field
+        totals, number, shown = _total(layout, stored, values, as_float=as_float)
+        results = pc.if_else(pa.array(number > 0), shown, pa.scalar(None, shown.type))
+        return RunningField(results, _states_of_totals(totals, number))
+
+    return running
+
+
+def _avg(layout: Layout, stored: Sequence[Any], values: pa.Array | None, times: pa.Array) -> RunningField:
+    del times
+    assert values is not None  # noqa: S101 - a mean needs a field
+    totals, number, shown = _total(layout, stored, values, as_float=True)
+    exact = np.abs(shown.to_numpy())
+    if isinstance(totals, np.ndarray) and exact.max(initial=0) > _EXACT_FLOAT:
+        raise NotInColumnsError
+    means = pc.divide(shown, pa.array(np.maximum(number, 1).astype(np.float64)))
+    results = pc.if_else(pa.array(number > 0), means, pa.scalar(None, pa.float64()))
+    return RunningField(results, _states_of_totals(totals, number))
+
+
+def _extreme(*, takes_larger: bool) -> FieldInColumns:
+    def running(layout: Layout, stored: Sequence[Any], values: pa.Array | None, times: pa.Array) -> RunningField:
+        del times
+        assert values is not None  # noqa: S101 - an extreme needs a field
+        placed = layout.placed(stored, values)
+        valid = placed.is_valid().to_numpy(zero_copy_only=False)
+        best = layout.running_best(_scores(placed, takes_larger=takes_larger), valid, takes_equal=False)
+        return RunningField(placed.take(pa.array(best)), lambda places: placed.take(pa.array(best[places])).to_pylist())
+
+    return running
+
+
+def _by_time(*, takes_later: bool) -> FieldInColumns:
+    def running(layout: Layout, stored: Sequence[Any], values: pa.Array | None, times: pa.Array) -> RunningField:
+        assert values is not None  # noqa: S101 - a value by time needs a field
+        _check_finite(values)
+        placed = layout.placed([None if state is None else state[1] for state in stored], values)
+        placed_times = layout.placed([0 if state is None else state[0] for state in stored], times)
+        valid = placed.is_valid().to_numpy(zero_copy_only=False)
+        scores = _scores(placed_times, takes_larger=takes_later)
+        best = layout.running_best(scores, valid, takes_equal=takes_later)
+
+        def states(places: Numbers) -> list[Any]:
+            chosen = pa.array(best[places])
+            pairs = zip(placed_times.take(chosen).to_pylist(), placed.take(chosen).to_pylist(), strict=True)
+            return [None if value is None else (time, value) for time, value in pairs]
+
+        return RunningField(placed.take(pa.array(best)), states)
+
+    return running
+
+
+def _scores(values: pa.Array, *, takes_larger: bool) -> Numbers:
+    """Return numbers above 0 in the order of the values, equal for equal values; of null they mean nothing."""
+    _check_finite(values)
+    if pa.types.is_boolean(values.type):
+        values = values.cast(pa.int8())
+    if pa.types.is_integer(values.type):
+        numbers: Numbers = pc.fill_null(values.cast(pa.int64()), 0).to_numpy()
+        least, largest = int(numbers.min(initial=0)), int(numbers.max(initial=0))
+        if largest - least >= LARGEST_SUM:
+            raise NotInColumnsError
+        return numbers - least + 1 if takes_larger else largest - numbers + 1
+    if pa.types.is_floating(values.type):
+        ranks: Numbers
+        _, ranks = np.unique(pc.fill_null(values, 0.0).to_numpy() + 0.0, return_inverse=True)
+        ranks = ranks.astype(np.int64)
+    else:
+        ranks = pc.fill_null(pc.rank(values, tiebreaker="dense"), 0).cast(pa.int64()).to_numpy()
+    return ranks + 1 if takes_larger else int(ranks.max(initial=0)) - ranks + 1
+
+
+def _check_finite(values: pa.Array) -> None:
+    if pa.types.is_floating(values.type) and pc.all(pc.is_finite(values)).as_py() not in {True, None}:
+        raise NotInColumnsError
+
+
+def running_field(field: AggregatedField) -> FieldInColumns | None:
+    """Return what computes a field from columns; None for functions of records, and other aggregates."""
+    accumulator = field.accumulator
+    counts_records = field.value is None and type(accumulator) is CountAccumulator
+    if field.where is not None or not (counts_records or isinstance(field.value, str)):
+        return None
+    if type(accumulator) is SumAccumulator:
+        return _sum(as_float=accumulator.gives_float)
+    if type(accumulator) is ExtremeAccumulator:
+        return _extreme(takes_larger=accumulator.takes_larger)
+    return _MAKERS.get(type(accumulator))
+
+
+_MAKERS: dict[type[Accumulator], FieldInColumns] = {
+    CountAccumulator: _count,
+    AvgAccumulator: _avg,
+    FirstAccumulator: _by_time(takes_later=False),
+    LastAccumulator: _by_time(takes_later=True),
+}

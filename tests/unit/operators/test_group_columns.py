@@ -1,0 +1,109 @@
+"""Aggregates of all records of a key: columns give the state and the results of single records."""
+
+from __future__ import annotations
+
+import random
+from typing import Annotated
+from unittest import mock
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace import Emit, Lifetime, Pipeline, Struct, Timestamp
+from headrace.errors import UserFunctionError
+from headrace.operators import Avg, Count, First, Last, Max, Min, Sum
+from headrace.operators._group_columns import GroupColumns
+from headrace.testing import PipelineHarness
+
+ONE_BY_ONE = {"execution": {"async-state": {"enabled": False}}}
+
+
+class Sale(Struct, frozen=True):
+    shop: str
+    at: Timestamp
+    cents: int | None
+    weight: float | None
+    article: str | None
+    is_new: bool
+
+
+class Sold(Struct, frozen=True):
+    shop: str
+    sales: Annotated[int, Count()]
+    priced: Annotated[int, Count("cents")]
+    cents: Annotated[int | None, Sum("cents")]
+    mean: Annotated[float | None, Avg("cents")]
+    weight: Annotated[float | None, Sum("weight")]
+    mean_weight: Annotated[float | None, Avg("weight")]
+    cheapest: Annotated[int | None, Min("cents")]
+    dearest: Annotated[int | None, Max("cents")]
+    lightest: Annotated[float | None, Min("weight")]
+    heaviest: Annotated[float | None, Max("weight")]
+    least: Annotated[str | None, Min("article")]
+    greatest: Annotated[str | None, Max("article")]
+    any_new: Annotated[bool, Max("is_new")]
+    first: Annotated[str | None, First("article")]
+    last: Annotated[int | None, Last("cents")]
+
+
+class Extremes(Struct, frozen=True):
+    """A result that many records leave as it is."""
+
+    dearest: Annotated[int | None, Max("cents")]
+    latest: Annotated[Timestamp, Max("at")]
+    first: Annotated[float | None, First("weight")]
+
+
+SALES = st.lists(
+    st.builds(
+        Sale,
+        shop=st.sampled_from(["a", "b", 'c"', ""]),
+        at=st.integers(-30, 30),
+        cents=st.none() | st.integers(-5, 5) | st.integers(-(1 << 63), (1 << 63) - 1),
+        weight=st.none() | st.sampled_from([0.0, -0.0, 0.1, 0.2, 0.3, 1e16, -1e16]),
+        article=st.none() | st.sampled_from(["", "a", "ab", "é", "z", "\U0001f600", "\uffee"]),
+        is_new=st.booleans(),
+    ),
+    max_size=40,
+)
+
+
+def aggregated(result, emit, *, retract):
+    sales = Pipeline("shop").source("sales", Sale, event_time="at").key_by("shop")
+    totals = sales.aggregate("totals", result, emit=emit, retract=retract, state_ttl=Lifetime.FOREVER)
+    return totals.sink("log")
+
+
+def played(pipeline, sales, seed, **options):
+    """Return results and state after each of three micro-batches, or the error; the files are the same for a seed."""
+    chance = random.Random(seed)
+    harness = PipelineHarness(pipeline, bucket=chance.choice([2, 5, 100]), files_per_batch=1, **options)
+    cuts = sorted(chance.randrange(len(sales) + 1) for _ in range(2))
+    seen = []
+    for start, end in zip([0, *cuts], [*cuts, len(sales)], strict=True):
+        harness.feed("sales", sales[start:end])
+        try:
+            harness.run()
+        except UserFunctionError:
+            return [*seen, "failed"]
+        rows = harness.table("keyed_state").drop_columns(["checkpoint_id"]).to_pylist()
+        seen.append((sorted(map(str, harness.sink("log"))), sorted(map(str, rows))))
+    return seen
+
+
+@settings(max_examples=25)
+@given(
+    SALES, st.sampled_from([Sold, Extremes]), st.sampled_from(Emit), st.booleans(), st.randoms(use_true_random=False)
+)
+def test_columns_equal_single_records(sales, result, emit, retract, chance):
+    pipeline, seed = aggregated(result, emit, retract=retract), chance.randrange(1 << 30)
+    backend, parallelism = chance.choice(["hashmap", "rocksdb", "delta"]), chance.choice([1, 2, 3])
+    columns = played(pipeline, sales, seed, backend=backend, parallelism=parallelism)
+    assert columns == played(pipeline, sales, seed, job=ONE_BY_ONE)
+
+
+def test_plain_sales_are_taken_as_columns():
+    sales = [Sale("a", at, at, 0.1, "x", is_new=False) for at in range(10)]
+    with mock.patch.object(GroupColumns, "results", autospec=True, side_effect=GroupColumns.results) as results:
+        played(aggregated(Sold, Emit.EVERY_CHANGE, retract=True), sales, 1)
+    assert results.call_count > 1

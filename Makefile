@@ -13,7 +13,7 @@ INSTALLATIONS := tests/package tests/airflow tests/demo tests/compose
 # counting is a job of benchmarks, and Nexmark takes hours.
 BENCHMARKS := $(sort $(filter-out _% counting nexmark,$(notdir $(basename $(wildcard benchmarks/*.py)))))
 
-.PHONY: help setup .ready demo verify-demo airflow test test-all test-faults lint types imports format reference bench bench-page clean lock \
+.PHONY: help setup .ready demo verify-demo airflow test test-all test-faults lint types imports format reference peers bench bench-page clean lock \
         tier-unit tier-compose tier-spark tier-airflow tier-fault tier-simulation tier-cluster tier-kafka tier-installations lane-spark lane-others closing-line
 
 # show this list
@@ -79,6 +79,11 @@ bench: .ready
 	@failed=; for name in $(BENCHMARKS); do SECONDS=0; $(MAKE) "bench-$${name//_/-}" || failed="$$failed $$name"; \
 	    echo "$$name took $$SECONDS s"; done; \
 	$(MAKE) bench-page; [ -z "$$failed" ] || { echo "these benchmarks failed, and the page lacks their new results:$$failed"; exit 1; }
+
+# install the peers of benchmarks that are no dependency of the project (bytewax), into var/peers
+peers: .ready
+	@.venv/bin/uv venv --quiet --allow-existing --python .venv/bin/python var/peers
+	@.venv/bin/uv pip install --quiet --python var/peers/bin/python --require-hashes -r benchmarks/peers.txt
 
 # write benchmarks/report.html from the last results of all benchmarks
 bench-page: .ready

@@ -4,8 +4,10 @@ Both write a row for each record into a Delta table, and continue from the state
 """
 
 import shutil
+import subprocess
 from pathlib import Path
 
+import duckdb
 from pyspark.sql import Row, Window
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -107,4 +109,32 @@ class TransformWithState(Peer):
         writer.trigger(availableNow=True).start(self.counts).awaitTermination()
 
 
-PEERS = {"window + MERGE": WindowAndMerge, "transformWithState": TransformWithState}
+class Bytewax(Peer):
+    """`stateful_map` with recovery, in a process and an environment of its own. Its start and imports are not counted.
+
+    It writes Parquet files, not a Delta table.
+    """
+
+    PYTHON = Path("var/peers/bin/python")
+
+    def __init__(self, spark, root):
+        super().__init__(spark, root)
+        Path(self.counts).mkdir(parents=True)
+        self.files = []
+
+    def batch(self, file):
+        self.files.append(file)
+        output = Path(self.counts) / f"{len(self.files):06d}.parquet"
+        program = [self.PYTHON, Path(__file__).with_name("_bytewax_count.py")]
+        done = subprocess.run([*program, self.state, output, *self.files], capture_output=True, check=True, text=True)
+        wall, cpu = map(float, done.stdout.split())
+        return wall, cpu
+
+    def check(self, expected):
+        """Compare the last sum of each key with `expected`, by number of the key."""
+        counts = duckdb.read_parquet(f"{self.counts}/*.parquet")
+        rows = counts.query("counts", "SELECT key, arg_max(sum, count) FROM counts GROUP BY key").fetchall()
+        assert {int(key[4:]): total for key, total in rows} == expected, f"the sums of {self.root} are wrong"
+
+
+PEERS = {"window + MERGE": WindowAndMerge, "transformWithState": TransformWithState, "bytewax": Bytewax}

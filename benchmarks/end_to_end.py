@@ -89,7 +89,7 @@ def figures(costs, jobs, options):
 
 def at_most(goal):
     """Return the arguments of a figure that has a goal; none without one."""
-    return {} if goal is None else {"goal": f"<= {goal:.3g}", "met": lambda value: value <= goal}
+    return {} if goal is None else {"goal": f"<= {goal:.2f}", "met": lambda value: value <= goal}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The jobs of the benchmarks: a count and a sum per key (workloads W1 and W4).
 
-`pipeline` does it with its own code, `aggregate` and `net_aggregate` with aggregates of the library, the latter with one
-result for each key and micro-batch, and `ready_made` with an `AggregateFunction` of its own.
+`pipeline` does it with its own code, `plain` with plain functions, `aggregate` and `net_aggregate` with aggregates of the
+library, the latter with one result for each key and micro-batch, and `ready_made` with an `AggregateFunction` of its own.
 """
 
 from typing import Annotated
@@ -49,6 +49,18 @@ class CountAndSum(KeyedProcessFunction[Click, Counted]):
         ctx.collect(Counted(click.key, click.seq, after.count, after.sum))
 
 
+class PlainCountAndSum(KeyedProcessFunction[Click, Counted]):
+    """The same with plain `def`."""
+
+    total = ValueState("total", Total)
+
+    def process(self, click: Click, ctx: Context, /) -> None:
+        before = self.total.value() or Total(0, 0)
+        after = Total(before.count + 1, before.sum + click.value)
+        self.total.update(after)
+        ctx.collect(Counted(click.key, click.seq, after.count, after.sum))
+
+
 class Counts(AggregateFunction[Click, Counted, Counted]):
     def create_accumulator(self):
         return Counted("", 0, 0, 0)
@@ -84,6 +96,7 @@ def aggregated(emit):
 
 
 pipeline = counting(CountAndSum())
+plain = counting(PlainCountAndSum())
 ready_made = counting(running_aggregate(Counts(), takes=Click, gives=Counted))
 aggregate = aggregated(Emit.EVERY_CHANGE)
 net_aggregate = aggregated(Emit.NET_CHANGE)

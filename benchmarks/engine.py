@@ -1,5 +1,8 @@
 """The engine alone, without Spark: records/s of a keyed count and sum (workload W1) and of a materializer.
 
+A keyed process reads state ahead, runs the records, and writes changes of state to its backend: with ten records a key,
+and with keys that come once. `async def` runs in turns with the same code as plain `def`.
+
 The peer is a plain Python loop over a dict, run in turns with the engine in this process. Results are checked:
 counts, sums and the materialized rows must equal those of the plain loop.
 """
@@ -9,12 +12,13 @@ import gc
 import random
 import shutil
 import time
+from collections import defaultdict
 from pathlib import Path
 
 import msgspec
 
 from benchmarks._report import figure, report
-from benchmarks.counting import Click, Counted, Total, pipeline
+from benchmarks.counting import Click, Counted, Total, pipeline, plain
 from headrace import Emit, RowKind, Strategy, Struct, UpsertMaterialize
 from headrace.execution.element import Element
 from headrace.execution.keyed_process import KeyedProcess
@@ -26,6 +30,11 @@ from headrace.state.codec import encode
 from headrace.state.rocksdb import RocksDbBackend
 
 BATCH = 20_000
+LOADS = {"ten records a key": 10, "keys that come once": 1}
+GOALS = {"hashmap": 500_000, "rocksdb": 260_000}
+"""Records/s with ten records a key."""
+PLAIN_GOAL = 0.6
+"""What `async def` may cost more than plain `def` (us a record)."""
 FOLDER = Path("var/bench/engine")
 
 
@@ -38,12 +47,14 @@ class Version(Struct, frozen=True):
 
 
 def clicks(count, keys):
+    """Return records on so many keys, all equally often, in random order."""
     chance = random.Random(42)
+    numbers = [ordinal % keys for ordinal in range(count)]
+    chance.shuffle(numbers)
     results = []
-    for ordinal in range(count):
-        key = f"key-{chance.randrange(keys):07d}"
-        record = Click(key, chance.randrange(100), ordinal, 1_000_000 + ordinal)
-        results.append(Element(record_order(ordinal), record.ts, 0, encode(key), record))
+    for ordinal, number in enumerate(numbers):
+        record = Click(f"key-{number:07d}", chance.randrange(100), ordinal, 1_000_000 + ordinal)
+        results.append(Element(record_order(ordinal), record.ts, 0, encode(record.key), record))
     return results
 
 
@@ -62,13 +73,19 @@ def bare(elements):
     return {key: Total(*pair) for key, pair in state.items()}
 
 
-def keyed(elements, backend):
-    operator = plan_stages(pipeline).keyed[0].operator
+def keyed(elements, backend, job=pipeline):
+    """Run a keyed process, and write its changes of state, which are returned."""
+    operator = plan_stages(job).keyed[0].operator
     process = KeyedProcess(operator, backend, records=(Click,), watermark=None, last_watermark=None)
     process.run(batches(elements), [])
     (store,) = process.stores
     changes = list(store.changes())
     backend.write_batch(store.writes(changes))
+    return changes
+
+
+def totals(changes):
+    """Return the stored totals."""
     return {msgspec.json.decode(c.key_json): msgspec.json.decode(c.raw, type=Total) for c in changes}
 
 
@@ -127,39 +144,79 @@ def fresh():
     return FOLDER
 
 
+class Turns:
+    """Walls and CPU of all turns (us a record), by what was run."""
+
+    def __init__(self):
+        self.walls, self.costs = defaultdict(list), defaultdict(list)
+
+    def run(self, name, count, work):
+        result, wall, cpu = timed(work)
+        self.walls[name].append(wall / count * 1e6)
+        self.costs[name].append(cpu / count * 1e6)
+        return result
+
+    def rate(self, name, least=None):
+        rates = [1e6 / wall for wall in self.walls[name]]
+        goal = None if least is None else f">= {least:,}"
+        return figure(name, rates, "records/s", goal=goal, met=None if least is None else lambda rate: rate >= least)
+
+    def cost(self, name):
+        return figure(f"{name}: CPU", self.costs[name], "us a record")
+
+    def ratio(self, name, peer):
+        pairs = zip(self.costs[name], self.costs[peer], strict=True)
+        return figure(f"{name} / {peer}, CPU", [mine / theirs for mine, theirs in pairs], "ratio")
+
+    def difference(self, name, peer, most):
+        pairs = zip(self.costs[name], self.costs[peer], strict=True)
+        values = [mine - theirs for mine, theirs in pairs]
+        return figure(f"{name} - {peer}, CPU", values, "us a record", goal=f"<= {most}", met=lambda cost: cost <= most)
+
+
+def count_and_sum(turns, load, elements):
+    """Run one turn of each way to count."""
+    count = len(elements)
+    expected = turns.run(f"bare loop, {load}", count, lambda: bare(elements))
+    jobs = [(name, make, pipeline) for name, make in backends()]
+    for name, make, job in [*jobs, ("plain def", HashMapBackend, plain)]:
+        backend = make()
+        changes = turns.run(f"{name}, {load}", count, lambda backend=backend, job=job: keyed(elements, backend, job))
+        backend.close()
+        assert totals(changes) == expected, f"{name}: wrong counts"
+
+
+def late_rows(turns, rows, last):
+    for name, make in backends():
+        backend = make()
+        result = turns.run(f"materializer, {name}", len(rows), lambda backend=backend: materialize(rows, backend))
+        backend.close()
+        assert final_rows(result) == last, f"{name}: wrong rows"
+
+
+def figures(turns):
+    ten, once = LOADS
+    yield from (turns.rate(f"{name}, {ten}", least) for name, least in GOALS.items())
+    yield turns.difference(f"hashmap, {ten}", f"plain def, {ten}", PLAIN_GOAL)
+    yield from (turns.rate(f"{name}, {once}") for name in GOALS)
+    yield from (turns.rate(f"materializer, {name}") for name in GOALS)
+    yield from (turns.ratio(f"{name}, {load}", f"bare loop, {load}") for load in LOADS for name in GOALS)
+    yield from (turns.cost(name) for name in turns.costs)
+
+
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--records", type=int, default=500_000)
-    parser.add_argument("--keys", type=int, default=100_000)
+    parser.add_argument("--records", type=int, default=250_000)
     parser.add_argument("--runs", type=int, default=5)
     options = parser.parse_args()
-    elements = clicks(options.records, options.keys)
-    rows, last = changelog(options.records // 2, options.keys // 2)
-    rates, costs, ratios = {}, {}, {}
+    loads = {load: clicks(options.records, options.records // times) for load, times in LOADS.items()}
+    rows, last = changelog(options.records // 2, options.records // 10)
+    turns = Turns()
     for _ in range(options.runs):
-        expected, wall, cpu = timed(lambda: bare(elements))
-        floor = cpu
-        rates.setdefault("bare loop over a dict", []).append(len(elements) / wall)
-        costs.setdefault("bare loop over a dict", []).append(cpu / len(elements) * 1e6)
-        for name, make in backends():
-            backend = make()
-            actual, wall, cpu = timed(lambda backend=backend: keyed(elements, backend))
-            backend.close()
-            assert actual == expected, f"{name}: wrong counts"
-            rates.setdefault(f"keyed process, {name}", []).append(len(elements) / wall)
-            costs.setdefault(f"keyed process, {name}", []).append(cpu / len(elements) * 1e6)
-            ratios.setdefault(f"keyed process, {name} / bare loop, CPU", []).append(cpu / floor)
-        for name, make in backends():
-            backend = make()
-            result, wall, cpu = timed(lambda backend=backend: materialize(rows, backend))
-            backend.close()
-            assert final_rows(result) == last, f"{name}: wrong rows"
-            rates.setdefault(f"materializer, {name}", []).append(len(rows) / wall)
-            costs.setdefault(f"materializer, {name}", []).append(cpu / len(rows) * 1e6)
-    figures = [figure(name, values, "ratio") for name, values in ratios.items()]
-    figures += [figure(name, values, "records/s") for name, values in rates.items()]
-    figures += [figure(f"{name}: CPU", values, "us a record") for name, values in costs.items()]
-    report("engine", figures)
+        for load, elements in loads.items():
+            count_and_sum(turns, load, elements)
+        late_rows(turns, rows, last)
+    report("engine", list(figures(turns)))
 
 
 if __name__ == "__main__":

@@ -74,15 +74,17 @@ class StateFuture(Generic[T]):
     A future made by user code, `StateFuture(answer)`, is complete: its callbacks run at once.
     """
 
-    __slots__ = ("_followers", "_owner", "_source", "_task", "_value", "done")
+    __slots__ = ("_followers", "_owner", "_source", "_task", "answer", "done")
     _followers: list[StateFuture[Any]]
     _owner: object
     _source: StateFuture[Any] | _Source
+    answer: T
+    """Answer of a complete future. For the engine."""
 
     def __init__(self, value: T, /, task: CallbackTask | None = None) -> None:
         """Make a complete future. `task` is for the engine."""
         self.done = True
-        self._value = value
+        self.answer = value
         self._task: CallbackTask = AT_ONCE if task is None else task
 
     @classmethod
@@ -104,7 +106,7 @@ class StateFuture(Generic[T]):
         """Return the answer; suspend until it has arrived, and all callbacks chained so far have run."""
         if not self.done or self._task.context.callbacks:
             yield self
-        return self._value
+        return self.answer
 
     def then_apply(self, function: Callable[[T], U], /) -> StateFuture[U]:
         """Return a future of `function(answer)`."""
@@ -186,13 +188,8 @@ class StateFuture(Generic[T]):
         while answered:  # not by recursion: a chain of composed futures may be long
             future: StateFuture[Any] = answered.pop()
             future.done = True
-            future._value = value
+            future.answer = value
             answered += future._followers
-
-    @property
-    def answer(self) -> T:
-        """Return the answer of a complete future. For the engine."""
-        return self._value
 
     def belongs_to(self, owner: object, /) -> bool:
         """Return whether `owner`'s code may wait for it. For the engine."""
@@ -234,7 +231,7 @@ class StateFuture(Generic[T]):
             msg = "a callback answers with what another record has asked for: state belongs to the key that runs"
             raise RuntimeError(msg)
         if source.done:
-            self.complete(source._value)
+            self.complete(source.answer)
             return
         self._source = source
         if self in source._sources():

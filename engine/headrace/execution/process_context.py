@@ -161,12 +161,11 @@ class ProcessContext(RecordContext):
         """Return the timers of this key."""
         return self
 
-    def collect(
-        self, record: msgspec.Struct, /, kind: RowKind = RowKind.INSERT, *, timestamp: int | None = None
-    ) -> None:
+    def collect(self, record: msgspec.Struct, /, kind: RowKind = RowKind.INSERT, timestamp: int | None = None) -> None:
         """Emit a record downstream. Raises `TypeError` for a record of another type than the output's."""
+        # A call of a function with arguments by name only takes 0.05 us longer: so `timestamp` is none here.
         outputs = self._outputs
-        if not isinstance(record, outputs.type):
+        if type(record) is not outputs.type and not isinstance(record, outputs.type):
             raise outputs.refused(record)
         index = self.index
         # Most records emit once: a call less saves a twentieth of the framework's cost.

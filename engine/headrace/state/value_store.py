@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from functools import partial
+from sys import getrefcount
 from typing import Any, Generic, TypeVar, cast
 
 from headrace.api import StateFuture, ValueState
@@ -36,6 +37,10 @@ class ValueStore(SingleStore, ValueState[V], Generic[V]):
         SingleStore.__init__(self, declared, operator, backend, task, lives, blocking=blocking)
         self.type, self.ttl = declared.type, declared.ttl
         self._cells = self.cells.by_name
+        # A future that nobody else refers to serves the next read: making one would take 0.15 us.
+        answered: StateFuture[V | None] = StateFuture(None, task)
+        self._answered = answered
+        self._unshared = getrefcount(answered)
 
     @property
     def handle(self) -> ValueState[V]:
@@ -57,7 +62,12 @@ class ValueStore(SingleStore, ValueState[V], Generic[V]):
         if cell is None or not moment.owns_key or (self._loading and id(moment) in self._loading):
             return self._value_later(moment)
         self.hits += 1
-        return StateFuture(cell.value if self._ttl is None else self.alive(moment, cell), self._task)
+        value = cell.value if self._ttl is None else self.alive(moment, cell)
+        answered = self._answered
+        if getrefcount(answered) != self._unshared:
+            answered = self._answered = StateFuture(None, self._task)
+        answered.answer = value
+        return answered
 
     def update(self, value: V, /, ttl: timedelta | None = None) -> StateFuture[None]:
         """Set the key's value; None is the same as `clear`."""
@@ -67,7 +77,10 @@ class ValueStore(SingleStore, ValueState[V], Generic[V]):
             if cell is None and not self._creation_counts:
                 cell = self.cells.blank(moment.key_json)
             if cell is not None:
-                self.set(moment, cell, value)
+                if self._ttl is None and value is not None:  # `set` is inlined: the call takes 0.1 us
+                    cell.value, cell.stamp, cell.own_ttl, cell.dirty = value, moment.timestamp, 0, True
+                else:
+                    self.set(moment, cell, value)
                 return self._done
         operation = partial(self.set, value=value, own_ttl=self.own_ttl(ttl))
         return cast("StateFuture[None]", self.write(self.cells, moment.key_json, operation))
@@ -100,17 +113,18 @@ class BlockingValueStore(ValueStore[V]):
     def value(self) -> Any:
         """Read the key's value; `None` if there is none or it has expired."""
         moment = self._task.context
-        return self.alive(moment, self._cell(moment.key_json))
+        cell = self._cells.get(moment.key_json) or self._read(moment.key_json)
+        return cell.value if self._ttl is None else self.alive(moment, cell)
 
     def update(self, value: V, /, ttl: timedelta | None = None) -> Any:
         """Set the key's value; None is the same as `clear`."""
         moment = self._task.context
         own_ttl = 0 if ttl is None else self.own_ttl(ttl)
-        self.set(moment, self._cell(moment.key_json), value, own_ttl)
+        cell = self._cells.get(moment.key_json) or self._read(moment.key_json)
+        self.set(moment, cell, value, own_ttl)
 
-    def _cell(self, key_json: bytes) -> Cell:
-        if key_json not in self._cells:
-            self.prefetch((key_json,))
+    def _read(self, key_json: bytes) -> Cell:
+        self.prefetch((key_json,))
         return self._cells[key_json]
 
 

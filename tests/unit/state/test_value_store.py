@@ -302,3 +302,23 @@ def test_states_name_is_an_identifier(name):
 
 def test_entry_is_named_by_state_and_key():
     assert value_entry("legs", KEY) == b'vlegs\x00"k"'
+
+
+def test_answer_stays_after_later_calls(store_of):
+    store = store_of()
+    store.prefetch([KEY])
+    enter(store, KEY, 1, 0)
+    store.update(1)
+    first = store.value()
+    store.update(2)
+    second = store.value()
+    assert (awaited(first), awaited(second)) == (1, 2)
+
+
+def test_prefetch_counts_a_repeated_key_once(store_of):
+    store = store_of()
+    store.cache_limit = 2
+    store.prefetch([KEY, KEY])
+    assert not store.is_full
+    store.prefetch([KEY, b"2"])
+    assert store.is_full

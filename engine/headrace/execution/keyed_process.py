@@ -321,15 +321,17 @@ class KeyedProcess:
 
     def process(self, element: Element) -> None:
         """Process one element, which follows all earlier ones in arrival order."""
+        self._records += 1
         self._process(element, self._watermark)
 
-    def process_all(self, elements: Iterable[Element]) -> None:
+    def process_all(self, elements: Sequence[Element]) -> None:
         """Process elements, which follow all earlier ones in arrival order; no event comes between them."""
         self._process_all(elements, self._watermark)
 
-    def _process_all(self, elements: Iterable[Element], watermark: int) -> None:
+    def _process_all(self, elements: Sequence[Element], watermark: int) -> None:
         """Process elements; `watermark` is the last one before each of them (ms)."""
         arriving, controller = iter(elements), self.controller
+        self._records += len(elements)
         while True:
             if controller.runs_at_once:
                 controller.run_loop(cast("Call", self._run_at_once(arriving, watermark)))
@@ -345,41 +347,46 @@ class KeyedProcess:
         A coroutine that is awaited ends without a `StopIteration`. And a context that nobody else refers to serves the next record.
         """
         controller, inputs, due, before = self.controller, self._inputs, self.due, self.before
-        context = controller.context = ProcessContext(self._outputs, self.timers, b"", None, None)
+        is_plain = self._is_plain
+        context = self._context_at_once(watermark)
         unshared = getrefcount(context)
         for order, timestamp, kind, key_json, record, input_ in elements:
-            self._records += 1
             if timestamp <= watermark:
                 self._late += 1
             if getrefcount(context) != unshared:
-                context = ProcessContext(self._outputs, self.timers, key_json, None, None)
+                context.references = 0
+                context = self._context_at_once(watermark)
             context.key_json = key_json
             context.record = record
             context.function = function = inputs[input_]
             context.index = 0
             context.order = order
             context.timestamp = timestamp
-            context.watermark = context.overdue_until = watermark
             context.row_kind = _ROW_KINDS[kind]
             if due and (earlier := before(context)) is not None:
+                context.references = 0  # it has not begun
                 controller.run_behind(earlier, context)
                 return
-            context.owns_key = True
-            context.references = 1
-            controller.context = context
             call = function(record, context)
             if call is not None:
-                if self._is_plain:
+                if is_plain:
                     raise self._function.not_plain(call)
                 await call
             if context.epoch is not None or context.callbacks is not None or context.overdue:
                 controller.end_of_code(context)
                 return
-            context.references = 0
+        context.references = 0
+
+    def _context_at_once(self, watermark: int) -> ProcessContext:
+        """Make the controller's context for records that run at once: it has what is the same for all of them."""
+        context = self.controller.context = ProcessContext(self._outputs, self.timers, b"", None, None)
+        context.watermark = context.overdue_until = watermark
+        context.owns_key = True
+        context.references = 1
+        return context
 
     def _process(self, element: Element, watermark: int) -> None:
         order, timestamp, kind, key_json, record, input_ = element
-        self._records += 1
         if timestamp <= watermark:
             self._late += 1
         # `enter` is inlined: every call costs time for each record.
@@ -514,8 +521,9 @@ class KeyedProcess:
             for store in self.stores:
                 store.release()
         if self._options.enabled and chunk:
-            keys = {element.key_json for element in chunk}
-            keys.discard(BROADCAST_KEY)
+            keys = [*map(_key_of, chunk)]
+            if not self.broadcast.is_complete:
+                keys = [key for key in keys if key != BROADCAST_KEY]
             for store in self.stores:
                 store.prefetch(keys)
 
@@ -530,6 +538,7 @@ class _TaskEnd(NamedTuple):
 
 _Pending = deque[Watermark | ProcessingTime]
 _order_of = attrgetter("order")
+_key_of = attrgetter("key_json")
 _ROW_KINDS = tuple(RowKind)
 _ASKED_AFTER = 256
 """Number of records between two calls of `stop`."""

@@ -178,8 +178,13 @@ class HashMapBackend:
 
     def get_many(self, keys: Sequence[bytes], /) -> list[bytes | None]:
         """Return the value of each key; `None` for a key without one."""
-        entries = self._entries
-        return [entries.get(key) if key[:1] not in _SCANNED else self._get(key) for key in keys]
+        values = list(map(self._entries.get, keys))
+        if None not in values:
+            return values
+        return [
+            self._get(key) if value is None and key[:1] in _SCANNED else value
+            for key, value in zip(keys, values, strict=True)
+        ]
 
     def write_batch(self, writes: Iterable[Write], /) -> None:
         """Apply writes in order; a later one for the same entry wins."""

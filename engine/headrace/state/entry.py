@@ -18,6 +18,8 @@ from headrace.state.backend import GROUPED_PREFIX, VALUE_PREFIX
 
 _HEADER = struct.Struct(">qq")
 HEADER_SIZE = _HEADER.size
+pack_header = _HEADER.pack
+"""Packs TTL stamp and own lifetime of a backend's value."""
 unpack_header = _HEADER.unpack_from
 """Unpacks TTL stamp and own lifetime of a backend's value."""
 
@@ -68,7 +70,7 @@ class StoredValue(NamedTuple):
 
 def stored_value(stamp: int, raw: bytes, own_ttl: int = 0) -> bytes:
     """Return the backend's value: stamp and own lifetime, 8 bytes each, and JSON."""
-    return _HEADER.pack(stamp, own_ttl) + raw
+    return pack_header(stamp, own_ttl) + raw
 
 
 def unpacked(stored: bytes) -> StoredValue:

@@ -163,7 +163,7 @@ class ProcessContext(RecordContext):
 
     def collect(self, record: msgspec.Struct, /, kind: RowKind = RowKind.INSERT, timestamp: int | None = None) -> None:
         """Emit a record downstream. Raises `TypeError` for a record of another type than the output's."""
-        # A call of a function with arguments by name only takes 0.05 us longer: so `timestamp` is none here.
+        # A call of a function with arguments by name only takes 0.04 us longer (timeit): so `timestamp` is none here.
         outputs = self._outputs
         if type(record) is not outputs.type and not isinstance(record, outputs.type):
             raise outputs.refused(record)

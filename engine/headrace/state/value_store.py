@@ -37,7 +37,7 @@ class ValueStore(SingleStore, ValueState[V], Generic[V]):
         SingleStore.__init__(self, declared, operator, backend, task, lives, blocking=blocking)
         self.type, self.ttl = declared.type, declared.ttl
         self._cells = self.cells.by_name
-        # A future that nobody else refers to serves the next read: making one would take 0.15 us.
+        # A future that nobody else refers to serves the next read: making one takes 0.2 us (timeit).
         answered: StateFuture[V | None] = StateFuture(None, task)
         self._answered = answered
         self._unshared = getrefcount(answered)
@@ -77,7 +77,7 @@ class ValueStore(SingleStore, ValueState[V], Generic[V]):
             if cell is None and not self._creation_counts:
                 cell = self.cells.blank(moment.key_json)
             if cell is not None:
-                if self._ttl is None and value is not None:  # `set` is inlined: the call takes 0.1 us
+                if self._ttl is None and value is not None:  # `set` is inlined: the call takes 0.03 us
                     cell.value, cell.stamp, cell.own_ttl, cell.dirty = value, moment.timestamp, 0, True
                 else:
                     self.set(moment, cell, value)

@@ -27,7 +27,7 @@ def sender_through(spark: SparkSession, config: JobConfig) -> SendMessages:
 
     def send(sink: str, files: Sequence[str], headers: Mapping[str, str]) -> None:
         bound = config.sinks[sink]
-        with send_errors(sink, bound, lambda: jvm_answers(spark)):
+        with send_errors(sink, bound, lambda: jvm_answers(spark.sparkContext)):
             _check_topic(spark, sink, bound)
             _send(spark, bound, files, headers)
 

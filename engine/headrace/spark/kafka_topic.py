@@ -143,7 +143,7 @@ class SparkTopic:
         }
 
     def _translated(self) -> AbstractContextManager[None]:
-        return kafka_errors(self.source, self.config, lambda: jvm_answers(self.spark))
+        return kafka_errors(self.source, self.config, lambda: jvm_answers(self.spark.sparkContext))
 
 
 @contextmanager

@@ -1,31 +1,18 @@
-"""Functions that Spark runs on executors. They take and yield Arrow batches, nothing pickled."""
+"""Functions that Spark runs on executors for the rows of a partition. They take and yield Arrow batches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
 from headrace.spark.reports import TaskReport, encode_report
-from headrace.spark.tasks import run_keyed_task, run_reading_task, run_source_task, without_collector
+from headrace.spark.tasks import run_keyed_task, without_collector
 from headrace.tables.files import Storage, read_parquet
 
 Partition = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 REPORT_DDL = "report binary"
-
-
-def source_partition(payloads: Sequence[bytes]) -> Partition:
-    """Return a function that runs the source task with number `id` for each row of the partition."""
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch["id"].to_pylist():
-                with without_collector():
-                    report = run_source_task(payloads[number], number)
-                yield _as_batch(report)
-
-    return run
 
 
 def keyed_partition(payload: bytes) -> Partition:
@@ -39,19 +26,6 @@ def keyed_partition(payload: bytes) -> Partition:
         with without_collector():
             report = run_keyed_task(payload, context.partitionId(), batches)
         yield _as_batch(report)
-
-    return run
-
-
-def reading_partition(payload: bytes, transit: Sequence[str]) -> Partition:
-    """Return a function that runs the keyed task with number `id` for each row of the partition. The task reads its rows itself."""
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch["id"].to_pylist():
-                with without_collector():
-                    report = run_reading_task(payload, number, transit)
-                yield _as_batch(report)
 
     return run
 

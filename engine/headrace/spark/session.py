@@ -1,4 +1,4 @@
-"""Spark session of a run."""
+"""Spark context of a run, and its session for those that need SQL."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sys
 
 from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -16,7 +17,17 @@ from headrace.provision.java import require_java
 
 
 def session(config: JobConfig) -> SparkSession:
-    """Return the session that spark-submit made, or one with the settings of the job's cluster profile.
+    """Return a session on the context of `context`, with the same settings. Raises what `context` raises."""
+    return session_on(context(config))
+
+
+def session_on(_: SparkContext) -> SparkSession:
+    """Return the session of the context that runs. The first call loads the classes of Spark SQL and of Delta, which takes a second."""
+    return SparkSession.builder.getOrCreate()
+
+
+def context(config: JobConfig) -> SparkContext:
+    """Return the context that spark-submit made, or one with the settings of the job's cluster profile.
 
     Raises `ConfigError` for missing jars, and `ClusterError` when Spark cannot be started.
     """
@@ -26,24 +37,22 @@ def session(config: JobConfig) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.appName(f"headrace-{config.job}")
+    conf = SparkConf().setAppName(f"headrace-{config.job}")
     if not is_submitted:
         os.environ["JAVA_HOME"] = str(require_java(config.home))
-        builder = builder.master(_with_retries(profile.master))
-        for key, value in _settings(profile).items():
-            builder = builder.config(key, value)
+        conf.setMaster(_with_retries(profile.master)).setAll([*_settings(profile).items()])
     try:
-        spark = builder.getOrCreate()
+        started = SparkContext.getOrCreate(conf)
     except (Py4JError, PySparkException, OSError) as error:
         raise ClusterError(
             f"Spark cannot be started with master '{profile.master}' of {profile.file}: {error}\nNothing was done. See what Java "
             "says above; 'headrace doctor' looks at Java, jars and pyspark. Then run again."
         ) from error
-    spark.sparkContext.setLogLevel("ERROR")
+    started.setLogLevel("ERROR")
     if not is_submitted:  # after spark-submit, --py-files has shipped them
         for file in profile.py_files:
-            spark.sparkContext.addPyFile(file)
-    return spark
+            started.addPyFile(file)
+    return started
 
 
 def _is_submitted() -> bool:

@@ -21,7 +21,7 @@ def merge_through(spark: SparkSession) -> SparkMerge:
     """
 
     def merge(uri: str, files: Sequence[str], keys: Sequence[str], *, app_id: str, version: int) -> None:
-        with spark_errors(f"at the MERGE of checkpoint {version} into {uri}", lambda: jvm_answers(spark)):
+        with spark_errors(f"at the MERGE of checkpoint {version} into {uri}", lambda: jvm_answers(spark.sparkContext)):
             write(uri, files, keys, app_id=app_id, version=version)
 
     def write(uri: str, files: Sequence[str], keys: Sequence[str], *, app_id: str, version: int) -> None:

@@ -192,7 +192,7 @@ class SourceStep:
     @contextmanager
     def _planned(self) -> Iterator[None]:
         """Translate errors of Spark, or of the step's function, about the plan into errors of the configuration."""
-        with spark_errors(f"in planning {self._what}", lambda: jvm_answers(self.spark)):
+        with spark_errors(f"in planning {self._what}", lambda: jvm_answers(self.spark.sparkContext)):
             try:
                 yield
             except (HeadraceError, Py4JNetworkError):
@@ -217,7 +217,7 @@ class SourceStep:
         """Translate Spark's errors while the step runs into errors of Headrace."""
         doing = f"in {self._what}"
         try:
-            with storage_errors(doing), spark_errors(doing, lambda: jvm_answers(self.spark)):
+            with storage_errors(doing), spark_errors(doing, lambda: jvm_answers(self.spark.sparkContext)):
                 yield
         except PySparkException as error:
             raise SourceError(

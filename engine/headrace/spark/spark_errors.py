@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from headrace.errors import ClusterError, HeadraceError
 from headrace.tables.store import StoreError, VersionTakenError
@@ -57,10 +57,10 @@ def spark_errors(doing: str, is_alive: Callable[[], bool]) -> Iterator[None]:
         raise (_meant(error, doing, is_alive) or error) from error
 
 
-def jvm_answers(spark: SparkSession) -> bool:
-    """Return whether the JVM of a session answers."""
+def jvm_answers(context: SparkContext) -> bool:
+    """Return whether the JVM of a context answers."""
     try:
-        spark.sparkContext._jvm.java.lang.System.nanoTime()  # type: ignore[union-attr]  # noqa: SLF001 - py4j has no other way
+        context._jvm.java.lang.System.nanoTime()  # type: ignore[union-attr]  # noqa: SLF001 - py4j has no other way
     except (Py4JError, OSError, EOFError, AttributeError):
         return False
     return True

@@ -1,4 +1,4 @@
-"""Spark for a run that may not need it: the session starts with the first micro-batch, or the first large merge."""
+"""Spark for a run that may not need it: it starts with the first micro-batch, or the first large merge."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from headrace.spark.run_events import OnEvent
 from headrace.spark.transit import Takes
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     from headrace.spark.spark_tasks import SparkTasks
@@ -33,11 +34,11 @@ class SparkOnDemand:
         self._config = config
         self._on_event = on_event
         self._starting = Lock()  # large sinks are merged in parallel
-        self._spark = spark
+        self._context = None if spark is None else spark.sparkContext
 
     def start(self) -> None:
         """Start Spark, as `StageTasks.start` describes."""
-        self._session()
+        self._started()
 
     def sources(self, tasks: Sequence[SourceTask]) -> list[TaskReport]:
         """Run tasks of sources on Spark."""
@@ -81,15 +82,20 @@ class SparkOnDemand:
     def _tasks(self) -> SparkTasks:
         from headrace.spark.spark_tasks import SparkTasks
 
-        return SparkTasks(self._session())
+        return SparkTasks(self._started())
 
     def _session(self) -> SparkSession:
-        with self._starting:
-            if self._spark is None:
-                self._on_event(Event("starting", "starting Spark"))
-                from headrace.spark.session import session
+        from headrace.spark.session import session_on
 
-                self._spark = session(self._config)
-                if url := self._spark.sparkContext.uiWebUrl:
+        return session_on(self._started())
+
+    def _started(self) -> SparkContext:
+        with self._starting:
+            if self._context is None:
+                self._on_event(Event("starting", "starting Spark"))
+                from headrace.spark.session import context
+
+                self._context = context(self._config)
+                if url := self._context.uiWebUrl:
                     self._on_event(Event("spark_ui", f"Spark UI at {url}", {"url": url}))
-            return self._spark
+            return self._context

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark import SparkContext
+from pyspark.sql import DataFrame
 
 from headrace.plan.pipelines import plan_of
-from headrace.spark.partitions import (
-    REPORT_DDL,
-    Partition,
-    keyed_partition,
-    reading_partition,
-    source_partition,
-    transit_partition,
-)
+from headrace.spark.numbered_tasks import NumberedTask, reading_task, source_task
+from headrace.spark.partitions import REPORT_DDL, keyed_partition, transit_partition
 from headrace.spark.reports import KeyedTask, SourceTask, TaskReport, decode_report, encode_report
+from headrace.spark.session import session_on
 from headrace.spark.spark_errors import jvm_answers, spark_errors
 from headrace.spark.stage_tasks import checked
 from headrace.spark.transit import Takes, transit_ddl
@@ -41,15 +37,14 @@ FILES_WORTH_A_SHUFFLE: Final = 64
 class SparkTasks:
     """Tasks on Spark, for `SparkOnDemand`: one Spark job for each stage, one Spark task for each task."""
 
-    spark: SparkSession
+    context: SparkContext
 
     def sources(self, tasks: Sequence[SourceTask]) -> list[TaskReport]:
         """Run tasks of sources as a Spark job."""
         if not tasks:
             return []
         with self._translated(", ".join(dict.fromkeys(task.source for task in tasks))):
-            ids = self.spark.range(0, len(tasks), 1, len(tasks))
-            return self._collect(ids, source_partition([encode_report(task) for task in tasks]), len(tasks))
+            return self._numbered(source_task([encode_report(task) for task in tasks]), len(tasks))
 
     def keyed(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:
         """Run a keyed stage as a Spark job."""
@@ -59,26 +54,26 @@ class SparkTasks:
     def _keyed(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:
         count = task.batch.parallelism
         if _is_small(task, transit):  # also without rows: timers may be due
-            ids = self.spark.range(0, count, 1, count)
-            return self._collect(ids, reading_partition(encode_report(task), transit), count)
+            return self._numbered(reading_task(encode_report(task), transit), count)
         owner = f"cast(key_group * {count} div {task.batch.max_parallelism} as int)"
         rows = self._read(task, takes, transit).selectExpr("*", f"{owner} as task").repartitionById(count, "task")
-        return self._collect(
-            rows.drop("task").sortWithinPartitions("order"), keyed_partition(encode_report(task)), count
-        )
+        sorted_rows = rows.drop("task").sortWithinPartitions("order")
+        reports = sorted_rows.mapInArrow(keyed_partition(encode_report(task)), REPORT_DDL).collect()
+        return _decoded((bytes(row.report) for row in reports), count)
 
     def _read(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> DataFrame:
-        ddl = transit_ddl(takes)
+        spark, ddl = session_on(self.context), transit_ddl(takes)
         if "://" not in task.batch.job_folder:
-            return self.spark.read.schema(ddl).parquet(*transit)
+            return spark.read.schema(ddl).parquet(*transit)
         # Executors read from the object store with Headrace's client, so Spark needs no S3 client.
-        paths = self.spark.createDataFrame([(path,) for path in transit], "path string")
+        paths = spark.createDataFrame([(path,) for path in transit], "path string")
         spread = paths.repartition(min(len(transit), task.batch.parallelism))
         return spread.mapInArrow(transit_partition(task.batch.storage), ddl)
 
-    def _collect(self, rows: DataFrame, work: Partition, expected: int) -> list[TaskReport]:
-        rows = rows.mapInArrow(work, REPORT_DDL)
-        return checked((decode_report(bytes(row.report)) for row in rows.collect()), expected)
+    def _numbered(self, task: NumberedTask, count: int) -> list[TaskReport]:
+        """Run `task` for the numbers below `count`, as a job of Spark's core: its first SQL job takes 4 s more, and later ones 40 ms."""
+        numbers = self.context.parallelize(range(count), count)
+        return _decoded(numbers.map(task).collect(), count)
 
     @contextmanager
     def _translated(self, stage: str) -> Iterator[None]:
@@ -87,7 +82,11 @@ class SparkTasks:
             yield
 
     def _is_alive(self) -> bool:
-        return jvm_answers(self.spark)
+        return jvm_answers(self.context)
+
+
+def _decoded(reports: Iterable[bytes], expected: int) -> list[TaskReport]:
+    return checked(map(decode_report, reports), expected)
 
 
 def _is_small(task: KeyedTask, transit: Sequence[str]) -> bool:

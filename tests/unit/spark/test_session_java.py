@@ -6,8 +6,8 @@ import os
 
 import pytest
 from msgspec.structs import replace
+from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
-from pyspark.sql import SparkSession
 
 from headrace.config import load_job
 from headrace.errors import ClusterError, ConfigError
@@ -19,17 +19,13 @@ class Started(Exception):  # noqa: N818
     """Spark would have been started."""
 
 
-class Builder:
-    def __getattr__(self, _):
-        return lambda *_: self
-
-    def getOrCreate(self):
-        raise Started
+def start(_):
+    raise Started
 
 
 @pytest.fixture
 def config(tmp_path, monkeypatch):
-    monkeypatch.setattr(SparkSession, "builder", Builder())
+    monkeypatch.setattr(SparkContext, "getOrCreate", start)
     monkeypatch.setattr(session_module, "absent_jars", lambda _: [])
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP", "JAVA_HOME"):
         monkeypatch.setenv(name, "")  # monkeypatch puts back what the session changes
@@ -45,7 +41,7 @@ def test_session_uses_the_projects_java(config):
     (java / "bin" / "java").write_text("")
     (java / "release").write_text('JAVA_VERSION="25.0.1"\n')
     with pytest.raises(Started):
-        session_module.session(config)
+        session_module.context(config)
     assert os.environ["JAVA_HOME"] == str(java)
 
 
@@ -54,26 +50,23 @@ def test_executors_python_of_the_profile_comes_first(config, monkeypatch):
     monkeypatch.setattr(session_module, "require_java", lambda _: "java")
     profile = replace(config.profile, spark={"spark.pyspark.python": "./environment/bin/python"})
     with pytest.raises(Started):
-        session_module.session(replace(config, profile=profile))
+        session_module.context(replace(config, profile=profile))
     assert os.environ["PYSPARK_PYTHON"] == "./environment/bin/python"
 
 
 def test_session_without_java_is_refused(config):
     with pytest.raises(ConfigError, match="no Java 17 or newer.*Spark was not started. Run: headrace setup"):
-        session_module.session(config)
+        session_module.context(config)
 
 
 def test_failed_start_of_spark_is_cluster_error(config, monkeypatch):
-    class Refusing(Builder):
-        def getOrCreate(self):
-            raise PySparkRuntimeError(
-                "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number."
-            )
+    def refuse(_):
+        raise PySparkRuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.")
 
-    monkeypatch.setattr(SparkSession, "builder", Refusing())
+    monkeypatch.setattr(SparkContext, "getOrCreate", refuse)
     monkeypatch.setattr(session_module, "require_java", lambda home: home)
     with pytest.raises(
         ClusterError, match=r"(?s)Spark cannot be started with master 'local.*'headrace doctor'"
     ) as caught:
-        session_module.session(config)
+        session_module.context(config)
     assert caught.value.exit_code == 13

@@ -31,7 +31,7 @@ def refusals(monkeypatch):
         tries.append(config.job)
         raise ClusterError("Spark cannot be started")
 
-    monkeypatch.setattr(session_module, "session", refuse)
+    monkeypatch.setattr(session_module, "context", refuse)
     return tries
 
 
@@ -71,15 +71,15 @@ def test_failed_start_of_spark_frees_job(home, refusals):
     assert report.stopped_because == "drained"
 
 
-def test_one_session_serves_a_whole_run(home, monkeypatch):
-    session = SimpleNamespace(sparkContext=SimpleNamespace(uiWebUrl="http://node:4040"))
+def test_one_context_serves_a_whole_run(home, monkeypatch):
+    context = SimpleNamespace(uiWebUrl="http://node:4040")
     started = []
 
     def start(_):
         started.append(1)
-        return session
+        return context
 
-    monkeypatch.setattr(session_module, "session", start)
+    monkeypatch.setattr(session_module, "context", start)
     events: list[Event] = []
     spark = SparkOnDemand(home.config(), events.append)
     assert (started, events) == ([], [])

@@ -35,9 +35,10 @@ from headrace.api.states import (
     ValueState,
 )
 from headrace.api.stream import AggregatedStream, ConnectedStreams, OperatorStream, ProcessedStream, Stream
-from headrace.api.upsert_materialize import Emit, Keep, Lag, OnConflict, Strategy, UpsertMaterialize
+from headrace.api.upsert_materialize import Emit, Keep, Lag, OnConflict, UpsertMaterialize
 from headrace.api.windowed_stream import WindowedStream
 from headrace.api.windows import WindowFunction, Windows
+from headrace.strategy import Strategy
 
 __all__ = [
     "AggregateFunction",

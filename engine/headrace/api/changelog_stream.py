@@ -11,7 +11,8 @@ import msgspec
 from headrace.api.state_ttl import StateTtl
 from headrace.api.stream_base import StreamBase
 from headrace.api.stream_types import check_field, check_record
-from headrace.api.upsert_materialize import Emit, Keep, Lag, OnConflict, Strategy, UpsertMaterialize
+from headrace.api.upsert_materialize import Emit, Keep, Lag, OnConflict, UpsertMaterialize
+from headrace.strategy import Strategy
 
 if TYPE_CHECKING:
     from headrace.api.stream import Stream

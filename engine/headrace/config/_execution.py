@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import msgspec
 
-from headrace.api import Strategy
 from headrace.config._types import Count, Section, Span, Whole
 from headrace.execution.options import AsyncStateOptions, EventOrder, KeyOrder
 from headrace.materializer.options import MaterializerOptions
+from headrace.strategy import Strategy
 
 
 class AsyncStateConfig(Section, frozen=True, kw_only=True, rename="kebab"):

@@ -11,7 +11,6 @@ from zoneinfo import ZoneInfo
 import msgspec
 from msgspec.structs import replace as replace_fields
 
-from headrace.api import Strategy
 from headrace.config._airflow import AirflowConfig
 from headrace.config._cluster import HIDDEN, ClusterConfig
 from headrace.config._execution import ExecutionConfig, OperatorConfig
@@ -37,6 +36,7 @@ from headrace.errors import ConfigError
 from headrace.execution.options import AsyncStateOptions
 from headrace.materializer.options import MaterializerOptions
 from headrace.plan.loader import PipelineCode
+from headrace.strategy import Strategy
 
 
 class ScheduleConfig(Section, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.api import Strategy
+from headrace.strategy import Strategy
 
 DEFAULT_THRESHOLDS: Final = {"rocksdb": (50, 40), "hashmap": (400, 300), "delta": (400, 300)}
 """Thresholds (high, low) by backend. Those of RocksDB and the heap are the FLIP's; `delta` decodes histories in memory."""

@@ -9,12 +9,15 @@ import sys
 import traceback
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.api import ConnectedStreams, Pipeline, Stream
 from headrace.errors import ConfigError
 from headrace.names import did_you_mean
+
+if TYPE_CHECKING:
+    from headrace.api import Pipeline
 
 _OWN_CODE = str(Path(__file__).parent.parent) + os.sep
 
@@ -49,6 +52,8 @@ def load_pipeline(code: PipelineCode) -> Pipeline:
 
     Raises `ConfigError` when its module cannot be imported, has no such variable, or the variable is no `Pipeline`.
     """
+    from headrace.api import ConnectedStreams, Pipeline, Stream
+
     code.make_importable()
     module_name, _, variable = code.reference.partition(":")
     module = _module(module_name, code)

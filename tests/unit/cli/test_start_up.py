@@ -78,6 +78,10 @@ def test_commands_import_no_needless_packages(state, home, line, needless):
     assert not modules & {"asyncio", "pyarrow.dataset"}
 
 
+def test_commands_without_pipeline_import_no_api():
+    assert "headrace.api" not in modules_of("jobs")
+
+
 @pytest.mark.parametrize(
     ("command", "others"), [("jobs", {"_run", "_state", "_branch"}), ("run", {"_jobs", "_state", "_new"})]
 )

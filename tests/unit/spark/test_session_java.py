@@ -27,7 +27,7 @@ def start(_):
 def config(tmp_path, monkeypatch):
     monkeypatch.setattr(SparkContext, "getOrCreate", start)
     monkeypatch.setattr(session_module, "absent_jars", lambda _: [])
-    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP", "JAVA_HOME"):
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP", "SPARK_LAUNCHER_OPTS", "JAVA_HOME"):
         monkeypatch.setenv(name, "")  # monkeypatch puts back what the session changes
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", "")
@@ -52,6 +52,14 @@ def test_executors_python_of_the_profile_comes_first(config, monkeypatch):
     with pytest.raises(Started):
         session_module.context(replace(config, profile=profile))
     assert os.environ["PYSPARK_PYTHON"] == "./environment/bin/python"
+
+
+def test_own_options_of_sparks_launcher_stay(config, monkeypatch):
+    monkeypatch.setenv("SPARK_LAUNCHER_OPTS", "-Xss4m")
+    monkeypatch.setattr(session_module, "require_java", lambda _: "java")
+    with pytest.raises(Started):
+        session_module.context(config)
+    assert os.environ["SPARK_LAUNCHER_OPTS"] == "-Xss4m"
 
 
 def test_session_without_java_is_refused(config):

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pyarrow as pa
-
 from headrace import clock, faults
 from headrace.commit.checkpoint import Checkpoint, Kind
-from headrace.commit.operator_rows import key_group_chunks
 from headrace.commit.protocol import OpenJob, open_job
 from headrace.commit.ttl_history import certain_expiries, declared_ttls
 from headrace.config import JobConfig
 from headrace.plan.pipelines import plan_of
 from headrace.sinks.small_files import find_small_files, rewrite_small_files
+from headrace.state.key_groups import KeyGroupRange
 from headrace.tables.answers import unexpired_answers
 from headrace.tables.files import StagedFile
 from headrace.tables.last_rows import last_rows
@@ -87,20 +83,16 @@ def _rewrite(job: OpenJob, name: str) -> tuple[list[StagedFile], int, int]:
     rows = expired = 0
     expiries = _expiries(job) if name == KEYED_STATE else []
     is_on_branch = job.view(name).has_base
-    for number, changes in enumerate(_chunks(job, name)):
+    for number, part in enumerate(job.view(name).own.ranges(KeyGroupRange.all_of(job.last.max_parallelism))):
+        changes = part.changes()
         rows += changes.num_rows
         live = last_rows(changes, ALL_TABLES[name], keeps_deleted=is_on_branch)
         kept = live if is_on_branch else unexpired(live, expiries)
         if name == ANSWERS and not is_on_branch:
             kept = unexpired_answers(kept, clock.now())
         expired += live.num_rows - kept.num_rows
-        staged += [job.stage(name, f"compaction-{number}", part) for part in parts(name, kept)]
+        staged += [job.stage(name, f"compaction-{number}", file) for file in parts(name, kept)]
     return staged, rows, expired
-
-
-def _chunks(job: OpenJob, name: str) -> Iterator[pa.Table]:
-    for groups in key_group_chunks(job.last.max_parallelism):
-        yield job.view(name).own.of(key_groups=groups).changes()
 
 
 def _expiries(job: OpenJob) -> list[RowExpiry]:

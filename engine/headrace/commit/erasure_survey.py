@@ -29,9 +29,6 @@ from headrace.tables.stores import state_view, table_store
 from headrace.tables.view import TableView
 
 _HOUR = 3_600_000
-_CHUNKS = 8
-"""Highest number of ranges of key groups in which a table is read: memory holds an eighth of it at a time."""
-
 _AT_ONCE = 16
 """Number of files read in parallel."""
 
@@ -139,9 +136,8 @@ _NOWHERE = FileTrace(frozenset(), frozenset())
 
 def chunks(view: TableView, key_groups: int) -> Iterator[pa.Table]:
     """Yield all changes of a state table. A chunk has all changes of an entry."""
-    count = min(_CHUNKS, len(view.files()))
-    for first in range(0, key_groups if count else 0, step := -(-key_groups // max(1, count))):
-        yield view.of(key_groups=KeyGroupRange(first, first + step - 1)).changes()
+    for part in view.ranges(KeyGroupRange.all_of(key_groups)):
+        yield part.changes()
 
 
 class _RowsOfKey:

@@ -15,24 +15,13 @@ from headrace.tables.stores import ViewOf
 STATE_OF_OPERATORS = tuple(name for name in STATE_TABLES if name != QUARANTINE)
 """Tables that hold an operator's state, waiting elements and held records. `quarantine` has the input that it set aside."""
 
-_CHUNKS = 8
-"""Number of ranges of key groups in which a table is read: memory holds an eighth of it at a time."""
-
-
-def key_group_chunks(max_parallelism: int) -> Iterator[KeyGroupRange]:
-    """Yield the key groups in a few ranges."""
-    step = -(-max_parallelism // _CHUNKS)
-    for first in range(0, max_parallelism, step):
-        yield KeyGroupRange(first, first + step - 1)
-
 
 def live_chunks(
     view_of: ViewOf, table: str, operator: str, max_parallelism: int, columns: Sequence[str] | None = None
 ) -> Iterator[pa.Table]:
     """Yield the live rows of an operator in one table, by ranges of key groups; nothing if the table has no files."""
-    view = view_of(table).of(operator)
-    if view.files():
-        yield from (view.of(key_groups=groups).live(columns) for groups in key_group_chunks(max_parallelism))
+    for part in view_of(table).of(operator).ranges(KeyGroupRange.all_of(max_parallelism)):
+        yield part.live(columns)
 
 
 def count_rows(view_of: ViewOf, operator: str, max_parallelism: int, tables: Iterable[str]) -> dict[str, int]:

@@ -48,7 +48,6 @@ from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.fork import WITHOUT_STATE, linked, log_of
 from headrace.commit.job_tables import Versions
 from headrace.commit.notify import Notify, silent
-from headrace.commit.operator_rows import key_group_chunks
 from headrace.commit.promoted_sinks import promoted_sinks
 from headrace.commit.protocol import OF_STATE, OpenJob, open_job, sinks_of
 from headrace.commit.requeue import again_note
@@ -61,6 +60,7 @@ from headrace.sources.derived import stored_name
 from headrace.sources.interval import moment_text
 from headrace.sources.offset import SourceOffset
 from headrace.sources.pieces import read_up_to
+from headrace.state.key_groups import KeyGroupRange
 from headrace.tables.files import StagedFile
 from headrace.tables.schemas import QUARANTINE, tables_in
 from headrace.tables.state_files import parts
@@ -354,11 +354,7 @@ def _stage_rows(job: OpenJob, own: OpenJob, shift: int) -> Mapping[str, Sequence
     staged: dict[str, list[StagedFile]] = {}
     for name in tables_in(job.versions.keys() & own.versions):
         view = own.view(name).own
-        chunks = (
-            [view]
-            if name == QUARANTINE
-            else [view.of(key_groups=key_groups) for key_groups in key_group_chunks(own.last.max_parallelism)]
-        )
+        chunks = [view] if name == QUARANTINE else view.ranges(KeyGroupRange.all_of(own.last.max_parallelism))
         for number, chunk in enumerate(chunks):
             rows = _shifted(chunk.changes(), shift)
             staged.setdefault(name, []).extend(

@@ -17,11 +17,11 @@ from headrace import faults
 from headrace.commit.branch_refusals import refuse_on_branch
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.log import CheckpointLog
-from headrace.commit.operator_rows import key_group_chunks
 from headrace.commit.protocol import OpenJob, open_job
 from headrace.commit.rewritten_rows import in_key_groups
 from headrace.config import JobConfig
 from headrace.errors import ConfigError
+from headrace.state.key_groups import KeyGroupRange
 from headrace.tables.files import StagedFile
 from headrace.tables.schemas import tables_in
 from headrace.tables.state_files import parts
@@ -48,8 +48,8 @@ def plan_rescaling(config: JobConfig, max_parallelism: int) -> Rescaling:
     rows = {}
     for table in tables_in(last.versions):
         view = state_view(config.job_folder, table, last.versions[table], config.storage_options)
-        chunks = [*key_group_chunks(last.max_parallelism)] if view.files() else []
-        rows[table] = sum(view.of(key_groups=groups).live(["key"]).num_rows for groups in chunks)
+        ranges = view.ranges(KeyGroupRange.all_of(last.max_parallelism))
+        rows[table] = sum(part.live(["key"]).num_rows for part in ranges)
     return Rescaling(last.max_parallelism, max_parallelism, {table: count for table, count in rows.items() if count})
 
 
@@ -90,11 +90,11 @@ def rescale_in(job: OpenJob, max_parallelism: int, why: str | None = None) -> Ch
 
 
 def _rewritten(job: OpenJob, table: str, max_parallelism: int) -> list[StagedFile]:
-    view = job.view(table)
+    ranges = job.view(table).ranges(KeyGroupRange.all_of(job.last.max_parallelism))
     return [
-        job.stage(table, f"rescale-{number}", part)
-        for number, groups in enumerate(key_group_chunks(job.last.max_parallelism))
-        for part in parts(table, in_key_groups(view.of(key_groups=groups).live(), max_parallelism))
+        job.stage(table, f"rescale-{number}", file)
+        for number, part in enumerate(ranges)
+        for file in parts(table, in_key_groups(part.live(), max_parallelism))
     ]
 
 

@@ -18,12 +18,13 @@ from headrace import faults
 from headrace.commit.checkpoint import Kind
 from headrace.commit.key_check import operator_key_problems
 from headrace.commit.operator_keys import declared_keys
-from headrace.commit.operator_rows import has_keyed_rows, key_group_chunks
+from headrace.commit.operator_rows import has_keyed_rows
 from headrace.commit.schema_check import PendingMigration, check_schemas, declared_schemas, unknown
 from headrace.commit.state_schemas import HISTORY_STATE
 from headrace.errors import HeadraceError, UserFunctionError
 from headrace.materializer.identities import canonical
 from headrace.state.codec import Codec
+from headrace.state.key_groups import KeyGroupRange
 from headrace.tables.schemas import KEYED_STATE, MATERIALIZER_HISTORY
 from headrace.tables.state_files import parts
 
@@ -103,8 +104,8 @@ def _rewritten(job: OpenJob, pending: PendingMigration) -> Iterator[StagedFile]:
 def _chunks(job: OpenJob, pending: PendingMigration) -> Iterator[pa.Table]:
     table = _table(pending)
     view = job.view(table).of(pending.operator, states=pending.state if table == KEYED_STATE else None)
-    for groups in key_group_chunks(job.last.max_parallelism):
-        yield view.of(key_groups=groups).live()
+    for part in view.ranges(KeyGroupRange.all_of(job.last.max_parallelism)):
+        yield part.live()
 
 
 class _Converter:

@@ -23,6 +23,11 @@ class KeyGroupRange(NamedTuple):
     first: int
     last: int
 
+    @classmethod
+    def all_of(cls, max_parallelism: int) -> KeyGroupRange:
+        """Return all key groups of a job."""
+        return cls(0, max_parallelism - 1)
+
     def __str__(self) -> str:
         """Return the range as it stands in paths and checkpoints: `0-63`."""
         return f"{self.first}-{self.last}"

@@ -77,13 +77,13 @@ class MemorySnapshot:
     def add_actions(self) -> pa.Table:
         """Return the data files with their sizes, partition values and statistics."""
         rows = [
-            {"path": path, "size_bytes": file.size}
+            {"path": path, "size_bytes": file.size, "num_records": file.rows}
             | {f"partition.{name}": value for name, value in file.partition.items()}
             | {f"min.{name}": value for name, value in file.minimum.items()}
             | {f"max.{name}": value for name, value in file.maximum.items()}
             for path, file in self._now.files.items()
         ]
-        names = list(dict.fromkeys(name for row in rows for name in row)) or ["path", "size_bytes"]
+        names = list(dict.fromkeys(name for row in rows for name in row)) or ["path", "size_bytes", "num_records"]
         return pa.table({name: [row.get(name) for row in rows] for name in names})
 
     def read(self, schema: pa.Schema, *, columns: Sequence[str] | None = None, conditions: Conditions = ()) -> pa.Table:

@@ -141,7 +141,10 @@ class Snapshot(Protocol):
         ...
 
     def add_actions(self) -> pa.Table:
-        """Return the data files as rows: `path`, `size_bytes`, and if known `partition.COLUMN`, `min.COLUMN`, `max.COLUMN`."""
+        """Return the data files as rows: `path`, `size_bytes`, and what is known of `num_records` and of the columns.
+
+        These are `partition.COLUMN`, `min.COLUMN` and `max.COLUMN`.
+        """
         ...
 
     def read(self, schema: pa.Schema, *, columns: Sequence[str] | None = None, conditions: Conditions = ()) -> pa.Table:

@@ -39,16 +39,17 @@ def rebuild(
 ) -> int:
     """Load an operator's state for one key-group range from the state tables into an empty backend.
 
-    Reads only files and rows of the range. Applies changes in checkpoint order, so the last one wins. Does not load entries
-    that are dead by `expiries`. Returns the number of rows read.
+    Reads only files and rows of the range, a part of its key groups at a time. Applies changes in checkpoint order, so the last
+    one wins. Does not load entries that are dead by `expiries`. Returns the number of rows read.
     """
     rows = 0
     for name, stored in STORED.items():
-        changes = view_of(name).of(operator, key_groups).changes(stored.columns)
-        rows += changes.num_rows
-        writes = stored.entries(deleted_if_dead(changes, expiries) if expiries and name == KEYED_STATE else changes)
-        while chunk := list(islice(writes, _CHUNK)):
-            backend.write_batch(chunk)
+        for part in view_of(name).of(operator).ranges(key_groups):
+            changes = part.changes(stored.columns)
+            rows += changes.num_rows
+            writes = stored.entries(deleted_if_dead(changes, expiries) if expiries and name == KEYED_STATE else changes)
+            while chunk := list(islice(writes, _CHUNK)):
+                backend.write_batch(chunk)
     return rows
 
 

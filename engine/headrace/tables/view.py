@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from headrace.state.key_groups import KeyGroupRange
+from headrace.tables.key_group_ranges import RANGE_BYTES, key_group_ranges
 from headrace.tables.last_rows import last_rows
 from headrace.tables.overlay import OverlaySnapshot, own_rows
 from headrace.tables.predicate import Condition, Conditions, entries_of
 from headrace.tables.schemas import StateTable
-from headrace.tables.store import Snapshot
+from headrace.tables.store import Snapshot, storage_errors
 from headrace.tables.stored_rows import check_rows
 
 MILLISECONDS = pa.timestamp("ms", tz="UTC")
@@ -46,6 +47,15 @@ class TableView:
     def where(self, *conditions: Condition) -> TableView:
         """Return the view of rows that also meet these conditions."""
         return TableView(self.table, self.snapshot, (*self.conditions, *conditions))
+
+    def ranges(self, key_groups: KeyGroupRange) -> Iterator[TableView]:
+        """Yield the views of parts of these key groups, each small enough for memory; nothing if there are no rows.
+
+        Raises `StorageError` when the storage refuses.
+        """
+        with storage_errors(f"to read {self.snapshot.uri}"):
+            files = self.snapshot.add_actions()
+        return (self.of(key_groups=part) for part in key_group_ranges(files, key_groups, RANGE_BYTES))
 
     @property
     def own(self) -> TableView:

@@ -40,6 +40,26 @@ def test_one_row_remains_per_live_entry(job):
     assert (checkpoint.kind, checkpoint.run_id, checkpoint.parent_id) == (Kind.COMPACTION, "nightly", 4)
 
 
+@pytest.mark.parametrize(("range_bytes", "files"), [(1, 4), (30_000, 2), (1 << 40, 1)])
+def test_compaction_keeps_the_state_for_any_split(memory_job, monkeypatch, range_bytes, files):
+    for groups in ((0, 40), (40, 80, 120), (0, 120)):
+        with memory_job.open() as opened:
+            opened.commit(Kind.BATCH, files={KEYED_STATE: [opened.stage(KEYED_STATE, "s", counts(opened, groups))]})
+    before = memory_job.content()
+    monkeypatch.setattr("headrace.tables.view.RANGE_BYTES", range_bytes)
+    compact(memory_job.config, "nightly")
+    assert memory_job.content() == before
+    assert rows(memory_job, KEYED_STATE) == (4, files)
+
+
+def counts(job, groups):
+    """Return the number of the next checkpoint as the state of a key in each key group."""
+    entry = {"operator": "op", "state": "n", "value": str(job.next_id), "checkpoint_id": job.next_id, "deleted": False}
+    table = STATE_TABLES[KEYED_STATE].schema
+    keys = ({"key_group": group, "key": f'"{group}"'} for group in groups)
+    return pa.Table.from_pylist([dict.fromkeys(table.names) | entry | key for key in keys], table)
+
+
 def test_untouched_tables_keep_their_versions(job):
     before = job.last.versions
     after = compact(job.config, "nightly").versions

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import uuid
+
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace import TimeDomain
 from headrace.commit.job_tables import JobTables
@@ -15,7 +20,8 @@ from headrace.state.key_groups import KeyGroupRange, key_group
 from headrace.state.timer_service import Timer, TimerChange, timer_entry
 from headrace.tables.changelog import Changelog
 from headrace.tables.files import stage
-from headrace.tables.schemas import KEYED_STATE, TIMERS
+from headrace.tables.memory_disk import forget_disk
+from headrace.tables.schemas import KEYED_STATE, STATE_TABLES, TIMERS
 from headrace.tables.state_files import parts, stage_state
 from headrace.tables.stored_entries import rebuild
 from headrace.tables.stores import state_views
@@ -104,3 +110,34 @@ def test_timers_of_domains_have_own_files(tables, tmp_path):
     assert dict(rebuilt.items()).keys() == {timer_entry(timer) for timer in changes}
     live = state_views(str(tmp_path), versions)(TIMERS).live()
     assert sorted(live["domain"].to_pylist()) == [event, processing, processing]
+
+
+changes = st.tuples(st.integers(0, GROUPS - 1), st.sampled_from("ab"), st.none() | st.integers(0, 9))
+
+
+@given(batches=st.lists(st.lists(changes, max_size=8), max_size=3), range_bytes=st.integers(1, 5_000))
+def test_rebuilt_state_is_the_same_for_any_split(batches, range_bytes):
+    disk = uuid.uuid4().hex
+    tables = JobTables(f"memory://{disk}", "run", "attempt")
+    versions, schema = tables.create(), STATE_TABLES[KEYED_STATE].schema
+    for checkpoint, batch in enumerate(batches):
+        rows = [value_row(checkpoint, *change) for change in {change[:2]: change for change in batch}.values()]
+        file = stage(f"memory://{disk}/{KEYED_STATE}", f"{checkpoint}.parquet", pa.Table.from_pylist(rows, schema))
+        versions = tables.prepare({KEYED_STATE: [file]}, versions)
+    view_of = state_views(f"memory://{disk}", versions)
+    assert rebuilt_in_ranges(view_of, range_bytes) == rebuilt_in_ranges(view_of, 1 << 40)
+    forget_disk(disk)
+
+
+def value_row(checkpoint, group, name, value):
+    entry = {"operator": "op", "key_group": group, "key": f'"{name}{group}"', "state": "s", "checkpoint_id": checkpoint}
+    changed = {"value": None if value is None else str(value), "deleted": value is None}
+    return dict.fromkeys(STATE_TABLES[KEYED_STATE].schema.names) | entry | changed
+
+
+def rebuilt_in_ranges(view_of, range_bytes):
+    backend = HashMapBackend()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("headrace.tables.view.RANGE_BYTES", range_bytes)
+        rows = rebuild(backend, view_of, "op", KeyGroupRange(2, GROUPS - 2))
+    return rows, dict(backend.items())

@@ -18,6 +18,7 @@ from headrace.commit.log import CheckpointLog
 from headrace.config import JobConfig
 from headrace.readers.job_ttl import JobTtl
 from headrace.readers.query import Rows, ask_once, reading
+from headrace.state.key_groups import KeyGroupRange
 from headrace.tables.last_rows import last_rows_sql
 from headrace.tables.predicate import Conditions
 from headrace.tables.schemas import ALL_TABLES, KEYED_STATE
@@ -73,6 +74,18 @@ class JobAtCheckpoint:
         uri = f"{self.config.job_folder}/{name}"
         with reading(uri, version):
             return TableView(table, self.snapshot(uri, version), conditions).stream(columns)
+
+    def ranges(self, name: str) -> list[Conditions]:
+        """Return conditions that divide the rows of a state table by key groups, into parts that fit into memory; one at least."""
+        version = self.checkpoint.versions.get(name)
+        if version is None:
+            return [()]
+        uri = f"{self.config.job_folder}/{name}"
+        with reading(uri, version):
+            view = TableView(ALL_TABLES[name], self.snapshot(uri, version))
+            return [part.conditions for part in view.ranges(KeyGroupRange.all_of(self.checkpoint.max_parallelism))] or [
+                ()
+            ]
 
     def hidden_sql(self, name: str) -> str:
         """Return an SQL condition for the rows of a state table that readers must not show."""

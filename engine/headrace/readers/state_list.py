@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from headrace.commit.state_schemas import HISTORY_STATE, StateSchemas
 from headrace.readers.job_at_checkpoint import JobAtCheckpoint
 from headrace.readers.job_ttl import AGE_COLUMNS
@@ -34,13 +37,24 @@ def _count(job: JobAtCheckpoint, name: str, state: str, size: str, conditions: C
     values = {"bytes": f'strlen("{size}")', "changed": "checkpoint_id", **{age: age for age in ages}}
     entries = last_values_sql("raw", table, values, unless=job.hidden_sql(name))
     columns = {*table.entry, size, "checkpoint_id", "deleted", *ages} - {"key_group"}
-    return ask_once(
-        job.changes(name, conditions, columns=sorted(columns)),
-        f"""SELECT operator, {state} AS state, count(*) AS entries, count(DISTINCT key) AS keys,
-                   sum(coalesce(bytes, 0))::BIGINT AS bytes, max(changed) AS last_change
-            FROM ({entries}) GROUP BY ALL ORDER BY ALL""",  # noqa: S608 - our own names of columns, and a number
-        table=name,
-    )
+    query = f"""SELECT operator, {state} AS state, count(*) AS entries, count(DISTINCT key) AS keys,
+                       sum(coalesce(bytes, 0))::BIGINT AS bytes, max(changed) AS last_change
+                FROM ({entries}) GROUP BY ALL"""  # noqa: S608 - our own names of columns, and a number
+    parts = [
+        ask_once(job.changes(name, [*conditions, *part], columns=sorted(columns)), query, table=name)
+        for part in job.ranges(name)
+    ]
+    return Rows(parts[0].columns, _added([row for part in parts for row in part.rows]))
+
+
+def _added(counts: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Return one row for each operator and state: a key is in one part only."""
+    added: dict[tuple[str, str], tuple[Any, ...]] = {}
+    for operator, state, entries, keys, size, changed in counts:
+        _, _, more_entries, more_keys, more_size, later = added.get((operator, state), (None, None, 0, 0, 0, changed))
+        sums = (entries + more_entries, keys + more_keys, size + more_size)
+        added[operator, state] = (operator, state, *sums, max(changed, later))
+    return [*added.values()]
 
 
 def _with_types(states: Rows, schemas: StateSchemas) -> Rows:

@@ -29,3 +29,12 @@ def test_state_counts_equal_a_scan(state, with_expired, entries):
     assert (
         result["last_leg"] == len(keyed_state.scan(opened(with_expired=with_expired), state="last_leg").rows) == entries
     )
+
+
+def test_counts_are_the_same_for_any_split(state, monkeypatch):
+    state.add("keyed_state", [entry(f"N{number}", '"X"', 5) for number in range(4)])
+    state.commit(Kind.BATCH)
+    whole = list_states(opened())
+    monkeypatch.setattr("headrace.tables.view.RANGE_BYTES", 1)
+    assert len(opened().ranges("keyed_state")) > 1
+    assert list_states(opened()) == whole

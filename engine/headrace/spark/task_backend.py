@@ -68,7 +68,10 @@ def _open_rocksdb(task: KeyedTask, operator: str, key_groups: KeyGroupRange, bas
     copies = LocalCopies.of(Path(task.batch.local_folder), operator, key_groups)
     with _attempt(copies, task, base) as attempt:
         opened = TaskBackend(attempt.database, attempt.copy)
-        opened.metrics = _REUSED if attempt.known else _rebuilt(_rebuild(attempt.database, task, operator, key_groups))
+        opened.metrics = _REUSED
+        if not attempt.known:
+            opened.metrics = _rebuilt(_rebuild(attempt.database, task, operator, key_groups))
+            attempt.database.merge()
         yield opened
         attempt.database.write_batch(opened.writes)
         attempt.database.close()

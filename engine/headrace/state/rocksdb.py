@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import cast
 
-from rocksdict import Options, Rdict, RdictIter, ReadOptions, WriteBatch, WriteOptions
+from rocksdict import DBCompactionStyle, Options, Rdict, RdictIter, ReadOptions, WriteBatch, WriteOptions
 
 from headrace.state.backend import GROUPED_PREFIX, VALUE_PREFIX, Write, after, end_of_group
 
@@ -17,6 +17,12 @@ INLINE_READS_BELOW = 256 << 20
 The operating system keeps files of that size in memory, and a read from memory takes less CPU than a request that waits
 for its batch. Flink's ForSt backend has the same choice for writes, `executor.inline-write`.
 """
+
+_MERGED_FROM = 8
+"""Number of sorted runs from which on RocksDB merges the latest ones, in the background."""
+
+_MOST_RUNS = 12
+"""Number of sorted runs from which on a write waits until a merge is done: a read looks into all of them."""
 
 _VISITED = b"c"
 """Entry with the position of `visit`; it is no state."""
@@ -49,6 +55,7 @@ class RocksDbBackend:
         options.create_if_missing(create)
         options.set_max_open_files(256)
         options.set_keep_log_file_num(1)
+        _merge_by_size(options)
         self._db = Rdict(str(path), options)
         write_options = WriteOptions()
         write_options.disable_wal = True  # type: ignore[method-assign, assignment]  # a property; the stub says method
@@ -147,9 +154,26 @@ class RocksDbBackend:
         self._db.flush()
         self._db.compact_range(start, end)
 
+    def merge(self) -> None:
+        """Merge all sorted runs into one. Takes as long as reading and writing everything."""
+        self._db.compact_range(None, None)
+
     def close(self) -> None:
         """Flush and close, so that the folder can be hard-linked."""
         try:
             self._db.flush()
         finally:
             self._db.close()
+
+
+def _merge_by_size(options: Options) -> None:
+    """Let RocksDB merge sorted runs of similar size (universal compaction), so that a merge takes as long as the writes behind it.
+
+    A task has the database open for a fraction of a second, and adds a run. By default (leveled compaction) RocksDB would merge the
+    runs of the last tasks with the whole state, which takes longer: each task would begin a merge, stop it when it closes, and find
+    more runs than the task before.
+    """
+    options.set_compaction_style(DBCompactionStyle.universal())
+    options.set_level_zero_file_num_compaction_trigger(_MERGED_FROM)
+    options.set_level_zero_slowdown_writes_trigger(_MOST_RUNS)
+    options.set_level_zero_stop_writes_trigger(_MOST_RUNS)

@@ -86,6 +86,31 @@ def test_rocksdb_without_inline_reads_always_waits(tmp_path):
     backend.close()
 
 
+def test_short_tasks_leave_few_sorted_runs(tmp_path):
+    """A merge that is stopped when its task ends must not begin anew in each later task."""
+    first = RocksDbBackend(tmp_path)
+    first.write_batch((b"v%07d" % number, b"%030d" % number) for number in range(300_000))
+    first.merge()
+    first.close()
+    runs = []
+    for task in range(40):
+        backend = RocksDbBackend(tmp_path, create=False)
+        backend.write_batch((b"v%07d" % number, b"%d" % task) for number in range(task, 300_000, 100))
+        backend.close()
+        runs.append(len([*tmp_path.glob("*.sst")]))
+    assert max(runs) <= 13
+
+
+def test_merged_rocksdb_keeps_its_entries(tmp_path):
+    backend = RocksDbBackend(tmp_path)
+    for batch in ([(b"va", b"1"), (b"vb", b"2")], [(b"va", None), (b"vc", b"3")]):
+        backend.write_batch(batch)
+    backend.merge()
+    assert dict(backend.items()) == {b"vb": b"2", b"vc": b"3"}
+    backend.close()
+    assert len([*tmp_path.glob("*.sst")]) == 1
+
+
 def test_scans_of_rocksdb_end_at_their_bound(tmp_path):
     backend = RocksDbBackend(tmp_path)
     backend.write_batch([(b"e%03d" % number, b"") for number in range(300)])

@@ -12,7 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from benchmarks import end_to_end, late_retractions, nexmark, state_look_ups
+from benchmarks import end_to_end, late_retractions, log_growth, nexmark, state_look_ups
+from benchmarks._large_job import LargeWorkload
+from benchmarks._memory import Peak
 from benchmarks._nexmark_turns import write_closing
 from benchmarks._report import figure, report
 from pipelines.nexmark.generator import Shape, write_events
@@ -116,3 +118,30 @@ def test_look_ups_have_a_row_of_every_key():
     assert {row["key"].encode(): row["value"].encode() for row in rows} == {
         state_look_ups.key(number): state_look_ups.value(number) for number in range(200)
     }
+
+
+def test_peak_includes_the_largest_worker():
+    holds = "import sys; held = b'x' * 100_000_000; print(len(held), flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", holds], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        worker.stdout.readline()
+        peak = Peak()
+        peak.look()
+        worker.stdin.close()
+    assert 100_000_000 < peak.worker < peak.tree
+
+
+def test_large_job_is_checked_key_by_key(tmp_path, monkeypatch):
+    monkeypatch.setattr("benchmarks._large_job.ROWS_A_FILE", 1_000)
+    job = LargeWorkload(tmp_path, 1_500)
+    job.load()
+    job.check()
+    job.expected[1_234] += 1
+    with pytest.raises(AssertionError, match="sums of keys from 0 on are wrong"):
+        job.check()
+
+
+def test_growth_compares_the_last_quarter_with_the_second():
+    runs = [log_growth.Run(1, 1, 1, 1, files, 1, 1) for files in (9, 9, 20, 20, 30, 30, 24, 24)]
+    ratios = {row["name"]: row for row in log_growth.growth_of(runs)}
+    assert ratios["last / second quarter: files of the job"]["value"] == 1.2
+    assert not ratios["last / second quarter: files of the job"]["met"]

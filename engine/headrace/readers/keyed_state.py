@@ -42,7 +42,21 @@ def scan(
     conditions = entries_of(operator, states=state)
     if prefix is not None:
         conditions.append(BeginsWith("key", (prefix, f'"{prefix}')))
-    return _entries(job, conditions, "ORDER BY operator, state, key, namespace, user_key LIMIT ?", [limit])
+    order = f"ORDER BY {', '.join(_ORDER)} LIMIT ?"
+    parts = [_entries(job, [*conditions, *part], order, [limit]) for part in job.ranges(KEYED_STATE)]
+    columns = parts[0].columns
+    places = [columns.index(name) for name in _ORDER]
+    rows = sorted(
+        (row for part in parts for row in part.rows), key=lambda row: [_last_if_none(row[at]) for at in places]
+    )
+    return Rows(columns, rows[:limit])
+
+
+_ORDER = ("operator", "state", "key", "namespace", "user_key")
+
+
+def _last_if_none(value: str | None) -> tuple[bool, str]:
+    return value is None, "" if value is None else value
 
 
 def _entries(job: JobAtCheckpoint, conditions: Conditions, order: str, parameters: Sequence[Any] = ()) -> Rows:

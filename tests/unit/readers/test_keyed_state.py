@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+from headrace.commit.checkpoint import Kind
 from headrace.readers import keyed_state
+from tests.unit.support.demo_job import entry
 from tests.unit.support.opened_jobs import opened, values
 
 
@@ -29,3 +33,13 @@ def test_scanning_goes_by_prefix_in_key_order(state):
     assert values(keyed_state.scan(opened(1), prefix="N")) == ['"JFK-LAX"', '"JFK-BOS"']
     assert values(keyed_state.scan(opened(1), prefix="N2")) == ['"JFK-BOS"']
     assert values(keyed_state.scan(opened(1), state="nope")) == []
+
+
+@pytest.mark.parametrize("limit", [3, 50])
+def test_scan_is_the_same_for_any_split(state, monkeypatch, limit):
+    rows = [entry(f"N{number}", f'"{number}"', 5) for number in range(6)]
+    state.add("keyed_state", [rows[0] | {"user_key": '"u"'}, rows[0] | {"namespace": '"n"'}, *rows])
+    state.commit(Kind.BATCH)
+    whole = keyed_state.scan(opened(), limit=limit)
+    monkeypatch.setattr("headrace.tables.view.RANGE_BYTES", 1)
+    assert keyed_state.scan(opened(), limit=limit) == whole

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -11,6 +11,7 @@ from headrace.execution.fast_drain import PROCESS, BufferedRequest
 from headrace.state.key_groups import KeyGroupRange
 from headrace.tables.files import Storage
 from headrace.tables.schemas import BUFFERED_REQUESTS
+from headrace.tables.stored_rows import damaged
 from headrace.tables.stores import state_view
 
 
@@ -62,10 +63,14 @@ def load_buffered_requests(
     *,
     storage: Storage = None,
 ) -> list[StoredRequest]:
-    """Return the requests that an operator holds in one range of key groups, at a version of the table, in order."""
-    rows = state_view(job_folder, BUFFERED_REQUESTS, version, storage).of(operator, key_groups).live(_COLUMNS)
+    """Return the requests that an operator holds in one range of key groups, at a version of the table, in order.
+
+    Raises `StorageError` for a row that Headrace cannot have written.
+    """
+    view = state_view(job_folder, BUFFERED_REQUESTS, version, storage).of(operator, key_groups)
+    rows = view.live(_COLUMNS)
     columns = (rows[name].to_pylist() for name in _COLUMNS)
-    held = [StoredRequest(sequence, _held(*columns)) for sequence, *columns in zip(*columns, strict=True)]
+    held = [_stored(view.snapshot.uri, *values) for values in zip(*columns, strict=True)]
     return sorted(held, key=lambda stored: stored.request.order)
 
 
@@ -83,6 +88,15 @@ def _request(request: BufferedRequest) -> str | None:
 def _record(request: BufferedRequest) -> str:
     order, value = request.order.hex(), msgspec.Raw(request.raw)
     return msgspec.json.encode(_Record(order, request.timestamp, request.kind, request.index, value)).decode()
+
+
+def _stored(uri: str, sequence: int, key: str, *values: Any) -> StoredRequest:
+    try:
+        return StoredRequest(sequence, _held(key, *values))
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise damaged(
+            uri, f"column 'record' or 'request' is unreadable ({error}) in the row of key {key}, sequence {sequence}"
+        ) from error
 
 
 def _held(key: str, block_id: str, request: str | None, record: str, input_: int | None) -> BufferedRequest:

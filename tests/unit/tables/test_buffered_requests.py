@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from headrace.errors import StorageError
 from headrace.execution.fast_drain import BufferedRequest
 from headrace.plan.order import record_order
 from headrace.state.key_groups import KeyGroupRange
@@ -24,8 +25,10 @@ def request(ordinal, **more):
 
 @pytest.fixture
 def stored(tmp_path):
-    def store(*requests, without=()):
+    def store(*requests, without=(), **columns):
         rows = Changelog("paid", 3, 128).buffered([], numbered_requests(requests, 3))
+        for name, text in columns.items():
+            rows = rows.set_column(rows.schema.get_field_index(name), name, pa.array([text] * rows.num_rows))
         rows = rows.drop_columns([*without]) if without else rows
         write_deltalake(tmp_path / BUFFERED_REQUESTS, pa.table(rows))
         return [
@@ -43,3 +46,9 @@ def test_held_records_are_loaded_with_their_input(stored):
 
 def test_rows_of_older_formats_are_first_input(stored):
     assert stored(request(1), without=["input"]) == [request(1, input=0)]
+
+
+@pytest.mark.parametrize("damage", [{"request": ""}, {"request": "null"}, {"record": "{}"}, {"record": "["}])
+def test_unreadable_records_name_table_and_row(stored, damage):
+    with pytest.raises(StorageError, match="buffered_requests is damaged: column 'record' or 'request' is unreadable"):
+        stored(request(1), **damage)

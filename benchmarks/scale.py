@@ -23,7 +23,7 @@ from headrace.config import load_job
 from headrace.spark.session import session
 
 ROWS = 10_000
-WARM_UP, BATCHES = 4, 7
+WARM_UP, BATCHES = 3, 5
 GOAL = 1.3
 """Most that a micro-batch on the large state may take, over the time on the small one."""
 

@@ -127,6 +127,16 @@ class FlatMap:
 
 
 @dataclass(frozen=True, slots=True)
+class DropUpdateBefore:
+    """Changes without the rows before updates (row kind -U)."""
+
+    @property
+    def name(self) -> str:
+        """Return the step's name in errors."""
+        return "drop_update_before"
+
+
+@dataclass(frozen=True, slots=True)
 class AssignEventTime:
     """Records with another event time. The watermark stays that of their sources."""
 
@@ -191,7 +201,7 @@ class SinkNode:
     name: str
 
 
-StatelessStep = Map | Filter | FlatMap | AssignEventTime | Union | SparkStep
+StatelessStep = Map | Filter | FlatMap | DropUpdateBefore | AssignEventTime | Union | SparkStep
 Operator = SourceNode | StatelessStep | AsyncWait | Process | UpsertMaterialize | SinkNode
 
 

@@ -23,6 +23,7 @@ from headrace.api.functions import (
 from headrace.api.graph import (
     AssignEventTime,
     AsyncWait,
+    DropUpdateBefore,
     Filter,
     FlatMap,
     Input,
@@ -153,6 +154,15 @@ class Stream(ChangelogStream[R], GroupedStream[R], JoinableStream[R], RankedStre
         self._check_argument("flat_map", function)
         check_record(f"flat_map({name_of(function)})", record)
         return self._then(FlatMap(function, record), record)
+
+    def drop_update_before(self) -> Stream[R]:
+        """Emit the changes without the rows before updates (row kind -U): `DropUpdateBefore` in Flink's plans.
+
+        For operators that replace a row by the row after the update, and need no retraction: nothing is called, sent and
+        processed for rows that they would ignore. An update that changes the key of a later `key_by` leaves the row of
+        the former key in place. The step reads only the row kinds, so rows of a source stay columns.
+        """
+        return self._then(DropUpdateBefore(), self._record)
 
     def assign_event_time(self, time: str | Callable[[R], int], /) -> Stream[R]:
         """Give records another event time: a field (`Timestamp`, not optional), or what `time(record)` returns (ms since 1970, UTC).

@@ -21,7 +21,7 @@ from headrace.api import (
     Strategy,
     UpsertMaterialize,
 )
-from headrace.api.graph import AssignEventTime, Filter, FlatMap, KeyBy, Map, SparkStep, Union
+from headrace.api.graph import AssignEventTime, DropUpdateBefore, Filter, FlatMap, KeyBy, Map, SparkStep, Union
 from headrace.api.operator_function import OperatorFunction
 from headrace.api.states import State
 from headrace.api.stream_types import output_type
@@ -130,7 +130,7 @@ def kind_of(operator: object) -> str:
     return _KINDS[type(operator)]
 
 
-def _step(_: JobConfig, step: Map | Filter | FlatMap | AssignEventTime | Union) -> dict[str, Any]:
+def _step(_: JobConfig, step: Map | Filter | FlatMap | DropUpdateBefore | AssignEventTime | Union) -> dict[str, Any]:
     record = getattr(step, "record", None)
     return {} if record is None else {"record": record.__name__}
 
@@ -341,6 +341,7 @@ _KINDS = {
     Map: "map",
     Filter: "filter",
     FlatMap: "flat map",
+    DropUpdateBefore: "drop update before",
     AssignEventTime: "event time",
     Union: "union",
     SinkNode: "sink",
@@ -351,7 +352,7 @@ _DETAILS: dict[type, Any] = {
     Process: _process,
     UpsertMaterialize: _materialize,
     Lag: _lag,
-    **dict.fromkeys((Map, Filter, FlatMap, AssignEventTime, Union), _step),
+    **dict.fromkeys((Map, Filter, FlatMap, DropUpdateBefore, AssignEventTime, Union), _step),
 }
 
 

@@ -8,6 +8,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.api import RowKind
 from headrace.execution.element import Emitted, make_emitted
 from headrace.plan.record_columns import from_struct_array
 from headrace.plan.sink_columns import sink_columns
@@ -41,6 +42,10 @@ class ColumnarRows:
     def sink_table(self) -> pa.Table | None:
         """Return the rows as those of a sink; None where records have to be made of them, or there are no rows."""
         return sink_columns(self.columns, self.record) if len(self) else None
+
+    def without_update_before(self) -> ColumnarRows:
+        """Return the rows that are not the row before an update."""
+        return self.filter(pc.not_equal(self.kinds, pa.scalar(int(RowKind.UPDATE_BEFORE), pa.int32())))
 
     def filter(self, mask: pa.BooleanArray) -> ColumnarRows:
         """Return the rows for which the mask is true."""

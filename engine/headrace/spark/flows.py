@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.api import AsyncWait
-from headrace.api.graph import FlatMap, Map, StatelessStep
+from headrace.api.graph import DropUpdateBefore, FlatMap, Map, StatelessStep
 from headrace.execution.element import Emitted, make_emitted
 from headrace.plan.order import edge_order
 from headrace.plan.stages import Flow, Through, ToSink, ToStage
@@ -36,14 +36,14 @@ class Sender:
 
         Raises `UserFunctionError` when a step fails, or returns records of another type than declared.
         """
-        if isinstance(rows, ColumnarRows) and any(isinstance(use.to, Through) for use in flow.uses):
+        if isinstance(rows, ColumnarRows) and any(_needs_records(use.to) for use in flow.uses):
             rows = rows.emitted()
         for use in flow.uses:
             taken = rows if use.edge is None else _on_edge(rows, use.edge)
             if isinstance(use.to, Through):
                 step = use.to.step
                 by = step.name if isinstance(step, Map | FlatMap | AsyncWait) else maker
-                self.send(use.to.flow, self._through(step, _as_records(taken)), by)
+                self.send(use.to.flow, self._through(step, taken), by)
             elif isinstance(use.to, ToStage) and isinstance(taken, ColumnarRows):
                 self.output.transit_rows(use.to, taken)
             elif isinstance(use.to, ToSink) and isinstance(taken, ColumnarRows) and (table := taken.sink_table()):
@@ -58,11 +58,20 @@ class Sender:
             else:
                 self.output.transit(to, flow.record, emitted)
 
-    def _through(self, step: StatelessStep | AsyncWait, emitted: list[Emitted]) -> list[Emitted]:
+    def _through(
+        self, step: StatelessStep | AsyncWait, rows: ColumnarRows | list[Emitted]
+    ) -> ColumnarRows | list[Emitted]:
+        if isinstance(step, DropUpdateBefore) and isinstance(rows, ColumnarRows):
+            return rows.without_update_before()
+        emitted = _as_records(rows)
         if isinstance(step, AsyncWait):
             assert self.waits is not None  # noqa: S101 - the planner refuses a wait anywhere else
             return self.waits.run(step, emitted)
         return list(applied(step, emitted))
+
+
+def _needs_records(to: ToStage | ToSink | Through) -> bool:
+    return isinstance(to, Through) and not isinstance(to.step, DropUpdateBefore)
 
 
 def _as_records(rows: ColumnarRows | list[Emitted]) -> list[Emitted]:

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from headrace.api.graph import AssignEventTime, Filter, FlatMap, Map, StatelessStep
+from headrace.api import RowKind
+from headrace.api.graph import AssignEventTime, DropUpdateBefore, Filter, FlatMap, Map, StatelessStep
 from headrace.execution.element import Emitted, make_emitted
 from headrace.execution.process_context import LATEST_TIMER
 from headrace.plan.order import output_order
@@ -35,6 +36,8 @@ def applied(step: StatelessStep, emitted: Iterable[Emitted]) -> Iterator[Emitted
                 for index, result in enumerate(called(step.name, listed, record)):
                     typed = _typed(step.name, record, result, wanted)
                     yield make_emitted((output_order(order, index), timestamp, kind, typed))
+        case DropUpdateBefore():
+            yield from (element for element in emitted if element.kind != RowKind.UPDATE_BEFORE)
         case AssignEventTime(time):
             read: Callable[[Any], Any] = operators.attrgetter(time) if isinstance(time, str) else time
             moment = partial(_moment, read)

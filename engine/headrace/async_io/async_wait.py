@@ -19,6 +19,7 @@ from headrace.async_io.attempts import Attempts, user_error
 from headrace.async_io.circuit_breaker import Breaker, BreakerState
 from headrace.async_io.element import AsyncElement, Status, outputs_of
 from headrace.async_io.element_queue import ElementQueue, OrderedQueue, UnorderedQueue
+from headrace.async_io.first_of_keys import first_of_keys_first
 from headrace.async_io.invocation import Invocation
 from headrace.async_io.kept_answers import KeptAnswers
 from headrace.async_io.opening import Opening, RefusedError
@@ -158,6 +159,10 @@ class AsyncWaitOperator:
             # There was no call, so the breaker has not changed.
             self.metrics.breaker, self.metrics.open_until = BreakerState.OPEN.value, self._open_until
 
+    def drop(self) -> None:
+        """Forget all elements after a run: freed one by one, they cost the collection at the end of the task nothing."""
+        self.emitted, self.pending, self.settled, self.quarantined, self._arrived = [], [], [], [], ()
+
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[Attempts]:
         """Open the function for the block, and always close it afterwards."""
@@ -213,7 +218,7 @@ class AsyncWaitOperator:
             self.metrics.open_until = self._breaker.open_until
 
     async def _settle_all(self, attempts: Attempts, due: Sequence[AsyncElement], queue: ElementQueue) -> None:
-        feed = iter(due)
+        feed = self._feed(due)
 
         async def worker() -> None:
             task = asyncio.current_task()
@@ -228,6 +233,14 @@ class AsyncWaitOperator:
         except ExceptionGroup as errors:
             first = errors.exceptions[0]
             raise first from first.__cause__
+
+    def _feed(self, due: Sequence[AsyncElement]) -> Iterator[AsyncElement]:
+        """Yield elements in arrival order, but with a cache, ask for each key before further elements need its answer."""
+        wait = self.operator
+        window = 0 if wait.cache is None else min(wait.capacity, wait.cache.size // 3)
+        if not window:
+            return iter(due)
+        return first_of_keys_first(due, lambda element: wait.function.cache_key(element.emitted.record), window)
 
     @contextlib.contextmanager
     def _looking_for_stop(self, attempts: Attempts) -> Iterator[None]:
@@ -271,7 +284,8 @@ def is_due(element: AsyncElement) -> bool:
 
 def in_arrival_order(arriving: Iterable[AsyncElement], resumed: Iterable[AsyncElement]) -> list[AsyncElement]:
     """Return new and resumed elements together, in arrival order."""
-    return list(merge(resumed, arriving, key=_order_of))
+    resumed = list(resumed)
+    return list(merge(resumed, arriving, key=_order_of)) if resumed else list(arriving)
 
 
 def _order_of(element: AsyncElement) -> bytes:

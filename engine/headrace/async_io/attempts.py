@@ -65,8 +65,8 @@ class Attempts:
     def answered_at_once(self, element: AsyncElement) -> bool:
         """Begin the call for a new element; return whether it gave its answer without a wait. If not, call `settle`.
 
-        Most functions have a cache of their own, or share a call between records. Such an answer needs no deadline and no coroutines
-        of `settle`, which take twice as long as the rest. Call it within the task that calls `settle`.
+        Most records find their answer in the cache, or in one of the function's own. Such an answer needs no deadline and no
+        coroutines of `settle`, which take twice as long as the rest. Call it within the task that calls `settle`.
         """
         breaker = self._breaker
         if element.status is not Status.PENDING or element.first_attempt_at is not None or self.is_stopping:
@@ -74,23 +74,39 @@ class Attempts:
         if breaker is not None and breaker.state is not BreakerState.CLOSED:
             return False
         self._note_call(element)
-        call = cast("Coroutine[Any, Any, Any]", self._ask(element.emitted.record))  # `counted` makes one of every call
+        results = self._results_at_once(element)
+        if results is None:
+            return False
+        is_one = type(results) is list and len(results) == 1 and type(results[0]) is self._out
+        if is_one and not self._wait.retry.retries_result(results):
+            self._metrics.elements += 1
+            if breaker is not None:
+                breaker.succeeded()
+            element.is_calling = False
+            element.complete(results)
+            return True
+        element.begun = returned(results)
+        return False
+
+    def _results_at_once(self, element: AsyncElement) -> Any:
+        """Return the results of a call that does not wait; None if it waits or fails: `element.begun` is then the rest of the call."""
+        record = element.emitted.record
+        try:
+            known = self._invocation.known(record)
+            if known is not None:
+                return known
+            call = cast("Coroutine[Any, Any, Any]", self._ask(record))  # `counted` makes one of every call
+        except BaseException as error:  # noqa: BLE001 - `settle` raises it where it handles it
+            element.begun = raised(error)
+            return None
         try:
             element.begun = continued(call, call.send(None))
         except StopIteration as answer:
-            results = answer.value
-            is_one = type(results) is list and len(results) == 1 and type(results[0]) is self._out
-            if is_one and not self._wait.retry.retries_result(results):
-                self._metrics.elements += 1
-                if breaker is not None:
-                    breaker.succeeded()
-                element.is_calling = False
-                element.complete(results)
-                return True
-            element.begun = returned(results)
-        except BaseException as error:  # noqa: BLE001 - `settle` raises it where it handles it
+            element.begun = None if answer.value is not None else returned(None)
+            return answer.value
+        except BaseException as error:  # noqa: BLE001 - as above
             element.begun = raised(error)
-        return False
+        return None
 
     async def settle(self, element: AsyncElement, task: asyncio.Task[None] | None = None) -> AsyncElement:
         """Call for an element until there is nothing left to do for it now: it is done, or parked, or stopped.

@@ -27,6 +27,7 @@ class Invocation:
         """Wrap the function as the operator's options say."""
         function: Any = wait.function
         self._function = function
+        self._is_joined = False
         self._batched: BatchedCalls | None = None
         self._cached: CachedCalls | None = None
         is_lookup = isinstance(wait.function, LookupFunction)
@@ -40,8 +41,15 @@ class Invocation:
             call = limit.over(call)
         if wait.cache is not None:
             self._cached = CachedCalls(call, wait.cache, metrics)
-            call = self._look_up if is_lookup and wait.batch is None else self._by_record
+            self._is_joined = is_lookup and wait.batch is None
+            call = self._look_up if self._is_joined else self._by_record
         self.ask = call
+
+    def known(self, record: Any) -> Any:
+        """Return the results for a record if the cache has its answer; None if not. Raises the errors of the function."""
+        if self._cached is None or (known := self._cached.known(self._function.cache_key(record))) is None:
+            return None
+        return self._function.join(record, known.answer) if self._is_joined else known.answer
 
     def forget(self, record: Any) -> None:
         """Remove the answer for a record from the cache: it was rejected."""

@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.api import LookupCache
 from headrace.async_io.misuse import contained
@@ -22,6 +22,13 @@ class _Call:
     waiting: int = 0
 
 
+class Known(NamedTuple):
+    """An answer, and the loop's time until which it may be used."""
+
+    until: float
+    answer: Any
+
+
 class CachedCalls:
     """Calls by key, through a cache: LRU with a time to live."""
 
@@ -33,18 +40,24 @@ class CachedCalls:
         self._ttl = policy.ttl.total_seconds() if policy.ttl is not None else forever
         self._negative_ttl = policy.negative_ttl.total_seconds() if policy.negative_ttl is not None else self._ttl
         self._metrics = metrics
-        self._answers: OrderedDict[Hashable, tuple[float, Any]] = OrderedDict()
+        self._answers: OrderedDict[Hashable, Known] = OrderedDict()
         self._in_flight: dict[Hashable, _Call] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.get_running_loop()
 
+    def known(self, key: Hashable) -> Known | None:
+        """Return the cached answer for a key; None if there is none."""
+        known = self._answers.get(key)
+        if known is None or known.until <= self._loop.time():
+            return None
+        self._answers.move_to_end(key)
+        self._metrics.cache_hits += 1
+        return known
+
     async def ask(self, key: Hashable, asked: Any) -> Any:
         """Return the answer for a key. Callers during a call share its answer, or its failure."""
-        known = self._answers.get(key)
-        if known is not None and known[0] > self._loop.time():
-            self._answers.move_to_end(key)
-            self._metrics.cache_hits += 1
-            return known[1]
+        if (known := self.known(key)) is not None:
+            return known.answer
         call = self._in_flight.get(key)
         if call is None:
             call = self._in_flight[key] = self._begun(key, asked)
@@ -93,7 +106,7 @@ class CachedCalls:
             raise contained(error) from error
         ttl = self._ttl if answer else self._negative_ttl
         if ttl > 0:
-            self._answers[key] = (self._loop.time() + ttl, answer)
+            self._answers[key] = Known(self._loop.time() + ttl, answer)
             self._answers.move_to_end(key)
             if len(self._answers) > self._size:
                 self._answers.popitem(last=False)

@@ -65,6 +65,7 @@ class AsyncStage:
             if element.sequence is None:
                 element.key_json = b"%d" % int.from_bytes(element.emitted.order[:8])
         self._keep(operator)
+        operator.drop()
         return answered
 
     def run_keyed(self, wait: AsyncWait, elements: Iterable[Sequence[Element]]) -> list[Emitted]:
@@ -77,6 +78,7 @@ class AsyncStage:
         operator, resumed = self._operator(wait), self._resumed(wait)
         emitted = run_keyed_ordered(operator, keyed, resumed)
         self._keep(operator)
+        operator.drop()
         return emitted
 
     def _operator(self, wait: AsyncWait, of: int | None = None) -> AsyncWaitOperator:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
-from headrace import CircuitBreaker, ExponentialBackoff, OutputMode, Pipeline, StateTtl, Strategy
+from headrace import CircuitBreaker, ExponentialBackoff, LookupCache, OutputMode, Pipeline, StateTtl, Strategy
 from pipelines.flights.delay_propagation import OVERDUE_AFTER, DelayPropagation
 from pipelines.flights.hourly_departures import CountDepartures, airport_and_hour, has_departed
 from pipelines.flights.records import FlightEvent, OverdueAlert
@@ -26,13 +26,16 @@ def flights(board_ttl: StateTtl | None = None, overdue_after: timedelta = OVERDU
         row_kind="kind",
         out_of_orderness=timedelta(minutes=5),
     )
+    # Both branches replace a flight's row by the row after an update: half of all updates need no weather, and no operator.
+    changes = events.drop_update_before()
     (
-        events.async_wait(
+        changes.async_wait(
             "weather",
             WeatherLookup(),
             # The next step of an aircraft depends on the order of its events, so no event may overtake a waiting one.
             mode=OutputMode.ORDERED,
             capacity=200,
+            cache=LookupCache(size=1_000),
             timeout=timedelta(seconds=30),
             retry=ExponentialBackoff(
                 max_retries=8,
@@ -64,7 +67,7 @@ def flights(board_ttl: StateTtl | None = None, overdue_after: timedelta = OVERDU
     )
     # A second branch: it calls no service, so it continues while the weather service is down.
     (
-        events.filter(has_departed)
+        changes.filter(has_departed)
         .key_by(airport_and_hour)
         .process("count_departures", CountDepartures())
         .upsert_materialize("departures", primary_key=("origin", "hour"), upsert_key=("origin", "hour"))

@@ -1,9 +1,7 @@
-"""Calls the weather service for each event, but never twice for the same question."""
+"""Asks the weather service, once for all events of an airport and hour."""
 
 from __future__ import annotations
 
-import asyncio
-from collections import OrderedDict
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Final
@@ -11,8 +9,8 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from headrace import AsyncFunction, Struct
-from pipelines.flights.records import Enriched, FlightEvent, with_weather
+from headrace import LookupFunction, Struct
+from pipelines.flights.records import Enriched, FlightEvent, Weather, with_weather
 
 HOUR: Final = 3_600_000
 SERVICE: Final = "weather"
@@ -23,15 +21,6 @@ LONGEST_REQUEST: Final = aiohttp.ClientTimeout(total=10)
 
 Question = tuple[str, int]
 """An origin and the start of an hour (ms)."""
-
-
-class Weather(Struct, frozen=True):
-    """An observation; all None where the service has none."""
-
-    temp: float | None = None
-    wind_speed: float | None = None
-    precip: float | None = None
-    visib: float | None = None
 
 
 class _NotFound(Struct, frozen=True):
@@ -46,20 +35,12 @@ class WeatherRefusedError(Exception):
     """The service didn't take the question, or its answer can't be read: asking again won't help."""
 
 
-class WeatherLookup(AsyncFunction[FlightEvent, Enriched]):
-    """Adds the weather at the origin in the hour of the scheduled departure.
+class WeatherLookup(LookupFunction[FlightEvent, Enriched]):
+    """Adds the weather at the origin in the hour of the scheduled departure."""
 
-    Answers are kept for the length of a task, the `remembered` used last. Concurrent events with the same question
-    share one request, and its failure; a failure is never cached.
-    """
-
-    def __init__(self, *, remembered: int = 1_000) -> None:
-        if remembered < 1:
-            raise ValueError(f"remembered must be at least 1, not {remembered}")
-        self._remembered = remembered
+    def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
         self._url = ""
-        self._answers: OrderedDict[Question, asyncio.Task[Weather]] = OrderedDict()
 
     async def open(self, services: dict[str, str], /) -> None:
         """Open the client; `services` must have "weather".
@@ -69,69 +50,37 @@ class WeatherLookup(AsyncFunction[FlightEvent, Enriched]):
         """
         self._url = f"{services[SERVICE].rstrip('/')}/weather"
         self._session = aiohttp.ClientSession(timeout=LONGEST_REQUEST)
-        self._answers = OrderedDict()
 
     async def close(self) -> None:
-        """Cancel open requests and close the client."""
-        for answer in self._answers.values():
-            answer.cancel()
-        await asyncio.gather(*self._answers.values(), return_exceptions=True)
-        self._answers.clear()
+        """Close the client."""
         if self._session is not None:
             await self._session.close()
         self._session = None
 
-    async def invoke(self, record: FlightEvent, /) -> list[Enriched]:
-        """Return `record` with its weather.
+    def cache_key(self, record: FlightEvent, /) -> Question:
+        """Return the origin and the hour of the scheduled departure."""
+        return record.origin, record.scheduled_departure // HOUR * HOUR
+
+    async def look_up(self, key: Question, /) -> Weather:
+        """Ask the service.
 
         Raises:
             WeatherUnavailableError: the service answered 5xx or could not be reached.
             `WeatherRefusedError` if the answer has another status than 200 and 404, or cannot be read.
         """
-        weather = await self._answer((record.origin, record.scheduled_departure // HOUR * HOUR))
-        return [
-            with_weather(
-                record,
-                temp=weather.temp,
-                wind_speed=weather.wind_speed,
-                precip=weather.precip,
-                visib=weather.visib,
-            )
-        ]
-
-    async def _answer(self, question: Question) -> Weather:
-        answer = self._answers.get(question)
-        if answer is None:
-            answer = asyncio.create_task(self._ask(question))
-            answer.add_done_callback(lambda done: self._forget_failure(question, done))
-            self._answers[question] = answer
-            self._drop_oldest()
-        self._answers.move_to_end(question)
-        if answer.done():
-            return answer.result()
-        # The timeout of one record must not cancel the answer for the others that wait for it.
-        return await asyncio.shield(answer)
-
-    def _forget_failure(self, question: Question, done: asyncio.Task[Weather]) -> None:
-        failed = done.cancelled() or done.exception() is not None
-        if failed and self._answers.get(question) is done:
-            del self._answers[question]
-
-    def _drop_oldest(self) -> None:
-        # An open request continues for its waiting records, but new records no longer find it.
-        while len(self._answers) > self._remembered:
-            self._answers.popitem(last=False)
-
-    async def _ask(self, question: Question) -> Weather:
         if self._session is None:
             raise RuntimeError("WeatherLookup was called before open()")
-        origin, hour = question
+        origin, hour = key
         query = {"origin": origin, "hour": f"{datetime.fromtimestamp(hour / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"}
         try:
             async with self._session.get(self._url, params=query) as response:
                 return _read(response.status, await response.read(), query)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise WeatherUnavailableError(f"{self._url} could not be reached for {query}: {error}") from error
+
+    def join(self, record: FlightEvent, answer: Weather, /) -> list[Enriched]:
+        """Return `record` with its weather."""
+        return [with_weather(record, answer)]
 
 
 def _read(status: int, body: bytes, query: dict[str, str]) -> Weather:

@@ -16,7 +16,7 @@ import pytest
 
 from headrace import RowKind, StateFuture
 from pipelines.flights.delay_propagation import DelayPropagation
-from pipelines.flights.records import BoardRow, Enriched, FlightEvent, OverdueAlert, with_weather
+from pipelines.flights.records import BoardRow, Enriched, FlightEvent, OverdueAlert, Weather, with_weather
 from pipelines.flights.weather_service import load_observations
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ class Scenario:
 
     def _send(self, flight: FlightEvent, kind: RowKind) -> None:
         self.seq += 1
-        event = with_weather(msgspec.structs.replace(flight, seq=self.seq), temp=39.0)
+        event = with_weather(msgspec.structs.replace(flight, seq=self.seq), Weather(temp=39.0))
         self.last = (event, kind)
         self.simulation.process(event, kind)
 
@@ -289,7 +289,7 @@ def read_events(folder: Path, raw: Path) -> Iterator[tuple[RowKind, Enriched]]:
             event = FlightEvent(*values)
             hour = datetime.fromtimestamp(event.scheduled_departure // 3_600_000 * 3_600, UTC)
             result = weather.get((event.origin, f"{hour:%Y-%m-%dT%H:%M:%SZ}"), {})
-            yield RowKind.parse(kind), with_weather(event, **result)
+            yield RowKind.parse(kind), with_weather(event, Weather(**result))
 
 
 def simulate(folder: Path, raw: Path, *, step: int) -> Simulation:

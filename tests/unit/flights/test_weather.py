@@ -10,6 +10,10 @@ import msgspec
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
+from headrace.async_io.async_wait import AsyncWaitOperator
+from headrace.execution.element import Emitted
+from headrace.plan.order import record_order
+from pipelines.flights import pipeline
 from pipelines.flights.records import FlightEvent
 from pipelines.flights.weather_lookup import WeatherLookup, WeatherRefusedError, WeatherUnavailableError
 from pipelines.flights.weather_service import WeatherService, load_observations, serve
@@ -43,9 +47,9 @@ async def client_of(service):
 
 
 @asynccontextmanager
-async def lookup_of(service, **options):
+async def lookup_of(service):
     async with TestServer(service.application()) as server:
-        lookup = WeatherLookup(**options)
+        lookup = WeatherLookup()
         await lookup.open({"weather": str(server.make_url("/"))})
         try:
             yield lookup
@@ -184,28 +188,25 @@ def test_event_without_an_observation_gets_nulls(reliable):
 
 
 def test_equal_questions_are_asked_once(reliable):
-    async def run():
-        async with lookup_of(reliable) as lookup:
-            await asyncio.gather(*(lookup.invoke(EVENT) for _ in range(50)))
-            await lookup.invoke(EVENT)
+    (wait,) = (operator for operator in pipeline.operators if operator.name == "weather")
+    events = [Emitted(record_order(at), at, 0, EVENT) for at in range(50)]
 
-    asyncio.run(run())
+    async def run():
+        async with TestServer(reliable.application()) as server:
+            return await AsyncWaitOperator(wait, {"weather": str(server.make_url("/"))}).run_async(events)
+
+    assert [emitted.record.temp for emitted in asyncio.run(run())] == [39.02] * 50
     assert reliable.statistics()["requests"] == 1
 
 
-def test_evicted_answer_is_requested_again(reliable):
-    other = msgspec.structs.replace(EVENT, origin="JFK")
-
-    async def run():
-        async with lookup_of(reliable, remembered=1) as lookup:
-            for event in (EVENT, other, EVENT):
-                await lookup.invoke(event)
-
-    asyncio.run(run())
-    assert reliable.statistics()["requests"] == 3
+def test_events_of_an_hour_share_a_question():
+    earlier = msgspec.structs.replace(EVENT, scheduled_departure=TEN)
+    later = msgspec.structs.replace(EVENT, scheduled_departure=TEN + 60 * 60_000)
+    keys = [WeatherLookup().cache_key(event) for event in (EVENT, earlier, later)]
+    assert keys == [("EWR", TEN), ("EWR", TEN), ("EWR", TEN + 60 * 60_000)]
 
 
-def test_failure_has_its_type_and_is_uncached(service_data):
+def test_failure_has_its_type(service_data):
     service = WeatherService(service_data, failure_rate=1)
 
     async def run():
@@ -254,17 +255,6 @@ def test_wrong_address_is_not_missing_weather(reliable):
 
     with pytest.raises(WeatherRefusedError, match="can't be read"):
         asyncio.run(run())
-
-
-def test_timed_out_request_leaves_answer_to_others(reliable):
-    async def run():
-        async with lookup_of(reliable) as lookup:
-            first, second = (asyncio.create_task(lookup.invoke(EVENT)) for _ in range(2))
-            await asyncio.sleep(0)
-            first.cancel()
-            return await second
-
-    assert asyncio.run(run())[0].temp == 39.02
 
 
 def test_closed_lookup_can_be_opened_again(reliable):

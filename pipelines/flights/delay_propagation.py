@@ -23,18 +23,15 @@ its timer.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
 from headrace import Context, KeyedProcessFunction, RowKind, StateTtl, Struct, TtlTime, ValueState
 from pipelines.flights.records import BoardRow, Enriched, OverdueAlert, board_row
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 MINUTE: Final = 60_000
-FORGET_AFTER: Final = timedelta(hours=12)
+FORGET_AFTER: Final = 12 * 60 * MINUTE
 TURN_ROUND: Final = 30 * MINUTE
 OVERDUE_AFTER: Final = timedelta(minutes=60)
 GIVEN_UP_AFTER: Final = 24 * 60 * MINUTE
@@ -70,6 +67,8 @@ class Watches(Struct, frozen=True):
 NOTHING_KNOWN: Final = Legs(updated=0, last_seq=0)
 NO_WATCHES: Final = Watches(())
 
+Row = TypeVar("Row", BoardRow, OverdueAlert)
+
 
 class DelayPropagation(KeyedProcessFunction[Enriched, BoardRow]):
     """Keeps the board's lines of one aircraft, and watches its flights; keyed by `aircraft`.
@@ -78,7 +77,7 @@ class DelayPropagation(KeyedProcessFunction[Enriched, BoardRow]):
     ignored, because the function retracts its own output itself.
     """
 
-    legs = ValueState("legs", Legs, ttl=StateTtl(FORGET_AFTER, time=TtlTime.EVENT))
+    legs = ValueState("legs", Legs, ttl=StateTtl(timedelta(milliseconds=FORGET_AFTER), time=TtlTime.EVENT))
     watches = ValueState("watches", Watches)
 
     def __init__(self, overdue_after: timedelta = OVERDUE_AFTER) -> None:
@@ -101,11 +100,11 @@ class DelayPropagation(KeyedProcessFunction[Enriched, BoardRow]):
         for alert in watches.pending:
             if alert.deadline <= timestamp:
                 ctx.output("overdue", alert)
-        await self._keep(alert for alert in watches.pending if alert.deadline > timestamp)
+        await self._keep(tuple(alert for alert in watches.pending if alert.deadline > timestamp))
 
     async def _known(self, event: Enriched) -> Legs:
         legs = await self.legs.value()
-        if legs is None or event.emitted_at - legs.updated >= FORGET_AFTER // timedelta(milliseconds=1):
+        if legs is None or event.emitted_at - legs.updated >= FORGET_AFTER:
             return NOTHING_KNOWN
         return legs
 
@@ -130,10 +129,9 @@ class DelayPropagation(KeyedProcessFunction[Enriched, BoardRow]):
 
     async def _unwatch(self, event: Enriched, ctx: Context) -> None:
         watches = await self.watches.value() or NO_WATCHES
-        alert = next((alert for alert in watches.pending if alert.flight_id == event.flight_id), None)
+        alert, others = _take(watches.pending, event.flight_id)
         if alert is None:
             return
-        others = tuple(other for other in watches.pending if other is not alert)
         if event.emitted_at > alert.deadline:
             ctx.output("overdue", alert)
         # One timer serves all legs of this aircraft with the same deadline.
@@ -141,8 +139,7 @@ class DelayPropagation(KeyedProcessFunction[Enriched, BoardRow]):
             ctx.timers.delete_event_time(alert.deadline)
         await self._keep(others)
 
-    async def _keep(self, alerts: Iterable[OverdueAlert]) -> None:
-        pending = tuple(alerts)
+    async def _keep(self, pending: tuple[OverdueAlert, ...]) -> None:
         if pending:
             await self.watches.update(Watches(pending))
         else:
@@ -177,7 +174,8 @@ def _departed(legs: Legs, event: Enriched, ctx: Context) -> Legs:
     _replace_row(known, row, ctx)
     current = Current(row, delay=_departure(event) - event.scheduled_departure)
     airborne = (*legs.airborne, legs.current.row) if legs.current else legs.airborne
-    airborne = tuple(leg for leg in airborne if _may_land(leg, event.emitted_at))
+    if airborne:
+        airborne = tuple(leg for leg in airborne if _may_land(leg, event.emitted_at))
     return _forecast(replace(legs, current=current, upcoming=upcoming, airborne=airborne), ctx)
 
 
@@ -219,9 +217,11 @@ def _replace_row(old: BoardRow | None, new: BoardRow, ctx: Context) -> None:
     ctx.collect(new, RowKind.UPDATE_AFTER)
 
 
-def _take(rows: tuple[BoardRow, ...], flight_id: str) -> tuple[BoardRow | None, tuple[BoardRow, ...]]:
-    taken = next((row for row in rows if row.flight_id == flight_id), None)
-    return taken, tuple(row for row in rows if row is not taken)
+def _take(rows: tuple[Row, ...], flight_id: str) -> tuple[Row | None, tuple[Row, ...]]:
+    for at, row in enumerate(rows):
+        if row.flight_id == flight_id:
+            return row, rows[:at] + rows[at + 1 :]
+    return None, rows
 
 
 def _may_land(leg: BoardRow, now: int) -> bool:
@@ -236,12 +236,7 @@ def _departure(event: Enriched) -> int:
 
 def _alert(event: Enriched, grace: int) -> OverdueAlert:
     departure = _departure(event)
+    deadline = departure + (event.scheduled_arrival - event.scheduled_departure) + grace
     return OverdueAlert(
-        flight_id=event.flight_id,
-        aircraft=event.aircraft,
-        deadline=departure + (event.scheduled_arrival - event.scheduled_departure) + grace,
-        departure=departure,
-        scheduled_arrival=event.scheduled_arrival,
-        origin=event.origin,
-        dest=event.dest,
+        event.flight_id, event.aircraft, deadline, departure, event.scheduled_arrival, event.origin, event.dest
     )

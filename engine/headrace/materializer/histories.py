@@ -8,6 +8,7 @@ each for all keys of the batch at once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -37,6 +38,10 @@ class HistoryChange(NamedTuple):
     row: bytes | None
     row_kind: int
     inserted_at: int
+
+
+_make_change = partial(tuple.__new__, HistoryChange)
+"""Make a change from a tuple of all fields: a named tuple's own constructor is Python code."""
 
 
 class _Stored:
@@ -222,7 +227,7 @@ class Histories:
                     yield HistoryChange(key, number, None, kind, inserted_at)
         for row in layout.in_memory():
             if before.get(row[0]) != row:
-                yield HistoryChange(key, *row)
+                yield _make_change((key, *row))
 
     def _writes(self, key: bytes, layout: Layout) -> Iterator[Iterable[Write]]:
         stored = self._stored[key]

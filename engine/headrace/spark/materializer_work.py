@@ -11,7 +11,7 @@ import msgspec
 from headrace.api import Emit, Lag, OnConflict, UpsertMaterialize
 from headrace.commit.state_schemas import HISTORY_STATE
 from headrace.config import format_duration
-from headrace.execution.element import Element, Emitted, Watermark
+from headrace.execution.element import Element, Watermark, make_emitted
 from headrace.execution.fast_drain import seen_and_held
 from headrace.materializer.lag import Lagging
 from headrace.materializer.pass_through import PassThrough
@@ -45,7 +45,7 @@ class MaterializerWork:
         materializer = with_history(operator, elements)
         self.output.count_keyed(materializer.metrics)
         decode = msgspec.json.Decoder(self.stage.record).decode
-        rows = [Emitted(order, 0, kind, decode(raw)) for order, kind, _, raw in materializer.outputs()]
+        rows = [make_emitted((order, 0, kind, decode(raw))) for order, kind, _, raw in materializer.outputs()]
         with refusing_unfit(operator.name, rows):
             self.output.changes(sink, rows)
 

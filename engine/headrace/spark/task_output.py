@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import clock
-from headrace.api import RowKind
 from headrace.api.graph import KeyBy
 from headrace.execution.element import Emitted
 from headrace.plan.columns import ROW_KIND, changelog_schema, sink_schema, to_columns
@@ -27,7 +26,7 @@ from headrace.state.broadcast_store import BROADCAST_KEY
 from headrace.state.codec import encode
 from headrace.state.entry import EntryChange
 from headrace.state.key_columns import key_json_column
-from headrace.tables.changelog import Changelog, KeyedState
+from headrace.tables.changelog import SYMBOLS, Changelog, KeyedState
 from headrace.tables.files import ParquetLayout, stage
 from headrace.tables.schemas import KEYED_STATE, QUARANTINE
 from headrace.tables.state_files import parts, stage_state
@@ -206,7 +205,7 @@ class TaskOutput:
     def _append_changes(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
         schema = sink_schema(sink.record, sink.primary_key)
         columns = _sink_columns(emitted, schema).columns
-        kinds = pa.array([RowKind(item.kind).symbol for item in emitted], pa.string())
+        kinds = _symbols(emitted)
         orders = pa.array([item.order.hex() for item in emitted], pa.string())
         self._append(sink.name, pa.Table.from_arrays([*columns, kinds, orders], schema=changelog_schema(schema)))
 
@@ -215,7 +214,7 @@ class TaskOutput:
         schema = sink_schema(sink.record, sink.primary_key)
         rows = _sink_columns(emitted, schema)
         check_partition_values(rows, self._batch.partition_by.get(sink.name, ()))
-        kinds = pa.array([RowKind(item.kind).symbol for item in emitted], pa.string())
+        kinds = _symbols(emitted)
         rows = rows.append_column(pa.field(ROW_KIND, pa.string(), nullable=False), kinds)
         name = f"{OUTPUTS}/{sink.name}/{self._file_name()}"
         staged = stage(self._batch.job_folder, name, rows, self._batch.storage)
@@ -227,6 +226,10 @@ class TaskOutput:
 
     def _file_name(self) -> str:
         return f"{self._prefix}-{clock.unique_id()[:12]}.parquet"
+
+
+def _symbols(emitted: Sequence[Emitted]) -> pa.StringArray:
+    return pa.array([*map(SYMBOLS.__getitem__, [item.kind for item in emitted])], pa.string())
 
 
 def _sink_columns(emitted: Sequence[Emitted], schema: pa.Schema) -> pa.Table:

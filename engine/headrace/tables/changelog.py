@@ -31,6 +31,8 @@ from headrace.tables.schemas import (
 )
 
 _MILLISECONDS = pa.timestamp("ms", tz="UTC")
+SYMBOLS = {int(kind): kind.symbol for kind in RowKind}
+"""Short forms of row kinds, by number."""
 
 
 class KeyedState(Protocol):
@@ -93,8 +95,8 @@ class Changelog:
             [change.row is None for change in changes],
             sequence_number=[change.sequence_number for change in changes],
             upsert_key=[None if change.row is None else upsert_key(change.row) for change in changes],
-            row=[None if change.row is None else change.row.decode() for change in changes],
-            row_kind=[None if change.row is None else RowKind(change.row_kind).symbol for change in changes],
+            row=utf8([change.row for change in changes]),
+            row_kind=[None if change.row is None else SYMBOLS[change.row_kind] for change in changes],
             inserted_at=[None if change.row is None else change.inserted_at for change in changes],
         )
 

@@ -12,12 +12,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from heapq import merge
+from operator import attrgetter
 
 from headrace import clock
 from headrace.api import AsyncWait, OutputMode
 from headrace.async_io.attempts import Attempts, user_error
 from headrace.async_io.circuit_breaker import Breaker, BreakerState
-from headrace.async_io.element import AsyncElement, Status, outputs_of
+from headrace.async_io.element import PENDING, QUARANTINED, AsyncElement, outputs_of
 from headrace.async_io.element_queue import ElementQueue, OrderedQueue, UnorderedQueue
 from headrace.async_io.first_of_keys import first_of_keys_first
 from headrace.async_io.invocation import Invocation
@@ -95,7 +96,11 @@ class AsyncWaitOperator:
             queue.put(element)
             if element.is_done:
                 queue.done(element)
-        due = [element for element in arrived if is_due(element)]
+        due = [
+            element
+            for element in arrived
+            if (element.status is PENDING and element.next_attempt_at is None) or is_due(element)
+        ]
         if due:
             async with self.opened() as attempts:
                 await self._settle_all(attempts, due, queue)
@@ -141,7 +146,7 @@ class AsyncWaitOperator:
         if self._answers is None or element.is_done or not self._answers.take(element):
             return False
         self.metrics.answers_taken += 1
-        self.metrics.quarantined += element.status is Status.QUARANTINED
+        self.metrics.quarantined += element.status is QUARANTINED
         return True
 
     def keep(
@@ -150,10 +155,10 @@ class AsyncWaitOperator:
         """Store the results and states of elements: those that may be emitted (`taken`), those `left`, of all that `arrived`."""
         self.emitted = list(outputs_of(taken))
         # A quarantined element has no results, so nothing waits for earlier elements.
-        self.pending = [element for element in left if element.status is not Status.QUARANTINED]
-        self.quarantined = [element for element in arrived if element.status is Status.QUARANTINED]
+        self.pending = [element for element in left if element.status is not QUARANTINED]
+        self.quarantined = [element for element in arrived if element.status is QUARANTINED]
         self._arrived = arrived
-        finished = [*taken, *(element for element in left if element.status is Status.QUARANTINED)]
+        finished = [*taken, *(element for element in left if element.status is QUARANTINED)]
         self.settled = [element for element in finished if element.sequence is not None]
         if self._breaker is None and self.operator.breaker is not None and self._open_until is not None:
             # There was no call, so the breaker has not changed.
@@ -288,5 +293,4 @@ def in_arrival_order(arriving: Iterable[AsyncElement], resumed: Iterable[AsyncEl
     return list(merge(resumed, arriving, key=_order_of)) if resumed else list(arriving)
 
 
-def _order_of(element: AsyncElement) -> bytes:
-    return element.emitted.order
+_order_of = attrgetter("emitted.order")

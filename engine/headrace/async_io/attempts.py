@@ -25,9 +25,9 @@ import msgspec
 from headrace import clock
 from headrace.api import AsyncWait, OnFailure
 from headrace.api.stream_types import output_type
-from headrace.async_io.circuit_breaker import Breaker, BreakerState
+from headrace.async_io.circuit_breaker import CLOSED, Breaker, BreakerState
 from headrace.async_io.deadlines import Deadlines
-from headrace.async_io.element import AsyncElement, Status
+from headrace.async_io.element import PENDING, AsyncElement, Status
 from headrace.async_io.invocation import Invocation
 from headrace.async_io.misuse import MisuseError
 from headrace.async_io.recovery import seconds_left
@@ -69,23 +69,26 @@ class Attempts:
         coroutines of `settle`, which take twice as long as the rest. Call it within the task that calls `settle`.
         """
         breaker = self._breaker
-        if element.status is not Status.PENDING or element.first_attempt_at is not None or self.is_stopping:
+        if element.status is not PENDING or element.first_attempt_at is not None or self.is_stopping:
             return False
-        if breaker is not None and breaker.state is not BreakerState.CLOSED:
+        if breaker is not None and breaker.state is not CLOSED:
             return False
-        self._note_call(element)
+        element.first_attempt_at = clock.now()
+        element.attempts = 1
+        self._metrics.attempts += 1
         results = self._results_at_once(element)
         if results is None:
+            element.is_changed = element.is_calling = True
             return False
         is_one = type(results) is list and len(results) == 1 and type(results[0]) is self._out
         if is_one and not self._wait.retry.retries_result(results):
             self._metrics.elements += 1
             if breaker is not None:
                 breaker.succeeded()
-            element.is_calling = False
             element.complete(results)
             return True
         element.begun = returned(results)
+        element.is_changed = element.is_calling = True
         return False
 
     def _results_at_once(self, element: AsyncElement) -> Any:

@@ -26,6 +26,9 @@ class BreakerState(enum.Enum):
     """One call is in flight: the probe."""
 
 
+CLOSED = BreakerState.CLOSED  # Python 3.11 makes a call for each look at an enum's member
+
+
 class Breaker:
     """Breaker of one operator in one task.
 
@@ -73,7 +76,7 @@ class Breaker:
     def succeeded(self) -> None:
         """Count an answered call, and close the breaker."""
         self._failures = 0
-        if self.state is not BreakerState.CLOSED:
+        if self.state is not CLOSED:
             self._interval = self._policy.probe_after
             self.open_until = None
             self._become(BreakerState.CLOSED)

@@ -16,9 +16,11 @@ from headrace.execution.element import Element
 from headrace.materializer.histories import Histories, HistoryChange
 from headrace.materializer.identities import IdentifiedRows, projection
 from headrace.materializer.options import Layouts
-from headrace.materializer.upsert_materializer import Output
-from headrace.plan.order import output_order
+from headrace.materializer.upsert_materializer import UPDATE_BEFORE, Output, make_output
+from headrace.plan.order import FIRST_OUTPUT
 from headrace.state.backend import StateBackend, Write
+
+_KINDS = tuple(RowKind)
 
 
 class PassThrough:
@@ -49,9 +51,9 @@ class PassThrough:
             self._forget(dict.fromkeys(element.key_json for element in batch))
             self.metrics["records"] += len(batch)
             self._taken += [
-                Output(output_order(element.order, 0), RowKind(element.kind), element.key_json, raw)
-                for element, raw in zip(batch, texts, strict=True)
-                if element.kind != RowKind.UPDATE_BEFORE
+                make_output((order + FIRST_OUTPUT, _KINDS[kind], key, raw))
+                for (order, _, kind, key, _, _), raw in zip(batch, texts, strict=True)
+                if kind != UPDATE_BEFORE
             ]
 
     def changes(self) -> list[HistoryChange]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -38,6 +39,10 @@ class Output(NamedTuple):
     kind: RowKind
     key_json: bytes
     raw: bytes
+
+
+make_output = partial(tuple.__new__, Output)
+"""Make an output from a tuple of all fields: a named tuple's own constructor is Python code."""
 
 
 class Unmatched(NamedTuple):
@@ -253,14 +258,14 @@ class UpsertMaterializer:
             before, after = self._histories.size_before(key), self._histories.live[key]
             if self.operator.ttl is not None:
                 # Nothing is emitted when rows expire, so the sink may hold a row of a key whose history is empty.
-                yield Output(order, kind, key, raw)
+                yield make_output((order, kind, key, raw))
             elif not after.size:
                 if before:
-                    yield Output(order, DELETE, key, raw)
+                    yield make_output((order, DELETE, key, raw))
             elif not before:
-                yield Output(order, INSERT, key, raw)
+                yield make_output((order, INSERT, key, raw))
             elif self._changes_sink(key, after):
-                yield Output(order, UPDATE_AFTER, key, raw)
+                yield make_output((order, UPDATE_AFTER, key, raw))
 
     def _changes_sink(self, key: bytes, after: Layout) -> bool:
         if not self._sink_holds_end:

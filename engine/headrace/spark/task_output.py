@@ -236,4 +236,4 @@ def _sink_columns(emitted: Sequence[Emitted], schema: pa.Schema) -> pa.Table:
     return to_columns([item.record for item in emitted], schema)
 
 
-_TRANSIT_LAYOUT = ParquetLayout("lz4", dictionary=())
+_TRANSIT_LAYOUT = ParquetLayout("lz4", dictionary=(), statistics=False)

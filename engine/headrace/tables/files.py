@@ -108,6 +108,9 @@ class ParquetLayout:
     rows_per_group: int | None = None
     """Rows per row group, which readers can skip; None lets the writer decide."""
 
+    statistics: bool = True
+    """Write the least and greatest values of columns, by which readers skip files and row groups."""
+
     late_values: LateValues | None = None
     """Values of the column `value`; None: they are in the table."""
 
@@ -120,6 +123,7 @@ class ParquetLayout:
             compression=self.compression,
             compression_level=1 if self.compression == "zstd" else None,
             use_dictionary=True if self.dictionary is None else list(self.dictionary),
+            write_statistics=self.statistics,
         ) as writer:
             parts = [table] if self.late_values is None else self.late_values.filled(table, self.rows_per_group)
             for part in parts:

@@ -401,9 +401,11 @@ class KeyedProcess:
         """Let elements wait for others of their keys; process late ones, and those before them."""
         watermark = self._watermark
         for element in elements:
-            if element.timestamp > watermark or self._waits_to_end:
-                self._late += element.timestamp <= watermark
+            if element.timestamp > watermark:
                 waiting.add(element, watermark)
+                continue
+            if self._waits_to_end:
+                waiting.add_late(element, watermark)
                 continue
             earlier = waiting.take(element.key_json)
             if earlier is not None:
@@ -436,6 +438,7 @@ class KeyedProcess:
     def _process_bundle(self, bundle: WaitingBundle, event: Watermark | None) -> None:
         elements, first = bundle.elements, bundle.elements[0]
         self._records += len(elements)
+        self._late += bundle.late
         if event is None:
             context = ProcessContext(self._outputs, self.timers, first.key_json, self._take_bundle, None)
             context.record = Bundle(elements, context, None)

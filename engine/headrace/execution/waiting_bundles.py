@@ -20,13 +20,15 @@ from headrace.execution.element import NO_WATERMARK, Element
 class WaitingBundle:
     """Records of a key that wait, in arrival order. `watermark` is the last one before the first of them (ms)."""
 
-    __slots__ = ("earliest", "elements", "returns", "until", "watermark")
+    __slots__ = ("earliest", "elements", "late", "returns", "until", "watermark")
 
     def __init__(self, elements: list[Element], watermark: int, earliest: int, until: int, returns: int = 0) -> None:
         """Start with some records of a key."""
         self.returns = returns
         """How often some of the records have been put back."""
         self.elements = elements
+        self.late = 0
+        """Number of late records among them."""
         self.watermark = watermark
         self.earliest = earliest
         """Least event time of the records (ms)."""
@@ -72,6 +74,11 @@ class WaitingBundles:
             if until < bundle.until:
                 bundle.until = until
                 heapq.heappush(self._ends, (until, key_json))
+
+    def add_late(self, element: Element, watermark: int) -> None:
+        """Let a record wait that is at or below the watermark before it."""
+        self.add(element, watermark)
+        self._bundles[element.key_json].late += 1
 
     def _start(self, key_json: bytes, bundle: WaitingBundle) -> None:
         turns = self._turns.get(key_json)

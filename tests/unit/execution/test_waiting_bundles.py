@@ -141,6 +141,26 @@ def test_late_record_goes_behind_those_that_wait():
     assert metrics == {"records": 5, "late": 1}
 
 
+class ToEnd(KeyedProcessFunction[Event, Line], BundleFunction):
+    """Takes all records of a key in one bundle."""
+
+    waits_to_end = True
+
+    async def process(self, event, ctx, /):
+        ctx.collect(Line(ctx.key, 1))
+
+    async def process_bundle(self, bundle, ctx, /):
+        ctx.collect(Line(ctx.key, len(bundle.records)))
+
+
+@pytest.mark.parametrize("portion", [1, 100])
+def test_late_record_that_waits_counts_once(portion):
+    items = [("a", 9), 5, ("a", 1), ("a", 6), ("b", 2), 7, ("a", 7), ("c", 8)]
+    metrics, emitted, *_ = run(items, ToEnd(), in_flight_records_limit=portion)
+    assert [line.record for line in emitted] == [Line("a", 4), Line("b", 1), Line("c", 1)]
+    assert metrics == {"records": 6, "late": 3}
+
+
 def element(key, at, place=0):
     return Element(record_order(place), at, 0, encode(key), Event(key))
 

@@ -85,8 +85,9 @@ class GroupAggregation(KeyedProcessFunction[In, Out], OperatorFunction, BundleFu
         after, _ = self._shown(group, ctx)
         if before is not None and before != after and (after is None or self._options.retract):
             ctx.collect(before, RowKind.DELETE if after is None else RowKind.UPDATE_BEFORE, timestamp=at)
+        if after is not None:
+            group.at = at if before == after else ctx.timestamp  # a new group may have the result of the old one
         if after is not None and before != after:
-            group.at = ctx.timestamp
             ctx.collect(after, RowKind.INSERT if before is None else RowKind.UPDATE_AFTER)
         await (self.aggregate.clear() if group is None else self.aggregate.update(group))
 

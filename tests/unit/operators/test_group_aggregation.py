@@ -7,6 +7,7 @@ from datetime import timedelta
 from operator import attrgetter
 from typing import Annotated
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -156,6 +157,18 @@ def test_retraction_before_its_record_emits_nothing():
         assert give(harness, Order("a", 1, 5), kind=DELETE) == []
         assert give(harness, Order("a", 1, 5)) == []
         assert give(harness, Order("a", 2, 7)) == [(INSERT, Spent("a", 1, 7, 1))]
+
+
+def test_result_that_comes_back_keeps_its_time():
+    totals = orders(row_kind="kind").aggregate("spent", Spent, emit=Emit.NET_CHANGE, state_ttl=Lifetime.FOREVER)
+    harness = PipelineHarness(totals.sink("log"))
+    harness.feed("orders", [Order("a", 1, 5)], kinds=[INSERT])
+    harness.run()
+    harness.feed("orders", [Order("a", 2, 5), Order("a", 3, 5)], kinds=[DELETE, INSERT])
+    harness.run()
+    assert harness.sink("log") == [Spent("a", 1, 5, 1)]
+    groups = [msgspec.json.decode(row["value"]) for row in harness.table("keyed_state").to_pylist()]
+    assert [group["at"] for group in groups] == [1, 1]
 
 
 def test_results_are_aggregated_again():

@@ -24,7 +24,7 @@ from headrace.operators._keyed_layout import LARGEST_SUM, Layout, NotInColumnsEr
 from headrace.operators._result_record import AggregatedField
 
 _EXACT_FLOAT: Final = 1 << 53
-"""Whole numbers up to it are floats, so that a division of floats rounds as one of whole numbers does."""
+"""Whole numbers below it are floats, so that a division of floats rounds as one of whole numbers does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def _sum(*, as_float: bool) -> FieldInColumns:
         del times
         assert values is not None  # noqa: S101 - a sum needs a field
         totals, number, shown = _total(layout, stored, values, as_float=as_float)
-        results = pc.if_else(pa.array(number > 0), shown, pa.scalar(None, shown.type))
+        results = pc.if_else(pa.array(number != 0), shown, pa.scalar(None, shown.type))
         return RunningField(results, _states_of_totals(totals, number))
 
     return running
@@ -106,10 +106,10 @@ def _avg(layout: Layout, stored: Sequence[Any], values: pa.Array | None, times: 
     assert values is not None  # noqa: S101 - a mean needs a field
     totals, number, shown = _total(layout, stored, values, as_float=True)
     exact = np.abs(shown.to_numpy())
-    if isinstance(totals, np.ndarray) and exact.max(initial=0) > _EXACT_FLOAT:
+    if isinstance(totals, np.ndarray) and exact.max(initial=0) >= _EXACT_FLOAT:
         raise NotInColumnsError
-    means = pc.divide(shown, pa.array(np.maximum(number, 1).astype(np.float64)))
-    results = pc.if_else(pa.array(number > 0), means, pa.scalar(None, pa.float64()))
+    means = pc.divide(shown, pa.array(np.where(number == 0, 1, number).astype(np.float64)))
+    results = pc.if_else(pa.array(number != 0), means, pa.scalar(None, pa.float64()))
     return RunningField(results, _states_of_totals(totals, number))
 
 

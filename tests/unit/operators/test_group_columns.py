@@ -9,7 +9,7 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import Emit, Lifetime, Pipeline, Struct, Timestamp
+from headrace import Emit, Lifetime, Pipeline, RowKind, Struct, Timestamp
 from headrace.errors import UserFunctionError
 from headrace.operators import Avg, Count, First, Last, Max, Min, Sum
 from headrace.operators._group_columns import GroupColumns
@@ -68,6 +68,13 @@ SALES = st.lists(
 )
 
 
+class Means(Struct, frozen=True):
+    shop: str
+    cents: Annotated[int | None, Sum("cents")]
+    mean: Annotated[float | None, Avg("cents")]
+    mean_weight: Annotated[float | None, Avg("weight")]
+
+
 def aggregated(result, emit, *, retract):
     sales = Pipeline("shop").source("sales", Sale, event_time="at").key_by("shop")
     totals = sales.aggregate("totals", result, emit=emit, retract=retract, state_ttl=Lifetime.FOREVER)
@@ -107,3 +114,24 @@ def test_plain_sales_are_taken_as_columns():
     with mock.patch.object(GroupColumns, "results", autospec=True, side_effect=GroupColumns.results) as results:
         played(aggregated(Sold, Emit.EVERY_CHANGE, retract=True), sales, 1)
     assert results.call_count > 1
+
+
+def sale(cents, weight=None):
+    return Sale("a", 1, cents, weight, None, is_new=False)
+
+
+def test_mean_rounds_beyond_exact_floats():
+    large = (1 << 53) + 1
+    pipeline, sales = aggregated(Means, Emit.EVERY_CHANGE, retract=False), [sale(large), sale(0), sale(0)]
+    assert played(pipeline, sales, 1) == played(pipeline, sales, 1, job=ONE_BY_ONE)
+
+
+def test_values_retracted_too_early_have_a_result():
+    sales = Pipeline("shop").source("sales", Sale, event_time="at", row_kind="kind").key_by("shop")
+    pipeline = sales.aggregate("totals", Means, retract=False, state_ttl=Lifetime.FOREVER).sink("log")
+    harness = PipelineHarness(pipeline)
+    harness.feed("sales", [sale(None), sale(None), sale(6, 1.5)], kinds=[RowKind.INSERT, RowKind.INSERT, RowKind.DELETE])
+    harness.run()
+    harness.feed("sales", [sale(None, 0.5)], kinds=[RowKind.INSERT])
+    harness.run()
+    assert Means("a", -6, 6.0, None) in harness.sink("log")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, get_args, get_origin
 
@@ -32,16 +32,17 @@ class GroupColumns:
 
     @property
     def is_complete(self) -> bool:
-        """Return whether all fields can be computed from columns, and results need no code of their class."""
-        gives = self._result.gives
-        has_code = hasattr(gives, "__post_init__") or gives.__eq__ is not msgspec.Struct.__eq__
+        """Return whether all fields can be computed from columns, and neither records nor results need code of their class."""
+        takes, gives = self._result.takes, self._result.gives
+        is_made = any(hasattr(record, "__post_init__") for record in (takes, gives))
+        is_compared = gives.__eq__ is not msgspec.Struct.__eq__ or gives.__ne__ is not msgspec.Struct.__ne__
         read = {field.value for field, _ in self._fields if field.value is not None}
         return (
-            not has_code
+            not (is_made or is_compared)
             and gives.__struct_config__.eq
             and all(make is not None for _, make in self._fields)
             and all(map(_is_plain, msgspec.structs.fields(gives)))
-            and all(_is_plain(field) for field in msgspec.structs.fields(self._result.takes) if field.name in read)
+            and all(_is_plain(field) for field in msgspec.structs.fields(takes) if field.name in read)
         )
 
     def results(self, columns: KeyedColumns) -> ColumnResults | None:
@@ -50,7 +51,7 @@ class GroupColumns:
             return None
         try:
             return self._results(columns)
-        except (NotInColumnsError, OverflowError, pa.ArrowInvalid):
+        except (NotInColumnsError, OverflowError, ValueError):  # some record fails, and has to be named
             return None
 
     def _results(self, columns: KeyedColumns) -> ColumnResults:
@@ -187,9 +188,16 @@ def _latest(marked: Flags) -> Numbers:
 
 def _is_plain(field: msgspec.structs.FieldInfo) -> bool:
     """Return whether columns hold the values of a field as records do, and a record takes any value of its type."""
-    metadata = get_args(field.type)[1:] if get_origin(field.type) is Annotated else ()
-    limited = any(getattr(mark, limit, None) is not None for mark in metadata for limit in _LIMITS)
+    limited = any(getattr(mark, limit, None) is not None for mark in _metadata(field.type) for limit in _LIMITS)
     return annotated_type(field.type).type in _PLAIN and not limited
+
+
+def _metadata(annotation: Any) -> Iterator[Any]:
+    """Yield the metadata of an annotation and of its parts."""
+    if get_origin(annotation) is Annotated:
+        yield from get_args(annotation)[1:]
+    for part in get_args(annotation):
+        yield from _metadata(part)
 
 
 _PLAIN: Final = (int, float, str, bool, bytes)

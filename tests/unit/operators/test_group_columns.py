@@ -6,6 +6,8 @@ import random
 from typing import Annotated
 from unittest import mock
 
+import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -135,3 +137,52 @@ def test_values_retracted_too_early_have_a_result():
     harness.feed("sales", [sale(None, 0.5)], kinds=[RowKind.INSERT])
     harness.run()
     assert Means("a", -6, 6.0, None) in harness.sink("log")
+
+
+class Doubled(Struct):
+    shop: str
+    at: Timestamp
+    cents: int
+
+    def __post_init__(self):
+        self.cents *= 2
+
+
+class Dearest(Struct):
+    shop: str
+    cents: Annotated[int | None, Max("cents")]
+
+
+class Unequal(Dearest):
+    __hash__ = None
+
+    def __ne__(self, other):
+        return True
+
+
+class Cheap(Struct):
+    shop: Annotated[str, msgspec.Meta(max_length=1)] | None
+    cents: Annotated[Annotated[int, msgspec.Meta(le=5)] | None, Max("cents")]
+
+
+@pytest.mark.parametrize(
+    ("record", "result", "expected"),
+    [(Sale, Dearest, True), (Doubled, Dearest, False), (Sale, Unequal, False), (Sale, Cheap, False)],
+)
+def test_code_and_limits_need_records(record, result, expected):
+    totals = Pipeline("shop").source("sales", record, event_time="at").key_by("shop")
+    function = totals.aggregate("totals", result, state_ttl=Lifetime.FOREVER).operators[-1].function
+    assert function.takes_columns is expected
+
+
+class Numbered(Struct):
+    key: int
+    sales: Annotated[int, Count()]
+
+
+def test_error_names_record():
+    sales = Pipeline("shop").source("sales", Sale, event_time="at").key_by(lambda sale: sale.shop)
+    harness = PipelineHarness(sales.aggregate("totals", Numbered, state_ttl=Lifetime.FOREVER).sink("log"))
+    harness.feed("sales", [sale(1)])
+    with pytest.raises(UserFunctionError, match=r'key "a", record \{"shop":"a"'):
+        harness.run()

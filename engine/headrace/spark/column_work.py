@@ -37,15 +37,18 @@ class ColumnWork:
         function, store = self.operator.function, self.process.stores[0]
         if not (isinstance(function, ColumnFunction) and isinstance(store, SingleStore) and batches):
             return None
-        rows = pa.Table.from_batches(batches).combine_chunks()
-        keys = rows["key"].chunk(0).dictionary_encode()
+        try:
+            rows = pa.concat_batches(batches)
+        except pa.ArrowInvalid:  # 2 GiB of text, more than a column can hold
+            return None
+        orders, keys = rows["order"], rows["key"].dictionary_encode()
         distinct = keys.dictionary.to_pylist()
         if len(distinct) > store.cache_limit:
             return None
         columns = KeyedColumns(
-            records=rows["in0"].chunk(0),
-            timestamps=rows["timestamp"].chunk(0),
-            kinds=rows["kind"].chunk(0),
+            records=rows["in0"],
+            timestamps=rows["timestamp"],
+            kinds=rows["kind"],
             keys=distinct,
             key_numbers=keys.indices,
             values=store.values_of(distinct),
@@ -55,8 +58,7 @@ class ColumnWork:
         if results is None:
             return None
         store.set_values(distinct, results.values, _last_times(columns))
-        orders = rows["order"].chunk(0)
-        self.process.count(len(rows), self._late(orders, columns.timestamps))
+        self.process.count(len(orders), self._late(orders, columns.timestamps))
         return _placed(results, orders, output_type(function))
 
     def _late(self, orders: pa.BinaryArray, timestamps: pa.Int64Array) -> int:

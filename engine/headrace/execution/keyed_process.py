@@ -112,12 +112,14 @@ class KeyedProcess:
         )
         self._is_plain, self._inputs = self._function.is_plain, self._function.inputs
         in_record_order = options.order_with_same_key is KeyOrder.RECORD_ORDERED
-        bundling = self._function.bundling if in_record_order else None
+        bundling = self._function.bundling
+        self._waits_to_end = bundling is not None and bundling.waits_to_end
+        if not in_record_order and not self._waits_to_end:
+            bundling = None
         self._take_bundle = None if bundling is None else bundling.process_bundle
         turns = self.timers.turns_of(TimeDomain.EVENT_TIME)
         occupied = self.controller.keys.occupied
         self._waiting = None if bundling is None else WaitingBundles(bundling.first_timer, turns, occupied)
-        self._waits_to_end = bundling is not None and bundling.waits_to_end
         self._most_waiting = sys.maxsize if self._waits_to_end else options.in_flight_records_limit
         self._takes_single_records = bundling is not None and bundling.takes_single_records
         self.due_timers.on_timers = self._function.on_timers if in_record_order else None
@@ -308,11 +310,17 @@ class KeyedProcess:
         if is_broadcast(element):
             self.process_broadcast(element if isinstance(element, Element) else self._held.element_of(element))
         elif isinstance(element, Element):
-            self.process(element)
+            self._begin(element)
         elif element.block_id == PROCESS:
-            self.process(self._held.element_of(element))
+            self._begin(self._held.element_of(element))
         else:
             self.controller.process(self._held.resumed(element, self._watermark))
+
+    def _begin(self, element: Element) -> None:
+        if self._waiting is not None and self._waits_to_end:
+            self._bundle_all(self._waiting, (element,))
+        else:
+            self.process(element)
 
     def count(self, records: int, late: int) -> None:
         """Count records that were processed as columns, and late ones among them."""

@@ -10,7 +10,7 @@ from headrace import KeyedProcessFunction, Process, Struct, ValueState
 from headrace.api.bundles import BundleFunction
 from headrace.execution.element import NO_WATERMARK, Element, Watermark
 from headrace.execution.keyed_process import KeyedProcess
-from headrace.execution.options import AsyncStateOptions
+from headrace.execution.options import AsyncStateOptions, KeyOrder
 from headrace.execution.waiting_bundles import WaitingBundles
 from headrace.plan.order import record_order
 from headrace.state.backend import HashMapBackend
@@ -63,8 +63,11 @@ class Sums(KeyedProcessFunction[Event, Line], BundleFunction):
         await total.clear()
 
 
-def run(items, function, *, backend=HashMapBackend, **options):
-    """Process `(key, time)` and watermarks (plain numbers); return the metrics, the outputs, and the changes of state and timers."""
+def run(items, function, *, backend=HashMapBackend, stop=None, **options):
+    """Process `(key, time)` and watermarks (plain numbers); return the metrics, the outputs, and the changes of state and timers.
+
+    What a `stop` holds is resumed at once.
+    """
     elements, watermarks, latest = [], [], NO_WATERMARK
     for ordinal, item in enumerate(items):
         order = record_order(ordinal)
@@ -81,7 +84,9 @@ def run(items, function, *, backend=HashMapBackend, **options):
         last_watermark=watermarks[-1].timestamp if watermarks else None,
         options=AsyncStateOptions(**options),
     )
-    process.run([elements], watermarks)
+    held = process.run([elements], watermarks, stop=stop)
+    if held.requests:
+        process.run([], [], resumed=held.requests)
     changes = [sorted(change, key=str) for _, change in process.changes()]
     return process.metrics, process.emitted, changes, sorted(process.timers.changes())
 
@@ -159,6 +164,15 @@ def test_late_record_that_waits_counts_once(portion):
     metrics, emitted, *_ = run(items, ToEnd(), in_flight_records_limit=portion)
     assert [line.record for line in emitted] == [Line("a", 4), Line("b", 1), Line("c", 1)]
     assert metrics == {"records": 6, "late": 3}
+
+
+@pytest.mark.parametrize("order", KeyOrder)
+def test_bundles_to_the_end_take_resumed_records(order):
+    items = [("a", 1), ("a", 2), ("b", 3), ("a", 4), ("b", 5), ("a", 6)]
+    options = {"in_flight_records_limit": 2, "order_with_same_key": order}
+    metrics, emitted, *_ = run(items, ToEnd(), stop=lambda: True, **options)
+    assert [line.record for line in emitted] == [Line("a", 2), Line("b", 2), Line("a", 2)]
+    assert metrics == {"records": 6}
 
 
 def element(key, at, place=0):

@@ -132,7 +132,9 @@ def test_values_retracted_too_early_have_a_result():
     sales = Pipeline("shop").source("sales", Sale, event_time="at", row_kind="kind").key_by("shop")
     pipeline = sales.aggregate("totals", Means, retract=False, state_ttl=Lifetime.FOREVER).sink("log")
     harness = PipelineHarness(pipeline)
-    harness.feed("sales", [sale(None), sale(None), sale(6, 1.5)], kinds=[RowKind.INSERT, RowKind.INSERT, RowKind.DELETE])
+    harness.feed(
+        "sales", [sale(None), sale(None), sale(6, 1.5)], kinds=[RowKind.INSERT, RowKind.INSERT, RowKind.DELETE]
+    )
     harness.run()
     harness.feed("sales", [sale(None, 0.5)], kinds=[RowKind.INSERT])
     harness.run()

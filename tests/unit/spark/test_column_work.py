@@ -40,9 +40,10 @@ def taken(batches):
 
 def batch(*notes):
     records = to_struct_array(notes, Note)
-    columns = [[record_order(place) for place in range(len(notes))], [note.at for note in notes], [0] * len(notes)]
-    places = map(pa.array, columns, (pa.binary(), pa.int64(), pa.int32()))
-    table = transit_table((Note,), 0, ColumnarRows(Note, *places, records), key_json_column(records.field("writer")), 8)
+    orders = pa.array([record_order(place) for place in range(len(notes))], pa.binary())
+    kinds = pa.repeat(pa.scalar(0, pa.int32()), len(notes))
+    rows = ColumnarRows(Note, orders, records.field("at"), kinds, records)
+    table = transit_table((Note,), 0, rows, key_json_column(records.field("writer")), 8)
     (one,) = table.to_batches()
     return one
 

@@ -93,7 +93,10 @@ class GroupColumns:
         before = np.where(is_asked, before, 0)
         has_rows = ~layout.is_stored | (stored_rows[layout.segments] > 0)
         had_result = is_asked & has_rows[before]
-        return _Changes(is_asked & (~had_result | _differs(fields, before)), had_result, before)
+        replaces = np.flatnonzero(had_result)
+        emits = is_asked.copy()
+        emits[replaces] = _differs(fields, replaces, before[replaces])
+        return _Changes(emits, had_result, before)
 
     def _records(
         self, layout: Layout, fields: dict[str, RunningField], columns: KeyedColumns
@@ -109,9 +112,9 @@ class GroupColumns:
         }
 
         def records(places: Numbers) -> pa.StructArray:
-            at, of_key = pa.array(places), pa.array(layout.segments[places])
+            of_key = pa.array(layout.segments[places])
             arrays = [
-                made[field.name].take(of_key) if field.name in made else fields[field.name].results.take(at)
+                made[field.name].take(of_key) if field.name in made else fields[field.name].results(places)
                 for field in types
             ]
             return pa.StructArray.from_arrays(arrays, fields=types)
@@ -169,15 +172,15 @@ def _emitted(
     }
 
 
-def _differs(fields: dict[str, RunningField], before: Numbers) -> Flags:
-    """Return for each place whether its result differs from the one at `before`."""
-    differs = np.zeros(len(before), bool)
+def _differs(fields: dict[str, RunningField], places: Numbers, before: Numbers) -> Flags:
+    """Return for each place whether its result differs from the one before."""
+    differs = np.zeros(len(places), bool)
     for field in fields.values():
         if field.always_changes:
-            return np.ones(len(before), bool)
-        earlier = field.results.take(pa.array(before))
-        unequal = pc.fill_null(pc.not_equal(field.results, earlier), False)
-        differs |= pc.or_(unequal, pc.xor(field.results.is_null(), earlier.is_null())).to_numpy(zero_copy_only=False)
+            return np.ones(len(places), bool)
+        now, earlier = field.results(places), field.results(before)
+        unequal = pc.fill_null(pc.not_equal(now, earlier), False)
+        differs |= pc.or_(unequal, pc.xor(now.is_null(), earlier.is_null())).to_numpy(zero_copy_only=False)
     return differs
 
 

@@ -31,10 +31,17 @@ _EXACT_FLOAT: Final = 1 << 53
 class RunningField:
     """One field by place: its result, and what makes the state of each key at these places."""
 
-    results: pa.Array
+    values: pa.Array
     states: Callable[[Numbers], list[Any]]
+    best: Numbers | None = None
+    """For each place, the place of its result in `values`; None: the same place."""
+
     always_changes: bool = False
     """True: no two results of a key that follow each other are equal."""
+
+    def results(self, places: Numbers) -> pa.Array:
+        """Return the results at some places. Only these are copied: a long text may be the result of many places."""
+        return self.values.take(pa.array(places if self.best is None else self.best[places]))
 
 
 FieldInColumns = Callable[[Layout, Sequence[Any], pa.Array | None, pa.Array], RunningField]
@@ -120,7 +127,7 @@ def _extreme(*, takes_larger: bool) -> FieldInColumns:
         placed = layout.placed(stored, values)
         valid = placed.is_valid().to_numpy(zero_copy_only=False)
         best = layout.running_best(_scores(placed, takes_larger=takes_larger), valid, takes_equal=False)
-        return RunningField(placed.take(pa.array(best)), lambda places: placed.take(pa.array(best[places])).to_pylist())
+        return RunningField(placed, lambda places: placed.take(pa.array(best[places])).to_pylist(), best)
 
     return running
 
@@ -140,7 +147,7 @@ def _by_time(*, takes_later: bool) -> FieldInColumns:
             pairs = zip(placed_times.take(chosen).to_pylist(), placed.take(chosen).to_pylist(), strict=True)
             return [None if value is None else (time, value) for time, value in pairs]
 
-        return RunningField(placed.take(pa.array(best)), states)
+        return RunningField(placed, states, best)
 
     return running
 

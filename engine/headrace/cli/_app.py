@@ -162,7 +162,4 @@ def main() -> None:
     """Run the command of this process, and exit with its code."""
     gc.set_threshold(_COLLECT_AFTER)
     keep_given_values()
-    try:
-        application(sys.argv[1:])(prog_name="headrace")
-    finally:
-        gc.freeze()  # at its end Python looks twice for garbage among all objects: 50 ms of a run
+    application(sys.argv[1:])(prog_name="headrace")

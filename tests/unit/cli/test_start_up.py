@@ -32,7 +32,7 @@ print("\\nmodules:", *sorted(set(sys.modules) - before))
 
 
 def modules_of(*line: str) -> set[str]:
-    """Return the modules that a command imports in a new process."""
+    """Return the modules that a command imports in a new process, which must leave stderr empty."""
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, *line],
         cwd=Path(cli.__file__).parents[2],
@@ -40,6 +40,7 @@ def modules_of(*line: str) -> set[str]:
         text=True,
         check=True,
     )
+    assert not done.stderr, done.stderr
     return set(done.stdout.rpartition("modules:")[2].split())
 
 

@@ -10,8 +10,8 @@ RUN := .venv/bin/python setup/environment.py
 PYTEST := $(RUN) .venv/bin/python -m pytest
 SEEDS := 0-2999
 INSTALLATIONS := tests/package tests/airflow tests/demo tests/compose
-# counting is a job of benchmarks, and Nexmark takes hours.
-BENCHMARKS := $(sort $(filter-out _% counting nexmark,$(notdir $(basename $(wildcard benchmarks/*.py)))))
+# counting is a job of benchmarks, Nexmark takes hours, and scale takes gigabytes of memory and disk.
+BENCHMARKS := $(sort $(filter-out _% counting nexmark scale,$(notdir $(basename $(wildcard benchmarks/*.py)))))
 
 .PHONY: help setup .ready demo verify-demo airflow test test-all test-faults lint types imports format reference peers bench bench-page clean lock \
         tier-unit tier-compose tier-spark tier-airflow tier-fault tier-simulation tier-cluster tier-kafka tier-installations lane-spark lane-others closing-line
@@ -74,7 +74,7 @@ format: .ready
 reference: .ready
 	@$(RUN) .venv/bin/python setup/reference.py
 
-# run all benchmarks but nexmark, one process each, and write benchmarks/report.html (some 40 minutes on a quiet machine)
+# run all benchmarks but nexmark and scale, one process each, and write benchmarks/report.html (some 40 minutes on a quiet machine)
 bench: .ready
 	@failed=; for name in $(BENCHMARKS); do SECONDS=0; $(MAKE) "bench-$${name//_/-}" || failed="$$failed $$name"; \
 	    echo "$$name took $$SECONDS s"; done; \

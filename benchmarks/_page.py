@@ -55,7 +55,7 @@ fixed costs; large ones should consist of the user's function.</b></p>
 
 PEERS = """
 <p>The same work by each program, in one run: CPU time for one record. A thin line goes from the lowest to the highest
-measurement. Bars called hashmap, rocksdb, ready-made or Headrace are jobs of Headrace; all others are peers. <b>Shorter is
+measurement. Bars called hashmap, rocksdb, running_aggregate, aggregate, net aggregate or Headrace are jobs of Headrace; all others are peers. <b>Shorter is
 better.</b></p>
 """
 

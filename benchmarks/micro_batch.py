@@ -52,7 +52,7 @@ def main():
     for load in loads:
         load.check()
         name = f"{ROWS:,} rows on {load.keys:,} keys"
-        figures.append(figure(f"{name}, wall", walls[load.keys], "s", goal="< 1.5", met=lambda v: v < 1.5))
+        figures.append(figure(f"{name}, wall", walls[load.keys], "s", goal="<= 0.4", met=lambda v: v <= 0.4))
         figures.append(figure(f"{name}, CPU", cpus[load.keys], "s"))
         figures += [figure(f"{name}: {p}", v, "s") for (k, p), v in phases.items() if k == load.keys]
     report(f"micro_batch_{options.backend}" if options.backend != "rocksdb" else "micro_batch", figures)

@@ -17,6 +17,7 @@ __all__ = [
     "ServiceError",
     "SinkMismatchError",
     "SourceError",
+    "SparkNeededError",
     "StateSchemaError",
     "StorageError",
     "UserFunctionError",
@@ -138,6 +139,12 @@ class ClusterError(HeadraceError):
     """
 
     exit_code = 13
+
+
+class SparkNeededError(HeadraceError):
+    """A run `--without-spark` has found something that only Spark can do. Nothing was taken in: run without that option."""
+
+    exit_code = 14
 
 
 class EngineBug(HeadraceError):  # noqa: N818 - it says what it is

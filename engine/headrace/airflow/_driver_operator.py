@@ -22,7 +22,7 @@ from headrace.airflow._report_file import ReportFile
 from headrace.airflow._submission import packed_home, submission
 from headrace.airflow._words import option, plain_words
 from headrace.config import JobConfig, expand_settings
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, SparkNeededError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -72,6 +72,8 @@ class DriverOperator(SparkSubmitOperator):
             self.prepare()
         except ConfigError as error:
             raise AirflowFailException(f"ConfigError: {error}\n(not retried, a retry would end the same)") from None
+        if self._needs_spark and (report := self.without_spark()) is not None:
+            return report
         with ReportFile() as report_file:
             if self._job.profile.deploy_mode == "client" or not self._needs_spark:
                 self.application_args = [*(self.application_args or []), option("report", report_file.path)]
@@ -79,6 +81,13 @@ class DriverOperator(SparkSubmitOperator):
                 home = packed_home(self._job, report_file.path.parent)
                 self._archives = ",".join(filter(None, (self._archives, home)))
             return self._submitted(context, report_file) if self._needs_spark else self._ran_here(report_file)
+
+    def without_spark(self) -> Report | None:
+        """Run the command as far as it needs no Spark; return its report, None if it has to be submitted. By default it has to.
+
+        Raises `CommandFailed` as `report` does.
+        """
+        return None
 
     def on_kill(self) -> None:
         """Kill the command; or the driver, then spark-submit: the provider kills only spark-submit's JVM.
@@ -130,13 +139,23 @@ class DriverOperator(SparkSubmitOperator):
             raise CommandFailed(exit_code, report_file.content()) from None
         return report_file.content()
 
-    def _ran_here(self, report_file: ReportFile) -> Report | None:
-        """Run the command in its own process, and return its report. Raises `CommandFailed` when it fails."""
-        self._command = HeadraceCommand(self.application_args, self._job.home, self._job.profile.python)
+    def _ran_here(self, report_file: ReportFile, *words: str) -> Report | None:
+        """Run the command, with further `words`, in its own process, and return its report. Raises `CommandFailed` when it fails."""
+        self._command = HeadraceCommand([*self.application_args, *words], self._job.home, self._job.profile.python)
         exit_code, _ = self._command.shown(self.log)
         if exit_code:
             raise CommandFailed(exit_code, report_file.content())
         return report_file.content()
+
+    def _asked(self) -> Report | None:
+        """Run the command on this machine `--without-spark`; return its report, None if it needs Spark."""
+        with ReportFile() as report_file:
+            try:
+                return self._ran_here(report_file, "--without-spark", option("report", report_file.path))
+            except CommandFailed as failed:
+                if failed.exit_code == SparkNeededError.exit_code:
+                    return None
+                raise
 
     def _publish_master(self) -> None:
         """Make the profile's `master` a connection of this process: the provider reads it from a connection.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.airflow._data_interval import refuse_foreign_interval
-from headrace.airflow._driver_operator import CommandFailed, DriverOperator
+from headrace.airflow._driver_operator import CommandFailed, DriverOperator, Report
 from headrace.airflow._failures import failure
 from headrace.airflow._home import given_job
 from headrace.airflow._links import CheckpointLink, SparkUiLink, result_page
@@ -45,7 +45,9 @@ class HeadraceRunOperator(DriverOperator):
     holds no secret. `checkpoint_url` is the target of the link "Headrace checkpoint", with `{job}`, `{checkpoint}` and `{folder}`; by
     default the task's result. `spark_info` shows Spark's lines of level INFO. With `hold_after_failure` a run waits while the same
     task of another run of the DAG has failed. `known_params`, if given, are the only params that the DAG accepts. With
-    `register_replay`, a cleared or backfilled run whose interval was taken in already succeeds, and starts the job's replay DAG.
+    `ask_first` the task asks the command on its own machine, before it submits, whether the run needs Spark: a run without work starts no
+    JVM. It does not ask if the driver runs on another machine, and where something is to be done in any case (`replay`, `finish`,
+    `end_of_input`). With `register_replay`, a cleared or backfilled run whose interval was taken in already succeeds, and starts the job's replay DAG.
     """
 
     operator_extra_links: Collection[BaseOperatorLink] = (CheckpointLink(), SparkUiLink())
@@ -74,6 +76,7 @@ class HeadraceRunOperator(DriverOperator):
         hold_after_failure: bool = False,
         known_params: Collection[str] | None = None,
         register_replay: bool = False,
+        ask_first: bool = True,
         **kwargs: Any,
     ) -> None:
         """Read the job's file. Raises `ConfigError` for an unknown job, or a wrong file."""
@@ -99,6 +102,7 @@ class HeadraceRunOperator(DriverOperator):
         self.checkpoint_link = ""
         self._checkpoint_url = checkpoint_url
         self._holds_after_failure = hold_after_failure
+        self._asks_first = ask_first
         self._known_params = None if known_params is None else frozenset(known_params)
 
     def execute(self, context: Context) -> Result | None:  # type: ignore[override]  # the provider's returns nothing
@@ -124,6 +128,12 @@ class HeadraceRunOperator(DriverOperator):
         """Turn the rendered arguments into those of spark-submit. Raises `ConfigError` for invalid ones."""
         super().prepare()
         _check_budget(value_of("budget", self.application_args), self._job.run.budget)
+
+    def without_spark(self) -> Report | None:
+        """Ask the command whether the run needs Spark; return its report if it does not, None if it has to be submitted."""
+        always = {"--replay", "--finish", "--end-of-input"} & set(self.application_args)
+        asks = self._asks_first and not always and self._job.profile.deploy_mode == "client"
+        return self._asked() if asks else None
 
     def _is_for_replay(self, failed: CommandFailed, context: Context) -> bool:
         """Return whether the run failed because its interval was taken in already, and the job's replay DAG can take it in again."""

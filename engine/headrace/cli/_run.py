@@ -25,6 +25,7 @@ from headrace.cli._run_arguments import (
     ReportFile,
     RunId,
     Runner,
+    WithoutSpark,
     budget_seconds,
     run_function,
 )
@@ -48,6 +49,7 @@ def run(
     *,
     cluster: Cluster = None,
     runner: Runner = None,
+    without_spark: WithoutSpark = False,
     mode: Mode = "auto",
     interval_start: IntervalStart = None,
     interval_end: IntervalEnd = None,
@@ -92,6 +94,9 @@ def run(
     With --runner local no JVM starts: for small slices, tests and a laptop. Results are the same. It refuses jobs that need
     Spark (Kafka, .spark(), .sql()).
 
+    With --without-spark a run that has nothing to do ends as always, and one that needs Spark ends with exit code 14 before it takes
+    anything in. A scheduler asks in this way whether a JVM has to start.
+
     --report FILE writes the output of --json, or {"error", "message", "exit_code"}, to FILE, wherever stdout goes. An error in
     FILE is not shown on stderr as well.
 
@@ -101,7 +106,7 @@ def run(
     service is down; 5 user code raised; 6 stored state does not fit; 7 bad input; 8 storage; 9 an interval
     would leave a gap, or go back without --replay; 10 job and sink disagree; 11 a replay
     had to be finished first, and took all the time: run again; 12 rows conflict over a primary key; 13 Spark
-    or a worker process died, or Spark did not start: run again.
+    or a worker process died, or Spark did not start: run again; 14 --without-spark was given, and the run needs Spark.
     """
     with failure_reported(report_file):
         config, options = _wishes(
@@ -123,7 +128,7 @@ def run(
             allow_effects=allow_effects,
         )
         config = with_options(config, pipeline, source, setting)
-        report = _run(config, options, runner)
+        report = _run(config, options, runner, without_spark=without_spark)
     if report_file is not None:
         write_report(report_file, plain_report(report))
     _show(report, options, as_json=as_json)
@@ -135,11 +140,11 @@ def _wishes(job: str | None, cluster: str | None, **options: Any) -> tuple[JobCo
     return load(job, cluster), RunOptions(cluster=cluster, **options)
 
 
-def _run(config: JobConfig, options: RunOptions, runner: str | None) -> RunReport:
+def _run(config: JobConfig, options: RunOptions, runner: str | None, *, without_spark: bool) -> RunReport:
     from headrace.tables.late_pandas import without_pandas
 
     without_pandas()
-    run_job = run_function(config, runner)
+    run_job = run_function(config, runner, without_spark=without_spark)
     with shown_events() as on_event:
         return run_job(config, options, on_event)
 

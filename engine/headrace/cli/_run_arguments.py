@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -44,6 +45,10 @@ AsyncState = Annotated[
     Optional[bool],  # noqa: UP045
     typer.Option("--async/--sync", help="Let state accesses overlap, or not. Results are the same."),
 ]
+WithoutSpark = Annotated[
+    bool,
+    typer.Option("--without-spark", help="End with exit code 14, before anything is taken in, if the run needs Spark."),
+]
 ForceFailOver = Annotated[bool, typer.Option("--force-fail-over", help="Take the job from a run that still holds it.")]
 ReportFile = Annotated[
     Optional[Path],  # noqa: UP045
@@ -68,12 +73,19 @@ def budget_seconds(text: str | None) -> float | None:
         raise ConfigError(msg) from error
 
 
-def run_function(config: JobConfig, runner: str | None) -> Callable[[JobConfig, RunOptions, OnEvent], RunReport]:
-    """Return the function that runs a job, by --runner, else by the cluster profile. Raises `ConfigError` for an unknown runner."""
+def run_function(
+    config: JobConfig, runner: str | None, *, without_spark: bool = False
+) -> Callable[[JobConfig, RunOptions, OnEvent], RunReport]:
+    """Return the function that runs a job, by --runner, else by the cluster profile. Raises `ConfigError` for an unknown runner.
+
+    The function raises `SparkNeededError` where a run `without_spark` needs Spark.
+    """
     from headrace import local, spark
     from headrace.errors import ConfigError
 
     if runner not in {None, "spark", "local"}:
         msg = f"--runner '{runner}' is not allowed (allowed: spark, local)"
         raise ConfigError(msg)
-    return local.run if (runner or config.profile.runner) == "local" else spark.run
+    if (runner or config.profile.runner) == "local":
+        return local.run
+    return partial(spark.run, may_start=False) if without_spark else spark.run

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 __all__ = ["Event", "RunOptions", "RunReport", "run"]
 
 
-def run(config: JobConfig, options: RunOptions, on_event: Callable[[Event], None]) -> RunReport:
-    """Run a job once; return what it did.
+def run(
+    config: JobConfig, options: RunOptions, on_event: Callable[[Event], None], *, may_start: bool = True
+) -> RunReport:
+    """Run a job once; return what it did. Unless Spark `may_start`, raise `SparkNeededError` where it is needed.
 
     Raises a `HeadraceError` that says who has to act. Checkpoints committed before the error stay.
     """
     check_pyspark()
     from headrace.spark.runner import run as run_job
 
-    return run_job(config, options, on_event)
+    return run_job(config, options, on_event, may_start=may_start)

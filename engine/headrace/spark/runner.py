@@ -17,14 +17,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def run(config: JobConfig, options: RunOptions, on_event: OnEvent) -> RunReport:
+def run(config: JobConfig, options: RunOptions, on_event: OnEvent, *, may_start: bool = True) -> RunReport:
     """Run a job once; return its report. Spark starts when the first micro-batch needs it; at once if the driver is on the cluster.
+
+    Unless it `may_start`, `SparkNeededError` is raised in its place, before anything is taken in.
 
     Raises a `HeadraceError` that says who has to act. Checkpoints committed before the error stay.
     """
     started = clock.monotonic()
     plan = checked_plan(config)
-    spark = SparkOnDemand(config, on_event)
+    spark = SparkOnDemand(config, on_event, may_start=may_start)
     if config.profile.deploy_mode == "cluster":
         spark.start()  # YARN kills a driver without a SparkContext after 100 s, and fails one that ends without it
     return _run_with(spark, plan, config, options, on_event, started=started)

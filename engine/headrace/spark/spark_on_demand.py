@@ -7,6 +7,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from headrace.config import JobConfig
+from headrace.errors import SparkNeededError
 from headrace.plan.stages import Plan
 from headrace.sinks.sink import SparkWriters
 from headrace.sources.derived import Derivation
@@ -26,11 +27,15 @@ if TYPE_CHECKING:
 class SparkOnDemand:
     """Implementation of `StageTasks` that starts Spark when a task, merge or topic first needs it. A run without work starts no JVM.
 
-    Every call raises `ConfigError` or `ClusterError` when Spark cannot be started: see `headrace.spark.session`.
+    Every call raises `ConfigError` or `ClusterError` when Spark cannot be started: see `headrace.spark.session`; and
+    `SparkNeededError` if it may not be started.
     """
 
-    def __init__(self, config: JobConfig, on_event: OnEvent, spark: SparkSession | None = None) -> None:
+    def __init__(
+        self, config: JobConfig, on_event: OnEvent, spark: SparkSession | None = None, *, may_start: bool = True
+    ) -> None:
         """Start nothing yet. `spark` is an existing session. `on_event` gets an event when Spark starts, and the address of its UI."""
+        self._may_start = may_start
         self._config = config
         self._on_event = on_event
         self._starting = Lock()  # large sinks are merged in parallel
@@ -92,6 +97,11 @@ class SparkOnDemand:
     def _started(self) -> SparkContext:
         with self._starting:
             if self._context is None:
+                if not self._may_start:
+                    raise SparkNeededError(
+                        f"job '{self._config.job}' has work, or sources that only Spark can look at, and --without-spark starts no Spark. "
+                        "Nothing was taken in. Run it without that option."
+                    )
                 self._on_event(Event("starting", "starting Spark"))
                 from headrace.spark.session import context
 

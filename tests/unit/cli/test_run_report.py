@@ -7,7 +7,7 @@ import json
 import pytest
 
 from headrace import spark
-from headrace.errors import EngineBug, IntervalError, UserFunctionError
+from headrace.errors import EngineBug, IntervalError, SparkNeededError, UserFunctionError
 from headrace.spark.options import RunReport, SinkReport
 
 DAY = 86_400_000
@@ -91,3 +91,16 @@ def test_interval_that_was_taken_in_is_marked(headrace, ends_with, tmp_path):
     ends_with(IntervalError.of_taken_in("has been taken in already"))
     headrace("run", "--report", str(tmp_path / "report.json"))
     assert json.loads((tmp_path / "report.json").read_text())["is_taken_in"] is True
+
+
+def test_run_that_needs_spark_has_its_code(headrace, home, monkeypatch):
+    asked = {}
+
+    def run(config, options, on_event, **settings):
+        asked.update(settings)
+        raise SparkNeededError("Nothing was taken in")
+
+    monkeypatch.setattr(spark, "run", run)
+    result = headrace("run", "--without-spark")
+    assert (result.exit_code, asked) == (14, {"may_start": False})
+    assert "Nothing was taken in" in " ".join(result.stderr.split())

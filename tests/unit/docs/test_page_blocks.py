@@ -112,6 +112,7 @@ BLOCKS = {
         "$ headrace reconcile purchases": f"{COMMANDS}::test_errors_page_reconciles_job_and_sinks",
         "$ headrace quarantine sensors": f"{COMMANDS}::test_errors_page_requeues_rows",
         "SinkMismatchError": f"{COMMANDS}::test_errors_page_reconciles_job_and_sinks",
+        "SparkNeededError": MESSAGE,
         **dict.fromkeys(
             [
                 "FencedError",

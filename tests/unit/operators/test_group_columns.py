@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import Emit, Lifetime, Pipeline, RowKind, Struct, Timestamp
+from headrace.commit.log import CheckpointLog
 from headrace.errors import UserFunctionError
 from headrace.operators import Avg, Count, First, Last, Max, Min, Sum
 from headrace.operators._group_columns import GroupColumns
@@ -96,7 +97,9 @@ def played(pipeline, sales, seed, **options):
         except UserFunctionError:
             return [*seen, "failed"]
         rows = harness.table("keyed_state").drop_columns(["checkpoint_id"]).to_pylist()
-        seen.append((sorted(map(str, harness.sink("log"))), sorted(map(str, rows))))
+        metrics = CheckpointLog(harness.config.job_folder).last.metrics
+        counts = [metrics.get(name, 0) for name in ("keyed_records", "late", "rows_out")]
+        seen.append((sorted(map(str, harness.sink("log"))), sorted(map(str, rows)), counts))
     return seen
 
 

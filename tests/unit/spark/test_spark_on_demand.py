@@ -6,7 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.errors import ClusterError
+from headrace import local
+from headrace.commit.checkpoint import Kind
+from headrace.errors import ClusterError, SparkNeededError
 from headrace.plan.pipelines import plan_of
 from headrace.spark import session as session_module
 from headrace.spark.options import Event, RunOptions
@@ -94,3 +96,21 @@ def test_topics_and_steps_need_spark(home, refusals):
     spark = SparkOnDemand(home.config(), print)
     assert (spark.topics(), spark.steps(plan_of(home.config().code))) == ({}, {})
     assert refusals == []
+
+
+def test_run_without_spark_takes_nothing_in(home, refusals):
+    write_days(home.input, [0])
+    with pytest.raises(SparkNeededError, match="'purchases' has work"):
+        run(home.config(), RunOptions(run_id="asks"), lambda _: None, may_start=False)
+    assert (refusals, [row.kind for row in checkpoints(home.config())]) == ([], [Kind.INITIAL])
+    report = local.run(home.config(), RunOptions(run_id="takes"), lambda _: None)
+    assert (report.stopped_because, len(report.checkpoints)) == ("drained", 1)
+
+
+def test_run_without_spark_ends_without_work(home, refusals):
+    write_days(home.input, [0])
+    local.run(home.config(), RunOptions(run_id="takes"), lambda _: None)
+    before = checkpoints(home.config())
+    report = run(home.config(), RunOptions(run_id="asks"), lambda _: None, may_start=False)
+    assert (report.stopped_because, report.rows_in, report.checkpoint) == ("drained", 0, before[-1].checkpoint_id)
+    assert (refusals, checkpoints(home.config())) == ([], before)

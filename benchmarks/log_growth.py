@@ -1,4 +1,4 @@
-"""A year of daily runs: do the time of a run, the files and the logs of a job stay the same?
+"""A year of daily runs: the time of a run, the files and the logs of a job should stay the same.
 
 No JVM: each micro-batch stages a row of state, and is committed. The job's clock goes on by a day after each run. Compaction and
 vacuum run as often as the job's file says, with its retention; `--every 0` disables both. The first quarter is left out of the

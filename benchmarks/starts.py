@@ -49,7 +49,7 @@ class Ended(NamedTuple):
 
     seconds: float
     output: str
-    said: str
+    messages: str
     events: dict[str, float]
 
 
@@ -60,9 +60,9 @@ def ended(line, home):
     with tempfile.TemporaryFile("w+") as output:
         begun = time.perf_counter()
         process = subprocess.Popen(line, env=environment, stdout=output, stderr=subprocess.PIPE, text=True)
-        events, said = {}, []
+        events, messages = {}, []
         for text in process.stderr:
-            said.append(text)
+            messages.append(text)
             if len(words := text.split(": ", 1)[0].split()) == 2:
                 events.setdefault(words[1], time.perf_counter() - begun)
             if words[1:] == ["committed"]:
@@ -71,8 +71,8 @@ def ended(line, home):
         seconds = time.perf_counter() - begun
         process.stderr.close()
         output.seek(0)
-        assert code == 0, "".join(said)
-        return Ended(seconds, output.read(), "".join(said), events)
+        assert code == 0, "".join(messages)
+        return Ended(seconds, output.read(), "".join(messages), events)
 
 
 def headrace(home, *words):
@@ -82,7 +82,7 @@ def headrace(home, *words):
 def help_of(load):
     done = headrace(load.root, "--help")
     assert "Usage: headrace" in done.output
-    assert not done.said, done.said
+    assert not done.messages, done.messages
     return done.seconds
 
 
@@ -90,7 +90,7 @@ def state_get(load):
     key = load.random.randrange(load.keys)
     done = headrace(load.root, "state", "get", "counting", f"key-{key:08d}", "--json")
     assert f'"sum": {load.expected[key]}' in done.output, done.output
-    assert not done.said, done.said
+    assert not done.messages, done.messages
     return done.seconds
 
 

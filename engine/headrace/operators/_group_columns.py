@@ -105,7 +105,7 @@ class GroupColumns:
         decoded = [msgspec.json.decode(key) for key in columns.keys]
         types = list(columns.result_type)
         makers = dict(self._result.makers)
-        made = {
+        of_keys = {
             field.name: pa.array([makers[field.name](key, 0, 0) for key in decoded], field.type)
             for field in types
             if field.name in makers
@@ -114,7 +114,7 @@ class GroupColumns:
         def records(places: Numbers) -> pa.StructArray:
             of_key = pa.array(layout.segments[places])
             arrays = [
-                made[field.name].take(of_key) if field.name in made else fields[field.name].results(places)
+                of_keys[field.name].take(of_key) if field.name in of_keys else fields[field.name].results(places)
                 for field in types
             ]
             return pa.StructArray.from_arrays(arrays, fields=types)

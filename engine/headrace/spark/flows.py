@@ -9,6 +9,7 @@ from headrace.api import AsyncWait
 from headrace.api.graph import DropUpdateBefore, FlatMap, Map, StatelessStep
 from headrace.execution.element import Emitted, make_emitted
 from headrace.plan.order import edge_order
+from headrace.plan.record_columns import UnfitRecord
 from headrace.plan.stages import Flow, Through, ToSink, ToStage
 from headrace.spark.columnar_rows import ColumnarRows
 from headrace.spark.step_errors import refusing_unfit
@@ -46,10 +47,19 @@ class Sender:
                 self.send(use.to.flow, self._through(step, taken), by)
             elif isinstance(use.to, ToStage) and isinstance(taken, ColumnarRows):
                 self.output.transit_rows(use.to, taken)
-            elif isinstance(use.to, ToSink) and isinstance(taken, ColumnarRows) and (table := taken.sink_table()):
-                self.output.append_table(use.to.sink, table)
-            else:
+            elif not isinstance(use.to, ToSink) or not self._append(use.to.sink, taken):
                 self._write(use.to, flow, _as_records(taken), maker or self.output.operator)
+
+    def _append(self, sink: str, rows: ColumnarRows | list[Emitted]) -> bool:
+        """Append rows to a sink as columns; return False if records have to be made, also to name the one that the sink refuses."""
+        table = rows.sink_table() if isinstance(rows, ColumnarRows) else None
+        if table is None:
+            return False
+        try:
+            self.output.append_table(sink, table)
+        except UnfitRecord:
+            return False
+        return True
 
     def _write(self, to: ToStage | ToSink, flow: Flow, emitted: list[Emitted], maker: str) -> None:
         with refusing_unfit(maker, emitted):

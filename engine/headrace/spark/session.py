@@ -17,7 +17,7 @@ from headrace.provision.java import require_java
 
 
 def session(config: JobConfig) -> SparkSession:
-    """Return a session on the context of `context`, with the same settings. Raises what `context` raises."""
+    """Return a session on the context of `context`, with the same settings. Raises the errors of `context`."""
     return session_on(context(config))
 
 

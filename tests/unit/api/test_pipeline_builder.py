@@ -186,7 +186,7 @@ def both_sides(stream):
         (lambda p: lines(p).process("more", Lines()), "process 'more' needs a key"),
         (
             lambda p: p.key_by("name").sink("board"),
-            r"key_by\('name'\) must be followed by process\(\), window\(\), join\(\), .* or async_wait\(.*\), not by sink 'board'",
+            r"key_by\('name'\) must be followed by process\(\), aggregate\(\), window\(\), join\(\), .* or async_wait\(.*\), not by sink 'board'",
         ),
         (
             lambda p: p.key_by("name").async_wait("again", Lookup(), timeout=SECOND),

@@ -250,7 +250,7 @@ def test_wrong_aggregate_is_refused(build, error, reason):
         build()
 
 
-def test_description_says_what_is_emitted():
+def test_description_names_emitted_changes():
     described = function_of(emit=Emit.NET_CHANGE, retract=False).described()
     assert described["emits"] == "one change for each key and micro-batch"
     assert described["retracts"] == "no -U"

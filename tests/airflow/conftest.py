@@ -81,6 +81,14 @@ def edit_profile(home: Path) -> Callable[..., None]:
 
 
 @pytest.fixture
+def needs_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each run need Spark: it is submitted at once. `test_asked_first.py` tests the question."""
+    from headrace.airflow import HeadraceRunOperator
+
+    monkeypatch.setattr(HeadraceRunOperator, "without_spark", lambda _: None)
+
+
+@pytest.fixture
 def dag_bag(home: Path) -> Callable[..., object]:
     """Return a function that parses a folder of DAG files anew, as Airflow's DAG processor does."""
     from airflow.dag_processing.dagbag import DagBag

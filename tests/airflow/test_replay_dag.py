@@ -20,6 +20,8 @@ from tests.airflow.test_run_operator import DAY, GAP, REPORT, FakeInstance, cont
 
 __all__ = ["last_published"]
 
+pytestmark = pytest.mark.usefixtures("needs_spark")
+
 TAKEN_IN = {**GAP, "message": "has been taken in already", "is_taken_in": True}
 DONE = {
     "job": "flights", "name": "replay", "from": "2013-01-10T00:00:00Z", "to": "2013-01-11T00:00:00Z", "outcome": "needs_approval",

@@ -14,6 +14,8 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from headrace.airflow import HeadraceCheckpointSensor, HeadraceRunOperator, HeadraceSavepointOperator, headrace_dags
 
+pytestmark = pytest.mark.usefixtures("needs_spark")
+
 OTHER = "/opt/jobs/bin/python"
 
 

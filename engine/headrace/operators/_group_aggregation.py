@@ -15,7 +15,7 @@ from headrace.api.operator_library import GroupOptions
 from headrace.operators._accumulators import Change, sign_of
 from headrace.operators._result_record import ResultRecord
 from headrace.operators._state_lives import freed_by
-from headrace.operators._window_result import check_can_retract
+from headrace.operators._window_result import check_can_retract, check_kind
 
 if TYPE_CHECKING:
     from headrace.operators._group_columns import GroupColumns
@@ -63,9 +63,7 @@ class GroupAggregation(KeyedProcessFunction[In, Out], OperatorFunction, BundleFu
         await self._keep(before, group, ctx)
 
     def _sign(self, kind: RowKind) -> int:
-        if kind.is_retraction and self._refusing:
-            msg = f"{', '.join(self._refusing)} cannot take a record back, and this one is {kind.symbol}"
-            raise ValueError(msg)
+        check_kind(kind, self._refusing)
         return sign_of(kind)
 
     def _changed(self, group: Any, change: Change) -> Any:

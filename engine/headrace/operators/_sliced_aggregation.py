@@ -15,7 +15,7 @@ from headrace.operators._bundled_changes import BundledChanges
 from headrace.operators._calendar import check_in_calendar
 from headrace.operators._early_results import EARLY, next_step, state_name
 from headrace.operators._slices import Sliced, SliceTimes
-from headrace.operators._window_result import WindowResult, aggregate_function, check_can_retract
+from headrace.operators._window_result import WindowResult, aggregate_function, check_can_retract, check_kind
 
 In = TypeVar("In", bound=Struct)
 Out = TypeVar("Out", bound=Struct)
@@ -58,7 +58,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
         Raises `ValueError` for a retraction where a field cannot remove a record, and for a window outside the
         calendar.
         """
-        self._check_kind(ctx.row_kind)
+        check_kind(ctx.row_kind, self._refusing)
         start = self._times.slice_of(ctx.timestamp)
         ends = self._times.ends_of(start)
         if self._over_at(ends[-1]) <= ctx.watermark:
@@ -85,7 +85,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
         """Add records to their slices, with one read and one write for each slice. No window of theirs has fired: none is late."""
         if any(map(_kind_of, bundle.records)):
             for record in bundle.walk(bundle.records):
-                self._check_kind(RowKind(record.kind))
+                check_kind(RowKind(record.kind), self._refusing)
         by_slice = self._by_slice(bundle.records)
         known = await self._known(by_slice)
         new_timers = set[int]()
@@ -158,11 +158,6 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
             for name in self._times.last_names_of(end):
                 if parts.pop(name, None) is not None:
                     await self.slices.namespace(name).clear()
-
-    def _check_kind(self, kind: RowKind) -> None:
-        if kind.is_retraction and self._refusing:
-            msg = f"{', '.join(self._refusing)} cannot take a record back, and this one is {kind.symbol}"
-            raise ValueError(msg)
 
     def _register(self, start: int, ends: list[int], ctx: Context) -> None:
         """Register the timers of a new slice, those of its windows at `ends`. A timer that fires at the end of the input could not register them."""

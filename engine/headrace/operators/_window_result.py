@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from headrace.api import AggregateFunction, Context, Struct
+from headrace.api import AggregateFunction, Context, RowKind, Struct
 from headrace.api.bundles import BundleAggregate
 from headrace.operators._accumulators import Change
 from headrace.operators._bundled_changes import BundledChanges
@@ -69,6 +69,13 @@ def check_can_retract(result: WindowResult) -> None:
             f"the stream may have -U and -D, and {', '.join(refusing)} cannot take a record back: use Count, CountDistinct, Sum "
             "and Avg, or a stream that takes nothing back"
         )
+        raise ValueError(msg)
+
+
+def check_kind(kind: RowKind, refusing: Sequence[str]) -> None:
+    """Raise `ValueError` for a retraction where parts of the result, `refusing`, cannot remove a record."""
+    if kind.is_retraction and refusing:
+        msg = f"{', '.join(refusing)} cannot take a record back, and this one is {kind.symbol}"
         raise ValueError(msg)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 from headrace.spark.reports import TaskReport, encode_report
-from headrace.spark.tasks import run_reading_task, run_source_task, without_collector
+from headrace.spark.tasks import in_reused_worker, run_reading_task, run_source_task
 from headrace.tables.late_pandas import without_pandas
 
 NumberedTask = Callable[[int], bytes]
@@ -24,7 +24,7 @@ def reading_task(payload: bytes, transit: Sequence[str]) -> NumberedTask:
 
 def _encoded(task: Callable[[], TaskReport]) -> bytes:
     _without_pandas()
-    with without_collector():
+    with in_reused_worker():
         report = task()
     return encode_report(report)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 
 from headrace.spark.reports import TaskReport, encode_report
-from headrace.spark.tasks import run_keyed_task, without_collector
+from headrace.spark.tasks import in_reused_worker, run_keyed_task
 from headrace.tables.files import Storage, read_parquet
 
 Partition = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -23,7 +23,7 @@ def keyed_partition(payload: bytes) -> Partition:
 
         context = TaskContext.get()
         assert context is not None  # noqa: S101 - Spark runs this in a task
-        with without_collector():
+        with in_reused_worker():
             report = run_keyed_task(payload, context.partitionId(), batches)
         yield _as_batch(report)
 

@@ -104,6 +104,13 @@ class Histories:
         """Return whether a loaded history is only partly in memory."""
         return bool(self._partial)
 
+    @property
+    def are_short(self) -> bool:
+        """Return whether each loaded history has the row number 0 or none, and stays a list with one row."""
+        if self._layouts.wants_map(1, is_map=False):
+            return False
+        return all(not layout.is_map and (not layout.size or layout.last()[0] == 0) for layout in self.live.values())
+
     def prefetch(self, wanted: Iterable[tuple[bytes, Identity]]) -> None:
         """Load the nodes of maps that changes to these rows will need."""
         partial, live = self._partial, self.live

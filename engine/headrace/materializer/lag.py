@@ -24,6 +24,7 @@ from headrace.api import Lag, RowKind
 from headrace.errors import UserFunctionError
 from headrace.execution.element import Element
 from headrace.materializer.histories import Layout
+from headrace.materializer.last_changes import ChangedKeys, Mask
 from headrace.materializer.options import Layouts
 from headrace.materializer.ordered_multiset import Identity, Row
 from headrace.materializer.upsert_materializer import Output, UpsertMaterializer
@@ -49,6 +50,10 @@ class Lagging(UpsertMaterializer):
         self._lag = operator
         self._read = msgspec.json.Decoder(record).decode
         self._outputs: dict[bytes, Output] = {}
+
+    def needed(self, changes: ChangedKeys) -> Mask | None:  # noqa: ARG002 - the base class has it
+        """Return None: each change has an effect."""
+        return None
 
     def outputs(self) -> list[Output]:
         """Return the net change of each row of the output, in arrival order."""

@@ -15,6 +15,7 @@ from headrace.api import Emit, RowKind, Strategy, UpsertMaterialize
 from headrace.execution.element import Element
 from headrace.materializer.histories import Histories, HistoryChange
 from headrace.materializer.identities import IdentifiedRows, projection
+from headrace.materializer.last_changes import ChangedKeys, Mask
 from headrace.materializer.options import Layouts
 from headrace.materializer.upsert_materializer import UPDATE_BEFORE, Output, make_output
 from headrace.plan.order import FIRST_OUTPUT
@@ -55,6 +56,15 @@ class PassThrough:
                 for (order, _, kind, key, _, _), raw in zip(batch, texts, strict=True)
                 if kind != UPDATE_BEFORE
             ]
+
+    def needed(self, changes: ChangedKeys) -> Mask | None:
+        """Return which of all changes have an effect, and count the others; None: all have one. Called before `run`."""
+        if self._emit is Emit.EVERY_CHANGE:
+            return None
+        self._forget(changes.keys)
+        needed = changes.last_to_emit()
+        self.metrics["records"] += len(needed) - int(needed.sum())
+        return needed
 
     def changes(self) -> list[HistoryChange]:
         """Return the removed rows, as `UpsertMaterializer.changes` does."""

@@ -21,6 +21,7 @@ from headrace.api import Emit, OnConflict, RowKind, UpsertMaterialize
 from headrace.execution.element import Element, Watermark
 from headrace.materializer.histories import Histories, HistoryChange, Layout
 from headrace.materializer.identities import IdentifiedRows
+from headrace.materializer.last_changes import ChangedKeys, Mask
 from headrace.materializer.options import Layouts, MaterializerOptions
 from headrace.materializer.ordered_multiset import ALL, LAST, NOTHING, OTHER, Identity
 from headrace.materializer.row_lifetimes import RowLifetimes
@@ -93,6 +94,7 @@ class UpsertMaterializer:
         self._emitted: list[tuple[bytes, RowKind, bytes, bytes]] = []
         self._grown_at, self._shrunk_at = layouts.grown_at, layouts.shrunk_at
         self._replaces = bool(upsert_key)
+        self._has_one_row = one_a_key
         self._moves = operator.on_conflict is OnConflict.DEDUPLICATE and self._replaces and not one_a_key
         self._shows_first = operator.shows_first
         self._sink_holds_end = not operator.may_show_another
@@ -108,6 +110,19 @@ class UpsertMaterializer:
                 processing_time=processing_time,
                 since=ttl_since,
             )
+
+    def needed(self, changes: ChangedKeys) -> Mask | None:
+        """Return which of all changes have an effect, and count the others; None: all may have one. Called before `run`."""
+        if not self._has_one_row or self._lives is not None or self._shows_first:
+            return None
+        if self.operator.emit is Emit.EVERY_CHANGE:
+            return None
+        self._histories.load(changes.keys)
+        if not self._histories.are_short:
+            return None
+        needed = changes.last_of_one_row()
+        self.metrics["records"] += len(needed) - int(needed.sum())
+        return needed
 
     def run(self, batches: Iterable[Sequence[Element]]) -> None:
         """Process elements in arrival order; then apply all ends up to the last watermark.

@@ -27,6 +27,7 @@ from headrace.spark.column_work import ColumnWork
 from headrace.spark.columnar_rows import ColumnarRows
 from headrace.spark.flows import Sender
 from headrace.spark.materializer_work import MaterializerWork
+from headrace.spark.needed_rows import Needed, needed_rows
 from headrace.spark.progress import TaskNotes, keyed_stage
 from headrace.spark.reports import KeyedTask, TaskReport
 from headrace.spark.stop_sign import StopSign
@@ -59,7 +60,7 @@ def run_keyed(task: KeyedTask, index: int, batches: Iterable[pa.RecordBatch]) ->
         elif isinstance(stage.operator, AsyncWait):
             work.wait(stage.operator, work.elements(batches))
         else:
-            work.materialize(stage.operator, work.elements(batches))
+            work.materialize(stage.operator, batches)
         faults.reached("task.half")
     notes.end()
     output.report.local_copy = {str(groups): opened.copy}
@@ -167,14 +168,21 @@ class _Work:
         )
 
     def wait(self, operator: AsyncWait, elements: Iterable[Sequence[Element]]) -> None:
-        elements = self._up_to_cut(elements)
+        elements = self._up_to_cut(elements, self._resumed())
         task = self.task
         waits = AsyncStage(task.batch, task.async_io, self.key_groups, self.output, StopSign(task), self.notes)
         self._send_on(waits.run_keyed(operator, elements))
 
-    def materialize(self, operator: UpsertMaterialize, elements: Iterable[Sequence[Element]]) -> None:
+    def materialize(self, operator: UpsertMaterialize, batches: Iterable[pa.RecordBatch]) -> None:
         work = MaterializerWork(self.task, self.plan, self.stage, self.opened, self.output)
-        work.run(operator, self._noted(operator, self._up_to_cut(elements)))
+        resumed = self._resumed()
+
+        def changes(needed: Needed) -> Iterable[Sequence[Element]]:
+            if resumed or self.task.cut is not None:
+                return self._up_to_cut(self.elements(batches), resumed)
+            return self.elements(needed_rows(batches, needed))
+
+        work.run(operator, lambda needed: self._noted(operator, changes(needed)))
 
     def _noted(self, operator: UpsertMaterialize, elements: Iterable[Sequence[Element]]) -> Iterator[Sequence[Element]]:
         """Note the progress behind each batch of elements."""
@@ -227,9 +235,10 @@ class _Work:
         stored = self._stored_requests(broadcast_groups(self.task.batch.max_parallelism))
         return [request for _, request in stored if is_broadcast(request)]
 
-    def _up_to_cut(self, elements: Iterable[Sequence[Element]]) -> Iterable[Sequence[Element]]:
+    def _up_to_cut(
+        self, elements: Iterable[Sequence[Element]], resumed: Sequence[StoredRequest]
+    ) -> Iterable[Sequence[Element]]:
         """Hold elements at or after the cut; return resumed ones and those before the cut."""
-        resumed = self._resumed()
         if resumed or self.task.cut is not None:
             elements, held = divided(merged(elements, [request for _, request in resumed]), self.task.cut, self.codec)
             self._hold(resumed, held)

@@ -18,12 +18,16 @@ from headrace.materializer.pass_through import PassThrough
 from headrace.materializer.upsert_materializer import Unmatched, UpsertMaterializer
 from headrace.plan.order import record_order
 from headrace.plan.stages import KeyedStage, Plan, SinkPlan, ToSink
+from headrace.spark.needed_rows import Needed
 from headrace.spark.reports import KeyedTask
 from headrace.spark.step_errors import refusing_unfit
 from headrace.spark.task_backend import TaskBackend
 from headrace.spark.task_output import QuarantineRow, TaskOutput
 from headrace.state.codec import encode
 from headrace.tables.schemas import MATERIALIZER_HISTORY, TIMERS
+
+Changes = Callable[[Needed], Iterable[Sequence[Element]]]
+"""Function that returns the changes of a task in arrival order; it may leave out those that are not needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +40,24 @@ class MaterializerWork:
     opened: TaskBackend
     output: TaskOutput
 
-    def run(self, operator: UpsertMaterialize, elements: Iterable[Sequence[Element]]) -> None:
+    def run(self, operator: UpsertMaterialize, changes: Changes) -> None:
         """Materialize changes up to the task's cut."""
         sink = self._materialized()
         if self.output.merges_into(sink.name):
             operator = replace(operator, emit=Emit.NET_CHANGE)
-        with_history = self._with_history if operator.is_needed else self._without_history
-        materializer = with_history(operator, elements)
+        materializer = self._with_history(operator) if operator.is_needed else self._without_history(operator)
+        materializer.run(changes(materializer.needed))
+        self._keep_history(operator, materializer)
+        if isinstance(materializer, UpsertMaterializer):
+            self._end_lives(operator, materializer)
         self.output.count_keyed(materializer.metrics)
         decode = msgspec.json.Decoder(self.stage.record).decode
         rows = [make_emitted((order, 0, kind, decode(raw))) for order, kind, _, raw in materializer.outputs()]
         with refusing_unfit(operator.name, rows):
             self.output.changes(sink, rows)
 
-    def _without_history(self, operator: UpsertMaterialize, elements: Iterable[Sequence[Element]]) -> PassThrough:
-        passing = PassThrough(operator, self.opened.backend, record=self.stage.takes[0], from_columns=True)
-        passing.run(elements)
-        self._keep_history(operator, passing)
-        return passing
+    def _without_history(self, operator: UpsertMaterialize) -> PassThrough:
+        return PassThrough(operator, self.opened.backend, record=self.stage.takes[0], from_columns=True)
 
     def _keep_history(self, operator: UpsertMaterialize, materializer: UpsertMaterializer | PassThrough) -> None:
         changes = materializer.changes()
@@ -62,12 +66,12 @@ class MaterializerWork:
             MATERIALIZER_HISTORY, self.output.changelog.history(changes, _upsert_key(operator, self.stage.takes[0]))
         )
 
-    def _with_history(self, operator: UpsertMaterialize, elements: Iterable[Sequence[Element]]) -> UpsertMaterializer:
-        task, output = self.task, self.output
+    def _with_history(self, operator: UpsertMaterialize) -> UpsertMaterializer:
+        task = self.task
         watermarks, _ = seen_and_held([Watermark(record_order(at), time) for at, time in task.watermarks], task.cut)
         layouts = task.upsert_materialize.layouts(operator.strategy, task.batch.backend)
         materializer_class: Any = Lagging if isinstance(operator, Lag) else UpsertMaterializer
-        materializer: UpsertMaterializer = materializer_class(
+        return materializer_class(  # type: ignore[no-any-return]  # either class
             operator,
             self.opened.backend,
             record=self.stage.takes[0],
@@ -78,13 +82,13 @@ class MaterializerWork:
             ttl_since=task.state_ttl.lives(operator.name).since.get(HISTORY_STATE),
             from_columns=True,
         )
-        materializer.run(elements)
-        self._keep_history(operator, materializer)
+
+    def _end_lives(self, operator: UpsertMaterialize, materializer: UpsertMaterializer) -> None:
+        output = self.output
         sweeps = materializer.timer_changes()
         self.opened.write(materializer.timer_writes(sweeps))
         output.state(TIMERS, output.changelog.timers(sweeps))
         output.quarantine([_unmatched(operator, unmatched) for unmatched in materializer.unmatched])
-        return materializer
 
     def _materialized(self) -> SinkPlan:
         """Return the sink behind a materializer. The planner guarantees one."""

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.spark.needed_rows import ROWS_AT_ONCE
 from headrace.spark.reports import BatchSettings
 from headrace.spark.transit import Takes, transit_schema
 from headrace.state.key_groups import key_group_range
 from headrace.tables.files import Storage, read_parquet
-
-_ROWS_AT_ONCE: Final = 20_000
-"""Number of rows that a task turns into records at once, like `spark.sql.execution.arrow.maxRecordsPerBatch` in the profiles."""
 
 
 def read_transit(paths: Sequence[str], takes: Takes, storage: Storage) -> pa.Table:
@@ -31,7 +28,7 @@ def share_of(rows: pa.Table, index: int, batch: BatchSettings) -> Iterator[pa.Re
     share = rows.filter(pc.and_(pc.greater_equal(column, groups.first), pc.less_equal(column, groups.last)))
     share = share.combine_chunks()  # sorts one chunk in half of the time
     ordered = share if _is_sorted(share["order"].combine_chunks()) else share.sort_by("order")
-    yield from ordered.to_batches(max_chunksize=_ROWS_AT_ONCE)
+    yield from ordered.to_batches(max_chunksize=ROWS_AT_ONCE)
 
 
 def _is_sorted(orders: pa.Array) -> bool:

@@ -59,7 +59,7 @@ def task(tmp_path):
             Element(record_order(number), number, kind, b'"k"', Row(number, "k", part, text))
             for number, (kind, part, text) in enumerate(CHANGES, 1)
         ]
-        work.run(plan.keyed[0].operator, [elements])
+        work.run(plan.keyed[0].operator, lambda _: [elements])
         opened.backend.write_batch(opened.writes)
         return plan, output.report
 

@@ -105,6 +105,7 @@ def run_demo(home: Path, environment: dict[str, str]) -> None:
         [sys.executable, "-c", code], cwd=home, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "of which micro-batches of the job" in done.stdout
 
 
 def documented_commands() -> tuple[list[str], list[str]]:

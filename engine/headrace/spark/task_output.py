@@ -162,11 +162,16 @@ class TaskOutput:
         """Stage rows directly in the folder of an append-only sink. Raises `UnfitRecord` as `transit` does."""
         if not emitted:
             return
-        self._append(sink, _sink_columns(emitted, sink_schema(record)))
+        self.append_table(sink, _sink_columns(emitted, sink_schema(record)))
 
     def append_table(self, sink: str, rows: pa.Table) -> None:
         """Stage rows, at least one, with the columns of an append-only sink."""
-        self._append(sink, rows)
+        columns = self._batch.partition_by.get(sink, ())
+        if sink in self._batch.folders:
+            check_folder_names(rows, columns)
+        for partition, part in by_partition(rows, columns):
+            staged = stage(self._batch.sinks[sink], self._file_name(), part, self._batch.storage)
+            self._output(sink, OutputFile(staged.path, staged.rows, staged.size, partition))
 
     def changes(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
         """Stage a materializer's changes: for a merge, or as a log of changes if the sink is append-only.
@@ -194,20 +199,12 @@ class TaskOutput:
         """Add the metrics of a keyed operator. Its `records` count as `keyed_records`."""
         self.count(**{("keyed_records" if name == "records" else name): value for name, value in metrics.items()})
 
-    def _append(self, sink: str, rows: pa.Table) -> None:
-        columns = self._batch.partition_by.get(sink, ())
-        if sink in self._batch.folders:
-            check_folder_names(rows, columns)
-        for partition, part in by_partition(rows, columns):
-            staged = stage(self._batch.sinks[sink], self._file_name(), part, self._batch.storage)
-            self._output(sink, OutputFile(staged.path, staged.rows, staged.size, partition))
-
     def _append_changes(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
         schema = sink_schema(sink.record, sink.primary_key)
         columns = _sink_columns(emitted, schema).columns
         kinds = _symbols(emitted)
         orders = pa.array([item.order.hex() for item in emitted], pa.string())
-        self._append(sink.name, pa.Table.from_arrays([*columns, kinds, orders], schema=changelog_schema(schema)))
+        self.append_table(sink.name, pa.Table.from_arrays([*columns, kinds, orders], schema=changelog_schema(schema)))
 
     def _merge(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
         """Stage net changes for a merge: the sink's columns and the row kind."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin
 
@@ -55,12 +56,12 @@ class _Reader:
         self.lines: dict[str, int] = {}
         self._place = place
 
-    def struct(self, node: yaml.Node, kind: type[Any], key: str) -> Any:
+    def struct(self, node: yaml.Node, kind: type[msgspec.Struct], key: str) -> Any:
         """Read a mapping whose keys are the fields of `kind`, by their names in files."""
         pairs = self._pairs(node, key)
         if pairs is None:
             return MISSING
-        fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+        fields = {field.encode_name: field for field in _fields(kind)}
         values = {}
         for name, (key_node, value_node) in pairs.items():
             if name in fields:
@@ -144,17 +145,23 @@ class _Reader:
             return MISSING
 
 
-def _build(kind: type[Any], values: dict[str, Any], home: Path) -> Any:
-    required = {field.name for field in msgspec.structs.fields(kind) if field.required}
+@cache
+def _fields(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """Return the fields of a struct; msgspec evaluates their annotations anew in each call."""
+    return msgspec.structs.fields(kind)
+
+
+def _build(kind: type[msgspec.Struct], values: dict[str, Any], home: Path) -> Any:
+    required = {field.name for field in _fields(kind) if field.required}
     if MISSING in values.values() or not required <= values.keys():
         return MISSING
     return _with_located_defaults(kind(**values), values, home)
 
 
-def _with_located_defaults(config: Any, given: Mapping[str, Any], home: Path) -> Any:
+def _with_located_defaults(config: msgspec.Struct, given: Mapping[str, Any], home: Path) -> Any:
     """Resolve default paths from the home folder, like paths in the file."""
     changes: dict[str, Any] = {}
-    for field in msgspec.structs.fields(config):
+    for field in _fields(type(config)):
         value = getattr(config, field.name)
         if field.name in given:
             continue

@@ -32,6 +32,12 @@ from tests.unit.support.memory_job import (
     unsynced,
 )
 
+
+@pytest.fixture
+def quick_syncs():
+    """Replace the fixture of all unit tests: here, files are synced in threads, and the disk has them."""
+
+
 # -------------------------------------------------------------------------------------------- staged files that are gone
 
 

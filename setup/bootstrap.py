@@ -27,6 +27,8 @@ STAMPS = VAR / "setup"
 LOGS = VAR / "log"
 PYTHON = VENV / "bin" / "python"
 LAST_LINES = 30
+COMPILED = ("engine", "pipelines", "dags")
+"""What is compiled beside the packages: with PYTHONDONTWRITEBYTECODE set, each process would compile it anew."""
 quiet = False
 """Say nothing of what is reused."""
 
@@ -88,7 +90,8 @@ def _make_venv() -> str:
 def _install_packages() -> str:
     _forget("headrace")  # sync removes packages that the lock doesn't name
     _run("packages", PYTHON, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", HOME / "setup/uv.txt")
-    _run("packages", PYTHON, "-m", "uv", "pip", "sync", "--require-hashes", HOME / "requirements.txt")
+    options = ("--compile-bytecode", "--require-hashes")
+    _run("packages", PYTHON, "-m", "uv", "pip", "sync", *options, HOME / "requirements.txt")
     names = [line for line in _text("requirements.txt").splitlines() if "==" in line]
     return f"{len(names)} packages pinned in requirements.txt"
 
@@ -96,6 +99,7 @@ def _install_packages() -> str:
 def _install_project() -> str:
     editable = ("--no-deps", "--no-build-isolation", "--offline", "--editable", HOME)
     _run("headrace", PYTHON, "-m", "uv", "pip", "install", *editable)
+    _run("compile", PYTHON, "-m", "compileall", "-q", *(HOME / folder for folder in COMPILED))
     return "the command .venv/bin/headrace"
 
 

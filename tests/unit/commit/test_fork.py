@@ -45,6 +45,7 @@ def later(job):
     job.feed(("ann", 5), ("bob", 0), ("dee", 2))
 
 
+@pytest.mark.slow  # each example takes one to two seconds
 @settings(max_examples=8, deadline=None)
 @given(
     before=FILES,

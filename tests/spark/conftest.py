@@ -13,6 +13,7 @@ import pytest
 from headrace.spark.options import Event, RunOptions, RunReport
 from tests.jobs.flight_days import write_flights
 from tests.jobs.home import FLIGHTS, PROJECT, Home
+from tests.jobs.quick_syncs import without_waiting
 from tests.jobs.weather import weather_service
 
 if TYPE_CHECKING:
@@ -30,6 +31,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     started = session(Home(folder).config())
     yield started
     started.stop()
+
+
+@pytest.fixture(autouse=True)
+def quick_syncs() -> Iterator[None]:
+    """Wait for no disk in this process; tasks and runs in processes of their own do wait."""
+    with without_waiting():
+        yield
 
 
 @dataclass

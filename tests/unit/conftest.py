@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from unittest import mock
 
 import hypothesis
 import pytest
@@ -13,7 +12,7 @@ from headrace import clock as engine_clock
 from headrace.state.backend import HashMapBackend
 from headrace.state.rocksdb import RocksDbBackend
 from headrace.state.state_cache import StateCache
-from headrace.tables import durability
+from tests.jobs.quick_syncs import without_waiting
 from tests.unit.support.committed_state import CommittedState, Memory
 from tests.unit.support.s3 import object_store
 
@@ -38,20 +37,10 @@ def real_time():
     assert isinstance(left, engine_clock.SystemClock), "the test has left a clock of its own in place"
 
 
-def opened_in_turn(paths):
-    """Do for each path what syncing does, without threads."""
-    for path in paths:
-        durability.sync_path(path)
-
-
-def no_wait(_descriptor):
-    """Do nothing in place of fsync."""
-
-
 @pytest.fixture(autouse=True)
 def quick_syncs():
-    """Open each file that is synced, but do not wait for the disk: no file outlives a test. Tests of durability do wait."""
-    with mock.patch.object(durability, "_sync_all", opened_in_turn), mock.patch.object(os, "fsync", no_wait):
+    """Wait for no disk. The tests of durability have a fixture of this name that changes nothing."""
+    with without_waiting():
         yield
 
 

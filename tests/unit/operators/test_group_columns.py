@@ -103,6 +103,7 @@ def played(pipeline, sales, seed, **options):
     return seen
 
 
+@pytest.mark.slow  # each example takes a second
 @settings(max_examples=12)
 @given(
     SALES, st.sampled_from([Sold, Extremes]), st.sampled_from(Emit), st.booleans(), st.randoms(use_true_random=False)

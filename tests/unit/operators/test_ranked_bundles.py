@@ -79,6 +79,7 @@ def test_bundle_makes_no_row_behind_the_last(ties):
     assert row.call_count == len(part.first) == (3 if ties else 2)
 
 
+@pytest.mark.slow  # each example takes a second
 @settings(max_examples=6)
 @given(
     windows=st.sampled_from(SLICED),

@@ -7,6 +7,8 @@ from collections.abc import Callable, Generator, Iterator
 from types import CoroutineType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from headrace.native import accelerated
+
 T = TypeVar("T")
 U = TypeVar("U")
 V = TypeVar("V")
@@ -55,6 +57,7 @@ class Continuation(NamedTuple):
         self.callback(*[future.answer for future in self.futures])
 
 
+@accelerated
 class StateFuture(Generic[T]):
     """Future of a state call: `await` it, or chain a callback with one of the `then` methods.
 

@@ -17,7 +17,7 @@ reads. Access to state, and calls in order of keys, are two uses of this one con
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import CodeType
 from typing import Any, cast
 
@@ -32,10 +32,14 @@ from headrace.execution.request import AsyncExecutor, AsyncRequest
 from headrace.execution.request_batches import RequestBatches
 from headrace.execution.request_buffer import RequestBuffer
 from headrace.execution.statistics import ControllerStatistics
+from headrace.native import accelerated
 
 
+@accelerated
 class AsyncExecutionController:
     """Async execution controller, one for each operator and task."""
+
+    __slots__ = ("__dict__", "context")  # a slot for the module in C
 
     def __init__(self, work: KeyedWork, executor: AsyncExecutor, options: AsyncStateOptions) -> None:
         """Start with nothing in flight."""
@@ -166,6 +170,21 @@ class AsyncExecutionController:
         context = self.context
         self._suspend(context, loop, awaited)
         self._settle(context)
+
+    def run_compiled(self, loop: Callable[[], tuple[Call, object] | None]) -> None:
+        """As `run_loop`, for the loop in C: it returns the code that waits, and what it awaits; the code itself is resumed."""
+        try:
+            waiting = loop()
+        except Exception as error:
+            raise self._work.failed(self.context, error) from error
+        if waiting is not None:
+            self._suspend(self.context, *waiting)
+            self._settle(self.context)
+
+    @staticmethod
+    async def awaiting(awaitable: Awaitable[None]) -> None:
+        """Await what a function has returned instead of a coroutine."""
+        await awaitable
 
     def run_behind(self, earlier: RecordContext, context: RecordContext) -> None:
         """Run a record of a loop after `earlier`, which is due before it."""
@@ -375,7 +394,7 @@ class AsyncExecutionController:
 
     def _suspend(self, context: RecordContext, call: Call, awaited: object) -> None:
         if not isinstance(awaited, StateFuture) or not awaited.belongs_to(context):
-            code = cast("Call", call.cr_await) if call.cr_code is self._loop_code else call
+            code = cast("Call", call.cr_await) if call.cr_code in {self._loop_code, _AWAITING} else call
             raise self._work.failed(context, foreign_await(code))
         context.call, context.awaited = call, awaited
 
@@ -458,3 +477,6 @@ class AsyncExecutionController:
             batches_in_flight=self._executor.in_flight,
             requests=self.requests,
         )
+
+
+_AWAITING = AsyncExecutionController.awaiting.__code__

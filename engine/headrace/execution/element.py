@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from headrace.native import accelerated
 from headrace.plan.order import before_timers
 
 
@@ -25,6 +26,7 @@ class Element(NamedTuple):
     input: int = 0
 
 
+@accelerated
 class Emitted(NamedTuple):
     """A record that an operator emitted."""
 

@@ -24,6 +24,7 @@ import msgspec
 
 from headrace.api import Process, RowKind, TimeDomain
 from headrace.api.bundles import Bundle
+from headrace import native
 from headrace.errors import HeadraceError, UserFunctionError
 from headrace.execution.bound_function import BoundFunction, on_timer_of, ttls_of
 from headrace.execution.broadcast_input import BroadcastInput, is_broadcast
@@ -342,7 +343,10 @@ class KeyedProcess:
         self._records += len(elements)
         while True:
             if controller.runs_at_once:
-                controller.run_loop(cast("Call", self._run_at_once(arriving, watermark)))
+                if native.is_on():
+                    controller.run_compiled(partial(native.run_at_once, self, arriving, watermark, _ROW_KINDS))
+                else:
+                    controller.run_loop(cast("Call", self._run_at_once(arriving, watermark)))
             element = next(arriving, None)
             if element is None:
                 return

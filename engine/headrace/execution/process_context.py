@@ -15,6 +15,7 @@ from headrace.api.namespace import check_namespace
 from headrace.api.stream_types import output_type
 from headrace.execution.element import Emitted, Watermark, make_emitted
 from headrace.execution.record_context import RecordContext
+from headrace.native import accelerated
 from headrace.plan.order import FIRST_OUTPUT, output_order, timer_order
 from headrace.state.codec import decode_key
 from headrace.state.timer_service import DOMAINS, EVENT_TIME, PROCESSING_TIME, Timer, TimerService, Turn, turn
@@ -35,8 +36,11 @@ class Refused(NamedTuple):
     reason: str
 
 
+@accelerated
 class Outputs:
     """Emitted records of one operator and task, and the types that they must have."""
+
+    __slots__ = ("_side_types", "main", "refused_records", "sides", "type")
 
     def __init__(self, operator: Process) -> None:
         """Start with nothing emitted."""
@@ -78,6 +82,7 @@ _make_timer = partial(tuple.__new__, Timer)
 """Make a timer from a tuple of its fields, for the reason of `make_emitted`."""
 
 
+@accelerated
 class ProcessContext(RecordContext):
     """A record or timer of a keyed process, at its place in arrival order.
 

@@ -6,6 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from headrace.api.blocks import BoundBlock
+from headrace.native import accelerated
 from headrace.state.key_groups import key_group
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from headrace.execution.epoch import Epoch
 
 
+@accelerated
 class RecordContext:
     """A record, or a timer, on its way through the controller.
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from headrace.native import accelerated
 
+
+@accelerated
 class Cell:
     """One entry: its decoded value, its TTL stamp (ms), and whether backend and cache differ.
 

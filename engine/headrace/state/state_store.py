@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from headrace.api import StateFuture, StateTtl
 from headrace.api.state_ttl import milliseconds_of
+from headrace.native import accelerated
 from headrace.state.backend import Action, StateBackend, Write, end_of_group
 from headrace.state.cells import Cell, Cells
 from headrace.state.codec import Codec
@@ -63,8 +64,12 @@ class StoreStatistics:
     """Entries that a read found expired."""
 
 
+@accelerated
 class StateStore:
     """Store of one declared state, for the duration of one task."""
+
+    __slots__ = ("__dict__", "_done", "_loading", "_task", "_ttl", "hits")
+    # What each call needs has a slot, which the module in C finds.
 
     def __init__(
         self,

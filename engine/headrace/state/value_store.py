@@ -8,6 +8,7 @@ from sys import getrefcount
 from typing import Any, Generic, TypeVar, cast
 
 from headrace.api import StateFuture, ValueState
+from headrace.native import accelerated
 from headrace.state.backend import StateBackend
 from headrace.state.cells import Cell
 from headrace.state.single_store import SingleHandle, SingleStore
@@ -17,11 +18,14 @@ from headrace.state.ttl import NO_HISTORY, EntryLifetimes
 V = TypeVar("V")
 
 
+@accelerated
 class ValueStore(SingleStore, ValueState[V], Generic[V]):
     """Live handle of a declared `ValueState`, for the key of the code that runs.
 
     It is its own handle, and reads and writes a cached value without a further call: most records do just that.
     """
+
+    __slots__ = ("_answered", "_cells")
 
     def __init__(
         self,
@@ -103,6 +107,7 @@ class ValueStore(SingleStore, ValueState[V], Generic[V]):
         )
 
 
+@accelerated
 class BlockingValueStore(ValueStore[V]):
     """Handle for a plain `def process`: a call returns the value itself."""
 

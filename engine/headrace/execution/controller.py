@@ -168,6 +168,8 @@ class AsyncExecutionController:
         except Exception as error:
             raise self._work.failed(self.context, error) from error
         context = self.context
+        if context.callbacks is None:  # the loop ends with a record that has waited, also for a future of user code
+            context.callbacks = deque()
         self._suspend(context, loop, awaited)
         self._settle(context)
 

@@ -9,7 +9,17 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from headrace import KeyedProcessFunction, Process, RowKind, SideOutput, StateTtl, Struct, TtlTime, ValueState
+from headrace import (
+    KeyedProcessFunction,
+    Process,
+    RowKind,
+    SideOutput,
+    StateFuture,
+    StateTtl,
+    Struct,
+    TtlTime,
+    ValueState,
+)
 from headrace.errors import StateSchemaError, UserFunctionError
 from headrace.execution.declarations import declared_states
 from headrace.execution.element import NO_WATERMARK, Element, Watermark
@@ -104,6 +114,16 @@ async def count(self, event, ctx):
     seen = (await self.seen.value() or 0) + 1
     await self.seen.update(seen)
     ctx.collect(Line(event.key, seen))
+
+
+async def wait_for_nothing(self, event, ctx):
+    await StateFuture(None)
+    ctx.collect(Line(event.key))
+
+
+def test_each_record_may_await_its_own_future(harness):
+    events = [(time, Event(key, "wait")) for time, key in enumerate("abab")]
+    assert harness(wait=wait_for_nothing).run(*events) == [(key, 0) for key in "abab"]
 
 
 def test_key_state_is_shared_over_micro_batches(harness):

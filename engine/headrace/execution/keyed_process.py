@@ -22,9 +22,9 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
+from headrace import native
 from headrace.api import Process, RowKind, TimeDomain
 from headrace.api.bundles import Bundle
-from headrace import native
 from headrace.errors import HeadraceError, UserFunctionError
 from headrace.execution.bound_function import BoundFunction, on_timer_of, ttls_of
 from headrace.execution.broadcast_input import BroadcastInput, is_broadcast

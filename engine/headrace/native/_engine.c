@@ -142,28 +142,26 @@ waiter_send(PyObject *self, PyObject *Py_UNUSED(sent), PyObject **result)
 {
     Waiter *waiter = (Waiter *)self;
     PyObject *future = waiter->future;
+    waiter->future = NULL;
     *result = NULL;
     if (future == NULL) {
         *result = Py_NewRef(Py_None);
         return PYGEN_RETURN;
     }
-    if (!waiter->has_waited) {
-        int waits = SLOT(future, StateFuture_done) == Py_True ? callbacks_wait(future) : 1;
-        if (waits < 0) {
-            Py_CLEAR(waiter->future);
-            return PYGEN_ERROR;
-        }
-        if (waits) {
-            waiter->has_waited = 1;
-            *result = Py_NewRef(future);
-            return PYGEN_NEXT;
+    int waits = waiter->has_waited ? 0 : SLOT(future, StateFuture_done) == Py_True ? callbacks_wait(future) : 1;
+    if (waits > 0) {
+        waiter->has_waited = 1;
+        waiter->future = Py_NewRef(future);
+        *result = future;
+        return PYGEN_NEXT;
+    }
+    if (waits == 0) {
+        *result = Py_XNewRef(SLOT(future, StateFuture_answer));
+        if (*result == NULL) {
+            *result = PyObject_GetAttrString(future, "answer"); /* raises */
         }
     }
-    *result = Py_XNewRef(SLOT(future, StateFuture_answer));
-    if (*result == NULL) {
-        *result = PyObject_GetAttrString(future, "answer"); /* raises */
-    }
-    Py_CLEAR(waiter->future);
+    Py_DECREF(future);
     return *result == NULL ? PYGEN_ERROR : PYGEN_RETURN;
 }
 
@@ -229,19 +227,20 @@ future_await(PyObject *self)
     if (!is_on) {
         return leave_to_python(AWAIT, self, NULL, 0, NULL);
     }
-    Waiter *waiter = spare;
-    if (waiter == NULL || Py_REFCNT(waiter) != 1 || waiter->future != NULL) { /* it has a future if its code was closed */
-        waiter = PyObject_GC_New(Waiter, &Waiter_Type);
-        if (waiter == NULL) {
-            return NULL;
-        }
-        waiter->future = NULL;
-        PyObject_GC_Track(waiter);
-        Py_XSETREF(spare, waiter);
+    if (spare != NULL && Py_REFCNT(spare) == 1 && spare->future == NULL) { /* it has a future if its code was closed */
+        spare->future = Py_NewRef(self);
+        spare->has_waited = 0;
+        return Py_NewRef((PyObject *)spare);
     }
-    Py_INCREF(waiter);
+    Waiter *waiter = PyObject_GC_New(Waiter, &Waiter_Type);
+    if (waiter == NULL) {
+        return NULL;
+    }
     waiter->future = Py_NewRef(self);
     waiter->has_waited = 0;
+    PyObject_GC_Track(waiter);
+    Py_INCREF(waiter);
+    Py_XSETREF(spare, waiter); /* what the former one holds may run code, which may await: this one is taken already */
     return (PyObject *)waiter;
 }
 
@@ -406,6 +405,9 @@ emit(PyObject *list, PyObject *order, PyObject *timestamp, PyObject *kind, PyObj
         Py_DECREF(order);
         return -1;
     }
+#if PY_VERSION_HEX >= 0x030E0000
+    ((PyTupleObject *)emitted)->ob_hash = -1; /* not computed yet */
+#endif
     PyTuple_SET_ITEM(emitted, 0, order);
     PyTuple_SET_ITEM(emitted, 1, Py_NewRef(timestamp));
     PyTuple_SET_ITEM(emitted, 2, Py_NewRef(kind));
@@ -465,13 +467,15 @@ static int
 start(Loop *loop)
 {
     PyObject *is_plain = PyObject_GetAttrString(loop->process, "_is_plain");
+    if (is_plain == NULL) {
+        return -1;
+    }
     loop->is_plain = is_plain == Py_True;
-    Py_XDECREF(is_plain);
-    loop->controller = PyObject_GetAttrString(loop->process, "controller");
-    loop->inputs = PyObject_GetAttrString(loop->process, "_inputs");
-    loop->due = PyObject_GetAttrString(loop->process, "due");
-    loop->before = PyObject_GetAttrString(loop->process, "before");
-    if (is_plain == NULL || loop->controller == NULL || loop->inputs == NULL || loop->due == NULL || loop->before == NULL) {
+    Py_DECREF(is_plain);
+    if ((loop->controller = PyObject_GetAttrString(loop->process, "controller")) == NULL
+        || (loop->inputs = PyObject_GetAttrString(loop->process, "_inputs")) == NULL
+        || (loop->due = PyObject_GetAttrString(loop->process, "due")) == NULL
+        || (loop->before = PyObject_GetAttrString(loop->process, "before")) == NULL) {
         return -1;
     }
     if (!PyTuple_CheckExact(loop->inputs) || !PyTuple_CheckExact(loop->kinds)) {
@@ -524,6 +528,14 @@ renew_context(Loop *loop)
     return context == NULL ? -1 : 0;
 }
 
+/* Return an item of a tuple, borrowed; NULL with an exception. */
+static PyObject *
+item_at(PyObject *tuple, PyObject *index)
+{
+    Py_ssize_t place = PyNumber_AsSsize_t(index, PyExc_IndexError);
+    return place == -1 && PyErr_Occurred() ? NULL : PyTuple_GetItem(tuple, place);
+}
+
 /* Let the context serve an element. Return the function for it, borrowed from the inputs; NULL with an exception. */
 static PyObject *
 enter(Loop *loop, PyObject *element)
@@ -541,10 +553,8 @@ enter(Loop *loop, PyObject *element)
     if (Py_REFCNT(loop->context) != 2 && renew_context(loop) < 0) {
         return NULL;
     }
-    Py_ssize_t kind = PyNumber_AsSsize_t(PyTuple_GET_ITEM(element, 2), PyExc_IndexError);
-    Py_ssize_t input = PyNumber_AsSsize_t(PyTuple_GET_ITEM(element, 5), PyExc_IndexError);
-    PyObject *row_kind = PyErr_Occurred() ? NULL : PyTuple_GetItem(loop->kinds, kind);
-    PyObject *function = row_kind == NULL ? NULL : PyTuple_GetItem(loop->inputs, input);
+    PyObject *row_kind = item_at(loop->kinds, PyTuple_GET_ITEM(element, 2));
+    PyObject *function = row_kind == NULL ? NULL : item_at(loop->inputs, PyTuple_GET_ITEM(element, 5));
     if (function == NULL) {
         return NULL;
     }
@@ -793,6 +803,9 @@ attach(PyObject *Py_UNUSED(module), PyObject *class)
     PyTypeObject *type = (PyTypeObject *)class;
     if (number == Emitted_class && (type->tp_base != &PyTuple_Type || type->tp_basicsize != PyTuple_Type.tp_basicsize)) {
         return PyErr_Format(PyExc_TypeError, "%R must be a tuple without more fields", class);
+    }
+    if (types[number] == type) {
+        return Py_NewRef(class); /* its methods are replaced already: those in Python are found no more */
     }
     if (find_slots(class, number) < 0) {
         return NULL;

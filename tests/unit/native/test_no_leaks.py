@@ -1,0 +1,211 @@
+"""Records, whether their code ends or fails, leave no reference and no memory behind."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+import tracemalloc
+
+import pytest
+
+from headrace import KeyedProcessFunction, Process, StateFuture, Struct, ValueState, native
+from headrace.errors import HeadraceError
+from headrace.execution.element import Element, Emitted
+from headrace.execution.keyed_process import KeyedProcess
+from headrace.execution.process_context import ProcessContext
+from headrace.plan.order import record_order
+from headrace.state.backend import HashMapBackend
+
+pytestmark = pytest.mark.skipif(not native.is_on(), reason="the module in C is not compiled, or switched off")
+
+
+class Event(Struct, frozen=True):
+    do: str
+    number: object = 0
+
+
+class Counted(Struct, frozen=True):
+    count: object
+
+
+class Counts(KeyedProcessFunction[Event, Counted]):
+    """Counts, then does what the event names."""
+
+    seen = ValueState("seen", int)
+
+    async def process(self, event, ctx, /):
+        count = (await self.seen.value() or 0) + 1
+        await self.seen.update(count)
+        ctx.collect(Counted(count))
+        if event.do:
+            await DOES[event.do](self, event, ctx)
+
+
+class PlainCounts(KeyedProcessFunction[Event, Counted]):
+    """Does the same in plain `def`."""
+
+    seen = ValueState("seen", int)
+
+    def process(self, event, ctx, /):
+        count = (self.seen.value() or 0) + 1
+        self.seen.update(count)
+        ctx.collect(Counted(count))
+        return PLAIN_DOES[event.do](event, ctx)
+
+
+async def fail(f, event, ctx):
+    raise ValueError(event)
+
+
+async def emit_wrongly(f, event, ctx):
+    ctx.collect(event)
+
+
+async def await_nothing(f, event, ctx):
+    await _Foreign()
+
+
+async def await_made(f, event, ctx):
+    await StateFuture(event)
+
+
+async def chain(f, event, ctx):
+    f.seen.value().then_accept(lambda count: ctx.collect(Counted((event, count))))
+
+
+async def keep(f, event, ctx):
+    event.number.append((ctx, f.seen.value()))
+
+
+async def close(f, event, ctx):
+    waiting = await_made(f, event, ctx)
+    waiting.send(None)
+    waiting.close()
+
+
+async def call_wrongly(f, event, ctx):
+    with contextlib.suppress(TypeError):
+        f.seen.update(*[event] * 9, ttl=event)
+    with contextlib.suppress(TypeError):
+        ctx.collect(event, wrong=event)
+
+
+async def remind(f, event, ctx):
+    ctx.timers.register_event_time(-5)
+
+
+def fail_plainly(event, ctx):
+    raise ValueError(event)
+
+
+class _Foreign:
+    def __await__(self):
+        yield
+
+
+DOES = {function.__name__: function for function in (fail, emit_wrongly, await_nothing, await_made, chain, keep, close)}
+DOES |= {function.__name__: function for function in (call_wrongly, remind)}
+PLAIN_DOES = {"": lambda *_: None, "fail": fail_plainly, "return": lambda event, _: event}
+PLAIN_DOES["start"] = lambda event, ctx: fail(None, event, ctx)  # its coroutine is closed
+
+
+def run(function, events, keys=7):
+    """Run events as one task, whose error does not count."""
+    process = KeyedProcess(
+        Process("counts", "key", function()), HashMapBackend(), records=(Event,), watermark=0, last_watermark=0
+    )
+    elements = [
+        Element(record_order(1 + place), place % 3, 0, b"%d" % (place % keys), event)
+        for place, event in enumerate(events)
+    ]
+    with contextlib.suppress(HeadraceError):
+        process.run([elements], [])
+    process.drop()
+
+
+def references():
+    """The references to what the module in C counts by itself."""
+    gc.collect()
+    shared = (Event, Counted, Emitted, ProcessContext, StateFuture, Counts, True, False, None, 0, 1, 2, "")
+    return [sys.getrefcount(one) for one in shared], len(gc.get_objects())
+
+
+def left_behind(action):
+    """Return how many references, objects and bytes an action leaves when it is done once more."""
+    for _ in range(2):
+        action()
+    before = references()
+    tracemalloc.start()
+    action()
+    gc.collect()
+    traced, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    after = references()
+    counts = [new - old for old, new in zip(before[0], after[0], strict=True)]
+    return max(map(abs, counts)), abs(after[1] - before[1]), traced
+
+
+@pytest.mark.parametrize("function", [Counts, PlainCounts])
+def test_records_leave_nothing_behind(function):
+    events = [Event("")] * 100_000
+    counts, objects, traced = left_behind(lambda: run(function, events))
+    assert (counts < 50, objects < 50, traced < 50_000) == (True, True, True)
+
+
+@pytest.mark.parametrize(
+    ("function", "do"),
+    [*((Counts, name) for name in sorted(DOES)), *((PlainCounts, name) for name in sorted(PLAIN_DOES))],
+)
+def test_uncommon_ends_leave_nothing_behind(function, do):
+    def often():
+        for _ in range(250):
+            kept: list = []
+            run(function, [Event("", kept), Event(do, kept), Event(do, kept), Event("", kept)])
+
+    counts, objects, traced = left_behind(often)
+    assert (counts < 50, objects < 50, traced < 100_000) == (True, True, True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        (None, iter(()), 0, ()),
+        (object(), 5, 0, ()),
+        (PlainCounts(), iter([1]), 0, ()),
+    ],
+)
+def test_refused_arguments_leave_nothing_behind(arguments):
+    def often():
+        for _ in range(1_000):
+            with contextlib.suppress(TypeError, AttributeError):
+                native.run_at_once(*arguments)
+
+    counts, objects, _ = left_behind(often)
+    assert (counts < 50, objects < 50) == (True, True)
+
+
+@pytest.mark.parametrize(
+    "element",
+    [
+        1,
+        (),
+        (b"", 1, 0, b"", None),
+        (b"", "no time", 0, b"", None, 0),
+        (b"", 1, 9, b"", None, 0),
+        (b"", 1, None, b"", None, 0),
+        (b"", 1, 0, b"", None, 9),
+    ],
+)
+def test_refused_elements_leave_nothing_behind(element):
+    def often():
+        for _ in range(200):
+            process = KeyedProcess(
+                Process("counts", "key", Counts()), HashMapBackend(), records=(Event,), watermark=0, last_watermark=0
+            )
+            with pytest.raises((TypeError, IndexError)):
+                native.run_at_once(process, iter([element]), 0, (0, 1))
+
+    counts, objects, _ = left_behind(often)
+    assert (counts < 50, objects < 50) == (True, True)

@@ -1,0 +1,256 @@
+"""Keyed functions whose records are lists of acts, in `async def` and in plain `def`: random records make random programs."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from hypothesis import strategies as st
+
+from headrace import (
+    KeyedCoProcessFunction,
+    Process,
+    RowKind,
+    SideOutput,
+    StateFuture,
+    StateTtl,
+    Struct,
+    Timestamp,
+    ValueState,
+    declare,
+)
+
+LATEST = 100
+"""Timers beyond it are not set again, so that programs end."""
+
+
+class Acts(Struct, frozen=True):
+    """Acts and their numbers, for one key at one time (ms)."""
+
+    key: str
+    at: Timestamp
+    acts: tuple[tuple[str, int], ...] = ()
+
+
+class OtherActs(Acts, frozen=True):
+    """Acts of the second input."""
+
+
+class Said(Struct, frozen=True):
+    """What an act has seen."""
+
+    text: str
+    number: int | None = None
+
+
+class _Runs:
+    """Acts that are the same in both ways of writing."""
+
+    count = ValueState("count", int)
+    other = ValueState("other", int)
+    lived = ValueState("lived", int, ttl=StateTtl(timedelta(milliseconds=9)))
+
+    def __init__(self):
+        self.kept = []
+
+    def emit(self, number, ctx):
+        ctx.collect(Said(ctx.key, number))
+
+    def emit_kind(self, number, ctx):
+        ctx.collect(Said("kind", number), tuple(RowKind)[number % 4])
+
+    def emit_at(self, number, ctx):
+        ctx.collect(Said(f"at {ctx.timestamp} {ctx.watermark} {ctx.row_kind}", number), timestamp=number)
+
+    def emit_side(self, number, ctx):
+        ctx.output("side", Said("side", number))
+
+    def emit_wrongly(self, number, ctx):
+        ctx.collect(Acts("wrong", number))
+
+    def refuse(self, number, ctx):
+        if ctx.timer is None or number == 4:
+            ctx.quarantine(f"reason {number}")
+
+    def remind(self, number, ctx):
+        ctx.timers.register_event_time(ctx.timestamp + 3 * number - 6)
+
+    def remind_by_clock(self, number, ctx):
+        ctx.timers.register_processing_time(3 * number)
+
+    def cancel(self, number, ctx):
+        ctx.timers.delete_event_time(ctx.timestamp + 3 * number - 6)
+
+    def fail(self, number, ctx):
+        raise ValueError(f"{ctx.key} {number}")
+
+    def keep(self, number, ctx):
+        self.kept.append((ctx, self.count.value(), self.other.value()))
+
+    def tell_kept(self, number, ctx):
+        for kept, *_ in self.kept:
+            ctx.collect(Said(f"{kept.key} {kept.timestamp} {kept.row_kind}"))
+
+    def timer_acts(self, timestamp):
+        """Return the acts of a timer, which its time determines."""
+        again = (("remind", 3),) if timestamp % 2 and timestamp < LATEST else ()
+        names = ASYNC_ACTS if isinstance(self, AsyncActs) else COMMON_ACTS
+        return (("emit", timestamp), (names[timestamp % len(names)], timestamp % 5), *again)
+
+
+class AsyncActs(_Runs, KeyedCoProcessFunction[Acts, OtherActs, Said]):
+    """Takes acts, in `async def`."""
+
+    async def process1(self, record, ctx, /):
+        await self.run(record.acts, ctx)
+
+    async def process2(self, record, ctx, /):
+        await self.run(record.acts[::-1], ctx)
+
+    async def on_timer(self, timestamp, ctx, /):
+        await self.run(self.timer_acts(timestamp), ctx)
+
+    async def run(self, acts, ctx):
+        for name, number in acts:
+            done = getattr(self, name)(number, ctx)
+            if done is not None:
+                await done
+
+    async def read(self, number, ctx):
+        ctx.collect(Said("count", await self.count.value()))
+
+    async def add(self, number, ctx):
+        await self.count.update((await self.count.value() or 0) + number)
+
+    async def write(self, number, ctx):
+        calls = [self.count.update(number), self.other.update(number + 1), self.count.value()]
+        ctx.collect(Said(str([await call for call in calls])))
+
+    async def write_none(self, number, ctx):
+        await (self.count if number % 2 else self.other).update(None)
+
+    async def clear(self, number, ctx):
+        await self.count.clear()
+
+    async def live(self, number, ctx):
+        ctx.collect(Said("lived", await self.lived.value()))
+        await self.lived.update(number)
+
+    async def live_shortly(self, number, ctx):
+        await self.lived.update(number, timedelta(milliseconds=number + 1))
+
+    async def chain(self, number, ctx):
+        self.count.value().then_accept(lambda value: ctx.collect(Said("chained", value)))
+        self.other.value().then_compose(lambda value: self.count.update((value or 0) + number))
+
+    async def chain_and_wait(self, number, ctx):
+        await self.chain(number, ctx)
+        ctx.collect(Said("waited", await self.other.value()))
+
+    async def combine(self, number, ctx):
+        both = self.count.value().then_combine(self.other.value(), lambda mine, theirs: (mine or 0) - (theirs or 0))
+        ctx.collect(Said("both", await both))
+
+    async def await_twice(self, number, ctx):
+        future = self.other.value()
+        ctx.collect(Said(f"{await future} {await future}"))
+
+    async def await_made(self, number, ctx):
+        ctx.collect(Said("made", await StateFuture(number)))
+
+    async def await_kept(self, number, ctx):
+        for _, first, second in self.kept[-1:]:
+            ctx.collect(Said(f"{await first} {await second}"))
+
+    async def await_other_things(self, number, ctx):
+        await _Foreign()
+
+    def chain_block(self, number, ctx):
+        self.count.value().then_accept(self.block)
+
+    @declare("block")
+    def block(self, value, record, ctx, /):
+        self.count.update((value or 0) + 1)
+        ctx.collect(Said("block", value))
+
+
+class PlainActs(_Runs, KeyedCoProcessFunction[Acts, OtherActs, Said]):
+    """Takes acts, in plain `def`."""
+
+    def process1(self, record, ctx, /):
+        self.run(record.acts, ctx)
+
+    def process2(self, record, ctx, /):
+        self.run(record.acts[::-1], ctx)
+
+    def on_timer(self, timestamp, ctx, /):
+        self.run(self.timer_acts(timestamp), ctx)
+
+    def run(self, acts, ctx):
+        for name, number in acts:
+            getattr(self, name)(number, ctx)
+
+    def read(self, number, ctx):
+        ctx.collect(Said("count", self.count.value()))
+
+    def add(self, number, ctx):
+        self.count.update((self.count.value() or 0) + number)
+
+    def write(self, number, ctx):
+        self.other.update(number)
+        ctx.collect(Said("other", self.other.value()))
+
+    def write_none(self, number, ctx):
+        (self.count if number % 2 else self.other).update(None)
+
+    def clear(self, number, ctx):
+        self.count.clear()
+
+    def live(self, number, ctx):
+        ctx.collect(Said("lived", self.lived.value()))
+        self.lived.update(number)
+
+    def live_shortly(self, number, ctx):
+        self.lived.update(number, timedelta(milliseconds=number + 1))
+
+
+class _Foreign:
+    """Something to await that is no state."""
+
+    def __await__(self):
+        yield
+
+
+COMMON_ACTS = (
+    "read", "add", "add", "write", "write_none", "clear", "live", "live_shortly", "emit", "emit_kind", "emit_at",
+    "emit_side", "refuse", "remind", "remind_by_clock", "cancel", "keep", "tell_kept",
+)  # fmt: skip
+ASYNC_ACTS = (*COMMON_ACTS, "chain", "chain_and_wait", "combine", "await_twice", "await_made", "chain_block")
+FAILING_ACTS = ("fail", "emit_wrongly")
+ASYNC_FAILING_ACTS = (*FAILING_ACTS, "await_other_things", "await_kept")
+
+
+def acts_operator(function):
+    return Process("acts", "key", function(), (SideOutput("side", Said),))
+
+
+@st.composite
+def act_lists(draw, names, failing, max_size=25):
+    """Draw records in arrival order whose times increase on average, with disorder. At most one of them has an act that may fail."""
+    acts = st.lists(st.tuples(st.sampled_from(names), st.integers(0, 4)), max_size=4).map(tuple)
+    drawn = draw(
+        st.lists(
+            st.tuples(
+                st.sampled_from([Acts, OtherActs]),
+                st.sampled_from("aaabc"),
+                st.sampled_from([-24, -9, -3, 0, 0, 3]),
+                acts,
+            ),
+            max_size=max_size,
+        )
+    )
+    records = [kind(key, 3 * place + at, acts) for place, (kind, key, at, acts) in enumerate(drawn)]
+    if records and draw(st.integers(0, 3)) == 0:
+        place, act = draw(st.integers(0, len(records) - 1)), draw(st.sampled_from(failing))
+        former = records[place]
+        records[place] = type(former)(former.key, former.at, (*former.acts, (act, 1)))
+    return records

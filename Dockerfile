@@ -3,7 +3,7 @@
 FROM python:3.12.11-slim-bookworm
 
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends git make openjdk-17-jre-headless procps tini \
+    && apt-get install --yes --no-install-recommends gcc git libc6-dev make openjdk-17-jre-headless procps tini \
     && rm -rf /var/lib/apt/lists/*
 
 ENV HEADRACE_HOME=/opt/headrace

@@ -97,6 +97,7 @@ bench-%: .ready
 clean:
 	rm -rf .venv var benchmarks/out benchmarks/report.html .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
 	    spark-warehouse metastore_db derby.log
+	rm -f engine/headrace/native/*.so engine/headrace/native/.*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # make requirements.txt again from pyproject.toml and requirements.in; UPGRADE=--upgrade moves the pins

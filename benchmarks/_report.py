@@ -11,6 +11,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from headrace.native import runs_in
+
 OUT = Path("benchmarks/out")
 PACKAGES = ("headrace", "pyspark", "deltalake", "pyarrow", "rocksdict", "msgspec", "duckdb")
 
@@ -38,6 +40,7 @@ def written(name, figures):
         "cores": os.cpu_count(),
         "machine": platform.machine(),
         "python": platform.python_version(),
+        "engine": runs_in,
         "load": [round(load, 2) for load in os.getloadavg()],
         "packages": {package: version(package) for package in PACKAGES},
     }
@@ -48,7 +51,7 @@ def written(name, figures):
 def report(name, figures):
     """Write `benchmarks/out/NAME.json` and print the same as a table."""
     machine = written(name, figures)
-    table = Table(title=f"{name} (load {machine['load'][0]} on {machine['cores']} cores)")
+    table = Table(title=f"{name} (engine in {machine['engine']}, load {machine['load'][0]} on {machine['cores']} cores)")
     for column in ("figure", "median", "min", "max", "n", "unit", "goal", "met"):
         table.add_column(column, justify="left" if column in {"figure", "unit", "goal"} else "right")
     for row in figures:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import compile_engine as engine  # type: ignore[import-not-found]  # a script's neighbour
 from environment import HOME, VAR, VENV, environment, java_home  # type: ignore[import-not-found]  # a script's neighbour
 
 from headrace.provision.jars import DELTA, S3, Jars, jars_folder
@@ -48,6 +49,7 @@ def main() -> int:
         _step("python", _digest(sys.version, str(Path(sys.executable).resolve())), _make_venv, PYTHON.exists)
         _step("packages", _digest(sys.version, _text("requirements.txt")), _install_packages, _venv_whole)
         _step("headrace", _digest(sys.version, _text("pyproject.toml"), str(HOME)), _install_project, _venv_whole)
+        _step("engine", _compiled_from(), _compile_engine, _engine_whole)
         _step("spark", _digest(str(DELTA.digests())), _provide, _provided)
         if "--s3" in sys.argv:
             _step("spark-s3", _digest(str(S3.digests())), lambda: _provide("--s3"), lambda: _provided(S3))
@@ -105,6 +107,24 @@ def _install_project() -> str:
 
 def _venv_whole() -> bool:
     return PYTHON.exists() and any(VENV.glob("lib/python3.*/site-packages/pyspark/bin/spark-submit"))
+
+
+def _compiled_from() -> str:
+    return _digest(sys.version, engine.SOURCE.read_bytes(), str(engine.compiler()), str(engine.FLAGS), str(engine.obstacle()))
+
+
+def _compile_engine() -> str:
+    """Compile the module in C. Without it the engine runs in Python, so whatever happens is no error."""
+    log = LOGS / "setup-engine.log"
+    with log.open("w") as out:
+        done = subprocess.run([PYTHON, HOME / "setup" / "compile_engine.py"], stdin=subprocess.DEVNULL,
+                              stdout=out, stderr=subprocess.STDOUT, check=False)  # fmt: skip
+    said = log.read_text(errors="replace").splitlines()
+    return said[-1] if said else f"The engine runs in Python: the compiler's step ended with {done.returncode}."
+
+
+def _engine_whole() -> bool:
+    return engine.obstacle() is not None or bool(engine.compiled().exists())
 
 
 def _provide(*options: str) -> str:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from headrace import native
 from headrace.cli import _doctor
 from headrace.cli._findings import Finding
 from headrace.provision import pyspark_version
@@ -126,6 +127,12 @@ def test_doctor_looks_at_machine_and_jobs(headrace, home, monkeypatch):
     monkeypatch.setattr(_doctor, "java", lambda _: Finding("java", "ok", "17"))
     output = findings(headrace("doctor --json"))
     assert output["python"] == output["packages"] == output["job demo"] == output["folder of state"] == "ok"
+
+
+def test_doctor_says_what_the_engine_runs_in(headrace, home):
+    listed = json.loads(headrace("doctor --job demo --json").stdout)["findings"]
+    (engine,) = [finding for finding in listed if finding["check"] == "engine"]
+    assert (engine["outcome"], engine["detail"]) == ("ok", native.runs_in)
 
 
 def test_doctor_without_java_says_how_to_get_one(headrace, home, monkeypatch):

@@ -51,7 +51,9 @@ def written(name, figures):
 def report(name, figures):
     """Write `benchmarks/out/NAME.json` and print the same as a table."""
     machine = written(name, figures)
-    table = Table(title=f"{name} (engine in {machine['engine']}, load {machine['load'][0]} on {machine['cores']} cores)")
+    table = Table(
+        title=f"{name} (engine in {machine['engine']}, load {machine['load'][0]} on {machine['cores']} cores)"
+    )
     for column in ("figure", "median", "min", "max", "n", "unit", "goal", "met"):
         table.add_column(column, justify="left" if column in {"figure", "unit", "goal"} else "right")
     for row in figures:

@@ -110,7 +110,9 @@ def _venv_whole() -> bool:
 
 
 def _compiled_from() -> str:
-    return _digest(sys.version, engine.SOURCE.read_bytes(), str(engine.compiler()), str(engine.FLAGS), str(engine.obstacle()))
+    return _digest(
+        sys.version, engine.SOURCE.read_bytes(), str(engine.compiler()), str(engine.FLAGS), str(engine.obstacle())
+    )
 
 
 def _compile_engine() -> str:

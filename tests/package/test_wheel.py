@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -18,6 +19,10 @@ pytestmark = pytest.mark.slow
 
 OURS = ("HEADRACE_", "AIRFLOW", "SPARK_", "PYSPARK_", "PYTHON", "VIRTUAL_ENV", "JAVA_HOME", "PATH")
 """What this repository's own environment says, which a user's does not."""
+
+
+def has_compiler() -> bool:
+    return any(shutil.which(name) for name in ("gcc", "clang", "cc"))
 
 
 @dataclass(frozen=True)
@@ -39,12 +44,21 @@ class Environment:
         return done.stdout
 
 
+def built(folder: Path, **variables: str) -> Path:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder]
+    subprocess.run(command, cwd=PROJECT, env={**os.environ, **variables}, check=True)
+    return next(folder.glob("headrace-*.whl"))
+
+
+def contents(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as content:
+        return {name for name in content.namelist() if ".dist-info/" not in name}
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
     """Build the wheel of this working tree."""
-    folder = tmp_path_factory.mktemp("dist")
-    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], cwd=PROJECT, check=True)
-    return next(folder.glob("headrace-*.whl"))
+    return built(tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="module")
@@ -123,12 +137,23 @@ def ran(full, shop) -> Path:
 
 
 def test_wheel_contains_the_package_alone(wheel):
-    with zipfile.ZipFile(wheel) as content:
-        names = [name for name in content.namelist() if ".dist-info/" not in name]
+    names = {name for name in contents(wheel) if not name.endswith(".so")}
     assert {name.partition("/")[0] for name in names} == {"headrace"}
-    assert {Path(name).suffix for name in names} <= {".py", ".txt", ".sha256", ".typed"}
+    assert {Path(name).suffix for name in names} <= {".c", ".py", ".pyi", ".txt", ".sha256", ".typed"}
     files = {str(file.relative_to(PROJECT / "engine")) for file in (PROJECT / "engine").rglob("*") if file.is_file()}
-    assert set(names) == {file for file in files if "__pycache__" not in file}
+    assert names == {file for file in files if "__pycache__" not in file and not file.endswith(".so")}
+
+
+def test_wheel_with_a_module_names_its_platform(wheel):
+    modules = [name for name in contents(wheel) if name.endswith(".so")]
+    assert len(modules) == int(has_compiler())
+    assert wheel.name.endswith("-py3-none-any.whl") != has_compiler()
+
+
+def test_wheel_in_python_is_for_all_platforms(tmp_path):
+    pure = built(tmp_path, HEADRACE_PURE_PYTHON="1")
+    assert pure.name.endswith("-py3-none-any.whl")
+    assert not [name for name in contents(pure) if name.endswith(".so")]
 
 
 def test_pyspark_and_its_client_are_one_version(full, tmp_path):
@@ -195,6 +220,12 @@ def test_own_dag_runs_the_job_in_another_environment(full, airflow_alone, shop, 
 def test_bare_wheel_reads_state(bare, ran):
     listed = json.loads(bare.run("headrace", "state", "list", "--json", cwd=ran))
     assert {state["state"] for state in listed["states"]} == {"totals", "event_time"}
+
+
+def test_installed_wheel_runs_in_c(bare, tmp_path):
+    code = "from headrace.native import runs_in; print(runs_in)"
+    runs_in = bare.run("python", "-c", code, cwd=tmp_path).strip()
+    assert runs_in == ("C" if has_compiler() else "Python (the module in C is not compiled)")
 
 
 def test_run_on_bare_wheel_names_missing_extra(bare, ran):

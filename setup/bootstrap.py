@@ -121,8 +121,8 @@ def _compile_engine() -> str:
     with log.open("w") as out:
         done = subprocess.run([PYTHON, HOME / "setup" / "compile_engine.py"], stdin=subprocess.DEVNULL,
                               stdout=out, stderr=subprocess.STDOUT, check=False)  # fmt: skip
-    said = log.read_text(errors="replace").splitlines()
-    return said[-1] if said else f"The engine runs in Python: the compiler's step ended with {done.returncode}."
+    lines = log.read_text(errors="replace").splitlines()
+    return lines[-1] if lines else f"The engine runs in Python: the compiler's step ended with {done.returncode}."
 
 
 def _engine_whole() -> bool:

@@ -75,8 +75,7 @@ def _compile(folder: Path) -> str | None:
     target = compiled(folder)
     unproven = folder / f".{os.getpid()}-{target.name}"
     try:
-        made = _succeeds(str(compiler()), *FLAGS, f"-I{_include()}", str(SOURCE), "-o", str(unproven))
-        if not made:
+        if not _succeeds(str(compiler()), *FLAGS, f"-I{_include()}", str(SOURCE), "-o", str(unproven)):
             return f"The engine runs in Python: {compiler()} could not compile {SOURCE.name}. {IN_PYTHON}"
         if not _succeeds(sys.executable, "-I", "-c", LOAD, str(unproven)):
             return f"The engine runs in Python: what {compiler()} made cannot be loaded. {IN_PYTHON}"

@@ -129,7 +129,7 @@ def test_doctor_looks_at_machine_and_jobs(headrace, home, monkeypatch):
     assert output["python"] == output["packages"] == output["job demo"] == output["folder of state"] == "ok"
 
 
-def test_doctor_says_what_the_engine_runs_in(headrace, home):
+def test_doctor_names_the_language_of_the_engine(headrace, home):
     listed = json.loads(headrace("doctor --job demo --json").stdout)["findings"]
     (engine,) = [finding for finding in listed if finding["check"] == "engine"]
     assert (engine["outcome"], engine["detail"]) == ("ok", native.runs_in)

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ SCRIPT = "setup/compile_engine.py"
 NATIVE = "engine/headrace/native"
 COMPILER = shutil.which("gcc") or shutil.which("clang") or shutil.which("cc")
 RUNS_IN = "from headrace import native; print(native.runs_in)"
-needs_compiler = pytest.mark.skipif(COMPILER is None, reason="this machine has no C compiler")
+HEADER = Path(sysconfig.get_paths()["include"]) / "Python.h"
+needs_header = pytest.mark.skipif(not HEADER.exists(), reason="this Python has no header files")
+needs_compiler = pytest.mark.skipif(COMPILER is None or not HEADER.exists(), reason="nothing can be compiled here")
 
 
 @pytest.fixture
@@ -60,8 +63,8 @@ def modules(clone: Path) -> list[Path]:
 
 @needs_compiler
 def test_compiled_engine_runs_in_c(clone):
-    code, said = python(clone, SCRIPT)
-    assert (code, said) == (0, f"The engine runs in C: {modules(clone)[0].name}")
+    code, message = python(clone, SCRIPT)
+    assert (code, message) == (0, f"The engine runs in C: {modules(clone)[0].name}")
     assert python(clone, "-c", RUNS_IN) == (0, "C")
     assert python(clone, "-c", RUNS_IN, HEADRACE_PURE_PYTHON="1") == (0, "Python (HEADRACE_PURE_PYTHON is 1)")
 
@@ -81,17 +84,17 @@ def test_module_of_another_source_is_not_loaded(clone):
 def test_broken_module_leaves_everything_to_python(clone):
     python(clone, SCRIPT)
     modules(clone)[0].write_bytes(b"half a module")
-    code, said = python(clone, "-c", RUNS_IN)
+    code, message = python(clone, "-c", RUNS_IN)
     assert code == 0
-    assert said.startswith("Python (the module in C cannot be loaded: ")
+    assert message.startswith("Python (the module in C cannot be loaded: ")
 
 
 @needs_compiler
 def test_engine_in_an_archive_runs_in_python(clone):
     python(clone, SCRIPT)
     archive = shutil.make_archive(str(clone / "code"), "zip", clone / "engine")
-    said = python(clone, "-c", RUNS_IN, PYTHONPATH=archive)
-    assert said == (0, "Python (the module in C is not compiled)")
+    message = python(clone, "-c", RUNS_IN, PYTHONPATH=archive)
+    assert message == (0, "Python (the module in C is not compiled)")
 
 
 def test_missing_compiler_is_said_plainly(clone, programs):
@@ -101,6 +104,7 @@ def test_missing_compiler_is_said_plainly(clone, programs):
     )
 
 
+@needs_header
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
@@ -110,7 +114,7 @@ def test_missing_compiler_is_said_plainly(clone, programs):
 )
 def test_failing_compiler_leaves_no_module(clone, programs, script, reason):
     fake_compiler(programs, script)
-    code, said = python(clone, SCRIPT, PATH=str(programs))
+    code, message = python(clone, SCRIPT, PATH=str(programs))
     assert code == 1
-    assert reason in said
+    assert reason in message
     assert modules(clone) == []

@@ -37,7 +37,11 @@ loader.exec_module(module_from_spec(spec))
 def main() -> int:
     """Compile the module; return the exit code."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else NATIVE
-    message = obstacle() or _compile(folder)
+    message = obstacle()
+    if message is None:
+        message = _compile(folder)
+    elif compiled(folder).exists() and not _is_switched_off():
+        message = None  # it was compiled when this machine still had a compiler
     print(message or f"The engine runs in C: {compiled(folder).name}")
     return 1 if message else 0
 
@@ -50,7 +54,7 @@ def compiled(folder: Path = NATIVE) -> Path:
 
 def obstacle() -> str | None:
     """Return why nothing can be compiled here; None if nothing is in the way."""
-    if os.environ.get("HEADRACE_PURE_PYTHON") == "1":
+    if _is_switched_off():
         return "The engine runs in Python: HEADRACE_PURE_PYTHON is 1."
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return f"The engine runs in Python: this Python has no global lock (GIL). {IN_PYTHON}"
@@ -66,6 +70,10 @@ def compiler() -> str | None:
     return next((path for path in map(shutil.which, COMPILERS) if path), None)
 
 
+def _is_switched_off() -> bool:
+    return os.environ.get("HEADRACE_PURE_PYTHON") == "1"
+
+
 def _include() -> Path:
     return Path(sysconfig.get_paths()["include"])
 
@@ -73,6 +81,7 @@ def _include() -> Path:
 def _compile(folder: Path) -> str | None:
     """Compile under another name, load the result in a new process, and rename it; return why it failed."""
     target = compiled(folder)
+    target.unlink(missing_ok=True)
     unproven = folder / f".{os.getpid()}-{target.name}"
     try:
         if not _succeeds(str(compiler()), *FLAGS, f"-I{_include()}", str(SOURCE), "-o", str(unproven)):

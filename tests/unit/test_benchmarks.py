@@ -17,6 +17,7 @@ from benchmarks._large_job import LargeWorkload
 from benchmarks._memory import Peak
 from benchmarks._nexmark_turns import write_closing
 from benchmarks._report import figure, report
+from headrace.native import runs_in
 from pipelines.nexmark.generator import Shape, write_events
 
 
@@ -25,6 +26,7 @@ def test_report_names_the_machine_and_its_packages(tmp_path, monkeypatch, capsys
     report("speed", [figure("time", [3.0, 1.0, 2.0], "s")])
     written = json.loads((tmp_path / "benchmarks/out/speed.json").read_text())
     assert written["machine"]["packages"].keys() >= {"pyspark", "deltalake", "pyarrow"}
+    assert written["machine"]["engine"] == runs_in
     assert written["figures"][0]["spread"] == [1.0, 2.0, 3.0]
     assert "time" in capsys.readouterr().out
 

@@ -104,6 +104,20 @@ def test_missing_compiler_is_said_plainly(clone, programs):
     )
 
 
+@needs_compiler
+def test_module_outlives_its_compiler(clone, programs):
+    python(clone, SCRIPT)
+    assert python(clone, SCRIPT, PATH=str(programs)) == (0, f"The engine runs in C: {modules(clone)[0].name}")
+
+
+@needs_compiler
+def test_failure_removes_what_was_compiled_before(clone, programs):
+    python(clone, SCRIPT)
+    fake_compiler(programs, "exit 1")
+    assert python(clone, SCRIPT, PATH=str(programs))[0] == 1
+    assert modules(clone) == []
+
+
 @needs_header
 @pytest.mark.parametrize(
     ("script", "reason"),

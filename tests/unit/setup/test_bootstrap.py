@@ -20,6 +20,7 @@ def bootstrap(monkeypatch, tmp_path) -> ModuleType:
     module = importlib.import_module("bootstrap")
     monkeypatch.setattr(module, "STAMPS", tmp_path)
     monkeypatch.setattr(module, "LOGS", tmp_path)
+    monkeypatch.setattr(module, "PYTHON", sys.executable)
     return module
 
 

@@ -173,7 +173,7 @@ class Demo:
     def seconds_of_micro_batches(self) -> float:
         """Return the time that all micro-batches took, from their plans to their commits."""
         metrics = (checkpoint["metrics"] or {} for checkpoint in self.checkpoints())
-        return sum(measured.get("seconds", {}).get("run", 0.0) for measured in metrics)
+        return sum(float(measured.get("seconds", {}).get("run", 0.0)) for measured in metrics)
 
     def _show_board(self) -> None:
         table = Table(title="From the flight board", title_justify="left")

@@ -110,7 +110,7 @@ def test_each_change_may_be_needed(options):
     assert work.needed(changed_keys(elements([("k", INSERT, 1), ("k", UPDATE_AFTER, 2)], 1))) is None
 
 
-def test_row_that_is_not_the_first_is_kept_in_place():
+def test_rows_numbered_otherwise_need_each_change():
     backend = HashMapBackend()
     earlier = UpsertMaterializer(operator(upsert_key=("part",)), backend, record=Row)
     results(earlier, backend, elements([("k", INSERT, 1), ("k", INSERT, 2), ("k", DELETE, 1)], 1))

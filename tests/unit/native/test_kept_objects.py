@@ -148,12 +148,12 @@ def test_error_thrown_into_a_waiter_arrives():
 
 def test_code_of_a_destructor_may_await():
     """What is dropped while a context, a cell or a waiter changes may itself use the engine."""
-    told = []
+    answers = []
 
     class Dropped:
         def __del__(self):
             async def wait():
-                told.append(await StateFuture("inner", _Idle()))
+                answers.append(await StateFuture("inner", _Idle()))
 
             with contextlib.suppress(StopIteration):
                 wait().send(None)
@@ -177,7 +177,7 @@ def test_code_of_a_destructor_may_await():
     given.clear()
     process.run([taken], [])
     assert [out.record.text for out in process.emitted] == ["1", "1", "2", "2"]
-    assert set(told) == {"inner"}
+    assert set(answers) == {"inner"}
 
 
 class _Idle:

@@ -128,7 +128,7 @@ def references():
     """The references to what the module in C counts by itself."""
     gc.collect()
     shared = (Event, Counted, Emitted, ProcessContext, StateFuture, Counts, True, False, None, 0, 1, 2, "")
-    return [sys.getrefcount(one) for one in shared], len(gc.get_objects())
+    return [sys.getrefcount(thing) for thing in shared], len(gc.get_objects())
 
 
 def left_behind(action):

@@ -111,7 +111,7 @@ def test_module_outlives_its_compiler(clone, programs):
 
 
 @needs_compiler
-def test_failure_removes_what_was_compiled_before(clone, programs):
+def test_failure_removes_the_older_module(clone, programs):
     python(clone, SCRIPT)
     fake_compiler(programs, "exit 1")
     assert python(clone, SCRIPT, PATH=str(programs))[0] == 1

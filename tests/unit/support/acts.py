@@ -20,7 +20,7 @@ from headrace import (
 )
 
 LATEST = 100
-"""Timers beyond it are not set again, so that programs end."""
+"""Timers beyond it are not set again, and none sets one at its own time or before, so that programs end."""
 
 
 class Acts(Struct, frozen=True):
@@ -93,7 +93,7 @@ class _Runs:
     def timer_acts(self, timestamp):
         """Return the acts of a timer, which its time determines."""
         again = (("remind", 3),) if timestamp % 2 and timestamp < LATEST else ()
-        names = ASYNC_ACTS if isinstance(self, AsyncActs) else COMMON_ACTS
+        names = [name for name in (ASYNC_ACTS if isinstance(self, AsyncActs) else COMMON_ACTS) if "remind" not in name]
         return (("emit", timestamp), (names[timestamp % len(names)], timestamp % 5), *again)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
+import runpy
 import subprocess
 import sys
 import zipfile
@@ -22,7 +22,9 @@ OURS = ("HEADRACE_", "AIRFLOW", "SPARK_", "PYSPARK_", "PYTHON", "VIRTUAL_ENV", "
 
 
 def has_compiler() -> bool:
-    return any(shutil.which(name) for name in ("gcc", "clang", "cc"))
+    """Return whether the wheel's build can compile the module in C."""
+    script = runpy.run_path(str(PROJECT / "setup" / "compile_engine.py"))
+    return script["obstacle"]() is None
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from types import CodeType
 from typing import Any, cast
 
@@ -161,20 +162,21 @@ class AsyncExecutionController:
         which it called `run_behind` or `end_of_code`. When the code of a record waits, the loop is resumed as this record's call.
         """
         self._loop_code = loop.cr_code
+        self.run_until_wait(partial(self._start_loop, loop))
+
+    def _start_loop(self, loop: Call) -> tuple[Call, object] | None:
         try:
             awaited = loop.send(None)
         except StopIteration:
-            return
-        except Exception as error:
-            raise self._work.failed(self.context, error) from error
-        context = self.context
-        if context.callbacks is None:  # the loop ends with a record that has waited, also for a future of user code
-            context.callbacks = deque()
-        self._suspend(context, loop, awaited)
-        self._settle(context)
+            return None
+        if (
+            self.context.callbacks is None
+        ):  # the loop ends with a record that has waited, also for a future of user code
+            self.context.callbacks = deque()
+        return loop, awaited
 
-    def run_compiled(self, loop: Callable[[], tuple[Call, object] | None]) -> None:
-        """As `run_loop`, for the loop in C: it returns the code that waits, and what it awaits; the code itself is resumed."""
+    def run_until_wait(self, loop: Callable[[], tuple[Call, object] | None]) -> None:
+        """As `run_loop`, for a function: it returns the code of the record that waits, which is resumed, and what that awaits; or None."""
         try:
             waiting = loop()
         except Exception as error:

@@ -344,7 +344,7 @@ class KeyedProcess:
         while True:
             if controller.runs_at_once:
                 if native.is_on():
-                    controller.run_compiled(partial(native.run_at_once, self, arriving, watermark, _ROW_KINDS))
+                    controller.run_until_wait(partial(native.run_at_once, self, arriving, watermark, _ROW_KINDS))
                 else:
                     controller.run_loop(cast("Call", self._run_at_once(arriving, watermark)))
             element = next(arriving, None)

@@ -23,9 +23,6 @@ C = TypeVar("C", bound=type)
 PURE_PYTHON = "HEADRACE_PURE_PYTHON"
 """Environment variable: 1 leaves the compiled module out."""
 
-_INTERFACE = 1
-"""The same number is in `_engine.c`."""
-
 
 def _compiled() -> Path:
     """Return the file that was compiled from the source beside this module, which may be absent.
@@ -60,8 +57,6 @@ def _loaded() -> tuple[ModuleType | None, str]:
         return None, "Python (the module in C is not compiled)"
     except ImportError as error:
         return None, f"Python (the module in C cannot be loaded: {error})"
-    if module.INTERFACE != _INTERFACE:
-        return None, "Python (the module in C is of another version)"
     return module, "C"
 
 

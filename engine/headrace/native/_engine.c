@@ -18,8 +18,6 @@
 #error "this Python has no global lock, which this module relies on"
 #endif
 
-#define INTERFACE 1 /* the same number is in __init__.py: a module made of another version's source is not used */
-
 /* ------------------------------------------------------------------------------------------ classes and their slots */
 
 #define CLASSES(CLASS) \
@@ -865,9 +863,5 @@ PyInit__engine(void)
     if (zero == NULL || one == NULL || PyType_Ready(&Waiter_Type) < 0) {
         return NULL;
     }
-    PyObject *made = PyModule_Create(&module);
-    if (made != NULL && PyModule_AddIntConstant(made, "INTERFACE", INTERFACE) < 0) {
-        Py_CLEAR(made);
-    }
-    return made;
+    return PyModule_Create(&module);
 }

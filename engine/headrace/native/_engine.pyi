@@ -2,8 +2,6 @@ from collections.abc import Iterator, Sequence
 from types import CoroutineType
 from typing import Any
 
-INTERFACE: int
-
 def attach(cls: type, /) -> type: ...
 def is_on() -> bool: ...
 def run_at_once(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 
@@ -49,7 +49,7 @@ class MaterializerWork:
         materializer.run(changes(materializer.needed))
         self._keep_history(operator, materializer)
         if isinstance(materializer, UpsertMaterializer):
-            self._end_lives(operator, materializer)
+            self._keep_sweeps_and_unmatched(operator, materializer)
         self.output.count_keyed(materializer.metrics)
         decode = msgspec.json.Decoder(self.stage.record).decode
         rows = [make_emitted((order, 0, kind, decode(raw))) for order, kind, _, raw in materializer.outputs()]
@@ -70,8 +70,10 @@ class MaterializerWork:
         task = self.task
         watermarks, _ = seen_and_held([Watermark(record_order(at), time) for at, time in task.watermarks], task.cut)
         layouts = task.upsert_materialize.layouts(operator.strategy, task.batch.backend)
-        materializer_class: Any = Lagging if isinstance(operator, Lag) else UpsertMaterializer
-        return materializer_class(  # type: ignore[no-any-return]  # either class
+        materializer_class: Callable[..., UpsertMaterializer] = (
+            Lagging if isinstance(operator, Lag) else UpsertMaterializer
+        )
+        return materializer_class(
             operator,
             self.opened.backend,
             record=self.stage.takes[0],
@@ -83,7 +85,7 @@ class MaterializerWork:
             from_columns=True,
         )
 
-    def _end_lives(self, operator: UpsertMaterialize, materializer: UpsertMaterializer) -> None:
+    def _keep_sweeps_and_unmatched(self, operator: UpsertMaterialize, materializer: UpsertMaterializer) -> None:
         output = self.output
         sweeps = materializer.timer_changes()
         self.opened.write(materializer.timer_writes(sweeps))

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.materializer.last_changes import ChangedKeys, Mask
+from headrace.spark.transit import ROWS_AT_ONCE
 
 Needed = Callable[[ChangedKeys], Mask | None]
 """Function that returns which of all changes of a task have an effect; None: all may have one."""
-
-ROWS_AT_ONCE: Final = 20_000
-"""Number of rows that a task turns into records at once, like `spark.sql.execution.arrow.maxRecordsPerBatch` in the profiles."""
 
 
 def needed_rows(batches: Iterable[pa.RecordBatch], needed: Needed) -> Iterable[pa.RecordBatch]:

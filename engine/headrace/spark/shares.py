@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.spark.needed_rows import ROWS_AT_ONCE
 from headrace.spark.reports import BatchSettings
-from headrace.spark.transit import Takes, transit_schema
+from headrace.spark.transit import ROWS_AT_ONCE, Takes, transit_schema
 from headrace.state.key_groups import key_group_range
 from headrace.tables.files import Storage, read_parquet
 

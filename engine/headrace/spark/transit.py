@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import pyarrow as pa
 
@@ -13,6 +14,9 @@ from headrace.state.key_groups import key_group
 
 Takes = tuple[type, ...]
 """Record types of a stage's inputs."""
+
+ROWS_AT_ONCE: Final = 20_000
+"""Number of rows that a task turns into records at once, like `spark.sql.execution.arrow.maxRecordsPerBatch` in the profiles."""
 
 _PLACE = (
     pa.field("order", pa.binary()),

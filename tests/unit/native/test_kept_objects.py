@@ -147,7 +147,7 @@ def test_error_thrown_into_a_waiter_arrives():
 
 
 def test_code_of_a_destructor_may_await():
-    """What is dropped while a context, a cell or a waiter changes may itself use the engine."""
+    """Use the engine in destructors, which run while a context, a cell or a waiter changes."""
     answers = []
 
     class Dropped:
@@ -168,15 +168,7 @@ def test_code_of_a_destructor_may_await():
         del held
         ctx.collect(Line(f"{await f.seen.value()}"))
 
-    given = events()
-    process = process_of(Scripted(hold))
-    elements = (
-        Element(record_order(1 + place), 0, 0, encode(event.key), event) for place, event in enumerate(iter(given))
-    )
-    taken = list(elements)
-    given.clear()
-    process.run([taken], [])
-    assert [out.record.text for out in process.emitted] == ["1", "1", "2", "2"]
+    assert run(Scripted(hold), events()) == ["1", "1", "2", "2"]
     assert set(answers) == {"inner"}
 
 

@@ -110,11 +110,14 @@ PLAIN_DOES = {"": lambda *_: None, "fail": fail_plainly, "return": lambda event,
 PLAIN_DOES["start"] = lambda event, ctx: fail(None, event, ctx)  # its coroutine is closed
 
 
+def process_of(function):
+    operator = Process("counts", "key", function())
+    return KeyedProcess(operator, HashMapBackend(), records=(Event,), watermark=0, last_watermark=0)
+
+
 def run(function, events, keys=7):
     """Run events as one task, whose error does not count."""
-    process = KeyedProcess(
-        Process("counts", "key", function()), HashMapBackend(), records=(Event,), watermark=0, last_watermark=0
-    )
+    process = process_of(function)
     elements = [
         Element(record_order(1 + place), place % 3, 0, b"%d" % (place % keys), event)
         for place, event in enumerate(events)
@@ -201,9 +204,7 @@ def test_refused_arguments_leave_nothing_behind(arguments):
 def test_refused_elements_leave_nothing_behind(element):
     def often():
         for _ in range(200):
-            process = KeyedProcess(
-                Process("counts", "key", Counts()), HashMapBackend(), records=(Event,), watermark=0, last_watermark=0
-            )
+            process = process_of(Counts)
             with pytest.raises((TypeError, IndexError)):
                 native.run_at_once(process, iter([element]), 0, (0, 1))
 

@@ -1,5 +1,5 @@
-/* The engine's hottest code in C: the loop over records that wait for nothing, cached reads and writes of a value, what
- * code emits, and `await` of a future that has its answer.
+/* The engine's hottest code in C: the loop over records that wait for nothing, cached reads and writes of values and
+ * accumulators, what code emits, and `await` of a future that has its answer.
  *
  * The classes are those of the Python code. Their fields are `__slots__`, and each slot lies at a fixed place of its objects:
  * `attach` looks the places up, and replaces methods by those below. So there is one definition of each class, and a
@@ -21,10 +21,12 @@
 /* ------------------------------------------------------------------------------------------ classes and their slots */
 
 #define CLASSES(CLASS) \
-    CLASS(AsyncExecutionController) CLASS(BlockingValueStore) CLASS(Cell) CLASS(Emitted) CLASS(Outputs) \
-    CLASS(ProcessContext) CLASS(RecordContext) CLASS(StateFuture) CLASS(StateStore) CLASS(ValueStore)
+    CLASS(AggregatingHandle) CLASS(AggregatingStore) CLASS(AsyncExecutionController) CLASS(BlockingValueStore) CLASS(Cell) \
+    CLASS(Emitted) CLASS(Outputs) CLASS(ProcessContext) CLASS(RecordContext) CLASS(SingleHandle) CLASS(SingleStore) \
+    CLASS(StateFuture) CLASS(StateStore) CLASS(ValueStore)
 
 #define SLOTS(SLOT_OF) \
+    SLOT_OF(AggregatingStore, _add) SLOT_OF(AggregatingStore, _get_result) \
     SLOT_OF(AsyncExecutionController, context) \
     SLOT_OF(Cell, dirty) SLOT_OF(Cell, own_ttl) SLOT_OF(Cell, stamp) SLOT_OF(Cell, value) \
     SLOT_OF(Outputs, main) SLOT_OF(Outputs, type) \
@@ -33,10 +35,11 @@
     SLOT_OF(RecordContext, callbacks) SLOT_OF(RecordContext, epoch) SLOT_OF(RecordContext, key_json) \
     SLOT_OF(RecordContext, overdue) SLOT_OF(RecordContext, owns_key) SLOT_OF(RecordContext, record) \
     SLOT_OF(RecordContext, references) \
+    SLOT_OF(SingleHandle, _store) SLOT_OF(SingleHandle, _suffix) \
+    SLOT_OF(SingleStore, _answered) SLOT_OF(SingleStore, _cells) \
     SLOT_OF(StateFuture, _task) SLOT_OF(StateFuture, answer) SLOT_OF(StateFuture, done) \
     SLOT_OF(StateStore, _done) SLOT_OF(StateStore, _loading) SLOT_OF(StateStore, _task) SLOT_OF(StateStore, _ttl) \
-    SLOT_OF(StateStore, hits) \
-    SLOT_OF(ValueStore, _answered) SLOT_OF(ValueStore, _cells)
+    SLOT_OF(StateStore, blocking) SLOT_OF(StateStore, hits)
 
 #define AS_INDEX(class) class##_class,
 enum { CLASSES(AS_INDEX) N_CLASSES };
@@ -78,7 +81,7 @@ set_slot(PyObject *object, int slot, PyObject *value)
 
 /* ------------------------------------------------------------------------------------------ methods left to Python */
 
-enum { VALUE, UPDATE, BLOCKING_VALUE, BLOCKING_UPDATE, COLLECT, AWAIT, N_METHODS };
+enum { VALUE, UPDATE, BLOCKING_VALUE, BLOCKING_UPDATE, ADD, GET, COLLECT, AWAIT, N_METHODS };
 
 static PyObject *in_python[N_METHODS];
 
@@ -242,7 +245,7 @@ future_await(PyObject *self)
     return (PyObject *)waiter;
 }
 
-/* ------------------------------------------------------------------------------------------ values of state */
+/* ------------------------------------------------------------------------------------------ entries of state */
 
 /* Return the context of the code that runs, borrowed; NULL without an exception unless it may access its key's state at
  * once: the key is its own, and no call of state waits. */
@@ -260,24 +263,31 @@ context_at_hand(PyObject *store)
     return context;
 }
 
-/* Return the cell of a context's key in a state without TTL; NULL if it is not cached, or with an exception. */
+/* Return the cell of an entry in a state without TTL; NULL if it is not cached, or with an exception. */
+static PyObject *
+cell_named(PyObject *store, PyObject *name)
+{
+    PyObject *cells = SLOT(store, SingleStore__cells);
+    if (SLOT(store, StateStore__ttl) != Py_None || cells == NULL || !PyDict_CheckExact(cells) || name == NULL
+        || !PyBytes_CheckExact(name)) {
+        return NULL;
+    }
+    PyObject *cell = PyDict_GetItemWithError(cells, name);
+    return IS_EXACTLY(cell, Cell) ? Py_NewRef(cell) : NULL;
+}
+
+/* Return the cell of a context's key outside of namespaces, as `cell_named` does. */
 static PyObject *
 cell_of(PyObject *store, PyObject *context)
 {
-    PyObject *cells = SLOT(store, ValueStore__cells), *key = SLOT(context, RecordContext_key_json);
-    if (SLOT(store, StateStore__ttl) != Py_None || cells == NULL || !PyDict_CheckExact(cells) || key == NULL
-        || !PyBytes_CheckExact(key)) {
-        return NULL;
-    }
-    PyObject *cell = PyDict_GetItemWithError(cells, key);
-    return IS_EXACTLY(cell, Cell) ? Py_NewRef(cell) : NULL;
+    return cell_named(store, SLOT(context, RecordContext_key_json));
 }
 
 /* Return a future of a value. The store's own one serves again when nobody else refers to it. */
 static PyObject *
 answered(PyObject *store, PyObject *value)
 {
-    PyObject *future = SLOT(store, ValueStore__answered);
+    PyObject *future = SLOT(store, SingleStore__answered);
     if (IS_EXACTLY(future, StateFuture) && Py_REFCNT(future) == 1) {
         Py_INCREF(future);
         set_slot(future, StateFuture_answer, Py_NewRef(value));
@@ -290,7 +300,7 @@ answered(PyObject *store, PyObject *value)
     }
     future = PyObject_Vectorcall((PyObject *)types[StateFuture_class], args, 2, NULL);
     if (future != NULL) {
-        set_slot(store, ValueStore__answered, Py_NewRef(future));
+        set_slot(store, SingleStore__answered, Py_NewRef(future));
     }
     return future;
 }
@@ -341,6 +351,16 @@ blocking_value(PyObject *self, PyObject *Py_UNUSED(ignored))
     return value_of(self, BLOCKING_VALUE);
 }
 
+/* Set the value of a cell without TTL, and its time. Takes both references. */
+static void
+set_value(PyObject *cell, PyObject *value, PyObject *timestamp)
+{
+    set_slot(cell, Cell_value, value);
+    set_slot(cell, Cell_stamp, timestamp);
+    set_slot(cell, Cell_own_ttl, Py_NewRef(zero));
+    set_slot(cell, Cell_dirty, Py_NewRef(Py_True));
+}
+
 static PyObject *
 update(PyObject *store, int method, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
@@ -354,10 +374,7 @@ update(PyObject *store, int method, PyObject *const *args, Py_ssize_t nargs, PyO
     }
     Py_INCREF(result);
     Py_INCREF(timestamp);
-    set_slot(cell, Cell_value, Py_NewRef(args[0]));
-    set_slot(cell, Cell_stamp, timestamp);
-    set_slot(cell, Cell_own_ttl, Py_NewRef(zero));
-    set_slot(cell, Cell_dirty, Py_NewRef(Py_True));
+    set_value(cell, Py_NewRef(args[0]), timestamp);
     Py_DECREF(cell);
     return result;
 }
@@ -373,6 +390,99 @@ static PyObject *
 blocking_update(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     return update(self, BLOCKING_UPDATE, args, nargs, kwnames);
+}
+
+/* What a call of a handle of accumulators needs: references of its own, while code of the user runs. */
+typedef struct {
+    PyObject *store, *cell, *accumulator, *timestamp;
+} Entry;
+
+static void
+leave(Entry *entry)
+{
+    Py_XDECREF(entry->store);
+    Py_XDECREF(entry->cell);
+    Py_XDECREF(entry->accumulator);
+    Py_XDECREF(entry->timestamp);
+}
+
+/* Find the cached cell of a handle's key and namespace, with an accumulator: return 1, 0 if Python has to, or -1 with an
+ * exception. */
+static int
+find_entry(PyObject *handle, Entry *entry)
+{
+    PyObject *store = SLOT(handle, SingleHandle__store), *suffix = SLOT(handle, SingleHandle__suffix);
+    PyObject *context = IS_EXACTLY(store, AggregatingStore) ? context_at_hand(store) : NULL;
+    PyObject *timestamp = context == NULL ? NULL : SLOT(context, ProcessContext_timestamp);
+    PyObject *name = context == NULL ? NULL : SLOT(context, RecordContext_key_json);
+    if (timestamp == NULL || name == NULL || !PyBytes_CheckExact(name) || suffix == NULL || !PyBytes_CheckExact(suffix)
+        || SLOT(store, StateStore_hits) == NULL || SLOT(store, StateStore__done) == NULL
+        || SLOT(store, AggregatingStore__add) == NULL || SLOT(store, AggregatingStore__get_result) == NULL) {
+        return 0;
+    }
+    Py_INCREF(name);
+    if (PyBytes_GET_SIZE(suffix)) {
+        PyBytes_Concat(&name, suffix);
+    }
+    PyObject *cell = name == NULL ? NULL : cell_named(store, name);
+    Py_XDECREF(name);
+    PyObject *accumulator = cell == NULL ? NULL : SLOT(cell, Cell_value);
+    if (accumulator == NULL || accumulator == Py_None) { /* Python makes the first one */
+        Py_XDECREF(cell);
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    *entry = (Entry){Py_NewRef(store), cell, Py_NewRef(accumulator), Py_NewRef(timestamp)};
+    return 1;
+}
+
+/* Return the answer of a finished call: a future, or in a plain `def` the value. */
+static PyObject *
+answer(PyObject *store, PyObject *value)
+{
+    if (SLOT(store, StateStore_blocking) == Py_True) {
+        return Py_NewRef(value);
+    }
+    return value == Py_None ? Py_XNewRef(SLOT(store, StateStore__done)) : answered(store, value);
+}
+
+/* `AggregatingHandle.add` to a cached accumulator without TTL. */
+static PyObject *
+handle_add(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    Entry entry;
+    int is_common = nargs == 1 && kwnames == NULL && args[0] != Py_None ? find_entry(self, &entry) : 0;
+    if (is_common <= 0) {
+        return is_common < 0 ? NULL : leave_to_python(ADD, self, args, nargs, kwnames);
+    }
+    PyObject *both[] = {args[0], entry.accumulator}, *result = NULL;
+    PyObject *add = Py_NewRef(SLOT(entry.store, AggregatingStore__add));
+    PyObject *sum = count_hit(entry.store) < 0 ? NULL : PyObject_Vectorcall(add, both, 2, NULL);
+    Py_DECREF(add);
+    if (sum != NULL) {
+        PyObject *stamp = sum == Py_None ? SLOT(entry.cell, Cell_stamp) : entry.timestamp; /* None removes the entry */
+        set_value(entry.cell, sum, Py_NewRef(stamp));
+        result = answer(entry.store, Py_None);
+    }
+    leave(&entry);
+    return result;
+}
+
+/* `AggregatingHandle.get` of a cached accumulator without TTL. */
+static PyObject *
+handle_get(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    Entry entry;
+    int is_common = find_entry(self, &entry);
+    if (is_common <= 0) {
+        return is_common < 0 ? NULL : leave_to_python(GET, self, NULL, 0, NULL);
+    }
+    PyObject *get_result = Py_NewRef(SLOT(entry.store, AggregatingStore__get_result));
+    PyObject *value = count_hit(entry.store) < 0 ? NULL : PyObject_CallOneArg(get_result, entry.accumulator);
+    Py_DECREF(get_result);
+    PyObject *result = value == NULL ? NULL : answer(entry.store, value);
+    Py_XDECREF(value);
+    leave(&entry);
+    return result;
 }
 
 /* ------------------------------------------------------------------------------------------ what code emits */
@@ -724,6 +834,10 @@ static struct {
                         "value($self, /)\n--\n\nRead the key's value."}},
     [BLOCKING_UPDATE] = {BlockingValueStore_class, {"update", FUNCTION(blocking_update), WITH_NAMES,
                          "update($self, value, /, ttl=None)\n--\n\nSet the key's value; None is the same as `clear`."}},
+    [ADD] = {AggregatingHandle_class, {"add", FUNCTION(handle_add), WITH_NAMES,
+             "add($self, value, /, ttl=None)\n--\n\nAdd `value` to the accumulator. Raises `ValueError` for None."}},
+    [GET] = {AggregatingHandle_class, {"get", handle_get, METH_NOARGS,
+             "get($self, /)\n--\n\nRead the result; `None` if nothing was added, or it has expired."}},
     [COLLECT] = {ProcessContext_class, {"collect", FUNCTION(collect), WITH_NAMES,
                  "collect($self, record, /, kind=RowKind.INSERT, timestamp=None)\n--\n\nEmit a record downstream."}},
     [AWAIT] = {StateFuture_class, {"__await__"}}, /* no method, but the slot of the type */

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 from headrace.api import AggregatingState, ReducingState, StateFuture
 from headrace.api.bundles import BundleAggregate
 from headrace.api.namespace import check_namespace, checked_namespaces
+from headrace.native import accelerated
 from headrace.state.cells import Cell
 from headrace.state.entry import within
 from headrace.state.single_store import SingleHandle, SingleStore
@@ -161,14 +162,17 @@ class ReducingStore(AccumulatorStore):
         return accumulator
 
 
+@accelerated
 class AggregatingStore(AccumulatorStore):
     """Accumulators of an `AggregateFunction`."""
+
+    __slots__ = ("_add", "_get_result")
 
     def __init__(self, declared: AggregatingState[Any, Any, Any], *arguments: Any, **options: Any) -> None:
         """Take the declaration and the arguments of `StateStore`."""
         super().__init__(declared, *arguments, **options)
         self._function = declared.function
-        self._add = declared.function.add
+        self._add, self._get_result = declared.function.add, declared.function.get_result
         self.merged = declared.function.merge
 
     @property
@@ -178,7 +182,7 @@ class AggregatingStore(AccumulatorStore):
 
     def result(self, accumulator: Any) -> Any:
         """Return the result of an accumulator, for user code."""
-        return self._function.get_result(accumulator)
+        return self._get_result(accumulator)
 
     def all_added(self, accumulator: Any, values: Iterable[Any]) -> tuple[Any, bool]:
         """Return the accumulator with values added, and whether there are any. A `BundleAggregate` takes the values together, and gets at least one."""
@@ -229,5 +233,6 @@ class ReducingHandle(AccumulatorHandle, ReducingState[V]):
     """Live handle of a declared `ReducingState`, for the key of the code that runs."""
 
 
+@accelerated
 class AggregatingHandle(AccumulatorHandle, AggregatingState[In, Acc, Out]):
     """Live handle of a declared `AggregatingState`, for the key of the code that runs."""

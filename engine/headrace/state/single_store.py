@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from itertools import filterfalse
+from sys import getrefcount
 from typing import Any, cast
 
 from headrace.api import StateFuture
+from headrace.native import accelerated
 from headrace.state.backend import Page, Write
 from headrace.state.cells import Cell, Cells
 from headrace.state.entry import EntryChange, change_of, pack_header, value_entry, within
@@ -18,13 +20,21 @@ from headrace.state.state_task import Moment
 from headrace.state.waiting_calls import More
 
 
+@accelerated
 class SingleStore(StateStore):
     """Store with one entry for each key and namespace, all in one `Cells`."""
 
+    __slots__ = ("_answered", "_cells")
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """Take the declaration and the arguments of `StateStore`."""
-        super().__init__(*arguments, **options)
+        StateStore.__init__(self, *arguments, **options)
         self.cells = Cells(value_entry(self.name, b""))
+        self._cells = self.cells.by_name
+        # A future that nobody else refers to serves the next read: making one takes 0.2 us (timeit).
+        answered: StateFuture[Any] = StateFuture(None, self._task)
+        self._answered = answered
+        self._unshared = getrefcount(answered)
         self._known_keys: set[bytes] = set()
         """Keys whose entries of all namespaces are cached."""
         self._large_keys: set[bytes] = set()
@@ -135,8 +145,11 @@ _AT_ONCE = 20_000
 """Number of keys that one call to the backend reads."""
 
 
+@accelerated
 class SingleHandle(Handle):
     """Base of the handles of single entries: it locates the entry, and has the calls that need no more."""
+
+    __slots__ = ("_store", "_suffix")
 
     _store: SingleStore
 

@@ -68,7 +68,7 @@ class StoreStatistics:
 class StateStore:
     """Store of one declared state, for the duration of one task."""
 
-    __slots__ = ("__dict__", "_done", "_loading", "_task", "_ttl", "hits")
+    __slots__ = ("__dict__", "_done", "_loading", "_task", "_ttl", "blocking", "hits")
     # What each call needs has a slot, which the module in C finds.
 
     def __init__(

@@ -8,7 +8,16 @@ import sys
 
 import pytest
 
-from headrace import KeyedProcessFunction, Process, StateFuture, Struct, ValueState, native
+from headrace import (
+    AggregateFunction,
+    AggregatingState,
+    KeyedProcessFunction,
+    Process,
+    StateFuture,
+    Struct,
+    ValueState,
+    native,
+)
 from headrace.errors import UserFunctionError
 from headrace.execution.element import Element
 from headrace.execution.keyed_process import KeyedProcess
@@ -30,10 +39,27 @@ class Line(Struct, frozen=True):
     text: str
 
 
+class Texts(AggregateFunction[str, str, str]):
+    """Joins texts."""
+
+    def create_accumulator(self):
+        return ""
+
+    def add(self, text, joined, /):
+        return joined + text
+
+    def get_result(self, joined, /):
+        return joined
+
+    def merge(self, one, other, /):
+        return one + other
+
+
 class Scripted(KeyedProcessFunction[Event, Line]):
     """Counts, then runs the function of the test."""
 
     seen = ValueState("seen", int)
+    texts = AggregatingState("texts", Texts())
 
     def __init__(self, code):
         self.code = code
@@ -103,6 +129,45 @@ def test_kept_future_keeps_its_answer():
 
     run(Scripted(keep), events())
     assert [future.answer for future in kept] == [1, 1, 2, 2]
+
+
+def test_kept_result_of_an_accumulator_stays():
+    kept = []
+
+    async def keep(f, event, ctx):
+        await f.texts.add(f"{event.key}{event.number}")
+        kept.append(f.texts.get())
+        await f.texts.add(";")
+
+    run(Scripted(keep), events())
+    assert [future.answer for future in kept] == ["a0", "b1", "a0;a2", "b1;b3"]
+
+
+def test_aggregate_function_may_use_the_state():
+    """Call the handle again while it adds and while it reads."""
+    of: list = []
+
+    class Nested(Texts):
+        def add(self, text, joined, /):
+            before = of[0].texts.get() if joined and not text.endswith("!") else StateFuture("-")
+            return f"{joined}{text}[{before.answer}]"
+
+        def get_result(self, joined, /):
+            if not joined.endswith("[-]"):
+                of[0].texts.add("!")
+            return joined
+
+    class Reading(Scripted):
+        texts = AggregatingState("texts", Nested())
+
+    async def add(f, event, ctx):
+        of[:] = [f]
+        await f.texts.add(event.key)
+        ctx.collect(Line(await f.texts.get()))
+
+    with native.in_python():
+        expected = run(Reading(add), events("aaa"))
+    assert run(Reading(add), events("aaa")) == expected
 
 
 def test_later_record_may_await_a_kept_answer():
@@ -219,7 +284,7 @@ def test_answer_may_be_any_object(answer):
     ("store", "function"), [(ValueStore, Scripted(nothing)), (BlockingValueStore, Plain(lambda *_: None))]
 )
 def test_wrong_arguments_are_refused(store, function):
-    (mine,) = process_of(function).stores
+    mine, *_ = process_of(function).stores
     with pytest.raises(TypeError, match="positional argument"):
         store.update(mine)
     with pytest.raises(TypeError, match="positional arguments but 11 were given"):

@@ -9,7 +9,16 @@ import tracemalloc
 
 import pytest
 
-from headrace import KeyedProcessFunction, Process, StateFuture, Struct, ValueState, native
+from headrace import (
+    AggregateFunction,
+    AggregatingState,
+    KeyedProcessFunction,
+    Process,
+    StateFuture,
+    Struct,
+    ValueState,
+    native,
+)
 from headrace.errors import HeadraceError
 from headrace.execution.element import Element, Emitted
 from headrace.execution.keyed_process import KeyedProcess
@@ -29,10 +38,29 @@ class Counted(Struct, frozen=True):
     count: object
 
 
+class Numbers(AggregateFunction[int, int, int]):
+    """Adds numbers up to 2, and takes no negative ones."""
+
+    def create_accumulator(self):
+        return 0
+
+    def add(self, number, total, /):
+        if number < 0:
+            raise ValueError(number)
+        return (total + number) % 3
+
+    def get_result(self, total, /):
+        return total or None
+
+    def merge(self, one, other, /):
+        return one + other
+
+
 class Counts(KeyedProcessFunction[Event, Counted]):
     """Counts, then does what the event names."""
 
     seen = ValueState("seen", int)
+    numbers = AggregatingState("numbers", Numbers())
 
     async def process(self, event, ctx, /):
         count = (await self.seen.value() or 0) + 1
@@ -46,12 +74,13 @@ class PlainCounts(KeyedProcessFunction[Event, Counted]):
     """Does the same in plain `def`."""
 
     seen = ValueState("seen", int)
+    numbers = AggregatingState("numbers", Numbers())
 
     def process(self, event, ctx, /):
         count = (self.seen.value() or 0) + 1
         self.seen.update(count)
         ctx.collect(Counted(count))
-        return PLAIN_DOES[event.do](event, ctx)
+        return PLAIN_DOES[event.do](self, event, ctx)
 
 
 async def fail(f, event, ctx):
@@ -84,7 +113,23 @@ async def close(f, event, ctx):
     waiting.close()
 
 
+async def sum_up(f, event, ctx):
+    numbers = f.numbers.namespace("there")
+    for number in (1, 2, 1):
+        await f.numbers.add(number)
+        await numbers.add(number)
+        ctx.collect(Counted(await f.numbers.get()))
+        event.number.append(numbers.get())
+
+
+async def sum_up_wrongly(f, event, ctx):
+    await f.numbers.add(1)
+    await f.numbers.add(-1)
+
+
 async def call_wrongly(f, event, ctx):
+    with contextlib.suppress(TypeError):
+        f.numbers.add(*[event] * 9, ttl=event)
     with contextlib.suppress(TypeError):
         f.seen.update(*[event] * 9, ttl=event)
     with contextlib.suppress(TypeError):
@@ -95,8 +140,14 @@ async def remind(f, event, ctx):
     ctx.timers.register_event_time(-5)
 
 
-def fail_plainly(event, ctx):
+def fail_plainly(f, event, ctx):
     raise ValueError(event)
+
+
+def sum_up_plainly(f, event, ctx):
+    for number in (1, 2, 1):
+        f.numbers.add(number)
+        ctx.collect(Counted(f.numbers.get()))
 
 
 class _Foreign:
@@ -105,9 +156,10 @@ class _Foreign:
 
 
 DOES = {function.__name__: function for function in (fail, emit_wrongly, await_nothing, await_made, chain, keep, close)}
-DOES |= {function.__name__: function for function in (call_wrongly, remind)}
-PLAIN_DOES = {"": lambda *_: None, "fail": fail_plainly, "return": lambda event, _: event}
-PLAIN_DOES["start"] = lambda event, ctx: fail(None, event, ctx)  # its coroutine is closed
+DOES |= {function.__name__: function for function in (call_wrongly, remind, sum_up, sum_up_wrongly)}
+PLAIN_DOES = {"": lambda *_: None, "fail": fail_plainly, "sum_up": sum_up_plainly}
+PLAIN_DOES["return"] = lambda _, event, __: event
+PLAIN_DOES["start"] = fail  # its coroutine is closed
 
 
 def process_of(function):

@@ -7,6 +7,8 @@ from datetime import timedelta
 from hypothesis import strategies as st
 
 from headrace import (
+    AggregateFunction,
+    AggregatingState,
     KeyedCoProcessFunction,
     Process,
     RowKind,
@@ -42,12 +44,30 @@ class Said(Struct, frozen=True):
     number: int | None = None
 
 
+class Numbers(AggregateFunction[int, list[int], int]):
+    """Sum of the numbers since the last 4; it has no result if it is 3."""
+
+    def create_accumulator(self):
+        return []
+
+    def add(self, number, numbers, /):
+        return None if number == 4 else [*numbers, number]
+
+    def get_result(self, numbers, /):
+        return None if sum(numbers) == 3 else sum(numbers)
+
+    def merge(self, one, other, /):
+        return one + other
+
+
 class _Runs:
     """Acts that are the same in both ways of writing."""
 
     count = ValueState("count", int)
     other = ValueState("other", int)
     lived = ValueState("lived", int, ttl=StateTtl(timedelta(milliseconds=9)))
+    numbers = AggregatingState("numbers", Numbers())
+    lived_numbers = AggregatingState("lived_numbers", Numbers(), ttl=StateTtl(timedelta(milliseconds=9)))
 
     def __init__(self):
         self.kept = []
@@ -82,6 +102,11 @@ class _Runs:
 
     def fail(self, number, ctx):
         raise ValueError(f"{ctx.key} {number}")
+
+    def sum_up_wrongly(self, number, ctx):
+        self.numbers.add(2)
+        self.numbers.add("no number" if number % 2 else None)
+        self.numbers.get()
 
     def keep(self, number, ctx):
         self.kept.append((ctx, self.count.value(), self.other.value()))
@@ -137,6 +162,19 @@ class AsyncActs(_Runs, KeyedCoProcessFunction[Acts, OtherActs, Said]):
 
     async def live_shortly(self, number, ctx):
         await self.lived.update(number, timedelta(milliseconds=number + 1))
+
+    async def sum_up(self, number, ctx):
+        await self.numbers.add(number)
+        ctx.collect(Said("sum", await self.numbers.get()))
+
+    async def sum_up_elsewhere(self, number, ctx):
+        numbers = self.numbers.namespace(f"n{number % 2}")
+        calls = [numbers.add(number), numbers.get(), numbers.add(1), self.numbers.get()]
+        ctx.collect(Said(str([await call for call in calls])))
+
+    async def sum_up_shortly(self, number, ctx):
+        await self.lived_numbers.add(number, timedelta(milliseconds=number + 1))
+        ctx.collect(Said("short sum", await self.lived_numbers.get()))
 
     async def chain(self, number, ctx):
         self.count.value().then_accept(lambda value: ctx.collect(Said("chained", value)))
@@ -212,6 +250,19 @@ class PlainActs(_Runs, KeyedCoProcessFunction[Acts, OtherActs, Said]):
     def live_shortly(self, number, ctx):
         self.lived.update(number, timedelta(milliseconds=number + 1))
 
+    def sum_up(self, number, ctx):
+        self.numbers.add(number)
+        ctx.collect(Said("sum", self.numbers.get()))
+
+    def sum_up_elsewhere(self, number, ctx):
+        numbers = self.numbers.namespace(f"n{number % 2}")
+        numbers.add(number)
+        ctx.collect(Said(f"{numbers.get()} {self.numbers.get()}"))
+
+    def sum_up_shortly(self, number, ctx):
+        self.lived_numbers.add(number, timedelta(milliseconds=number + 1))
+        ctx.collect(Said("short sum", self.lived_numbers.get()))
+
 
 class _Foreign:
     """Something to await that is no state."""
@@ -222,10 +273,11 @@ class _Foreign:
 
 COMMON_ACTS = (
     "read", "add", "add", "write", "write_none", "clear", "live", "live_shortly", "emit", "emit_kind", "emit_at",
-    "emit_side", "refuse", "remind", "remind_by_clock", "cancel", "keep", "tell_kept",
+    "emit_side", "refuse", "remind", "remind_by_clock", "cancel", "keep", "tell_kept", "sum_up", "sum_up",
+    "sum_up_elsewhere", "sum_up_shortly",
 )  # fmt: skip
 ASYNC_ACTS = (*COMMON_ACTS, "chain", "chain_and_wait", "combine", "await_twice", "await_made", "chain_block")
-FAILING_ACTS = ("fail", "emit_wrongly")
+FAILING_ACTS = ("fail", "emit_wrongly", "sum_up_wrongly")
 ASYNC_FAILING_ACTS = (*FAILING_ACTS, "await_other_things", "await_kept")
 
 

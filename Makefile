@@ -14,7 +14,7 @@ INSTALLATIONS := tests/package tests/airflow tests/demo tests/compose
 BENCHMARKS := $(sort $(filter-out _% counting nexmark scale,$(notdir $(basename $(wildcard benchmarks/*.py)))))
 
 .PHONY: help setup .ready demo verify-demo airflow test test-all test-faults lint types imports format reference peers bench bench-page clean lock \
-        tier-unit tier-compose tier-spark tier-airflow tier-fault tier-simulation tier-cluster tier-kafka tier-installations lane-spark lane-others closing-line
+        tier-unit tier-pure-python tier-compose tier-spark tier-airflow tier-fault tier-simulation tier-cluster tier-kafka tier-installations lane-spark lane-others closing-line
 
 # show this list
 help:
@@ -44,9 +44,9 @@ test: .ready lint types imports
 	@$(LANES) SPARK="spark fault" OTHERS="unit compose airflow"
 	@$(MAKE) closing-line
 
-# test, and the slow tests, those on a local Spark cluster and on a Kafka broker, and those of whole installations
+# test, the slow tests, those of the engine without its module in C, those on a local Spark cluster and on a Kafka broker, and those of whole installations
 test-all: .ready lint types imports
-	@$(LANES) SPARK="spark fault cluster kafka" OTHERS="unit simulation compose airflow" QUICK=
+	@$(LANES) SPARK="spark fault cluster kafka" OTHERS="unit pure-python simulation compose airflow" QUICK=
 	@$(MAKE) tier-installations
 	@$(MAKE) closing-line
 
@@ -129,6 +129,12 @@ lane-others:
 tier-unit: .ready
 	@$(call TIER,unit,tests/unit $(QUICK) --numprocesses logical --dist worksteal)
 
+# The same tests of execution and state once more, without the module in C.
+
+tier-pure-python: export HEADRACE_PURE_PYTHON = 1
+tier-pure-python: .ready
+	@$(call TIER,pure-python,tests/unit/execution tests/unit/state -m 'not slow' --numprocesses logical --dist worksteal)
+
 tier-simulation: .ready
 	@$(call TIER,simulation,tests/simulation --numprocesses logical --dist worksteal)
 
@@ -145,5 +151,5 @@ tier-spark tier-fault tier-cluster tier-kafka: tier-%: .ready
 	@$(call TIER,$*,tests/$* $(QUICK))
 
 closing-line:
-	@echo; for log in unit compose spark airflow fault simulation cluster kafka installations; do \
+	@echo; for log in unit pure-python compose spark airflow fault simulation cluster kafka installations; do \
 	    file=var/log/tests-$$log.log; [ ! -e $$file ] || printf '%-13s %s\n' $$log "$$(tail -n 1 $$file)"; done

@@ -120,7 +120,9 @@ def _walk(backend, entries):
     began = time.perf_counter()
     process.run([[Element(record_order(0), 0, 0, key_of(0), Visit("", 0))]], [])
     took = time.perf_counter() - began
-    assert [emitted.record for emitted in process.emitted] == [Visit("total", entries)], "not all entries were walked over"
+    assert [emitted.record for emitted in process.emitted] == [Visit("total", entries)], (
+        "not all entries were walked over"
+    )
     return took
 
 

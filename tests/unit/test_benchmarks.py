@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from datetime import timedelta
@@ -19,6 +21,7 @@ from benchmarks._nexmark_turns import write_closing
 from benchmarks._report import figure, report
 from headrace.native import runs_in
 from pipelines.nexmark.generator import Shape, write_events
+from tests.jobs.home import PROJECT
 
 
 def test_report_names_the_machine_and_its_packages(tmp_path, monkeypatch, capsys):
@@ -29,6 +32,18 @@ def test_report_names_the_machine_and_its_packages(tmp_path, monkeypatch, capsys
     assert written["machine"]["engine"] == runs_in
     assert written["figures"][0]["spread"] == [1.0, 2.0, 3.0]
     assert "time" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["async_io", "materializer", "state"])
+def test_benchmark_runs_on_little_data(name, tmp_path):
+    shutil.copytree(PROJECT / "conf", tmp_path / "conf")
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--quick"]
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    written = json.loads((tmp_path / f"benchmarks/out/{name}.json").read_text())
+    assert all(measured["value"] is not None for measured in written["figures"])
 
 
 ORPHAN = """

@@ -74,7 +74,7 @@ format: .ready
 reference: .ready
 	@$(RUN) .venv/bin/python setup/reference.py
 
-# run all benchmarks but nexmark and scale, one process each, and write benchmarks/report.html (some 40 minutes on a quiet machine)
+# run all benchmarks but nexmark and scale, one process each, and write benchmarks/report.html (36 minutes on a quiet machine)
 bench: .ready
 	@failed=; for name in $(BENCHMARKS); do SECONDS=0; $(MAKE) "bench-$${name//_/-}" || failed="$$failed $$name"; \
 	    echo "$$name took $$SECONDS s"; done; \

@@ -248,7 +248,7 @@ def _no_charts(_):
 
 def _peers(figures):
     """Draw the cost of a record, for each program."""
-    bars = [(row["name"], *row["spread"]) for row in figures if row["unit"] == "us"]
+    bars = [(row["name"].partition(", CPU")[0], *row["spread"]) for row in figures if row["unit"] == "us"]
     if bars:
         yield PEERS + _charts([bar_chart(title="CPU in us a record", bars=bars)])
 

@@ -185,7 +185,7 @@ def _rect(x, y, width, colour, message):
     return f'<rect {size} fill="{colour}"><title>{escape(message)}</title></rect>'
 
 
-def _cut(name, limit=60):
+def _cut(name, limit=50):  # so many letters have room at the left of the bars
     return name if len(name) <= limit else f"{name[: limit - 1]}…"
 
 

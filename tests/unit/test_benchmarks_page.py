@@ -79,6 +79,15 @@ def test_names_in_charts_and_goals_are_escaped(name, values):
     assert elements_of(bars, "title")[0].text == name
 
 
+def test_bars_of_peers_are_named_in_full():
+    names = ("transformWithState, CPU a record (1,000,000 rows on 100,000 keys)", "Headrace, CPU a row (250,000 rows)")
+    html = pages_of([figure(name, [1.0], "us") for name in names], "end_to_end")
+    assert [name for name in ("transformWithState", "Headrace") if f">{name}</text>" in html] == [
+        "transformWithState",
+        "Headrace",
+    ]
+
+
 def test_page_needs_no_script_and_no_network():
     html = pages_of([figure("time", [1.0], "us")], "end_to_end")
     assert "<svg" in html

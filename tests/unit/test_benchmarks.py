@@ -43,6 +43,7 @@ def test_benchmark_runs_on_little_data(name, tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     written = json.loads((tmp_path / f"benchmarks/out/{name}.json").read_text())
+    assert written["figures"]
     assert all(measured["value"] is not None for measured in written["figures"])
 
 

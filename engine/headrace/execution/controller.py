@@ -169,9 +169,8 @@ class AsyncExecutionController:
             awaited = loop.send(None)
         except StopIteration:
             return None
-        if (
-            self.context.callbacks is None
-        ):  # the loop ends with a record that has waited, also for a future of user code
+        # The loop ends with a record that has waited, also for a future of user code.
+        if self.context.callbacks is None:
             self.context.callbacks = deque()
         return loop, awaited
 

@@ -38,6 +38,8 @@ class ValueStore(SingleStore, ValueState[V], Generic[V]):
         """Take the declaration and the arguments of `StateStore`."""
         SingleStore.__init__(self, declared, operator, backend, task, lives, blocking=blocking)
         self.type, self.ttl = declared.type, declared.ttl
+        answered = self._answered
+        self._unshared = getrefcount(answered)  # with a local name, as in `value`
 
     @property
     def handle(self) -> ValueState[V]:

@@ -167,6 +167,7 @@ def test_aggregate_function_may_use_the_state():
 
     with native.in_python():
         expected = run(Reading(add), events("aaa"))
+    assert len(expected) == 3
     assert run(Reading(add), events("aaa")) == expected
 
 

@@ -22,7 +22,7 @@ import compile_engine as engine  # type: ignore[import-not-found]  # a script's 
 from environment import HOME, VAR, VENV, environment, java_home  # type: ignore[import-not-found]  # a script's neighbour
 
 from headrace.provision.jars import DELTA, S3, Jars, jars_folder
-from headrace.provision.java import java_version
+from headrace.provision.java import java_version, packaged_folder
 
 STAMPS = VAR / "setup"
 LOGS = VAR / "log"
@@ -50,7 +50,7 @@ def main() -> int:
         _step("packages", _digest(sys.version, _text("requirements.txt")), _install_packages, _venv_whole)
         _step("headrace", _digest(sys.version, _text("pyproject.toml"), str(HOME)), _install_project, _venv_whole)
         _step("engine", _compiled_from(), _compile_engine, _engine_whole)
-        _step("spark", _digest(str(DELTA.digests())), _provide, _provided)
+        _step("spark", _provided_for(), _provide, _provided)
         if "--s3" in sys.argv:
             _step("spark-s3", _digest(str(S3.digests())), lambda: _provide("--s3"), lambda: _provided(S3))
     except SetupError as error:
@@ -127,6 +127,11 @@ def _compile_engine() -> str:
 
 def _engine_whole() -> bool:
     return engine.obstacle() is not None or bool(engine.compiled().exists())
+
+
+def _provided_for() -> str:
+    """Return a digest of Delta's jars, packages and Java: the archive of Spark's classes fits one Spark and one Java."""
+    return _digest(str(DELTA.digests()), _text("requirements.txt"), str(java_home() or packaged_folder(HOME)))
 
 
 def _provide(*options: str) -> str:

@@ -50,6 +50,8 @@ def environment(*, home: Path = HOME) -> dict[str, str]:
     java = java_home()
     if java is not None:
         always["JAVA_HOME"] = str(java)
+        if options := _submit_options(java):
+            always["SPARK_SUBMIT_OPTS"] = options
     return {**{k: v for k, v in unless_set.items() if k not in os.environ}, **always}
 
 
@@ -58,6 +60,12 @@ def java_home() -> Path | None:
     from headrace.provision.java import find_java
 
     return find_java(HOME)
+
+
+def _submit_options(java: Path) -> str:
+    from headrace.provision.class_archive import ClassArchive
+
+    return ClassArchive(HOME, java, _spark_home()).submit_options(os.environ.get("SPARK_SUBMIT_OPTS", ""))
 
 
 def _path_with(folder: Path) -> str:

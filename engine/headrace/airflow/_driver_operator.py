@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from subprocess import Popen
 from typing import TYPE_CHECKING, Any, Literal
@@ -191,8 +192,17 @@ def _arguments(job: JobConfig, words: Sequence[str], given: Mapping[str, Any]) -
 
 
 def _java(home: Path) -> dict[str, str]:
-    """Return JAVA_HOME for spark-submit if only the project has a Java (`headrace setup`); else an empty mapping."""
+    """Return the variables that say which Java spark-submit takes, and the archive of its classes; an empty mapping without a Java."""
+    from headrace.provision.class_archive import ClassArchive
     from headrace.provision.java import find_java
+    from headrace.provision.pyspark_version import spark_home
 
     java = find_java(home)
-    return {} if java is None else {"JAVA_HOME": str(java)}
+    if java is None:
+        return {}
+    variables = {"JAVA_HOME": str(java)}
+    with suppress(ConfigError):  # spark-submit may be of another Python than this process
+        archive = ClassArchive(home, java, spark_home())
+        if options := archive.submit_options(os.environ.get("SPARK_SUBMIT_OPTS", "")):
+            variables["SPARK_SUBMIT_OPTS"] = options
+    return variables

@@ -13,7 +13,7 @@ import typer
 
 from headrace.cli._arguments import AsJson
 from headrace.cli._findings import Finding, as_warnings, finish
-from headrace.cli._machine import jars, java, pyspark
+from headrace.cli._machine import classes, jars, java, pyspark
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
@@ -64,6 +64,7 @@ def _project(job: str | None) -> Iterator[Finding]:
         yield Finding("project", "warn", str(error))
         return
     yield java(home)
+    yield classes(home)
     yield Finding("project", "ok", str(home))
     for name in [job] if job else list_jobs(home):
         yield from _job(name)

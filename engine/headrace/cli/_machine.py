@@ -23,6 +23,24 @@ def java(home: Path | None) -> Finding:
     return Finding("java", "ok", f"{java_version(java_home / 'bin' / 'java')} ({java_home})")
 
 
+def classes(home: Path) -> Finding:
+    """Report whether there is an archive of Spark's classes for the Java and the Spark of a run."""
+    from headrace.errors import ConfigError
+    from headrace.provision.class_archive import ClassArchive
+    from headrace.provision.java import find_java
+    from headrace.provision.pyspark_version import spark_home
+
+    what = "classes of Spark"
+    try:
+        java_home = find_java(home)
+        archive = None if java_home is None else ClassArchive(home, java_home, spark_home())
+    except ConfigError:
+        archive = None  # pyspark is missing, which is a finding of its own
+    if archive is not None and archive.options():
+        return Finding(what, "ok", f"archived, {archive.size() / 1e6:.0f} MB")
+    return Finding(what, "warn", "there is no archive of them: Spark starts 1 to 3 s later", "Run: headrace setup")
+
+
 def pyspark() -> Finding:
     """Report the pyspark that a run would use, and whether Delta's jars fit it."""
     from headrace.errors import ConfigError

@@ -11,12 +11,20 @@ from headrace.errors import ServiceError
 _LAST_LINES = 30
 
 
-def run_logged(command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None) -> None:
-    """Run `command`, write its output to `log`; raise `ServiceError` with the log's end when it fails."""
+def run_logged(
+    command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None, folder: Path | None = None
+) -> None:
+    """Run `command` in `folder`, write its output to `log`; raise `ServiceError` with the log's end when it fails."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as out:
         done = subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, check=False
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            check=False,
         )
     if done.returncode != 0:
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-_LAST_LINES:])

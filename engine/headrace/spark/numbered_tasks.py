@@ -6,15 +6,21 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 from headrace.spark.reports import TaskReport, encode_report
-from headrace.spark.tasks import in_reused_worker, run_reading_task, run_source_task
+from headrace.spark.tasks import in_reused_worker, run_idle_task, run_reading_task, run_source_task
 from headrace.tables.late_pandas import without_pandas
 
 NumberedTask = Callable[[int], bytes]
 
 
 def source_task(payloads: Sequence[bytes]) -> NumberedTask:
-    """Return a function that runs the source task with the given number."""
-    return lambda number: _encoded(lambda: run_source_task(payloads[number], number))
+    """Return a function that runs the source task with the given number. Behind the last one, it runs idle tasks."""
+
+    def run(number: int) -> TaskReport:
+        if number < len(payloads):
+            return run_source_task(payloads[number], number)
+        return run_idle_task(payloads[0], number)
+
+    return lambda number: _encoded(lambda: run(number))
 
 
 def reading_task(payload: bytes, transit: Sequence[str]) -> NumberedTask:

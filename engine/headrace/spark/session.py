@@ -12,8 +12,10 @@ from pyspark.sql import SparkSession
 
 from headrace.config import ClusterConfig, JobConfig
 from headrace.errors import ClusterError, ConfigError
+from headrace.provision.class_archive import ClassArchive
 from headrace.provision.jars import absent_jars, how_to_get
 from headrace.provision.java import require_java
+from headrace.provision.pyspark_version import spark_home
 
 
 def session(config: JobConfig) -> SparkSession:
@@ -41,8 +43,16 @@ def context(config: JobConfig) -> SparkContext:
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     conf = SparkConf().setAppName(f"headrace-{config.job}")
     if not is_submitted:
-        os.environ["JAVA_HOME"] = str(require_java(config.home))
+        java = require_java(config.home)
+        os.environ["JAVA_HOME"] = str(java)
+        archive = ClassArchive(config.home, java, spark_home())
+        if options := archive.submit_options(os.environ.get("SPARK_SUBMIT_OPTS", "")):
+            os.environ["SPARK_SUBMIT_OPTS"] = options
         conf.setMaster(_with_retries(profile.master)).setAll([*_settings(profile).items()])
+    if (
+        conf.get("spark.master", "").startswith("local") and not profile.py_files
+    ):  # the daemon's Python has Headrace installed
+        conf.setIfMissing("spark.python.daemon.module", "headrace.spark.worker_daemon")
     try:
         started = SparkContext.getOrCreate(conf)
     except (Py4JError, PySparkException, OSError) as error:

@@ -40,6 +40,7 @@ class SparkOnDemand:
         self._on_event = on_event
         self._starting = Lock()  # large sinks are merged in parallel
         self._context = None if spark is None else spark.sparkContext
+        self._on_spark: SparkTasks | None = None
 
     def start(self) -> None:
         """Start Spark, as `StageTasks.start` describes."""
@@ -85,9 +86,11 @@ class SparkOnDemand:
         sender_through(self._session(), self._config)(sink, files, headers)
 
     def _tasks(self) -> SparkTasks:
-        from headrace.spark.spark_tasks import SparkTasks
+        if self._on_spark is None:
+            from headrace.spark.spark_tasks import SparkTasks
 
-        return SparkTasks(self._started())
+            self._on_spark = SparkTasks(self._started())
+        return self._on_spark
 
     def _session(self) -> SparkSession:
         from headrace.spark.session import session_on

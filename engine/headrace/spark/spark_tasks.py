@@ -33,18 +33,26 @@ FILES_WORTH_A_SHUFFLE: Final = 64
 """The same for files that all tasks open together: each is a request on an object store."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SparkTasks:
     """Tasks on Spark, for `SparkOnDemand`: one Spark job for each stage, one Spark task for each task."""
 
     context: SparkContext
+    _has_workers: bool = False
 
     def sources(self, tasks: Sequence[SourceTask]) -> list[TaskReport]:
-        """Run tasks of sources as a Spark job."""
+        """Run tasks of sources as a Spark job.
+
+        The first job starts Python workers for all tasks of the keyed stages behind it, which takes half a second: those that get no
+        files load modules meanwhile.
+        """
         if not tasks:
             return []
+        count = len(tasks) if self._has_workers else max(len(tasks), tasks[0].batch.parallelism)
         with self._translated(", ".join(dict.fromkeys(task.source for task in tasks))):
-            return self._numbered(source_task([encode_report(task) for task in tasks]), len(tasks))
+            reports = self._numbered(source_task([encode_report(task) for task in tasks]), count)
+        self._has_workers = True
+        return reports[: len(tasks)]
 
     def keyed(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:
         """Run a keyed stage as a Spark job."""

@@ -22,6 +22,18 @@ def run_source_task(payload: bytes, number: int) -> TaskReport:
     return _guarded(lambda: run_source(msgspec.json.decode(payload, type=SourceTask)), number)
 
 
+def run_idle_task(payload: bytes, number: int) -> TaskReport:
+    """Load the modules of keyed tasks and the pipeline, for tasks that this process gets later. `payload` is any task of a source."""
+
+    def load() -> TaskReport:
+        import headrace.spark.keyed_task  # noqa: F401  later tasks have it then
+
+        plan_of(msgspec.json.decode(payload, type=SourceTask).batch.code)
+        return TaskReport()
+
+    return _guarded(load, number)
+
+
 def run_keyed_task(payload: bytes, index: int, batches: Iterable[pa.RecordBatch]) -> TaskReport:
     """Run a keyed stage over the batches of one task; an error of Headrace is in the report."""
     from headrace.spark.keyed_task import run_keyed

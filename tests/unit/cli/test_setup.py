@@ -6,7 +6,9 @@ import hashlib
 
 import pytest
 
+from headrace.errors import ServiceError
 from headrace.provision import jars as provision
+from headrace.provision.class_archive import ClassArchive
 from headrace.provision.jars import Jars
 
 
@@ -26,6 +28,12 @@ def setting(home, monkeypatch):
         (at / f"var/jars/{jars.name}.jar").write_bytes(b"jar")
 
     monkeypatch.setattr(provision, "fetch", fetch)
+    archived = home / "archived"
+    monkeypatch.setattr(
+        ClassArchive, "options", lambda _: "-XX:SharedArchiveFile=classes.jsa" if archived.exists() else ""
+    )
+    monkeypatch.setattr(ClassArchive, "make", lambda _: archived.touch())
+    monkeypatch.setattr(ClassArchive, "size", lambda _: 178_000_000)
     return fetched
 
 
@@ -37,10 +45,24 @@ def test_setup_fetches_missing_jars(headrace, setting):
 
 
 def test_second_setup_has_nothing_to_do(headrace, setting):
-    headrace("setup")
+    result = headrace("setup")
+    assert "classes     178 MB in var/jars, archived in 0 s\n" in result.stdout
     result = headrace("setup")
     assert (result.exit_code, setting) == (0, ["delta"])
     assert "checksums hold: nothing to do" in result.stdout
+    assert "classes     178 MB in var/jars: nothing to do" in result.stdout
+
+
+@pytest.mark.parametrize("error", [ServiceError("Java made no archive"), OSError(28, "No space left on device")])
+def test_setup_succeeds_without_an_archive_of_classes(headrace, setting, monkeypatch, error):
+    def fail(_):
+        raise error
+
+    monkeypatch.setattr(ClassArchive, "make", fail)
+    result = headrace("setup")
+    assert (result.exit_code, setting) == (0, ["delta"])
+    assert "classes     no archive: Spark starts without one\n" in result.stdout
+    assert str(error) in result.stderr
 
 
 def test_s3_jars_are_fetched_when_asked_for(headrace, setting):

@@ -11,23 +11,31 @@ from pyspark.errors import PySparkRuntimeError
 
 from headrace.config import load_job
 from headrace.errors import ClusterError, ConfigError
+from headrace.provision.class_archive import ClassArchive
 from headrace.spark import session as session_module
 from tests.jobs.home import Home
 
 
 class Started(Exception):  # noqa: N818
-    """Spark would have been started."""
+    """Spark would have been started, with the configuration that is the argument."""
 
 
-def start(_):
-    raise Started
+def start(conf):
+    raise Started(conf)
 
 
 @pytest.fixture
 def config(tmp_path, monkeypatch):
     monkeypatch.setattr(SparkContext, "getOrCreate", start)
     monkeypatch.setattr(session_module, "absent_jars", lambda _: [])
-    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP", "SPARK_LAUNCHER_OPTS", "JAVA_HOME"):
+    for name in (
+        "PYSPARK_PYTHON",
+        "PYSPARK_DRIVER_PYTHON",
+        "SPARK_LOCAL_IP",
+        "SPARK_LAUNCHER_OPTS",
+        "JAVA_HOME",
+        "SPARK_SUBMIT_OPTS",
+    ):
         monkeypatch.setenv(name, "")  # monkeypatch puts back what the session changes
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", "")
@@ -47,16 +55,42 @@ def test_session_uses_the_projects_java(config):
 
 def test_executors_python_of_the_profile_comes_first(config, monkeypatch):
     monkeypatch.setenv("PYSPARK_PYTHON", "/usr/bin/python3")
-    monkeypatch.setattr(session_module, "require_java", lambda _: "java")
+    monkeypatch.setattr(session_module, "require_java", lambda config_home: config_home)
     profile = replace(config.profile, spark={"spark.pyspark.python": "./environment/bin/python"})
     with pytest.raises(Started):
         session_module.context(replace(config, profile=profile))
     assert os.environ["PYSPARK_PYTHON"] == "./environment/bin/python"
 
 
+def test_session_starts_java_with_archived_classes(config, monkeypatch):
+    monkeypatch.setattr(session_module, "require_java", lambda _: config.home)
+    monkeypatch.setattr(ClassArchive, "options", lambda _: "-XX:SharedArchiveFile=classes.jsa")
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Dmine=1")
+    with pytest.raises(Started):
+        session_module.context(config)
+    assert os.environ["SPARK_SUBMIT_OPTS"] == "-XX:SharedArchiveFile=classes.jsa -Dmine=1"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"master": "local[2]"}, "headrace.spark.worker_daemon"),
+        ({"master": "local[2]", "spark": {"spark.python.daemon.module": "mine"}}, "mine"),
+        ({"master": "local[2]", "py_files": ("headrace.zip",)}, None),  # shipped behind the daemon's start
+        ({"master": "spark://host:7077"}, None),  # Headrace need not be installed there
+    ],
+)
+def test_local_workers_are_forked_by_headrace(config, monkeypatch, changes, expected):
+    monkeypatch.setattr(session_module, "require_java", lambda _: config.home)
+    profile = replace(config.profile, **{"spark": {}} | changes)
+    with pytest.raises(Started) as started:
+        session_module.context(replace(config, profile=profile))
+    assert started.value.args[0].get("spark.python.daemon.module") == expected
+
+
 def test_own_options_of_sparks_launcher_stay(config, monkeypatch):
     monkeypatch.setenv("SPARK_LAUNCHER_OPTS", "-Xss4m")
-    monkeypatch.setattr(session_module, "require_java", lambda _: "java")
+    monkeypatch.setattr(session_module, "require_java", lambda config_home: config_home)
     with pytest.raises(Started):
         session_module.context(config)
     assert os.environ["SPARK_LAUNCHER_OPTS"] == "-Xss4m"

@@ -11,6 +11,7 @@ import threading
 
 from headrace import clock
 from headrace.cli import main
+from headrace.provision.installed_pyspark import prefer_installed_pyspark
 
 _LOOK_EVERY = 1.0
 
@@ -34,5 +35,6 @@ def end_with_parent() -> None:
 
 if __name__ == "__main__":
     end_with_parent()
+    prefer_installed_pyspark()
     sys.argv[0] = "headrace"
     main()

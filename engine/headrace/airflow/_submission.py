@@ -11,6 +11,7 @@ import headrace
 from headrace.airflow._environment import task_environment
 from headrace.airflow._words import option
 from headrace.config import ClusterConfig, JobConfig
+from headrace.provision.installed_pyspark import daemon_settings
 
 _DRIVER = Path(headrace.__file__).parent / "cli" / "submit" / "driver.py"
 _HOME = "headrace-home"
@@ -58,7 +59,8 @@ def packed_home(job: JobConfig, folder: Path) -> str:
 
 def _settings(profile: ClusterConfig) -> dict[str, str]:
     """Return the profile's Spark settings. If executors have their own Python, the driver keeps the one of this machine."""
-    settings = dict(profile.spark)
+    master = profile.master if profile.connection is None else ""  # the connection has another one
+    settings = daemon_settings(master, profile.py_files) | profile.spark
     if profile.deploy_mode == "client" and profile.python is not None and "spark.pyspark.python" in settings:
         settings.setdefault("spark.pyspark.driver.python", profile.python)
     return settings

@@ -38,7 +38,10 @@ def classes(home: Path) -> Finding:
         archive = None  # pyspark is missing, which is a finding of its own
     if archive is not None and archive.options():
         return Finding(what, "ok", f"archived, {archive.size() / 1e6:.0f} MB")
-    return Finding(what, "warn", "there is no archive of them: Spark starts 1 to 3 s later", "Run: headrace setup")
+    without = "there is no archive of them: Spark starts 1 to 3 s later"
+    if archive is not None and (obstacle := archive.obstacle()):
+        return Finding(what, "ok", f"{without}. {obstacle}")
+    return Finding(what, "warn", without, "Run: headrace setup")
 
 
 def pyspark() -> Finding:

@@ -6,9 +6,12 @@ Java, class path and jars with those of the archive; if one differs, it loads al
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
+import re
 import shlex
+import shutil
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -32,6 +35,14 @@ _LATE_OPTIMIZER: Final = (
 )
 """Ten times Java's own thresholds: its optimizing compiler, which takes CPU from the start of a short driver, begins later."""
 
+_ADDED: Final = re.compile(
+    rf"{_OWN_ARCHIVE}=('[^']*-classes-[^']*'|\S+-classes-\S+) -Xshare:auto -Xlog:cds\*=off {re.escape(_LATE_OPTIMIZER)}"
+)
+"""What `ClassArchive.submit_options` adds. Shells and Airflow hand it on; a later `headrace setup` may have replaced the archive."""
+
+_SHARING: Final = re.compile(r"-XX:(SharedArchiveFile|ArchiveClassesAtExit|[+-]?AutoCreateSharedArchive|AOT)|-Xshare")
+"""Options of Java for the sharing of classes."""
+
 
 @dataclass(frozen=True)
 class ClassArchive:
@@ -46,34 +57,60 @@ class ClassArchive:
     spark: Path
 
     def options(self) -> str:
-        """Return the options that make Java use the archive, and optimize late; an empty text if there is no whole archive."""
-        files = [self._present(kind) for kind in self._kinds]
+        """Return the options that make Java use the archive, and optimize late; an empty text if no whole archive can be read."""
+        try:
+            files = [self._present(kind) for kind in self._kinds]
+        except OSError:  # another user's folder, or a file that is being replaced: Spark starts without it
+            return ""
         present = [str(file) for file in files if file is not None]
         if len(present) < len(files):
             return ""
         return f"{_OWN_ARCHIVE}={shlex.quote(':'.join(present))} -Xshare:auto -Xlog:cds*=off {_LATE_OPTIMIZER}"
 
-    def submit_options(self, given: str = "") -> str:
+    def submit_options(self, given: str = "", *others: str) -> str:
         """Return the value of SPARK_SUBMIT_OPTS with which Spark's launcher starts a JVM that uses the archive.
 
-        Options `given` stay, and win: if they name an archive of their own, nothing is added.
+        Options `given` stay, but for those that this method has added to them before. Nothing is added if these, `others` or Java's
+        own variables have options for the sharing of classes: Java refuses some of them beside an archive.
         """
-        return given if _OWN_ARCHIVE in given else f"{self.options()} {given}".strip()
+        given = _ADDED.sub("", given).strip()
+        variables = (os.environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"))
+        if _SHARING.search(" ".join((given, *others, *variables))):
+            return given
+        return f"{self.options()} {given}".strip()
+
+    def obstacle(self) -> str | None:
+        """Return why Java cannot have an archive here; None if it can."""
+        conf = Path(os.environ.get("SPARK_CONF_DIR") or self.spark / "conf")
+        if conf.is_dir() and any(conf.iterdir()):
+            return f"{conf} has files, and Java archives no classes beside a folder of the class path with files"
+        if ":" in str(self._folder):
+            return f"{self._folder} has a colon, at which Java splits a list of archives"
+        return None
 
     def size(self) -> int:
         """Return the bytes of all its files on disk."""
         return sum(file.stat().st_size for kind in self._kinds if (file := self._present(kind)) is not None)
 
     def make(self) -> None:
-        """Make the archive in place of older ones. Takes half a minute.
+        """Delete older archives, then make this one, unless another process makes it meanwhile. Takes half a minute.
 
-        Raises `ServiceError` if Java cannot make it, or cannot use what it has made; then there is none.
+        Raises `ServiceError` if there is an obstacle, or if Java cannot make it or cannot use what it has made, and `OSError` if the
+        disk refuses; then there is none.
         """
-        if ":" in str(self._folder):
-            raise ServiceError(f"{self._folder} has a colon, at which Java splits a list of archives")
+        if obstacle := self.obstacle():
+            raise ServiceError(obstacle)
         self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / ".classes.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not self.options():
+                self._make()
+
+    def _make(self) -> None:
         for older in self._folder.glob("*-classes-*.jsa"):
             older.unlink()
+        for killed in self._folder.glob(".classes-*"):
+            shutil.rmtree(killed, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=".classes-", dir=self._folder) as temporary:
             work = Path(temporary)
             base = None if self._has_own_archive else self._keep("java", self._of_java(work))
@@ -91,7 +128,8 @@ class ClassArchive:
         submit = str(self.spark / "bin" / "spark-submit")
         driver.write_text(_TRAINING)
         below = "" if base is None else f"{_OWN_ARCHIVE}={shlex.quote(str(base))} "
-        self._run([submit, str(driver)], work, f"{below}-XX:ArchiveClassesAtExit={shlex.quote(str(file))}")
+        local = ["--master", "local[2]", "--conf", "spark.eventLog.enabled=false"]
+        self._run([submit, *local, str(driver)], work, f"{below}-XX:ArchiveClassesAtExit={shlex.quote(str(file))}")
         if not file.is_file():
             raise ServiceError(f"Java made no archive; see {self._log}")
         both = shlex.quote(":".join(map(str, filter(None, (base, file)))))
@@ -120,7 +158,7 @@ class ClassArchive:
     def _digest(self) -> str:
         release, jars = self.java / "release", self.spark / "jars"
         parts = (
-            str(self.java),
+            str(self.java.resolve()),
             release.read_text() if release.is_file() else "",
             str(self.spark),
             str(int(jars.stat().st_mtime)) if jars.is_dir() else "",  # layers of images keep no fractions of a second
@@ -129,7 +167,7 @@ class ClassArchive:
 
     def _present(self, kind: str) -> Path | None:
         for file in self._folder.glob(f"{kind}-classes-{self._digest}-*.jsa"):
-            if file.stem.endswith(f"-{file.stat().st_size}"):
+            if file.stem.endswith(f"-{file.stat().st_size}") and os.access(file, os.R_OK):
                 return file
         return None
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 def train() -> None:
     """Run a job of Spark's core with tasks in Python, as stages are; then jobs of Spark SQL over Parquet files."""
-    conf = SparkConf().setMaster("local[2]").setAppName("headrace-class-training")
+    conf = SparkConf().setAppName("headrace-class-training")
     conf.set("spark.ui.enabled", "false").set("spark.python.unix.domain.socket.enabled", "true")
     context = SparkContext(conf=conf)
     with tempfile.TemporaryDirectory() as folder:

@@ -13,7 +13,7 @@ NumberedTask = Callable[[int], bytes]
 
 
 def source_task(payloads: Sequence[bytes]) -> NumberedTask:
-    """Return a function that runs the source task with the given number. Behind the last one, it runs idle tasks."""
+    """Return a function that runs the source task with the given number. For numbers beyond the payloads it runs an idle task."""
 
     def run(number: int) -> TaskReport:
         if number < len(payloads):

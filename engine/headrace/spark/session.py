@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from headrace.config import ClusterConfig, JobConfig
 from headrace.errors import ClusterError, ConfigError
 from headrace.provision.class_archive import ClassArchive
+from headrace.provision.installed_pyspark import daemon_settings
 from headrace.provision.jars import absent_jars, how_to_get
 from headrace.provision.java import require_java
 from headrace.provision.pyspark_version import spark_home
@@ -46,13 +47,10 @@ def context(config: JobConfig) -> SparkContext:
         java = require_java(config.home)
         os.environ["JAVA_HOME"] = str(java)
         archive = ClassArchive(config.home, java, spark_home())
-        if options := archive.submit_options(os.environ.get("SPARK_SUBMIT_OPTS", "")):
+        java_options = profile.spark.get("spark.driver.extraJavaOptions", "")
+        if options := archive.submit_options(os.environ.get("SPARK_SUBMIT_OPTS", ""), java_options):
             os.environ["SPARK_SUBMIT_OPTS"] = options
         conf.setMaster(_with_retries(profile.master)).setAll([*_settings(profile).items()])
-    if (
-        conf.get("spark.master", "").startswith("local") and not profile.py_files
-    ):  # the daemon's Python has Headrace installed
-        conf.setIfMissing("spark.python.daemon.module", "headrace.spark.worker_daemon")
     try:
         started = SparkContext.getOrCreate(conf)
     except (Py4JError, PySparkException, OSError) as error:
@@ -73,13 +71,14 @@ def _is_submitted() -> bool:
 
 
 def _settings(profile: ClusterConfig) -> dict[str, str]:
-    """Return the profile's settings, and those that spark-submit takes as options."""
+    """Return the profile's settings above Headrace's own, and those that spark-submit takes as options."""
     shipped = {
         "spark.jars": _present(profile) if profile.jars else (),
         "spark.files": profile.files,
         "spark.archives": profile.archives,
     }
-    return {**profile.spark, **{key: ",".join(paths) for key, paths in shipped.items() if paths}}
+    own = daemon_settings(profile.master, profile.py_files)
+    return {**own, **profile.spark, **{key: ",".join(paths) for key, paths in shipped.items() if paths}}
 
 
 def _present(profile: ClusterConfig) -> tuple[str, ...]:

@@ -41,18 +41,24 @@ class SparkTasks:
     _has_workers: bool = False
 
     def sources(self, tasks: Sequence[SourceTask]) -> list[TaskReport]:
-        """Run tasks of sources as a Spark job.
-
-        The first job starts Python workers for all tasks of the keyed stages behind it, which takes half a second: those that get no
-        files load modules meanwhile.
-        """
+        """Run tasks of sources as a Spark job. The first one has idle tasks as well, which prepare workers for the keyed stages behind it."""
         if not tasks:
             return []
-        count = len(tasks) if self._has_workers else max(len(tasks), tasks[0].batch.parallelism)
+        count = len(tasks) if self._has_workers else max(len(tasks), self._workers_of(tasks[0]))
         with self._translated(", ".join(dict.fromkeys(task.source for task in tasks))):
             reports = self._numbered(source_task([encode_report(task) for task in tasks]), count)
         self._has_workers = True
         return reports[: len(tasks)]
+
+    def _workers_of(self, task: SourceTask) -> int:
+        """Return the number of Python workers that keyed stages will need and Spark can start now.
+
+        It is 0 with speculation: beside idle tasks, Spark takes a task of a source for a slow one, and runs it twice.
+        """
+        speculates = self.context.getConf().get("spark.speculation", "false") == "true"
+        if speculates or not plan_of(task.batch.code).keyed:
+            return 0
+        return min(task.batch.parallelism, self.context.defaultParallelism)
 
     def keyed(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:
         """Run a keyed stage as a Spark job."""

@@ -23,7 +23,10 @@ def run_source_task(payload: bytes, number: int) -> TaskReport:
 
 
 def run_idle_task(payload: bytes, number: int) -> TaskReport:
-    """Load the modules of keyed tasks and the pipeline, for tasks that this process gets later. `payload` is any task of a source."""
+    """Only load the pipeline and the modules of keyed tasks, so that a keyed task starts sooner in this process.
+
+    `payload` is any task of a source.
+    """
 
     def load() -> TaskReport:
         import headrace.spark.keyed_task  # noqa: F401  later tasks have it then

@@ -46,7 +46,8 @@ def archive(tmp_path, java, calls) -> ClassArchive:
 
 
 def files(archive: ClassArchive) -> list[Path]:
-    return sorted(jars_folder(archive.home).iterdir())
+    """Return all files but the lock."""
+    return sorted(file for file in jars_folder(archive.home).iterdir() if file.name != ".classes.lock")
 
 
 def without_own(archive: ClassArchive) -> ClassArchive:
@@ -106,7 +107,6 @@ def test_archive_fits_one_java_and_one_spark(archive, changed, tmp_path):
 @pytest.mark.parametrize("failure", ["nothing", "unusable"])
 @pytest.mark.parametrize("has_own", [True, False])
 def test_failed_attempt_leaves_no_archive(archive, calls, failure, has_own):
-    archive.make()
     if not has_own:
         archive = ClassArchive(archive.home, without_own(archive).java, archive.spark)
     calls.with_name(f"calls.{failure}").touch()
@@ -121,7 +121,79 @@ def test_own_options_of_the_environment_stay(archive):
     archive.make()
     assert archive.submit_options("-Dmine=1") == f"{archive.options()} -Dmine=1"
     assert archive.submit_options() == archive.options()
-    assert archive.submit_options("-XX:SharedArchiveFile=mine.jsa") == "-XX:SharedArchiveFile=mine.jsa"
+
+
+SHARING = [
+    "-XX:SharedArchiveFile=my-classes.jsa",
+    "-XX:ArchiveClassesAtExit=a.jsa",
+    "-XX:AOTCache=a.aot",
+    "-Xshare:off",
+]
+
+
+@pytest.mark.parametrize("option", SHARING)
+def test_java_that_shares_classes_gets_no_archive(archive, option, monkeypatch):
+    archive.make()
+    assert archive.submit_options(f"-Dmine=1 {option}") == f"-Dmine=1 {option}"
+    assert archive.submit_options("-Dmine=1", option) == "-Dmine=1"
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", option)
+    assert archive.submit_options("-Dmine=1") == "-Dmine=1"
+
+
+@pytest.mark.parametrize("folder", ["project", "a project"])
+def test_options_of_an_earlier_archive_are_replaced(archive, tmp_path, folder):
+    first = ClassArchive(tmp_path / folder, archive.java, archive.spark)
+    first.make()
+    given = first.submit_options("-Dmine=1")
+    (archive.java / "release").write_text('JAVA_VERSION="21.0.2"\n')
+    second = ClassArchive(first.home, archive.java, archive.spark)
+    assert second.submit_options(given) == "-Dmine=1"
+    second.make()
+    assert second.submit_options(given) == f"{second.options()} -Dmine=1"
+    assert second.submit_options(second.submit_options(given)) == second.submit_options(given)
+
+
+def test_second_process_keeps_the_archive_of_the_first(archive, calls):
+    archive.make()
+    before = calls.read_text()
+    archive.make()
+    assert calls.read_text() == before
+
+
+def test_leftovers_of_a_killed_attempt_are_removed(archive):
+    leftover = jars_folder(archive.home) / ".classes-x" / "spark.jsa"
+    leftover.parent.mkdir(parents=True)
+    leftover.touch()
+    archive.make()
+    assert len(files(archive)) == 1
+
+
+def test_spark_with_a_configuration_is_refused(archive, monkeypatch, tmp_path):
+    """Java would refuse it behind the half minute."""
+    (archive.spark / "conf").mkdir()
+    (archive.spark / "conf/spark-defaults.conf").touch()
+    with pytest.raises(ServiceError, match=r"spark/conf has files"):
+        archive.make()
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "absent"))
+    archive.make()
+    assert archive.options()
+
+
+def test_unreadable_folder_has_no_archive(archive, monkeypatch):
+    archive.make()
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "glob", refuse)
+    assert archive.options() == ""
+
+
+def test_java_behind_a_link_is_the_same(archive, tmp_path):
+    archive.make()
+    (tmp_path / "link").symlink_to(tmp_path)
+    linked = ClassArchive(archive.home, tmp_path / "link" / archive.java.name, archive.spark)
+    assert linked.options() == archive.options()
 
 
 def test_folder_with_a_space_is_quoted(archive, tmp_path):

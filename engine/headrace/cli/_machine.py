@@ -37,7 +37,7 @@ def classes(home: Path) -> Finding:
     except ConfigError:
         archive = None  # pyspark is missing, which is a finding of its own
     if archive is not None and archive.options():
-        return Finding(what, "ok", f"archived, {archive.size() / 1e6:.0f} MB")
+        return Finding(what, "ok", f"archived, {archive.shown_size()}")
     without = "there is no archive of them: Spark starts 1 to 3 s later"
     if archive is not None and (obstacle := archive.obstacle()):
         return Finding(what, "ok", f"{without}. {obstacle}")

@@ -11,7 +11,6 @@ import typer
 from headrace.cli._arguments import AsJson
 
 if TYPE_CHECKING:
-    from headrace.provision.class_archive import ClassArchive
     from headrace.provision.jars import Jars
 
 
@@ -77,9 +76,9 @@ def _classes(home: Path, java: Path) -> str:
     from headrace.provision.jars import jars_folder
     from headrace.provision.pyspark_version import spark_home
 
-    archive = ClassArchive(home, java, spark_home())
+    archive, folder = ClassArchive(home, java, spark_home()), _short(jars_folder(home), home)
     if archive.options():
-        return f"{_megabytes(archive)} in {_short(jars_folder(home), home)}: nothing to do"
+        return f"{archive.shown_size()} in {folder}: nothing to do"
     typer.echo("archiving the classes of Spark, so that it starts sooner", err=True)
     started = clock.monotonic()
     try:
@@ -87,13 +86,7 @@ def _classes(home: Path, java: Path) -> str:
     except (ServiceError, OSError) as error:
         typer.echo(f"{error}\nSpark starts without an archive of its classes, which takes 1 to 3 s more.", err=True)
         return "no archive: Spark starts without one"
-    return (
-        f"{_megabytes(archive)} in {_short(jars_folder(home), home)}, archived in {clock.monotonic() - started:.0f} s"
-    )
-
-
-def _megabytes(archive: ClassArchive) -> str:
-    return f"{archive.size() / 1e6:.0f} MB"
+    return f"{archive.shown_size()} in {folder}, archived in {clock.monotonic() - started:.0f} s"
 
 
 def _short(path: Path, home: Path) -> str:

@@ -92,6 +92,10 @@ class ClassArchive:
         """Return the bytes of all its files on disk."""
         return sum(file.stat().st_size for kind in self._kinds if (file := self._present(kind)) is not None)
 
+    def shown_size(self) -> str:
+        """Return `size` for people."""
+        return f"{self.size() / 1e6:.0f} MB"
+
     def make(self) -> None:
         """Delete older archives, then make this one, unless another process makes it meanwhile. Takes half a minute.
 

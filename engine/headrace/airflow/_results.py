@@ -60,13 +60,14 @@ def announce(result: Result, outlets: Sequence[Any], context: Context) -> list[A
 
 
 def degraded(result: Result) -> str | None:
-    """Return a sentence on waiting elements and rows in quarantine; None if there are none."""
+    """Return a sentence on waiting elements, rows in quarantine, and the warnings of the run; None if there are none."""
     job, waiting, quarantined = result["job"], result["waiting"], result["quarantined"]
     sentences = []
     if waiting:
         sentences.append(f"{waiting:,} elements wait for services (headrace retries {job})")
     if quarantined:
         sentences.append(f"{quarantined:,} rows of this run are in the quarantine (headrace quarantine {job})")
+    sentences += [warning["message"] for warning in result.get("warnings", ())]
     return "; ".join(sentences) or None
 
 

@@ -11,6 +11,8 @@ from headrace.cli._arguments import AsJson, Job, Limit, load
 if TYPE_CHECKING:
     from headrace.commit.checkpoint import Checkpoint, Lease
     from headrace.commit.line_graph import LineGraph, LineNode
+    from headrace.commit.log import CheckpointLog
+    from headrace.commit.run_warnings import RunWarning
     from headrace.config import JobConfig
     from headrace.sources.offset import SourceOffset
 
@@ -77,6 +79,7 @@ def _waits(row: dict[str, Any]) -> list[str]:
         lines.append(
             f"{row['job']}: {row['waiting']:,} elements wait for services{due} (headrace retries {row['job']})"
         )
+    lines += [f"{row['job']}: {warning['message']}" for warning in row["warnings"]]
     return [*lines, *sentences_about(row["job"], row["branches"])]
 
 
@@ -132,6 +135,8 @@ def _status_or_error(name: str) -> dict[str, Any]:
 
 
 def _status(name: str) -> dict[str, Any]:
+    import msgspec
+
     from headrace import clock
     from headrace.cli._branch_usage import usages_of
     from headrace.cli._output import at_time
@@ -169,8 +174,14 @@ def _status(name: str) -> dict[str, Any]:
             for sent in sent_messages(config, log.checkpoints)
         },
         "branches": usages_of(config),
+        "warnings": [msgspec.to_builtins(warning) for warning in _warnings(config, log)],
         "error": None,
     }
+
+
+def _warnings(_config: JobConfig, _log: CheckpointLog) -> list[RunWarning]:
+    """Return what somebody has to know of the job, although its last run succeeded."""
+    return []
 
 
 def _progress(config: JobConfig, lease: Lease) -> dict[str, Any] | None:

@@ -111,6 +111,7 @@ def run_on(
         interval_start=last.interval_start,
         interval_end=last.interval_end,
         sinks=sinks,
+        warnings=tuple(events.warnings),
     )
 
 

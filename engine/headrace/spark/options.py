@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from headrace.commit.run_warnings import RunWarning
+
 Mode = Literal["auto", "caught_up", "interval", "backfill"]
 StoppedBecause = Literal["drained", "budget", "max_batches", "interval", "terminated", "finished", "ended"]
 
@@ -114,3 +116,6 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
 
     sinks: dict[str, SinkReport] = {}
     """By sink."""
+
+    warnings: tuple[RunWarning, ...] = ()
+    """Facts that somebody has to know although the run succeeded. A run with any of them is degraded."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +12,7 @@ import msgspec
 from headrace import clock
 from headrace.commit.checkpoint import Checkpoint
 from headrace.commit.progress_file import BatchProgress
+from headrace.commit.run_warnings import RunWarning
 from headrace.materializer.upsert_materializer import LONG_HISTORY
 from headrace.sources.interval import Interval
 from headrace.sources.slice_request import Waiting
@@ -30,6 +31,8 @@ class RunEvents:
 
     job: str
     on_event: OnEvent
+    warnings: list[RunWarning] = field(default_factory=list)
+    """Warnings of the run's report, in the order in which they were given."""
 
     def tell(self, kind: str, message: str, fields: dict[str, Any] | None = None) -> None:
         """Send an event."""
@@ -38,6 +41,11 @@ class RunEvents:
     def warn(self, message: str) -> None:
         """Send a warning."""
         self.tell("warning", message)
+
+    def degrade(self, warning: RunWarning) -> None:
+        """Send a warning that is also part of the run's report: it makes the run a degraded one."""
+        self.warnings.append(warning)
+        self.tell("warning", warning.message, {"kind": warning.kind, **warning.fields})
 
     def opened(self, checkpoint: Checkpoint) -> None:
         """Say which checkpoint the run continues from."""

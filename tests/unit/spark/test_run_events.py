@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.commit.run_warnings import RunWarning
 from headrace.spark.run_events import RunEvents
 from headrace.state.ttl import Gap
 from headrace.state.ttl_history import TtlHistory
@@ -64,3 +65,12 @@ def test_only_a_changed_ttl_is_logged(run_events, events):
     run_events.ttl(before, TtlHistory(declared={"legs.total": "2 d", "legs.first": "1 d", "board.new": "1 d"}))
     (event,) = events
     assert (event.kind, event.message) == ("ttl", "TTL of legs.total: 1 d until now, from now on 2 d")
+
+
+def test_degrading_warning_reaches_report_and_log(run_events, events):
+    warning = RunWarning("late", "5 rows were late", {"rows": 5})
+    run_events.degrade(warning)
+    assert run_events.warnings == [warning]
+    assert [(event.kind, event.message, event.fields) for event in events] == [
+        ("warning", "5 rows were late", {"kind": "late", "rows": 5})
+    ]

@@ -99,18 +99,20 @@ class CheckFailed(HeadraceError):  # noqa: N818 - a check that fails is no error
 
 
 class IntervalError(HeadraceError):
-    """An interval run would leave a gap, or repeat an interval without `--replay`."""
+    """An interval run would leave a gap, or repeat an interval whose input has changed, or that somebody asked for again."""
 
     exit_code = 9
 
     is_taken_in: bool = False
     """The job has taken in the interval already, so that a backfill can compute it again."""
+    changes: tuple[str, ...] = ()
+    """Changes of the interval's input since then, as clauses."""
 
     @classmethod
-    def of_taken_in(cls, message: str) -> IntervalError:
+    def of_taken_in(cls, message: str, changes: tuple[str, ...] = ()) -> IntervalError:
         """Return the error for an interval that was taken in already."""
         error = cls(message)
-        error.is_taken_in = True
+        error.is_taken_in, error.changes = True, changes
         return error
 
 

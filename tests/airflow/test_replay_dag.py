@@ -121,38 +121,40 @@ def run(dag_bag):
 ASKED = ["2013-01-10T00:00:00+00:00", "2013-01-11T00:00:00+00:00"]
 
 
-def execute_taken_in(run, **context):
+def execute_taken_in(run, report=TAKEN_IN, /, **context):
     run.application_args = ["run", "flights", f"--interval-start={ASKED[0]}", f"--interval-end={ASKED[1]}"]
     result = context_of(run, **context)
     words = run.application_args
     try:
-        return execute_words(run, words, result), result
+        return execute_words(run, words, result, report), result
     finally:
         run.application_args = words
 
 
-def execute_words(run, words, context):
+def execute_words(run, words, context, report):
     from tests.airflow.test_run_operator import FakeHook
 
     run.application_args = words
-    run._hook = FakeHook(run, 9, TAKEN_IN, ())
+    run._hook = FakeHook(run, 9, report, ())
     return run.execute(context)
 
 
+CHANGED = "file 2013-01-10.parquet of source 'flight_events' has changed since checkpoint 3 took it in"
+
+
 @pytest.mark.parametrize(
-    "context", [{"run_type": "backfill"}, {"max_tries": 3}, {"run_type": "manual", "logical_date": DAY}]
+    "context", [{}, {"run_type": "backfill"}, {"max_tries": 3}, {"run_type": "manual", "logical_date": DAY}]
 )
-def test_interval_asked_for_again_is_registered(run, notes, context):
-    result, actual = execute_taken_in(run, **context)
+@pytest.mark.parametrize("changes", [[], [CHANGED], [CHANGED, CHANGED]])
+def test_refused_interval_is_registered_with_its_reason(run, notes, context, changes):
+    result, actual = execute_taken_in(run, {**TAKEN_IN, "changes": changes}, **context)
     (asset,) = run.outlets
-    assert (asset.name, result["registered"]) == ("flights_replay", True)
+    assert (asset.name, result["registered"], result["changes"]) == ("flights_replay", True, changes)
     assert actual["outlet_events"][asset].extra == {"from": ASKED[0], "to": ASKED[1], "run_id": "this"}
-    assert "registered with the DAG flights_replay" in notes[0]
-
-
-def test_scheduled_run_of_a_past_interval_fails(run):
-    with pytest.raises(AirflowFailException, match="has been taken in already"):
-        execute_taken_in(run)
+    more = ", and 1 more" if len(changes) > 1 else ""
+    why = f"input changed ({CHANGED}{more})" if changes else "asked for again"
+    assert notes[0].startswith(f"{why}, registered for replay: interval {ASKED[0]} to {ASKED[1]} was taken in already")
+    assert "The DAG flights_replay computes it again" in notes[0]
 
 
 def test_gap_is_refused_also_in_a_backfill(run):

@@ -74,8 +74,9 @@ class FakeHook:
 class FakeInstance(SimpleNamespace):
     """Stands in for the task instance: knows states of the task in other runs, and keeps XComs."""
 
-    def __init__(self, states=None, max_tries=2) -> None:
+    def __init__(self, states=None, max_tries=2, try_number=1, start_date=None) -> None:
         super().__init__(dag_id="flights", task_id="run", run_id="this", map_index=-1, max_tries=max_tries, xcoms={})
+        self.try_number, self.start_date = try_number, start_date
         self.states = {"this": {"run": "running"}, **(states or {})}
 
     def xcom_push(self, key, value) -> None:
@@ -107,7 +108,7 @@ def last_published(monkeypatch):
 DAY = datetime(2013, 1, 31, tzinfo=UTC)
 
 
-def context_of(run, *, conf=None, run_type="scheduled", logical_date=DAY, start=DAY, **instance):
+def context_of(run, *, conf=None, run_type="scheduled", logical_date=DAY, start=DAY, run_started=None, **instance):
     end = None if start is None else start + timedelta(days=1)
     return {
         "ti": FakeInstance(**instance),
@@ -119,6 +120,7 @@ def context_of(run, *, conf=None, run_type="scheduled", logical_date=DAY, start=
             logical_date=logical_date,
             data_interval_start=start,
             data_interval_end=end,
+            start_date=run_started,
         ),
         "outlet_events": {outlet: SimpleNamespace(extra={}) for outlet in run.outlets},
     }

@@ -24,11 +24,14 @@ Runs the job `{name}` of `conf/jobs/{name}.yaml`.
 - **verify**: what the run left behind is consistent: checkpoint, state tables and sinks name the same versions.
 - **compact**: rewrites the state tables, once in a number of runs.
 
-A backfill runs its data interval, whatever the job's mode. {taken_in} With the param `replay` it is taken in again in place,
-with all later ones. To go back to an earlier checkpoint: `headrace_restore`.
+A backfill runs its data interval, whatever the job's mode. {taken_in} With the param `replay` it is taken in
+again in place, with all later ones. To go back to an earlier checkpoint: `headrace_restore`.
 """
-_REGISTERED = "An interval that was taken in already is registered with the DAG `{name}_replay`, which computes it again on a branch."
-_REFUSED = "An interval that was taken in already is refused."
+_REGISTERED = (
+    "An interval that was taken in already is done if its input is the same. If its input has changed, or if you asked for it again (cleared "
+    "task, backfill), it is registered with the DAG `{name}_replay`, which computes it again on a branch."
+)
+_REFUSED = "An interval that was taken in already is refused if its input has changed, or if you asked for it again (cleared task, backfill)."
 MOST_ACTIVE_RUNS = 100
 """Highest number of active runs. With one, runs that wait for a failed run would keep it from starting again when cleared."""
 

@@ -64,3 +64,17 @@ def mends(context: Context) -> bool:
     is_cleared = task_instance.max_tries > (context["task"].retries or 0)
     is_dated = run.run_type == "manual" and run.logical_date is not None
     return is_cleared or is_dated or run.run_type == "backfill"
+
+
+def asked_at(context: Context) -> datetime | None:
+    """Return when a person asked to compute this run's interval again; None if nobody did, and the run came by itself.
+
+    A cleared task is asked for by its first try after the clear. A retry belongs to the request of its DAG run, so that it goes on with
+    what an earlier try has committed.
+    """
+    if not mends(context):
+        return None
+    task_instance = context["ti"]
+    first_try = task_instance.max_tries - (context["task"].retries or 0) + 1
+    is_first = first_try > 1 and task_instance.try_number <= first_try
+    return task_instance.start_date if is_first else context["dag_run"].start_date

@@ -71,6 +71,14 @@ def degraded(result: Result) -> str | None:
     return "; ".join(sentences) or None
 
 
+def done(result: Result) -> str | None:
+    """Return a sentence on a run whose interval had been taken in before, with the same input; None for other runs."""
+    if result["stopped_because"] != "done" or result["interval"] is None:
+        return None
+    start, end = result["interval"]
+    return f"interval {start} to {end} was taken in before, and its input is the same: there was nothing to do"
+
+
 def _sink_of(outlet: Any, result: Result) -> str | None:
     """Return the sink of an outlet; None if it is not a sink of the job."""
     if not isinstance(outlet, Asset) or outlet.extra.get("job") != result["job"]:

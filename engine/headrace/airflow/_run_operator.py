@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,12 +13,12 @@ from headrace.airflow._failures import failure
 from headrace.airflow._home import given_job
 from headrace.airflow._links import CheckpointLink, SparkUiLink, result_page
 from headrace.airflow._notes import write_note
-from headrace.airflow._order_of_runs import hold_behind_failed_run, mends
+from headrace.airflow._order_of_runs import asked_at, hold_behind_failed_run
 from headrace.airflow._params import refuse_unknown_params
-from headrace.airflow._replay_requests import register, replay_asset, without_replay
-from headrace.airflow._results import Result, announce, degraded, result_of, sink_assets
+from headrace.airflow._replay_requests import register, replay_asset, replay_id, without_replay
+from headrace.airflow._results import Result, announce, degraded, done, result_of, sink_assets
 from headrace.airflow._submission import run_words
-from headrace.airflow._words import value_of
+from headrace.airflow._words import option, value_of
 from headrace.config import JobConfig, parse_duration
 from headrace.errors import ConfigError
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 INTERVAL_START = "{{ dag_run.data_interval_start.isoformat() if dag_run.data_interval_start else '' }}"
 INTERVAL_END = "{{ dag_run.data_interval_end.isoformat() if dag_run.data_interval_end else '' }}"
-# A retry has the id of its run, and continues it. A cleared task is another run: clearing raises max_tries.
+# A label for people, in checkpoints and logs: behind a cleared run, the number of tries before. It decides nothing.
 MODE = "{{ 'interval' if dag_run.run_type == 'backfill' else 'auto' }}"
 RUN_ID = "{{ run_id }}{{ '.' ~ (ti.max_tries - task.retries) if ti.max_tries > task.retries else '' }}"
 
@@ -47,7 +47,8 @@ class HeadraceRunOperator(DriverOperator):
     task of another run of the DAG has failed. `known_params`, if given, are the only params that the DAG accepts. With
     `ask_first` the task asks the command on its own machine, before it submits, whether the run needs Spark: a run without work starts no
     JVM. It does not ask if the driver runs on another machine, and where something is to be done in any case (`replay`, `finish`,
-    `end_of_input`). With `register_replay`, a cleared or backfilled run whose interval was taken in already succeeds, and starts the job's replay DAG.
+    `end_of_input`). With `register_replay`, a run whose interval was taken in already succeeds and starts the job's replay DAG, if the input
+    of the interval has changed, or if a person asked for it again: by clearing the task, by a backfill, or by a run for a logical date.
     """
 
     operator_extra_links: Collection[BaseOperatorLink] = (CheckpointLink(), SparkUiLink())
@@ -116,11 +117,13 @@ class HeadraceRunOperator(DriverOperator):
         refuse_foreign_interval(context)
         if self._holds_after_failure:
             hold_behind_failed_run(context, self.log)
+        if (moment := asked_at(context)) is not None:
+            self.application_args = [*(self.application_args or []), option("recompute", moment.isoformat())]
         try:
             report = self.report(context)
         except CommandFailed as failed:
-            if self._is_for_replay(failed, context):
-                return self._registered(context)
+            if self._is_for_replay(failed):
+                return self._registered(failed.report or {}, context)
             raise failure(failed.exit_code, failed.report) from None
         return None if report is None else self._finished(result_of(report), context)
 
@@ -135,30 +138,40 @@ class HeadraceRunOperator(DriverOperator):
         asks = self._asks_first and not always and self._job.profile.deploy_mode == "client"
         return self._asked() if asks else None
 
-    def _is_for_replay(self, failed: CommandFailed, context: Context) -> bool:
+    def _is_for_replay(self, failed: CommandFailed) -> bool:
         """Return whether the run failed because its interval was taken in already, and the job's replay DAG can take it in again."""
         is_taken_in = failed.report is not None and failed.report.get("is_taken_in", False)
-        return is_taken_in and replay_asset(self._job.job) in self.outlets and mends(context)
+        return is_taken_in and replay_asset(self._job.job) in self.outlets
 
-    def _registered(self, context: Context) -> Result:
-        """Request the interval of this run from the job's replay DAG; write that into log and note."""
+    def _registered(self, report: Report, context: Context) -> Result:
+        """Request the interval of this run from the job's replay DAG; write that, and why, into log and note."""
         words = self.application_args
         asked = [value_of(name, words) or "" for name in ("interval-start", "interval-end")]
+        changes = report.get("changes", [])
         self.outlets = register(self._job.job, asked[0], asked[1], self.outlets, context)
         sentence = (
-            f"interval {asked[0]} to {asked[1]} was taken in already. It is registered with the DAG {self._job.job}_replay, which computes "
-            "it again on a branch and shows how the result differs. The live tables are as before."
+            f"{_why(changes)}, registered for replay: interval {asked[0]} to {asked[1]} was taken in already. The DAG "
+            f"{replay_id(self._job.job)} computes it again on a branch and shows how the result differs. The live tables are as before."
         )
         self.log.info(sentence)
         write_note(context, sentence, self.log)
-        return {"job": self._job.job, "run_id": context["run_id"], "interval": asked, "registered": True}
+        return {
+            "job": self._job.job,
+            "run_id": context["run_id"],
+            "interval": asked,
+            "registered": True,
+            "changes": changes,
+        }
 
     def _finished(self, result: Result, context: Context) -> Result:
         """Update assets, links, log and note after a successful run; return its result."""
         self.checkpoint_link = self._link_to(result, context)
+        if sentence := done(result):
+            self.log.info(sentence)
         if warning := degraded(result):
             self.log.warning("%s: %s", self._job.job, warning)
-            write_note(context, warning, self.log)
+        if note := "; ".join(filter(None, (sentence, warning))):
+            write_note(context, note, self.log)
         self.outlets = announce(result, without_replay(self._job.job, self.outlets), context)
         return result
 
@@ -167,6 +180,14 @@ class HeadraceRunOperator(DriverOperator):
             return result_page(context["ti"])
         job = self._job
         return self._checkpoint_url.format(job=job.job, checkpoint=result["checkpoint"], folder=job.job_folder)
+
+
+def _why(changes: Sequence[str]) -> str:
+    """Return why an interval is registered for replay."""
+    if not changes:
+        return "asked for again"
+    more = f", and {len(changes) - 1} more" if len(changes) > 1 else ""
+    return f"input changed ({changes[0]}{more})"
 
 
 def _check_budget(budget: str | None, longest: timedelta) -> None:

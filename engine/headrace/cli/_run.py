@@ -21,6 +21,7 @@ from headrace.cli._run_arguments import (
     MaxBatches,
     Mode,
     Parallelism,
+    Recompute,
     Replay,
     ReportFile,
     RunId,
@@ -54,6 +55,7 @@ def run(
     interval_start: IntervalStart = None,
     interval_end: IntervalEnd = None,
     replay: Replay = False,
+    recompute: Recompute = None,
     run_id: RunId = None,
     budget: Budget = None,
     max_batches: MaxBatches = None,
@@ -75,8 +77,12 @@ def run(
     You may kill it at any point: run it again, and it continues from the last checkpoint. When its
     budget is used up, or on SIGTERM, it leaves records not begun yet to the next run, and commits.
 
-    It refuses an interval that was taken in already, unless --replay is given: then state and sinks go back to the
-    interval's start, and it is taken in again with all later ones. The next run continues an interrupted replay.
+    An interval that was taken in already is done if its input is the same: the run changes nothing. If a file of it has changed, came
+    late or is gone, the run refuses it: 'headrace backfill' computes it again on a branch. A scheduler whose user asked to compute
+    an interval again says so with --recompute TIME, the time of that request: only what was committed later counts as done.
+
+    With --replay state and sinks go back to the interval's start, and it is taken in again with all later ones. The next run continues
+    an interrupted replay.
 
     With --finish nothing waits for a service afterwards: after the input is taken in, services are called once more
     for each waiting element, due or not. Elements that fail then are handled as 'on_failure' says.
@@ -104,7 +110,7 @@ def run(
 
     Exit codes: 0 done, out of budget or told to stop; 2 configuration; 3 another run holds the job; 4 a
     service is down; 5 user code raised; 6 stored state does not fit; 7 bad input; 8 storage; 9 an interval
-    would leave a gap, or go back without --replay; 10 job and sink disagree; 11 a replay
+    would leave a gap, or was taken in and its input has changed; 10 job and sink disagree; 11 a replay
     had to be finished first, and took all the time: run again; 12 rows conflict over a primary key; 13 Spark
     or a worker process died, or Spark did not start: run again; 14 --without-spark was given, and the run needs Spark.
     """
@@ -117,6 +123,7 @@ def run(
             interval_start=parsed_milliseconds(interval_start) if interval_start else None,
             interval_end=parsed_milliseconds(interval_end) if interval_end else None,
             replay=replay,
+            recompute=parsed_milliseconds(recompute) if recompute else None,
             budget=budget_seconds(budget),
             max_batches=max_batches,
             finish=finish,

@@ -19,6 +19,10 @@ Mode = Annotated[str, typer.Option(metavar="auto|caught-up|interval", help="Take
 IntervalStart = Annotated[Optional[str], typer.Option(metavar="TIME", help="ISO 8601, inclusive.")]  # noqa: UP045
 IntervalEnd = Annotated[Optional[str], typer.Option(metavar="TIME", help="ISO 8601, exclusive.")]  # noqa: UP045
 Replay = Annotated[bool, typer.Option("--replay", help="Take in an interval again, with all later ones.")]
+Recompute = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(metavar="TIME", help="Somebody asked at TIME to compute the interval again (ISO 8601)."),
+]
 RunId = Annotated[Optional[str], typer.Option(help="Id of the run in checkpoints; a new one if left out.")]  # noqa: UP045
 Budget = Annotated[
     Optional[str],  # noqa: UP045

@@ -46,6 +46,7 @@ def failure_reported(file: Path | None) -> Iterator[None]:
         }
         if isinstance(error, IntervalError) and error.is_taken_in:
             content["is_taken_in"] = True
+            content["changes"] = list(error.changes)
         if file is None or not _is_written(file, content) or isinstance(error, EngineBug):
             raise
         raise typer.Exit(error.exit_code) from error

@@ -10,6 +10,7 @@ from typing import Final
 from headrace.commit.checkpoint import Checkpoint
 from headrace.commit.interval_order import interval_of
 from headrace.sources.folder import stamp
+from headrace.sources.interval import Interval
 from headrace.sources.offset import digest
 from headrace.sources.source import ListedFile, SourceFile
 
@@ -34,6 +35,8 @@ class InputChange:
     file: str | None
     """Name of the file; None if it is gone, since checkpoints keep only digests of names."""
     checkpoint_id: int
+    interval: Interval | None = None
+    """Interval of the file; None if it is gone, and without a pattern."""
 
     def __str__(self) -> str:
         """Return the change as a clause."""
@@ -56,24 +59,25 @@ def input_changes(line: Sequence[Checkpoint], listed: Mapping[str, Sequence[List
 
 
 def _of_source(line: Sequence[Checkpoint], source: str, files: Sequence[ListedFile]) -> Iterator[InputChange]:
-    there = {digest(file.file.name): file.file for file in files}
+    there = {digest(file.file.name): file for file in files}
     taken_by: dict[str, Checkpoint] = {}
     for checkpoint, name, mark in _recorded(line, source):
         first = taken_by.setdefault(name, checkpoint)
-        if name in there and _has_changed(there[name], mark, checkpoint):
-            yield InputChange(ChangeOfInput.CHANGED, source, there[name].name, first.checkpoint_id)
+        if name in there and _has_changed(there[name].file, mark, checkpoint):
+            file, interval = there[name]
+            yield InputChange(ChangeOfInput.CHANGED, source, file.name, first.checkpoint_id, interval)
     oldest = min((taken_by[name].checkpoint_id for name in taken_by.keys() & there.keys()), default=None)
     for name in taken_by.keys() - there.keys():
         if oldest is not None and taken_by[name].checkpoint_id > oldest:
             yield InputChange(ChangeOfInput.GONE, source, None, taken_by[name].checkpoint_id)
     beginning = next((interval.start for interval in map(interval_of, line) if interval is not None), None)
-    for file in files:
-        is_known = digest(file.file.name) in taken_by
-        if is_known or file.interval is None or beginning is None or file.interval.start < beginning:
+    for listed in files:
+        is_known = digest(listed.file.name) in taken_by
+        if is_known or listed.interval is None or beginning is None or listed.interval.start < beginning:
             continue
-        passed_by = _first_behind(line, source, file)
+        passed_by = _first_behind(line, source, listed)
         if passed_by is not None:
-            yield InputChange(ChangeOfInput.NEW, source, file.file.name, passed_by.checkpoint_id)
+            yield InputChange(ChangeOfInput.NEW, source, listed.file.name, passed_by.checkpoint_id, listed.interval)
 
 
 def _recorded(line: Sequence[Checkpoint], source: str) -> Iterator[tuple[Checkpoint, str, str | None]]:

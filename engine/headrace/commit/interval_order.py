@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.lineage import Lineage
@@ -15,27 +14,12 @@ from headrace.sources.source import TakenIn
 
 @dataclass(frozen=True, slots=True)
 class IntervalPlace:
-    """Place of an interval: after the last checkpoint, after an earlier one, or none because this run has taken it in."""
+    """Place of an interval: after the last checkpoint, or after an earlier one, which a replay restores."""
 
     restore_to: int | None = None
-    is_done: bool = False
 
 
-class Run(Protocol):
-    """Run and attempt that have written a checkpoint."""
-
-    @property
-    def run_id(self) -> str:
-        """Return the id of the run."""
-        ...
-
-    @property
-    def attempt_id(self) -> str:
-        """Return the id of the attempt."""
-        ...
-
-
-def place_of(wanted: Interval, checkpoints: Sequence[Checkpoint], run: Run, *, replay: bool = False) -> IntervalPlace:
+def place_of(wanted: Interval, checkpoints: Sequence[Checkpoint]) -> IntervalPlace:
     """Find where `wanted` belongs in the line of checkpoints that leads to the last one.
 
     Either the interval continues that line; or it begins earlier: then `restore_to` is the last checkpoint at or before its start.
@@ -43,14 +27,10 @@ def place_of(wanted: Interval, checkpoints: Sequence[Checkpoint], run: Run, *, r
         committed    |--- 1 ---|--- 2 ---|--- 3 ---|
         wanted                      |-4-|               restore 1
 
-    A retry of a `run` (same `run_id`) that has taken `wanted` in already has no place. With `replay` that holds only if the
-    run has restored an earlier checkpoint for it, or this attempt has taken it in. Raises `IntervalError` when `wanted` would
-    leave a gap after the last checkpoint.
+    Raises `IntervalError` when `wanted` would leave a gap after the last checkpoint.
     """
     trail = Lineage(checkpoints).line
     position = position_of(trail)
-    if position is not None and wanted.end <= position and _is_done(wanted, trail, run, replay=replay):
-        return IntervalPlace(is_done=True)
     stands_at = _beginning(checkpoints) if position is None else position
     if stands_at is None or wanted.start == stands_at:
         return IntervalPlace()
@@ -72,18 +52,6 @@ def place_of(wanted: Interval, checkpoints: Sequence[Checkpoint], run: Run, *, r
     if (target := next(before, None)) is not None:
         return IntervalPlace(target.checkpoint_id)
     return IntervalPlace(next(checkpoint for checkpoint in covered if checkpoint.kind is Kind.BATCH).parent_id)
-
-
-def refusal(wanted: Interval, checkpoints: Sequence[Checkpoint], *, finished_replay: bool) -> IntervalError:
-    """Return the error for an interval that was taken in already and is requested without --replay."""
-    changed = "Nothing but the open replay, which was finished," if finished_replay else "Nothing"
-    return IntervalError.of_taken_in(
-        f"interval {wanted} has been taken in already: the job has taken in everything up to "
-        f"{moment_text(position_of(Lineage(checkpoints).line))}. {changed} was changed. If its input is the same, there is nothing to do: "
-        "mark a cleared Airflow task as success. To take it in again, with all later intervals, which are missing from state "
-        "and sinks meanwhile, run it with --replay (in Airflow: a backfill of this interval, or a new DAG run in mode "
-        "interval, with the param replay=true)."
-    )
 
 
 def goes_back(wanted: Interval, checkpoints: Sequence[Checkpoint]) -> bool:
@@ -130,17 +98,6 @@ def taken_in(trail: Sequence[Checkpoint], source: str) -> TakenIn:
 def position_of(trail: Sequence[Checkpoint]) -> int | None:
     """Return the end of the input that a line has taken in without gaps (ms); None without intervals."""
     return next((c.interval_end for c in reversed(trail) if c.interval_end is not None), None)
-
-
-def _is_done(wanted: Interval, trail: Sequence[Checkpoint], run: Run, *, replay: bool) -> bool:
-    """Return whether a run has taken in an interval, with a restore or without."""
-    note = replay_note(wanted)
-    if any(c.kind is Kind.RESTORE and c.run_id == run.run_id and c.note == note for c in trail):
-        return True
-    parts = [(part, by) for part, by in intervals_of(trail) if part.start < wanted.end and wanted.start < part.end]
-    if not parts or parts[0][0].start > wanted.start:
-        return False
-    return all(by.attempt_id == run.attempt_id if replay else by.run_id == run.run_id for _, by in parts)
 
 
 def _restored_by_hand(trail: Sequence[Checkpoint]) -> str:

@@ -329,7 +329,7 @@ class ReplayConfig(Section, frozen=True, kw_only=True):
     micro-batch. latest: the present ones, for example after a correction of a table."""
 
     dag: bool = True
-    """true: Airflow has a DAG JOB_replay, where cleared and backfilled runs register an interval that was taken in already. false: such runs fail."""
+    """true: Airflow has a DAG JOB_replay. A run that was cleared or backfilled, or whose input has changed, registers an interval there that was taken in already. false: such runs fail."""
 
 
 class PublishConfig(Section, frozen=True, kw_only=True):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from headrace.commit.backfill_branches import (
     asked_of,
@@ -73,13 +72,6 @@ class BackfillPlan:
     """Branch to drop first; None if there is none."""
 
 
-class _AnyRun(NamedTuple):
-    """Run that has written no checkpoint."""
-
-    run_id: str = ""
-    attempt_id: str = ""
-
-
 def plan_backfill(
     config: JobConfig, plan: Plan, wanted: Interval, name: str | None = None, *, renews: bool = False
 ) -> BackfillPlan:
@@ -127,7 +119,7 @@ def plan_backfill(
         branch_line = _line_of(config, branch, line)
         _refuse_other_code(config, branch, branch_line)
         refuse_changed_input(config, name, branch_line, listed)
-    replay = branch_replay(asked, "", line, branch_line, fork_id)
+    replay = branch_replay(asked, line, branch_line, fork_id)
     reached = position_of(branch_line)
     return BackfillPlan(
         name=name,
@@ -225,7 +217,7 @@ def _fork_of(
     changed                    x                             fork: 1
     """
     ids = [checkpoint.checkpoint_id for checkpoint in line]
-    place = place_of(asked, line, _AnyRun(), replay=True).restore_to
+    place = place_of(asked, line).restore_to
     at = 0 if place is None else ids.index(place)
     first = changes[0] if changes else None
     if first is None or ids.index(first.checkpoint_id) > at:

@@ -54,7 +54,7 @@ class BranchReplay:
         live = log.lineage.line
         if all(checkpoint.checkpoint_id != fork_id for checkpoint in live):
             raise left_behind(config, config.branch or "", fork_id)
-        return branch_replay(asked, options.run_id, live, line, fork_id)
+        return branch_replay(asked, live, line, fork_id)
 
 
 def _fork_id(job: str, line: Sequence[Checkpoint]) -> int:

@@ -9,6 +9,7 @@ from typing import Final
 from headrace import clock
 from headrace.commit.branch_refusals import refuse_effects
 from headrace.commit.branch_settings import check_forked, record_run
+from headrace.commit.checkpoint import Checkpoint
 from headrace.commit.live_answers import live_answers
 from headrace.commit.protocol import open_job
 from headrace.commit.run_check import checked_plan
@@ -95,6 +96,7 @@ def run_on(
         finally:
             batches.clean_up()
         last, sinks = job.last, sink_reports(job)
+        interval = _interval_of(options, mode, last)
     return RunReport(
         job=config.job,
         run_id=options.run_id,
@@ -108,11 +110,18 @@ def run_on(
         waiting=remaining.waiting,
         checkpoint=last.checkpoint_id,
         watermark=last.watermark,
-        interval_start=last.interval_start,
-        interval_end=last.interval_end,
+        interval_start=interval[0],
+        interval_end=interval[1],
         sinks=sinks,
         warnings=tuple(events.warnings),
     )
+
+
+def _interval_of(options: RunOptions, mode: str, last: Checkpoint) -> tuple[int | None, int | None]:
+    """Return the interval of a report: the one that the run was for, else the one that the job has taken in last."""
+    if mode == "interval":
+        return options.interval_start, options.interval_end
+    return last.interval_start, last.interval_end
 
 
 def _mode(config: JobConfig, options: RunOptions) -> str:

@@ -9,14 +9,15 @@ import msgspec
 from headrace.commit.run_warnings import RunWarning
 
 Mode = Literal["auto", "caught_up", "interval", "backfill"]
-StoppedBecause = Literal["drained", "budget", "max_batches", "interval", "terminated", "finished", "ended"]
+StoppedBecause = Literal["drained", "budget", "max_batches", "interval", "done", "terminated", "finished", "ended"]
+"""Why a run ended. done: its interval had been taken in before, with the same input."""
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of one run. None always means: as the job's configuration says."""
 
     run_id: str
-    """Id of the run in checkpoints, leases and logs. A retry of the same run has the same id."""
+    """Id of the run in checkpoints, leases and logs."""
 
     mode: Mode = "auto"
     """auto: as the job says. caught_up: until drained. interval: the files of one interval.
@@ -30,6 +31,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     replay: bool = False
     """Take in an interval again, with all later ones."""
+
+    recompute: int | None = None
+    """Somebody asked at this time (ms) to compute the interval again: only what was committed later counts as done. None: nobody did."""
 
     allow_effects: bool = False
     """On a branch, also call services that the job's file marks with `effects`."""
@@ -109,7 +113,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """Watermark of the last checkpoint (ms)."""
 
     interval_start: int | None = None
-    """Start of the interval that the job has taken in last (ms, inclusive)."""
+    """Start of the interval that the run was for, else of the one that the job has taken in last (ms, inclusive)."""
 
     interval_end: int | None = None
     """End of that interval (ms, exclusive)."""

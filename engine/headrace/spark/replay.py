@@ -48,11 +48,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Open replay: the requested interval, the run that requested it, and the remaining steps."""
+    """Open replay: the requested interval, the remaining steps, and the restore that began it; None on a branch."""
 
     asked: Interval
-    run_id: str
     steps: tuple[Step, ...]
+    begun_by: Checkpoint | None = None
 
     @property
     def missing(self) -> str:
@@ -82,7 +82,7 @@ def open_replay(checkpoints: Sequence[Checkpoint]) -> Replay | None:
 
 
 def branch_replay(
-    asked: Interval, run_id: str, live: Sequence[Checkpoint], branch: Sequence[Checkpoint], fork_id: int
+    asked: Interval, live: Sequence[Checkpoint], branch: Sequence[Checkpoint], fork_id: int
 ) -> Replay | None:
     """Return the remaining replay of `asked` and all later input on a branch, cut like the live line; None if it is complete.
 
@@ -94,7 +94,7 @@ def branch_replay(
     if first is not None:  # from the fork's position to the end of the next cut, with gaps that had no files then
         position = position_of(kept)
         asked = Interval(min(asked.start, first.start) if position is None else position, first.end)
-    return _rest(Replay(asked, run_id, tuple(_steps(asked, kept, behind))), branch)
+    return _rest(Replay(asked, tuple(_steps(asked, kept, behind))), branch)
 
 
 def outage(wanted: Interval, checkpoints: Sequence[Checkpoint], target: int, sinks: Iterable[str]) -> str:
@@ -137,13 +137,13 @@ def _begun(restore: Checkpoint, earlier: Sequence[Checkpoint], outer: Replay | N
         return None
     cut = ids.index(restore.restored_from) + 1
     rest = None if outer is None else _rest(outer, former)
-    return Replay(asked, restore.run_id, (*_steps(asked, former[:cut], former[cut:]), *(rest.steps if rest else ())))
+    return Replay(asked, (*_steps(asked, former[:cut], former[cut:]), *(rest.steps if rest else ())), restore)
 
 
 def _rest(replay: Replay, trail: Sequence[Checkpoint]) -> Replay | None:
     """Return the part of a replay that a line has not taken in; None if it has all."""
     steps = tuple(_left(replay.steps, trail))
-    return Replay(replay.asked, replay.run_id, steps) if steps else None
+    return Replay(replay.asked, steps, replay.begun_by) if steps else None
 
 
 def _steps(asked: Interval, kept: Sequence[Checkpoint], left_behind: Sequence[Checkpoint]) -> list[Step]:

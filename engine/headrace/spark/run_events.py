@@ -135,8 +135,8 @@ class RunEvents:
             self.tell("waiting", message, {"pending": pending, "due": due})
 
     def interval_is_done(self, wanted: Interval) -> None:
-        """Say that an earlier attempt of the run has taken in the interval."""
-        self.tell("done", f"this run has taken in {wanted} already: going on behind it")
+        """Say that the interval was taken in before, and that its input is the same."""
+        self.tell("done", f"interval {wanted} was taken in before, and its input is the same: there is nothing to do")
 
     def replay_resumed(self, replay: Replay) -> None:
         """Warn that the run first continues an open replay."""

@@ -52,7 +52,7 @@ def interval_again(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
     runs.assert_succeeds(first, second, scheduled)
 
     runs.clear(first, "run")
-    runs.assert_refused(first, "has been taken in already", "mark a cleared Airflow task as success")
+    runs.assert_refused(first, "has been taken in already", "somebody asked for it again")
     runs.mark_success(first, "run")
     runs.assert_succeeds(first)
 
@@ -60,7 +60,7 @@ def interval_again(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
     with pytest.raises(ApiError, match="depends_on_past"):
         runs.backfill(3, 2, run_backwards=True)
     runs.backfill(2, 2)
-    runs.assert_refused(second, "has been taken in already", "replay=true")
+    runs.assert_refused(second, "has been taken in already", "headrace backfill")
     runs.backfill(2, 2, {"replay": True})
     runs.assert_succeeds(second)
     job.assert_has(intervals(3, 1))
@@ -80,7 +80,7 @@ def interval_again_on_a_branch(airflow: Airflow, jobs: dict[str, DailyJob]) -> N
     runs.clear(cleared, "run")
     runs.assert_succeeds(cleared)
     assert runs.result(cleared)["registered"] is True
-    assert "registered with the DAG corrected_replay" in runs.note(cleared)
+    assert "registered for replay" in runs.note(cleared)
 
     rejected = replay.latest("asset_triggered")
     assert "lines_by_item (sink)" in replay.question(rejected, "approve")["body"]

@@ -9,15 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.commit.checkpoint import Kind
-from headrace.commit.interval_order import IntervalPlace, place_of, refusal, replay_note
+from headrace.commit.interval_order import IntervalPlace, place_of, replay_note
 from headrace.commit.lineage import Lineage
 from headrace.errors import ConfigError, IntervalError
 from headrace.sources.interval import Interval
 from headrace.spark.replay import open_replay
-from tests.unit.support.checkpoint_lines import DAY, Line, Run, days
+from tests.unit.support.checkpoint_lines import DAY, Line, days
 
 CONTINUE = IntervalPlace()
-DONE = IntervalPlace(is_done=True)
 
 
 @pytest.fixture(name="line")
@@ -30,13 +29,13 @@ def test_replay_goes_back_before_promoted_checkpoints():
     for day in (2, 3):
         line.take_in(days(day), has_state=False)
     line.add(Kind.PROMOTION, days(3).start, days(3).end, restored_from=1)
-    assert line.place(3, replay=True) == IntervalPlace(1)
-    assert line.place(4, replay=True) == IntervalPlace()
+    assert line.place(3) == IntervalPlace(1)
+    assert line.place(4) == IntervalPlace()
 
 
 def test_first_interval_may_start_anywhere(line):
     assert line.place(7) == CONTINUE
-    assert place_of(Interval(0, 1), [], Run()) == CONTINUE
+    assert place_of(Interval(0, 1), []) == CONTINUE
 
 
 def test_interval_at_position_of_job_continues(line):
@@ -124,38 +123,6 @@ def test_gap_behind_a_restore_names_the_restore(line):
         line.place(4)
 
 
-def test_retry_does_not_repeat_its_own_interval(line):
-    line.days(1, 2, run="scheduled")
-    assert line.place(2, run=Run("scheduled", "second try")) == DONE
-    assert line.place(2, run=Run("cleared")) == IntervalPlace(1)
-
-
-def test_retry_after_later_intervals_does_nothing(line):
-    line.days(1).days(2, run="scheduled").days(3)
-    assert line.place(2, run=Run("scheduled")) == DONE
-    assert line.place(1, 3, run=Run("scheduled")) == IntervalPlace(0)  # the job has taken in one of the two days
-
-
-def test_retry_does_not_repeat_its_replay(line):
-    line.days(1, 2, 3).restore(1, replay_note(days(2)), run="asked").days(2, 3, run="another")
-    assert line.place(2, run=Run("asked"), replay=True) == DONE
-    assert line.place(2, run=Run("asked again"), replay=True) == IntervalPlace(4)
-
-
-def test_replay_skips_intervals_of_its_own_attempt(line):
-    line.days(1).days(2, run="asked", attempt="first")
-    assert line.place(2, run=Run("asked", "first"), replay=True) == DONE
-    assert line.place(2, run=Run("asked", "second"), replay=True) == IntervalPlace(1)
-
-
-def test_refusal_names_the_next_step(line):
-    line.days(1, 2, 3)
-    message = str(refusal(days(2), line.checkpoints, finished_replay=False))
-    for part in ("1970-01-03 to 1970-01-04", "up to 1970-01-05", "Nothing was changed", "--replay", "mark a cleared"):
-        assert part in message
-    assert "Nothing but the open replay" in str(refusal(days(2), line.checkpoints, finished_replay=True))
-
-
 wishes = st.tuples(
     st.integers(0, 9),
     st.integers(1, 3),
@@ -176,7 +143,7 @@ def test_any_order_of_runs_leaves_no_gap(wishes):
             continue
         wanted = Interval(start * DAY, (start + length) * DAY)
         try:
-            place = place_of(wanted, log.checkpoints, Run("new"))
+            place = place_of(wanted, log.checkpoints)
         except IntervalError:
             assert wanted.start > farthest
             continue

@@ -56,7 +56,7 @@ BLOCKS = {
         "AirflowFailException": MESSAGE,
         "conf/jobs/flights.yaml makes no DAG": MESSAGE,
         "IntervalError": MESSAGE,
-        "interval 2013-01-10T00": MESSAGE,
+        "input changed (file": MESSAGE,
         "airflow backfill create": AIRFLOW,
         'eval "$(.venv/bin/python': "demo/test_demo.py::test_documented_backfill_follows_the_demo",
     },

@@ -6,13 +6,14 @@ from contextlib import contextmanager
 
 import pytest
 
+from headrace import clock
 from headrace.commit.checkpoint import Kind
 from headrace.commit.compaction import compact
 from headrace.commit.restore import restore
 from headrace.errors import ConfigError, IntervalError, ReplayUnfinishedError, SourceError
 from headrace.spark.batch_sequence import BatchSequence
 from tests.jobs.outcome import assert_well_formed, checkpoints
-from tests.jobs.purchase_files import day_name
+from tests.jobs.purchase_files import day_name, day_start
 from tests.unit.support.noted_job import noted_job
 
 
@@ -41,17 +42,61 @@ def broken_off(place, visit):
             yield
 
 
-def test_backward_interval_is_refused(job):
+def test_taken_in_interval_is_done(job):
     job.straight()
     before = checkpoints(job.home.config())
-    for first, end in ((1, None), (0, None), (1, 3), (2, None), (2, 4)):
-        with pytest.raises(
-            IntervalError, match=r"up to 2024-03-04\. Nothing was changed.*--replay.*replay=true"
-        ) as caught:
-            job.days(first, end)
-        assert caught.value.exit_code == 9
+    for first, end in ((1, None), (0, None), (1, 3), (2, None)):
+        assert job.days(first, end).stopped_because == "done"
     assert checkpoints(job.home.config()) == before
     assert job.contents == rows_of_days(0, 1, 2)
+
+
+def test_done_run_reports_its_own_interval(job):
+    job.straight()
+    report = job.days(0)
+    assert (report.interval_start, report.interval_end) == (day_start(0), day_start(1))
+
+
+def test_interval_taken_in_by_half_is_refused(job):
+    job.straight()
+    before = checkpoints(job.home.config())
+    with pytest.raises(
+        IntervalError, match=r"in part: .* up to 2024-03-04\. Nothing was changed\. Run the rest"
+    ) as caught:
+        job.days(2, 4)
+    assert (caught.value.exit_code, caught.value.is_taken_in) == (9, False)
+    assert checkpoints(job.home.config()) == before
+
+
+@pytest.mark.parametrize("run_id", ["the same", "another"])
+@pytest.mark.parametrize("changed_day", [0, 1, 2])
+def test_interval_with_changed_input_is_refused(job, run_id, changed_day):
+    for number in range(3):
+        job.days(number, run_id="the same")
+    before = checkpoints(job.home.config())
+    job.rewrite(changed_day)
+    with pytest.raises(IntervalError, match=r"Its input has changed since: .*Nothing was changed.*backfill") as caught:
+        job.days(changed_day, run_id=run_id)
+    assert caught.value.is_taken_in
+    assert caught.value.changes == (
+        f"file {day_name(changed_day)} of source 'purchases' has changed since checkpoint {changed_day + 1} took it in",
+    )
+    other = job.days((changed_day + 1) % 3, run_id=run_id)
+    assert other.stopped_because == "done"
+    assert checkpoints(job.home.config()) == before
+
+
+@pytest.mark.parametrize("run_id", ["the same", "another"])
+def test_interval_asked_for_again_is_refused(job, run_id):
+    before_all = clock.now()
+    job.days(0, run_id="the same")
+    job.days(1, run_id="the same", recompute=before_all)
+    assert job.days(1, run_id=run_id, recompute=before_all).stopped_because == "done"
+    with pytest.raises(
+        IntervalError, match=r"taken in already: .* Nothing was changed\. To compute it again"
+    ) as caught:
+        job.days(1, run_id=run_id, recompute=clock.now() + 1)
+    assert (caught.value.is_taken_in, caught.value.changes) == (True, ())
 
 
 def test_replay_takes_all_later_intervals_in_again(job):
@@ -176,7 +221,26 @@ def test_retry_continues_its_replay(job):
     job.days(0, replay=True, max_batches=2, run_id="asked")
     report = job.days(0, replay=True, run_id="asked")
     assert (len(report.checkpoints), job.contents) == (1, rows_of_days(0, 1, 2))
-    assert job.days(0, replay=True, run_id="asked").checkpoints == []
+
+
+def test_second_replay_takes_new_input(job):
+    """The run id is the same: it decides nothing."""
+    job.straight()
+    job.days(0, replay=True, run_id="asked")
+    begun_at = clock.now()
+    job.rewrite(0)
+    report = job.days(0, replay=True, run_id="asked")
+    assert (len(report.checkpoints), job.contents) == (4, rows_of_days(0, 1, 2))
+    retry = job.days(0, replay=True, run_id="asked", recompute=begun_at)
+    assert (retry.checkpoints, retry.stopped_because) == ([], "done")
+
+
+def test_open_replay_of_changed_input_begins_anew(job):
+    job.straight()
+    job.days(0, replay=True, max_batches=2, run_id="asked")
+    job.rewrite(0)
+    report = job.days(0, replay=True, run_id="asked")
+    assert (len(report.checkpoints), job.contents) == (4, rows_of_days(0, 1, 2))
 
 
 def test_new_replay_may_replace_an_open_one(job):
@@ -193,9 +257,17 @@ def test_open_replay_of_the_interval_is_reused(job):
     assert (len(report.checkpoints), job.contents) == (1, rows_of_days(0, 1, 2))
 
 
-def test_refused_interval_still_finishes_a_replay(job):
+def test_done_interval_still_finishes_a_replay(job):
     job.straight()
     job.days(0, replay=True, max_batches=1)
+    assert job.days(0).stopped_because == "done"
+    assert job.contents == rows_of_days(0, 1, 2)
+
+
+def test_refused_interval_still_finishes_a_replay(job):
+    job.straight()
+    job.days(1, replay=True, max_batches=1)
+    job.rewrite(0)
     with pytest.raises(IntervalError, match="Nothing but the open replay, which was finished, was changed"):
         job.days(0)
     assert job.contents == rows_of_days(0, 1, 2)
@@ -216,7 +288,7 @@ def test_retry_after_its_commit_is_done(job):
     with broken_off("commit.after", 1):
         job.days(2, run_id="scheduled")
     report = job.days(2, run_id="scheduled")
-    assert (report.stopped_because, report.checkpoints, job.contents) == ("interval", [], rows_of_days(0, 1, 2))
+    assert (report.stopped_because, report.checkpoints, job.contents) == ("done", [], rows_of_days(0, 1, 2))
     assert job.messages("done")
 
 

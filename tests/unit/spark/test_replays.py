@@ -142,9 +142,9 @@ def test_replay_of_an_earlier_release_is_recognized(line):
 
 @pytest.mark.parametrize("wanted", [days(1), Interval(3_600_000, DAY + 60_000), Interval(1_001, 90_002)])
 def test_note_keeps_the_interval(line, wanted):
-    line.take_in(wanted).restore(0, replay_note(wanted), run="who asked")
+    line.take_in(wanted).restore(0, replay_note(wanted))
     replay = open_replay(line.checkpoints)
-    assert (replay.asked, replay.run_id, replay.steps) == (wanted, "who asked", (Step(wanted),))
+    assert (replay.asked, replay.begun_by, replay.steps) == (wanted, line.checkpoints[-1], (Step(wanted),))
 
 
 def test_missing_input_files_are_named(line):

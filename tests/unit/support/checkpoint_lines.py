@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.interval_order import place_of
 from headrace.sources.interval import Interval
@@ -18,14 +16,6 @@ def days(first, end=None):
     return Interval(int(first * DAY), int((first + 1 if end is None else end) * DAY))
 
 
-@dataclass(frozen=True)
-class Run:
-    """Who runs."""
-
-    run_id: str = "somebody"
-    attempt_id: str = "a try"
-
-
 class Line:
     """All checkpoints of a job."""
 
@@ -33,7 +23,7 @@ class Line:
         self.checkpoints = []
         self.add(Kind.INITIAL)
 
-    def add(self, kind, start=None, end=None, *, run="r", attempt="a", has_state=True, **fields):
+    def add(self, kind, start=None, end=None, *, run="r", attempt="a", has_state=True, committed_at=0, **fields):
         last = self.checkpoints[-1] if self.checkpoints else None
         checkpoint = Checkpoint(
             checkpoint_id=0 if last is None else last.checkpoint_id + 1,
@@ -42,7 +32,7 @@ class Line:
             attempt_id=attempt,
             max_parallelism=128,
             versions={"keyed_state": 0} if has_state else {},
-            committed_at=0,
+            committed_at=committed_at,
             parent_id=None if last is None else last.checkpoint_id,
             interval_start=start,
             interval_end=end,
@@ -83,8 +73,8 @@ class Line:
             **fields,
         )
 
-    def place(self, start, end=None, run=Run(), *, replay=False):
-        return place_of(days(start, end), self.checkpoints, run, replay=replay)
+    def place(self, start, end=None):
+        return place_of(days(start, end), self.checkpoints)
 
     def finish_replay(self, steps=100):
         """Take at most `steps` steps of the open replay; return whether it is finished."""

@@ -12,7 +12,7 @@ from headrace.spark.line_watermarks import LineResult
 from headrace.spark.options import RunOptions
 from tests.jobs.home import Home
 from tests.jobs.outcome import checkpoints
-from tests.jobs.purchase_files import day_name, day_start, write_rows
+from tests.jobs.purchase_files import day_name, day_start, purchases_of, write_rows
 
 
 class Job:
@@ -29,6 +29,10 @@ class Job:
     def write(self, *numbers):
         for number in numbers:
             write_rows(self.home.input, day_name(number), [])
+
+    def rewrite(self, number):
+        """Write a file again with other content."""
+        write_rows(self.home.input, day_name(number), purchases_of(number, rows=1))
 
     def run(self, **options):
         self._runs += 1

@@ -6,9 +6,10 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from zoneinfo import ZoneInfo
 
 import pytest
-from airflow.sdk import DAG, BaseHook
+from airflow.sdk import DAG, BaseHook, CronDataIntervalTimetable
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
 
 import headrace
@@ -353,6 +354,26 @@ def test_backfill_of_a_run_by_hand_is_refused(run):
 @pytest.mark.parametrize(("run_type", "start"), [("manual", DAY - timedelta(days=1)), ("backfill", DAY)])
 def test_run_keeps_the_interval_of_its_kind(run, run_type, start):
     assert execute(run, context=context_of(run, run_type=run_type, start=start)) is not None
+
+
+@pytest.mark.parametrize("schedule", ["@daily", CronDataIntervalTimetable("@daily", timezone="America/New_York")])
+@pytest.mark.parametrize("mode", ["interval", "caught-up"])
+def test_own_dag_names_the_zone_of_its_files(home, schedule, mode):
+    zone = ZoneInfo("UTC" if isinstance(schedule, CronDataIntervalTimetable) else "America/New_York")
+    with DAG("mine", schedule=schedule, start_date=datetime(2026, 1, 1, tzinfo=zone)):
+        mine = HeadraceRunOperator(task_id="run", job="flights", home=home, ask_first=False)
+    mine.allow_nested_operators = True
+    mine._hook = FakeHook(mine, 0, REPORT, ())
+    mine.application_args = ["run", "flights", f"--mode={mode}"]
+
+    if mode == "caught-up":
+        assert mine.execute(context_of(mine)) is not None
+        return
+    with pytest.raises(
+        AirflowFailException, match=r"the DAG is in America/New_York.*flight_events.*write timezone: America/New_York"
+    ):
+        mine.execute(context_of(mine))
+    assert mine._hook.applications == []
 
 
 def test_own_dag_needs_no_params(home):

@@ -1,13 +1,17 @@
-"""Check that a backfill's DAG run has the data interval of its logical date."""
+"""Checks of a DAG run's data interval: of a backfill against its logical date, and of its time zone against the names of files."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
 
 from airflow.sdk.exceptions import AirflowFailException
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import DAG, Context
+
+    from headrace.config import JobConfig
 
 
 def refuse_foreign_interval(context: Context) -> None:
@@ -26,4 +30,20 @@ def refuse_foreign_interval(context: Context) -> None:
         f"'{context['run_id']}', which was made by hand ('airflow dags test', or a trigger for a logical date) and has the "
         f"interval {start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}. Nothing was done. Delete that DAG run, in the UI or with the API, "
         "and make the backfill again."
+    )
+
+
+def refuse_unknown_zone(dag: DAG, job: JobConfig) -> None:
+    """Raise `AirflowFailException` if a DAG cuts time in a zone other than UTC, and a source does not say in which zone its files do.
+
+    For a job with a `schedule`, the check of the job's file asks for the zone. A DAG of one's own has a schedule that the file does not
+    know.
+    """
+    zone = str(getattr(dag.timetable, "timezone", dag.timezone))
+    unknown = [name for name, source in job.sources.items() if source.interval is not None and source.timezone is None]
+    if not unknown or ZoneInfo(zone).utcoffset(None) == timedelta(0):
+        return
+    raise AirflowFailException(
+        f"ConfigError: the DAG is in {zone}, and source '{unknown[0]}' of job '{job.job}' does not say in which zone the times in its file names "
+        f"are. Nothing was done. In {job.where(f'sources.{unknown[0]}')} write timezone: {zone}, or timezone: UTC."
     )

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from headrace.airflow._data_interval import refuse_foreign_interval
+from headrace.airflow._data_interval import refuse_foreign_interval, refuse_unknown_zone
 from headrace.airflow._driver_operator import CommandFailed, DriverOperator, Report
 from headrace.airflow._failures import failure
 from headrace.airflow._home import given_job
@@ -115,6 +115,8 @@ class HeadraceRunOperator(DriverOperator):
         if self._known_params is not None:
             refuse_unknown_params(context, self._known_params)
         refuse_foreign_interval(context)
+        if self._takes_an_interval():
+            refuse_unknown_zone(self.dag, self._job)
         if self._holds_after_failure:
             hold_behind_failed_run(context, self.log)
         if (moment := asked_at(context)) is not None:
@@ -137,6 +139,11 @@ class HeadraceRunOperator(DriverOperator):
         always = {"--replay", "--finish", "--end-of-input"} & set(self.application_args)
         asks = self._asks_first and not always and self._job.profile.deploy_mode == "client"
         return self._asked() if asks else None
+
+    def _takes_an_interval(self) -> bool:
+        """Return whether the run takes in the DAG run's data interval."""
+        mode = value_of("mode", self.application_args)
+        return mode == "interval" or (self._job.mode == "interval" and mode != "caught-up")
 
     def _is_for_replay(self, failed: CommandFailed) -> bool:
         """Return whether the run failed because its interval was taken in already, and the job's replay DAG can take it in again."""

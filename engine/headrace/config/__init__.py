@@ -12,6 +12,7 @@ from headrace.config._durations import format_duration, parse_duration
 from headrace.config._environment import expand_settings
 from headrace.config._execution import AsyncStateConfig, ExecutionConfig, OperatorConfig
 from headrace.config._files import CsvOptions, FileOptions
+from headrace.config._interval_pattern import IntervalPattern
 from headrace.config._job import (
     FOLDER_TABLE,
     AsyncIoConfig,
@@ -64,6 +65,7 @@ __all__ = [
     "CsvOptions",
     "ExecutionConfig",
     "FileOptions",
+    "IntervalPattern",
     "JobConfig",
     "JobFile",
     "OperatorConfig",

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
-from datetime import UTC, datetime, timedelta
+from contextlib import suppress
+from datetime import timedelta
 from posixpath import normpath, realpath
 from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo
 
-from headrace.config._cron import check_cron
+from headrace.config._cron import check_cron, intervals_of_cron, longest_common_period
 from headrace.config._document import raise_problems
 from headrace.config._files import CsvOptions
+from headrace.config._interval_pattern import IntervalPattern, interval_pattern
 from headrace.config._job import JobConfig, SinkConfig, SourceConfig
 from headrace.config._table_versions import StartKind, parse_offsets, parse_start, parse_versions
 
 _SHORTEST_LEASE = timedelta(seconds=5)
-_ANY_MOMENT = datetime(2013, 1, 31, tzinfo=UTC)
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}
 """Schemes that name the same places as others."""
 
@@ -90,9 +91,7 @@ def _schedule(config: JobConfig) -> Iterator[Problem]:
         check_cron(config.schedule.cron)
     except ValueError as error:
         yield "schedule.cron", str(error)
-    try:
-        ZoneInfo(config.schedule.timezone)
-    except (KeyError, ValueError, OSError):
+    if not _is_zone(config.schedule.timezone):
         yield "schedule.timezone", f"there is no time zone '{config.schedule.timezone}'"
 
 
@@ -110,10 +109,7 @@ def _intervals(config: JobConfig) -> Iterator[Problem]:
             )
         elif config.mode == "interval" and source.interval is None:
             yield f"sources.{name}", "mode 'interval' needs 'interval', the pattern of the file names"
-        if source.interval is not None and "%" not in source.interval:
-            yield f"sources.{name}.interval", f"'{source.interval}' has no date field such as %Y-%m-%d"
-        elif source.interval is not None and (problem := _pattern_problem(source.interval)) is not None:
-            yield f"sources.{name}.interval", problem
+        yield from _pattern(config, name, source)
         if source.complete_intervals and source.interval is None:
             yield (
                 f"sources.{name}.complete_intervals",
@@ -121,13 +117,75 @@ def _intervals(config: JobConfig) -> Iterator[Problem]:
             )
 
 
-def _pattern_problem(pattern: str) -> str | None:
-    """Return why no file name can match a pattern; None where one can."""
+def _pattern(config: JobConfig, name: str, source: SourceConfig) -> Iterator[Problem]:
+    """Yield why file names give no intervals, or not those that are meant."""
+    key, scheduled = f"sources.{name}", "UTC" if config.schedule is None else config.schedule.timezone
+    if source.timezone is not None and source.interval is None:
+        yield f"{key}.timezone", "needs 'interval', the pattern of the file names"
+    if source.timezone is not None and not _is_zone(source.timezone):
+        yield f"{key}.timezone", f"there is no time zone '{source.timezone}'"
+    elif source.interval is not None:
+        if source.timezone is None and _is_zone(scheduled) and ZoneInfo(scheduled).utcoffset(None) != timedelta(0):
+            yield (
+                f"{key}.interval",
+                f"the schedule is in {scheduled}: write timezone: {scheduled} if the times in file names are in that zone, too, or timezone: UTC",
+            )
+        try:
+            pattern = interval_pattern(source.interval, source.timezone or "UTC")
+        except ValueError as error:
+            yield f"{key}.interval", f"'{source.interval}' gives no intervals: {error}"
+            return
+        if source.complete_intervals and pattern.unit.ends_with_its_year:
+            yield (
+                f"{key}.complete_intervals",
+                f"'{source.interval}' ends a week with its year, and a file of the whole week would be late: name the files by %G-W%V, the ISO week",
+            )
+
+
+def _cut(config: JobConfig) -> Iterator[Problem]:
+    """Yield a schedule with intervals in which no file of a source can begin: such a run would have no rows."""
+    schedule, patterns = config.schedule, _patterns(config)
+    if config.mode != "interval" or schedule is None or not patterns or len(patterns) < len(config.sources):
+        return
+    finest = min(patterns, key=lambda pattern: pattern.unit.longest)
     try:
-        datetime.strptime(_ANY_MOMENT.strftime(pattern), pattern)  # noqa: DTZ007 - the moment is not used
-    except (ValueError, re.error) as error:
-        return f"'{pattern}' is no pattern that a date can be read by ({error}); write one such as %Y-%m-%d"
-    return None
+        check_cron(schedule.cron)
+        start = schedule.starts_at()
+    except (ValueError, KeyError, OSError):
+        return  # `_schedule` names it
+    unit = longest_common_period(schedule.cron)
+    if unit is not None and unit.longest >= finest.unit.longest:
+        return
+    for first, last in intervals_of_cron(schedule.cron, start, _MOMENTS):
+        ends = round(first.timestamp() * 1000), round(last.timestamp() * 1000)
+        if not any(pattern.begins_in(*ends) for pattern in patterns):
+            text = (
+                f"no file can begin between {first.isoformat()} and {last.isoformat()}, which is an interval of '{schedule.cron}': the files have an "
+                f"interval of a {finest.unit.value} ({finest.text}); give the schedule intervals at least as long, or use mode 'caught_up'"
+            )
+            yield "schedule.cron", text
+            return
+
+
+def _patterns(config: JobConfig) -> list[IntervalPattern]:
+    """Return the patterns that can be read; `_pattern` names the others."""
+    patterns: list[IntervalPattern] = []
+    for source in config.sources.values():
+        with suppress(ValueError, KeyError, OSError):
+            patterns += [] if source.pattern is None else [source.pattern]
+    return patterns
+
+
+_MOMENTS = 100
+"""So many intervals of a schedule are looked at."""
+
+
+def _is_zone(name: str) -> bool:
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        return False
+    return True
 
 
 def _formats(config: JobConfig) -> Iterator[Problem]:
@@ -225,7 +283,7 @@ def _csv(config: JobConfig) -> Iterator[Problem]:
 
 _NO_DELIMITERS = ('"', "\n", "\r")
 _PLAIN = SourceConfig()
-_FOLDER_KEYS = ("interval", "complete_intervals")
+_FOLDER_KEYS = ("interval", "timezone", "complete_intervals")
 _TABLE_KEYS = ("change_feed", "skip_versions")
 _TOPIC_KEYS = ("servers", "topic", "options", "on_tombstone", "skip_offsets")
 _FOLDERS = ("parquet", "json", "csv", "avro")
@@ -298,6 +356,7 @@ _CHECKS: tuple[Callable[[JobConfig], Iterator[Problem]], ...] = (
     _parallelism,
     _schedule,
     _intervals,
+    _cut,
     _formats,
     _sink_formats,
     _starts,

@@ -15,6 +15,7 @@ from headrace.config._airflow import AirflowConfig
 from headrace.config._cluster import HIDDEN, ClusterConfig
 from headrace.config._execution import ExecutionConfig, OperatorConfig
 from headrace.config._files import CsvOptions, FileOptions
+from headrace.config._interval_pattern import IntervalPattern, interval_pattern
 from headrace.config._settings import shown_setting
 from headrace.config._table_versions import Start, parse_offsets, parse_start, parse_versions
 from headrace.config._types import (
@@ -124,7 +125,10 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     """Format delta: versions of the table that are passed over, whatever they changed, such as `17` or `3, 13-17`."""
 
     interval: str | None = None
-    """strptime pattern of the file stem that gives the start of the file's interval; null: none."""
+    """Pattern of the file's name without its ending, in directives of strptime, that gives the file's interval: `%Y-%m-%d` a day, `%Y-%m-%dT%H` an hour, `%G-W%V` a week, `%Y-%m` a month; null: none."""
+
+    timezone: str | None = None
+    """The time zone of the times in file names, as in Europe/Berlin; null: UTC. Needed where the schedule has another zone than UTC. Part of the job's meaning: keep it."""
 
     complete_intervals: bool = False
     """Whether a file, once it is there, holds all rows of its interval: the watermark then moves to the interval's end behind its last row. Needs `interval`. Part of the job's meaning: keep it."""
@@ -151,6 +155,11 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     def files(self) -> FileOptions:
         """Return the format of the files of a folder."""
         return FileOptions(format=self.format, csv=self.csv)
+
+    @property
+    def pattern(self) -> IntervalPattern | None:
+        """Return the pattern of file names in its time zone; None without one."""
+        return None if self.interval is None else interval_pattern(self.interval, self.timezone or "UTC")
 
     @property
     def begins_at(self) -> Start:

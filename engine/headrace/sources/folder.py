@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
 
@@ -26,7 +25,6 @@ from headrace.sources.file_formats import format_of, read_file, stem_of
 from headrace.sources.interval import Interval
 from headrace.sources.limits import first_files
 from headrace.sources.offset import SourceOffset, digest
-from headrace.sources.period import end_of_period
 from headrace.sources.source import SourceFile, SourceScan, TakenIn
 from headrace.tables.files import Storage, file_system, path_of
 
@@ -157,24 +155,21 @@ class FolderSource:
 
         Raises `SourceError` for a name that does not fit the pattern, and for an interval that ends after the year 9999.
         """
-        pattern = self._config.interval
+        pattern = self._config.pattern
         if pattern is None:
             return None
         try:
-            parsed = datetime.strptime(stem_of(name, self._format.suffixes), pattern)  # noqa: DTZ007 - made aware below
-        except ValueError as error:
-            msg = f"file '{name}' of source '{self._name}' does not fit the interval pattern '{pattern}'"
-            raise SourceError(msg) from error
-        start = parsed.replace(tzinfo=UTC)
-        try:
-            end = end_of_period(start, pattern)
-        except (OverflowError, ValueError) as error:
+            interval = pattern.interval_of(stem_of(name, self._format.suffixes))
+        except OverflowError as error:
             msg = (
                 f"the interval of file '{name}' of source '{self._name}' ends behind the year 9999, the last one that can be stored. "
                 "Nothing was taken in. Rename the file, or move it away, then run again."
             )
             raise SourceError(msg) from error
-        return Interval(_moment(start), _moment(end))
+        if interval is None:
+            msg = f"file '{name}' of source '{self._name}' does not fit the interval pattern '{pattern.text}' in {pattern.zone}: no moment has this name"
+            raise SourceError(msg)
+        return Interval(*interval)
 
     def check_intervals(self, taken_in: TakenIn) -> None:
         """Refuse an interval run that could not continue after `taken_in`.
@@ -339,7 +334,3 @@ def _unrecorded(files: list[SourceFile], taken_in: TakenIn) -> list[SourceFile]:
 
 def _after_offset(files: Sequence[SourceFile], offset: SourceOffset) -> list[SourceFile]:
     return [file for file in files if offset.last_file is None or file.name > offset.last_file]
-
-
-def _moment(time: datetime) -> int:
-    return round(time.timestamp() * 1000)

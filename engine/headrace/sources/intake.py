@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from headrace.config import JobConfig
+from headrace.config import IntervalPattern, JobConfig
 from headrace.errors import ConfigError, SourceError
 from headrace.execution.process_context import END_OF_INPUT
 from headrace.plan.stages import Plan
@@ -19,7 +19,7 @@ from headrace.sources.derived import Derivation, DerivedSource
 from headrace.sources.interval import Interval
 from headrace.sources.kinds import source_of
 from headrace.sources.merge import Merge, MergeRules
-from headrace.sources.offset import SourceOffset, last_number, latest_watermark, line_of
+from headrace.sources.offset import SourceOffset, digest, last_number, latest_watermark, line_of
 from headrace.sources.pieces import Pieces, with_partitions
 from headrace.sources.requeued_slice import RequeuedSlice
 from headrace.sources.slice_request import NEXT_SLICE, GroupSlice, JobPosition, SliceRequest, Waiting
@@ -83,6 +83,53 @@ class Intake:
         """
         for name, source in self._sources.items():
             source.check_intervals(taken_in.get(name, TakenIn()))
+
+    def check_cut(self, wanted: Interval, taken_in: Mapping[str, TakenIn]) -> None:
+        """Refuse an interval that does not fit the intervals of the files: it would have no rows, or rows that were `taken_in` before.
+
+        Raises `ConfigError` where no file of any source can begin in it; `SourceError` where it cuts through a source's intervals and no
+        file of the source begins in it, and where a file that begins in it was taken in by an earlier interval.
+        """
+        patterns = {name: self._config.sources[name].pattern for name in self._sources}
+        begins = {
+            name: pattern
+            for name, pattern in patterns.items()
+            if pattern and pattern.begins_in(wanted.start, wanted.end)
+        }
+        if not begins:
+            listed = "; ".join(f"'{name}': {_cut_of(pattern, wanted)}" for name, pattern in patterns.items() if pattern)
+            msg = (
+                f"no file of a source can begin in interval {wanted}, so it would have no rows ({listed}). Nothing was taken in. Give the schedule "
+                "intervals that are at least as long as those of the files, or use --mode caught-up."
+            )
+            raise ConfigError(msg)
+        for name, pattern in begins.items():
+            files = self._files_of(name, wanted)
+            self._check_taken_once(name, pattern, files, taken_in.get(name, TakenIn()))
+            if not files and not pattern.is_whole(wanted.start, wanted.end):
+                msg = (
+                    f"source '{name}': no file begins in interval {wanted}, which cuts through the intervals of its files ({_cut_of(pattern, wanted)}). "
+                    f"Nothing was taken in. Cut the schedule like the files; if the times in file names are in another time zone than {pattern.zone}, "
+                    f"set sources.{name}.timezone. If the file only is not there yet, run again."
+                )
+                raise SourceError(msg)
+
+    def _files_of(self, name: str, wanted: Interval) -> list[str]:
+        """Return the files of a source that begin in an interval."""
+        source = self._sources[name]
+        intervals = ((file.name, source.interval_of(file.name)) for file in source.listed())
+        return [file for file, interval in intervals if interval and wanted.start <= interval.start < wanted.end]
+
+    def _check_taken_once(self, name: str, pattern: IntervalPattern, files: Sequence[str], taken_in: TakenIn) -> None:
+        """Refuse files of the next interval that an earlier one had, when file names were read in another time zone."""
+        again = [] if pattern.zone.key == "UTC" else [file for file in files if digest(file) in (taken_in.names or ())]
+        if again:
+            msg = (
+                f"source '{name}': {again[0]} begins in this interval by the time zone {pattern.zone}, and an earlier interval has taken it in "
+                f"already, so its rows would count twice: sources.{name}.timezone was another one then. Nothing was taken in. Restore the checkpoint "
+                "before that interval ('headrace checkpoints' lists them), and run the intervals from there again."
+            )
+            raise SourceError(msg)
 
     def count_missing(self, before: Mapping[str, TakenIn], after: Mapping[str, TakenIn]) -> int:
         """Count the files that were taken in between two checkpoints and no longer exist."""
@@ -274,6 +321,12 @@ def numbered(names: Sequence[str], offsets: Mapping[str, SourceOffset]) -> dict[
             number += 1
             known[name] = SourceOffset(number=number)
     return known
+
+
+def _cut_of(pattern: IntervalPattern, wanted: Interval) -> str:
+    """Return how a pattern cuts time at both ends of an interval."""
+    periods = dict.fromkeys(Interval(*pattern.period_at(moment)) for moment in (wanted.start, wanted.end))
+    return f"{pattern.text} in {pattern.zone} gives {', '.join(map(str, periods))}"
 
 
 def _input_has_ended(name: str, scan: SourceScan) -> SourceError:

@@ -57,6 +57,7 @@ class IntervalRun:
         elif batches.stopping.is_set():
             return "terminated"
         else:
+            self.intake.check_cut(wanted, batches.taken_in())
             self._take_in(wanted)
         stopped = self.remaining.end_interval()
         return "done" if is_done and stopped == "interval" else stopped

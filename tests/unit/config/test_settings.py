@@ -61,7 +61,11 @@ def test_null_removes_a_value(home, job_file):
         ("run.budget", "[5m", "--set run.budget: '[5m' is not valid YAML"),
         ("run.retries", "-1", "--set run.retries: '-1' is out of range"),
         ("pipeline", "no pipeline", "--set pipeline: 'no pipeline' is not package.module:variable"),
-        ("sources.events.interval", "daily", "--set sources.events.interval: 'daily' has no date field"),
+        (
+            "sources.events.interval",
+            "daily",
+            "--set sources.events.interval: 'daily' gives no intervals: it has no date field",
+        ),
         ("services.geo.password", "x", "--set services.geo.password"),
         ("run", "[" * 200, "nested more than 100 deep"),
         ("run..budget", "5m", "--set run..budget"),

@@ -14,7 +14,8 @@ from headrace.plan.columns import RecordReader
 from headrace.plan.keys import stage_key
 from headrace.plan.order import record_order
 from headrace.plan.record_columns import from_struct_array, to_struct_array
-from headrace.plan.source_columns import event_times, order_column
+from headrace.plan.source_columns import order_column
+from headrace.sources.row_check import RowCheck
 from headrace.state.codec import encode
 from headrace.state.key_columns import key_json_column
 
@@ -24,7 +25,7 @@ TURNS = 15
 
 
 class _Source:
-    record, event_time = Click, "ts"
+    record, event_time, row_kind, order_by = Click, "ts", None, ()
 
 
 def measure(name, steps):
@@ -69,7 +70,7 @@ def main():
     measure("place: order_column", [lambda _: order_column(ordinals)])
     measure("key: stage_key, encode", [lambda _: [encode(stage_key(click, ("key",))) for click in clicks]])
     measure("key: key_json_column", [lambda _: key_json_column(struct.field("key"))])
-    measure("event time: event_times", [lambda _: event_times(table, _Source)])
+    measure("event time: RowCheck", [lambda _: RowCheck(_Source).times_in_order(table)])
 
 
 if __name__ == "__main__":

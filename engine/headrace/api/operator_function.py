@@ -22,6 +22,13 @@ class OperatorFunction:
     retracts: bool = False
     declared: frozenset[str] = frozenset()
 
+    def set_aside_late(self, record: msgspec.Struct, ctx: Any, side: str = "late") -> None:
+        """Send a record that is too late to the side output `side`, if the pipeline takes it, else drop it; count it in any case."""
+        is_taken = side in self.declared
+        if is_taken:
+            ctx.output(side, record)
+        ctx.count_too_late(dropped=not is_taken)
+
     def described(self) -> dict[str, Any]:
         """Return the properties that `headrace explain` shows: texts, lists of texts, and durations.
 

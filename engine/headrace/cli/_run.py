@@ -34,6 +34,7 @@ from headrace.cli._run_events import shown_events
 from headrace.cli._run_report import failure_reported, plain_report, write_report
 
 if TYPE_CHECKING:
+    from headrace.commit.row_times import RowTimes
     from headrace.config import JobConfig
     from headrace.spark.options import RunOptions, RunReport
 
@@ -190,6 +191,7 @@ def _show(report: RunReport, options: RunOptions, *, as_json: bool) -> None:
         ("rows out", shown(report.rows_out)),
         ("quarantined", shown(report.quarantined)),
         *([("answers taken", shown(report.answers_taken))] if report.answers_taken else []),
+        *((f"rows at {name}", _in_words(counts)) for name, counts in report.row_times.items()),
         ("waiting for services", shown(report.waiting)),
         ("seconds", f"{report.seconds:.1f}"),
         ("ended because", report.stopped_because),
@@ -201,3 +203,14 @@ def _show(report: RunReport, options: RunOptions, *, as_json: bool) -> None:
         show(f"It had to stop while elements wait. To continue: headrace run {report.job} --finish")
     if report.quarantined:
         show(f"Some input was set aside: headrace quarantine {report.job}")
+
+
+def _in_words(counts: RowTimes) -> str:
+    """Return late rows, and rows too far ahead, as text."""
+    parts = {
+        "behind the watermark": counts.behind,
+        "dropped as late": counts.dropped,
+        "late, to a side output": counts.to_side_output,
+        "too far ahead": counts.ahead,
+    }
+    return "; ".join(f"{count:,} {text}" for text, count in parts.items() if count)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from headrace.commit.checkpoint import Checkpoint, Lease
     from headrace.commit.line_graph import LineGraph, LineNode
     from headrace.commit.log import CheckpointLog
+    from headrace.commit.row_times import RowTimes
     from headrace.commit.run_warnings import RunWarning
     from headrace.config import JobConfig
     from headrace.sources.offset import SourceOffset
@@ -174,14 +175,26 @@ def _status(name: str) -> dict[str, Any]:
             for sent in sent_messages(config, log.checkpoints)
         },
         "branches": usages_of(config),
+        "row_times": msgspec.to_builtins(_row_times(log)),
         "warnings": [msgspec.to_builtins(warning) for warning in _warnings(config, log)],
         "error": None,
     }
 
 
-def _warnings(_config: JobConfig, _log: CheckpointLog) -> list[RunWarning]:
+def _warnings(config: JobConfig, log: CheckpointLog) -> list[RunWarning]:
     """Return what somebody has to know of the job, although its last run succeeded."""
-    return []
+    from headrace.commit.row_times import row_time_warnings
+
+    return [*row_time_warnings(config.job, _row_times(log))]
+
+
+def _row_times(log: CheckpointLog) -> dict[str, RowTimes]:
+    """Return late rows and rows too far ahead of the last run that made a micro-batch, by operator or source."""
+    from headrace.commit.checkpoint import Kind
+    from headrace.commit.row_times import row_times_of
+
+    batches = [checkpoint for checkpoint in log.lineage.newest_first() if checkpoint.kind is Kind.BATCH]
+    return row_times_of(batch for batch in batches if batch.run_id == batches[0].run_id)
 
 
 def _progress(config: JobConfig, lease: Lease) -> dict[str, Any] | None:

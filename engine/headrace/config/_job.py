@@ -29,6 +29,7 @@ from headrace.config._types import (
     Scalar,
     Section,
     Span,
+    SpanOrNone,
     Whole,
     shown_repr,
 )
@@ -135,6 +136,9 @@ class SourceConfig(Section, frozen=True, kw_only=True):
 
     idle_after: Span | None = None
     """After this time without new files, sources that meet this one wait for it no longer; null: they wait for ever."""
+
+    max_ahead: SpanOrNone | None = timedelta(days=1)
+    """How far a row's event time may lie ahead of the processing time of its micro-batch: a row further ahead is a bad row. none: any time, for sources of bookings and the like."""
 
     tables: dict[Name, Location] = msgspec.field(default_factory=dict)
     """Delta tables that Spark's step over the source joins, by the names that the pipeline gives them: folders or URIs."""

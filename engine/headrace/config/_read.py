@@ -20,7 +20,7 @@ from headrace.config._document import Problems, line_number, node_kind, read_doc
 from headrace.config._environment import is_only_a_reference
 from headrace.config._scalars import Place, located, read_scalar, unwrap
 from headrace.config._settings import put_settings
-from headrace.config._types import LOCATION
+from headrace.config._types import LOCATION, NONE_WORD
 from headrace.names import NAME_RULE, did_you_mean, is_name
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -108,7 +108,7 @@ class _Reader:
 
     def _value(self, node: yaml.Node, kind: Any, key: str) -> Any:
         if get_origin(kind) in _UNIONS:
-            if tag_of(node) == "null":
+            if tag_of(node) == "null" or _is_none_word(node, get_args(kind)[0]):
                 return None
             kind = get_args(kind)[0]
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
@@ -170,6 +170,11 @@ def _with_located_defaults(config: msgspec.Struct, given: Mapping[str, Any], hom
         elif unwrap(field.type)[1] == LOCATION and value:
             changes[field.name] = located(value, home)
     return msgspec.structs.replace(config, **changes) if changes else config
+
+
+def _is_none_word(node: yaml.Node, kind: Any) -> bool:
+    """Return whether a value is the word `none`, of a kind that allows it."""
+    return unwrap(kind)[1] == NONE_WORD and isinstance(node, yaml.ScalarNode) and node.value == "none"
 
 
 def _dotted(key: str, name: str) -> str:

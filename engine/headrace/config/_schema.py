@@ -65,7 +65,8 @@ def _ours(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     if schema.get("format") == "duration":
-        ours = {"anyOf": [{"type": "string", "pattern": PATTERN}, {"type": "integer"}, _REFERENCE]}
+        none = [{"const": "none"}] if schema.get("or_none") else []
+        ours = {"anyOf": [{"type": "string", "pattern": PATTERN}, {"type": "integer"}, *none, _REFERENCE]}
         return {**ours, "title": RULE}
     if schema.get("scalar"):
         return {"type": ["string", "number", "boolean"]}

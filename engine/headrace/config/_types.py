@@ -55,6 +55,11 @@ Rate = Annotated[float, Meta(gt=0)]
 Span = Annotated[timedelta, Meta(extra={"role": "duration"})]
 """`30m`, `5s`, `1h30m`, `2d`; a plain number means seconds."""
 
+NONE_WORD = "duration or none"
+
+SpanOrNone = Annotated[timedelta, Meta(extra={"role": NONE_WORD}, extra_json_schema={"or_none": True})]
+"""A `Span`, or the word `none`."""
+
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A mapping in the file whose keys are exactly the fields."""

@@ -135,8 +135,18 @@ class KeyedProcess:
 
     @property
     def metrics(self) -> Counter[str]:
-        """Return the number of processed records, and of late ones among them; counts of 0 are left out."""
-        return +Counter(records=self._records, late=self._late)
+        """Return the numbers of processed records, of late ones among them, and of those that were too late; counts of 0 are left out.
+
+        A late record arrived at or behind the watermark. One that was too late changed nothing: the operator dropped it, or sent it to a
+        side output.
+        """
+        outputs = self._outputs
+        return +Counter(
+            records=self._records,
+            late=self._late,
+            dropped_late=outputs.dropped_late,
+            late_to_side=outputs.late_to_side,
+        )
 
     def changes(self) -> list[tuple[StateStore | BroadcastStore, list[EntryChange]]]:
         """Return the changes of each state, including expiries. Called once, at the end, before the timers' changes are read."""

@@ -40,11 +40,13 @@ class Refused(NamedTuple):
 class Outputs:
     """Emitted records of one operator and task, and the types that they must have."""
 
-    __slots__ = ("_side_types", "main", "refused_records", "sides", "type")
+    __slots__ = ("_side_types", "dropped_late", "late_to_side", "main", "refused_records", "sides", "type")
 
     def __init__(self, operator: Process) -> None:
         """Start with nothing emitted."""
         self.main: list[Emitted] = []
+        self.dropped_late = self.late_to_side = 0
+        """Records that were too late for the operator: dropped ones, and those that went to a side output."""
         self.refused_records: list[Refused] = []
         self.sides: dict[str, list[Emitted]] = {side.name: [] for side in operator.side_outputs}
         self.type = output_type(operator.function)
@@ -185,6 +187,13 @@ class ProcessContext(RecordContext):
         order = output_order(self.order, self.index)
         self.index += 1
         self._outputs.sides[name].append(make_emitted((order, self.timestamp, RowKind.INSERT, record)))
+
+    def count_too_late(self, *, dropped: bool) -> None:
+        """Count the record as too late for the operator: it was dropped, or went to a side output."""
+        if dropped:
+            self._outputs.dropped_late += 1
+        else:
+            self._outputs.late_to_side += 1
 
     def quarantine(self, reason: str, /) -> None:
         """Move the record to the quarantine with a reason. Raises `RuntimeError` in a timer, which has no record."""

@@ -69,8 +69,7 @@ class AsOfJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunctio
     async def process1(self, record: Left, ctx: Context, /) -> None:
         """Store a left record until no earlier version can arrive. A record that the watermark has reached is late."""
         if ctx.timestamp <= ctx.watermark:
-            if self.LATE in self.declared:
-                ctx.output(self.LATE, record)
+            self.set_aside_late(record, ctx)
             return
         waiting = self.waiting.namespace(str(ctx.timestamp))
         await waiting.add(self._waiting(record=record, kind=int(ctx.row_kind)))

@@ -98,8 +98,7 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, Bund
         _check_kind(ctx.row_kind)
         at = ctx.timestamp
         if at <= ctx.watermark:
-            if side.late in self.declared:
-                ctx.output(side.late, record)
+            self.set_aside_late(record, ctx, side.late)
             return
         if side.is_kept:
             check_in_calendar(ctx.timestamp, at, _unmatched_at(at, side), what="interval")

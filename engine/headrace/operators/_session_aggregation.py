@@ -118,8 +118,7 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
         session = self._session_with(at, joined)
         whole = session.span
         if self._over_at(whole) <= ctx.watermark:
-            if self.emits_late:
-                ctx.output(self.LATE, record)
+            self.set_aside_late(record, ctx)
             return
         check_in_calendar(at, whole.start, whole.end, self._lateness)
         before = await self._emitted_of(joined, ctx) if self.retracts else []

@@ -62,8 +62,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
         start = self._times.slice_of(ctx.timestamp)
         ends = self._times.ends_of(start)
         if self._over_at(ends[-1]) <= ctx.watermark:
-            if self.emits_late:
-                ctx.output(self.LATE, record)
+            self.set_aside_late(record, ctx)
             return
         check_in_calendar(ctx.timestamp, self._times.start_of(ends[0]), ends[-1], self._lateness)
         fired = [end for end in ends if end - 1 <= ctx.watermark < self._over_at(end)]

@@ -48,8 +48,7 @@ class WindowJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunct
         start = self._windows.slice_of(ctx.timestamp)
         ends = self._windows.ends_of(start)
         if ends[-1] - 1 <= ctx.watermark:
-            if late in self.declared:
-                ctx.output(late, record)
+            self.set_aside_late(record, ctx, late)
             return
         check_in_calendar(ctx.timestamp, self._windows.start_of(ends[0]), ends[-1])
         records = side.namespace(str(start))

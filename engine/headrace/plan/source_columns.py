@@ -1,4 +1,4 @@
-"""Columns that the engine adds to the rows of a source: their places in arrival order, and their event times."""
+"""Places of a source's rows in arrival order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 
 from headrace.api import SourceNode
 from headrace.plan.column_types import columns_of
-from headrace.plan.source_values import times
 
 _ORDER_BYTES = 8
 
@@ -59,14 +58,3 @@ def _has_order(values: pa.ChunkedArray) -> bool:
     except pa.ArrowException:
         return False
     return True
-
-
-def event_times(table: pa.Table, source: SourceNode) -> pa.ChunkedArray:
-    """Return the event time of each row of a source in milliseconds.
-
-    It is null for a row without a readable time, or with one outside the years 1 to 9999. Text is not accepted as a time.
-    """
-    if source.event_time not in table.schema.names:
-        return pa.chunked_array([pa.nulls(table.num_rows, pa.int64())])
-    column = next(column for column in columns_of(source.record) if column.name == source.event_time)
-    return times(table[source.event_time], column)

@@ -18,7 +18,7 @@ from headrace.api.graph import CHANGE_TYPE
 from headrace.config import SourceConfig, StartKind
 from headrace.errors import ConfigError, HeadraceError, SourceError
 from headrace.plan.columns import RecordReader, columns_of
-from headrace.plan.source_columns import arrival_order, event_times
+from headrace.plan.event_time_limit import EventTimeLimit
 from headrace.plan.source_values import is_kindred
 from headrace.sources.delta_faults import DeltaFaults
 from headrace.sources.delta_rows import DeltaRows, PartitionValue, Side, count_rows_of, read_rows
@@ -26,6 +26,7 @@ from headrace.sources.file_format import UNREADABLE, unreadable
 from headrace.sources.interval import Interval
 from headrace.sources.limits import first_files
 from headrace.sources.offset import SourceOffset
+from headrace.sources.row_check import RowCheck
 from headrace.sources.source import SourceFile, SourceScan, TableReach, TakenIn
 from headrace.tables.delta_log import DeltaCommit, DeltaLog, LoggedFile, TableState
 from headrace.tables.files import Storage, is_file
@@ -136,23 +137,20 @@ class DeltaSource:
                 return 0
             raise unreadable(self._name, file.path, error) from error
 
-    def event_times(self, file: SourceFile) -> pa.Int64Array:
-        """Return the event times of a file in arrival order (ms), null where unreadable.
+    def event_times(self, file: SourceFile, limit: EventTimeLimit | None = None) -> pa.Int64Array:
+        """Return the event times of a file in arrival order (ms), null for a row that is refused, also one beyond the `limit`.
 
         Raises `SourceError` as `rows` does; all times of an unreadable file in quarantine are null.
         """
-        columns = [self._node.event_time, *self._node.order_by]
         try:
-            table = read_rows(file.path, file.delta, self._storage, columns)
-            if (order := arrival_order(table, self._node)) is not None:
-                table = table.take(order)
+            table = read_rows(file.path, file.delta, self._storage)
+            return RowCheck(self._node, limit=limit).times_in_order(table)
         except FileNotFoundError as error:
             raise self._faults.vacuumed(version_of(file.name), file.path) from error
         except UNREADABLE as error:
             if self._config.on_bad_file == "quarantine":
                 return pa.nulls(self.rows(file), pa.int64())
             raise unreadable(self._name, file.path, error) from error
-        return event_times(table, self._node).combine_chunks()
 
     def offset_after(
         self,

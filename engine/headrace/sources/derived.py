@@ -24,14 +24,15 @@ import pyarrow.parquet as pq
 
 from headrace.api import SourceNode
 from headrace.errors import SourceError
+from headrace.plan.event_time_limit import EventTimeLimit
 from headrace.plan.raw_row import raw_row
-from headrace.plan.source_columns import arrival_order, event_times
 from headrace.sources.dimension_tables import DimensionTables, Versions
 from headrace.sources.file_format import UNREADABLE, FileRows, unreadable
 from headrace.sources.interval import Interval
 from headrace.sources.kafka import KafkaPartition
 from headrace.sources.offset import FileVersions, SourceOffset, TableVersion
 from headrace.sources.parquet_files import count_rows
+from headrace.sources.row_check import RowCheck
 from headrace.sources.source import Source, SourceFile, SourceScan, TakenIn
 from headrace.sources.step_rows import Refused
 from headrace.tables.files import SMALL, Storage, file_system, is_file, make_folder_of, read_parquet
@@ -250,23 +251,22 @@ class DerivedSource:
         except UNREADABLE as error:
             raise unreadable(self.node.name, file.path, error) from error
 
-    def event_times(self, file: SourceFile) -> pa.Int64Array:
-        """Return the event times of a file in arrival order (ms), null where unreadable.
+    def event_times(self, file: SourceFile, limit: EventTimeLimit | None = None) -> pa.Int64Array:
+        """Return the event times of a file in arrival order (ms), null for a row that is refused, also one beyond the `limit`.
 
         Lands the rows first if necessary, together with those of the next files. Raises `SourceError` where the file cannot
         be read.
         """
         if not file.derived:
-            return self.stored.event_times(file)
+            return self.stored.event_times(file, limit)
         if not self._is_landed(file):
             behind = self._ahead[self._ahead.index(file) :] if file in self._ahead else (file,)
             self.derive(self.within_limits(behind) or [file])
         try:
-            table = read_derived(file.path, self._storage).table
-            order = arrival_order(table, self.node)
+            rows = read_derived(file.path, self._storage)
+            return RowCheck(self.node, limit=limit).times_in_order(rows.table, rows.faults)
         except UNREADABLE as error:
             raise unreadable(self.node.name, file.path, error) from error
-        return event_times(table if order is None else table.take(order), self.node).combine_chunks()
 
     def offset_after(
         self,

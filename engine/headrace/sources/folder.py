@@ -19,12 +19,13 @@ from pyarrow import fs
 from headrace.api import SourceNode
 from headrace.config import SourceConfig
 from headrace.errors import ConfigError, SourceError
-from headrace.plan.source_columns import arrival_order, event_times
+from headrace.plan.event_time_limit import EventTimeLimit
 from headrace.sources.file_format import UNREADABLE, unreadable
 from headrace.sources.file_formats import format_of, read_file, stem_of
 from headrace.sources.interval import Interval
 from headrace.sources.limits import first_files
 from headrace.sources.offset import SourceOffset, digest
+from headrace.sources.row_check import RowCheck
 from headrace.sources.source import SourceFile, SourceScan, TakenIn
 from headrace.tables.files import Storage, file_system, path_of
 
@@ -109,24 +110,18 @@ class FolderSource:
             raise unreadable(self._name, file.path, error) from error
         return self._counts[file.name]
 
-    def event_times(self, file: SourceFile) -> pa.Int64Array:
-        """Return the event times of a file in arrival order (ms), null where unreadable.
+    def event_times(self, file: SourceFile, limit: EventTimeLimit | None = None) -> pa.Int64Array:
+        """Return the event times of a file in arrival order (ms), null for a row that is refused, also one beyond the `limit`.
 
         Raises `SourceError` as `rows` does; all times of an unreadable file in quarantine are null.
         """
-        columns = [self._node.event_time, *self._node.order_by]
         try:
-            rows = read_file(file.path, self._node, self._config.files, storage=self._storage, columns=columns)
-            table = rows.table
-            if any(table.schema.names.count(name) > 1 for name in columns):
-                return pa.nulls(table.num_rows, pa.int64())
-            if (order := arrival_order(table, self._node)) is not None:
-                table = table.take(order)
+            rows = read_file(file.path, self._node, self._config.files, storage=self._storage)
+            return RowCheck(self._node, limit=limit).times_in_order(rows.table, rows.faults)
         except UNREADABLE as error:
             if self._config.on_bad_file == "quarantine":
                 return pa.nulls(self.rows(file), pa.int64())
             raise unreadable(self._name, file.path, error) from error
-        return event_times(table, self._node).combine_chunks()
 
     def offset_after(
         self,

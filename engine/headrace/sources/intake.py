@@ -154,7 +154,7 @@ class Intake:
         moved = {name: offset.with_other_versions() for part in parts for name, offset in part.offsets.items()}
         files = tuple(file for part in parts for file in part.files)
         interval = wanted.interval or self._interval_of(files, {**offsets, **moved}, at)
-        return Slice(files, tuple(part.line for part in parts), moved, interval)
+        return Slice(files, tuple(part.line for part in parts), moved, interval, at.now)
 
     def requeued(self, at: JobPosition) -> Slice | None:
         """Return the next slice of rows that have left the quarantine; None when no such rows wait.
@@ -164,7 +164,7 @@ class Intake:
         """
         self._check_left_over(at.offsets)
         offsets = numbered([*self._sources], at.offsets)
-        return RequeuedSlice(self._rules, self._sources, offsets).of(self._groups)
+        return RequeuedSlice(self._rules, self._sources, offsets, at.now).of(self._groups)
 
     def _plan_group(
         self, names: tuple[str, ...], offsets: Mapping[str, SourceOffset], at: JobPosition, wanted: SliceRequest

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from headrace.api import SourceNode
 from headrace.config import SourceConfig, StartKind
 from headrace.errors import EngineBug
+from headrace.plan.event_time_limit import EventTimeLimit
 from headrace.sources.file_format import UNREADABLE, unreadable
 from headrace.sources.interval import Interval
 from headrace.sources.kafka_faults import KafkaFaults
@@ -34,9 +35,10 @@ from headrace.sources.landed import (
     temporary_name,
     write_messages,
 )
-from headrace.sources.messages import Messages, message_times, read_messages
+from headrace.sources.messages import Messages, read_messages
 from headrace.sources.offset import PartitionOffset, SourceOffset
 from headrace.sources.parquet_files import count_rows
+from headrace.sources.row_check import RowCheck
 from headrace.sources.source import SourceFile, SourceScan, TableReach, TakenIn
 from headrace.sources.topic import Topic, TopicState
 from headrace.tables.files import Storage, is_file, read_parquet
@@ -317,14 +319,14 @@ class KafkaSource:
         except UNREADABLE as error:
             raise unreadable(self.node.name, file.path, error) from error
 
-    def event_times(self, file: SourceFile) -> pa.Int64Array:
-        """Return the event times of a file's messages (ms), null where unreadable; land the file first if necessary.
+    def event_times(self, file: SourceFile, limit: EventTimeLimit | None = None) -> pa.Int64Array:
+        """Return the event times of a file's messages (ms), null for a refused one, also one beyond the `limit`; land the file first if necessary.
 
         Raises `SourceError` where the file cannot be read.
         """
         self.land(file.name)
         try:
-            return message_times(read_messages(file.path, self.storage), self.node)
+            return RowCheck(self.node, file.messages, limit).times_in_order(read_messages(file.path, self.storage))
         except UNREADABLE as error:
             raise unreadable(self.node.name, file.path, error) from error
 
@@ -420,9 +422,9 @@ class KafkaPartition:
         """Count the messages of a landed file. Raises `SourceError` where it cannot be read."""
         return self._whole.rows(file)
 
-    def event_times(self, file: SourceFile) -> pa.Int64Array:
-        """Return the event times of a file's messages (ms), null where unreadable; land the file first if necessary."""
-        return self._whole.event_times(file)
+    def event_times(self, file: SourceFile, limit: EventTimeLimit | None = None) -> pa.Int64Array:
+        """Return the event times of a file's messages (ms), null for a refused one, also one beyond the `limit`; land the file first if necessary."""
+        return self._whole.event_times(file, limit)
 
     def offset_after(
         self,

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from headrace.config import SourceConfig
 from headrace.errors import SourceError
+from headrace.plan.event_time_limit import EventTimeLimit, limit_of
 from headrace.plan.watermarks import lag_of
 from headrace.sources.arrival import (
     EARLIEST,
@@ -52,6 +53,11 @@ class MergeRules:
         config = self.configs[names[0]]
         return len(names) > 1 or config.complete_intervals or config.format == "kafka" or bool(first.unread)
 
+    def limit(self, name: str, began_at: int) -> EventTimeLimit | None:
+        """Return the latest event time of a source's rows in a micro-batch that began at `began_at` (ms); None: any."""
+        max_ahead = self.configs[name].max_ahead
+        return None if max_ahead is None else limit_of(began_at, max_ahead)
+
     def of_pieces(self, owners: Mapping[str, str]) -> MergeRules:
         """Return the rules for pieces of sources; `owners` has the source of each piece."""
         return replace(
@@ -68,6 +74,8 @@ class _FileItems(NamedTuple):
     rows: int
     skipped: int
     keys: pa.Int64Array
+    counts: pa.BooleanArray
+    """Whether an item is input: a refused row is not, so it keeps no source from being idle."""
 
 
 @dataclass(slots=True)
@@ -79,6 +87,7 @@ class _Reading:
     config: SourceConfig
     offset: SourceOffset
     scan: SourceScan
+    limit: EventTimeLimit | None = None
     files: list[_FileItems] = field(default_factory=list)
     punctuations: dict[int, int] = field(default_factory=dict)
     is_idle: bool = False
@@ -96,9 +105,11 @@ class _Reading:
 
     @property
     def is_drained(self) -> bool:
-        """Return whether all input of the source is taken in, of every interval."""
-        last = self.offset.last_file
-        return not self.scan.files and all(last is not None and file.name <= last for file in self.scan.listed)
+        """Return whether all input of the source is taken in, of every interval. Files with nothing but refused rows are no input."""
+        if not self.is_read or any(pc.any(part.counts).as_py() for part in self.files):
+            return False
+        last = max([self.offset.last_file or "", *(stored_name(part.file.name) for part in self.files)])
+        return all(file.name <= last for file in self.scan.listed)
 
     @property
     def count(self) -> int:
@@ -117,7 +128,7 @@ class _Reading:
     def read_more(self, key: int | None) -> None:
         """Read the next file. Merge keys continue from `key`, the line's key, which includes the rows taken in before."""
         file = self.scan.files[len(self.files)]
-        times = self.source.event_times(file)
+        times = self.source.event_times(file, self.limit)
         rows = len(times)
         interval = self.source.interval_of(file.name) if self.config.complete_intervals else None
         if interval is not None:
@@ -126,7 +137,8 @@ class _Reading:
         if skipped > len(times):
             raise self._changed(file, rows)
         before = self.count
-        self.files.append(_FileItems(file, rows, skipped, merge_keys(times[skipped:], self.frontier(key))))
+        times = times[skipped:]
+        self.files.append(_FileItems(file, rows, skipped, merge_keys(times, self.frontier(key)), times.is_valid()))
         if interval is not None and self.count > before:
             self.punctuations[self.count - 1] = interval.end
 
@@ -143,6 +155,14 @@ class _Reading:
         return Queue(
             self.offset.number, keys, start, self.frontier(key), is_live=is_live, punctuations=self.punctuations
         )
+
+    def has_input(self, count: int) -> bool:
+        """Return whether one of the first `count` items is input."""
+        for part in self.files:
+            if pc.any(part.counts[: max(count, 0)]).as_py():
+                return True
+            count -= len(part.counts)
+        return False
 
     def position(self, count: int) -> tuple[int, int]:
         """Return the position after `count` more items: the number of finished files, and the items taken from the next file."""
@@ -179,7 +199,15 @@ class Merge:
         """Keep the scan and the offset of each source of the group; the other arguments are those of `Intake.next`."""
         self._rules, self._at, self._wanted = rules, at, wanted
         self._readings = [
-            _Reading(name, sources[name], rules.configs[name], offsets[name], scans[name]) for name in offsets
+            _Reading(
+                name,
+                sources[name],
+                rules.configs[name],
+                offsets[name],
+                scans[name],
+                rules.limit(name, at.now),
+            )
+            for name in offsets
         ]
         bucket = line_of(offsets.values())
         punctuated = {
@@ -209,9 +237,9 @@ class Merge:
     def _read(self) -> None:
         """Read the files of this slice. While nothing can be released, read more of the source that the others wait for."""
         for reading in self._readings:
-            reading.is_idle = self._is_idle(reading)
             for _ in reading.scan.files if self._wanted.is_whole else reading.within_limits():
                 reading.read_more(self._line.key)
+            reading.is_idle = self._is_idle(reading)
         if self._wanted.until is not None:
             self._read_beyond(self._wanted.until)
         while (first := self._first_in_line()) is not None and not first.is_read and not first.count:
@@ -277,7 +305,7 @@ class Merge:
             rows_taken=rows_taken,
             punctuated=line.punctuated.get(reading.offset.number),
             watermark=line.watermark,
-            taken_at=self._at.now if count else reading.offset.taken_at,
+            taken_at=self._at.now if reading.has_input(count) else reading.offset.taken_at,
             idle=reading.is_idle if recorded is None else recorded.idle,
         )
 

@@ -18,7 +18,7 @@ from headrace.api import RowKind, SourceNode
 from headrace.plan.column_types import Column, columns_of
 from headrace.plan.columns import BadRow
 from headrace.plan.record_columns import UnfitRecord, to_struct_array
-from headrace.plan.source_values import FIRST_TIME, LAST_TIME, fitting
+from headrace.plan.source_values import fitting
 from headrace.tables.files import Storage, read_parquet
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -88,8 +88,8 @@ class MessageReader:
             records.append(record)
             kinds.append(kind)
         columns = _fit(records, self._record, errors)
-        where = [f"{topic}-{partition}@{offset}" for topic, partition, offset in _places(table, sorted(errors))]
-        bad = [BadRow(at, f"{place}: {errors[at]}") for at, place in zip(sorted(errors), where, strict=True)]
+        places = message_places(table, sorted(errors))
+        bad = [BadRow(at, f"{place}: {errors[at]}") for at, place in zip(sorted(errors), places, strict=True)]
         return columns, pa.array(kinds, pa.int32()), bad
 
     def _record_of(self, value: str) -> msgspec.Struct:
@@ -112,25 +112,6 @@ class MessageReader:
             msg = f"{self._row_kind} is {symbol!r:.200}, not one of {', '.join(_KINDS)}"
             raise ValueError(msg)
         return _KINDS[symbol]
-
-
-def message_times(table: pa.Table, node: SourceNode) -> pa.Int64Array:
-    """Return the event time of each message (ms); null where it is missing, unreadable, or outside the years 1 to 9999."""
-    decode = _member_decoder(node.event_time)
-    return pa.array([_time_in(value, decode) for value in table["value"].to_pylist()], pa.int64())
-
-
-def _time_in(value: str | None, decode: Callable[[str], Any]) -> int | None:
-    if value is None:
-        return None
-    try:
-        time = _milliseconds(decode(value))
-    except _UNDECODABLE:
-        return None
-    if isinstance(time, float) and time.is_integer():
-        time = int(time)
-    is_time = isinstance(time, int) and not isinstance(time, bool) and FIRST_TIME <= time <= LAST_TIME
-    return time if is_time else None
 
 
 def _member_decoder(name: str) -> Callable[[str], Any]:
@@ -196,6 +177,8 @@ def _out_of_range(columns: pa.StructArray, record: type[msgspec.Struct]) -> dict
     return unfit
 
 
-def _places(table: pa.Table, positions: Sequence[int]) -> list[tuple[str, int, int]]:
+def message_places(table: pa.Table, positions: Sequence[int]) -> list[str]:
+    """Return where messages are in their topic, as TOPIC-PARTITION@OFFSET."""
     chosen = table.select(["topic", "partition", "offset"]).take(pa.array(positions, pa.int64()))
-    return list(zip(*(column.to_pylist() for column in chosen.columns), strict=True))
+    places = zip(*(column.to_pylist() for column in chosen.columns), strict=True)
+    return [f"{topic}-{partition}@{offset}" for topic, partition, offset in places]

@@ -28,6 +28,8 @@ class RequeuedSlice:
     rules: MergeRules
     sources: Mapping[str, Source]
     offsets: Mapping[str, SourceOffset]
+    now: int
+    """Processing time of the micro-batch (ms)."""
 
     def of(self, groups: Iterable[tuple[str, ...]]) -> Slice | None:
         """Return the next slice, within the limits of each source; None when no such rows wait.
@@ -49,7 +51,7 @@ class RequeuedSlice:
                         moved[name] = self._behind(name, len(taken))
                 files += own
                 lines.append(self._line(names, sum(file.taken for file in own)))
-        return Slice(tuple(files), tuple(lines), moved) if files else None
+        return Slice(tuple(files), tuple(lines), moved, began_at=self.now) if files else None
 
     def _behind(self, name: str, files: int) -> SourceOffset:
         offset = self.offsets[name]

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 import pyarrow as pa
 
+from headrace.plan.event_time_limit import EventTimeLimit
 from headrace.plan.watermarks import Bucket, Watermarks
 from headrace.sources.delta_rows import DeltaRows
 from headrace.sources.interval import Interval
@@ -82,6 +83,8 @@ class Slice:
     lines: tuple[LineSlice, ...] = ()
     offsets: Mapping[str, SourceOffset] = field(default_factory=dict)
     interval: Interval | None = None
+    began_at: int | None = None
+    """Processing time at which the slice was planned, and by which rows are judged too far ahead (ms); None without rows."""
 
     @property
     def rows(self) -> int:
@@ -210,8 +213,8 @@ class Source(Protocol):
         """Count the rows of a file. Raises `SourceError` when it cannot be read, unless such files go to quarantine."""
         ...
 
-    def event_times(self, file: SourceFile) -> pa.Int64Array:
-        """Return the event times of a file in arrival order (ms), null where unreadable or out of range."""
+    def event_times(self, file: SourceFile, limit: EventTimeLimit | None = None) -> pa.Int64Array:
+        """Return the event times of a file in arrival order (ms), null for a row that is refused, also one beyond the `limit`."""
         ...
 
     def offset_after(

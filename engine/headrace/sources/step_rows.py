@@ -8,11 +8,9 @@ import pyarrow as pa
 
 from headrace.api import RowKind, SourceNode
 from headrace.plan.column_types import Column, columns_of
-from headrace.plan.columns import RecordReader
-from headrace.plan.record_columns import to_struct_array
 from headrace.plan.source_values import is_kindred
 from headrace.sources.file_format import DamagedFileError, FileRows
-from headrace.sources.messages import MessageReader
+from headrace.sources.row_check import RowCheck
 from headrace.sources.source import InputFile, SourceFile
 
 _MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
@@ -39,22 +37,13 @@ def columns_of_rows(
     """Convert rows of a file to columns of the source's record.
 
     Return the columns, the row kinds, and the reasons of rows that do not fit, by row number. Raises `DamagedFileError` for a
-    file that lacks a required column.
+    file that lacks a required column, or has a column twice.
     """
-    table = rows.table
-    if file.messages is not None:
-        columns, kinds, bad = MessageReader(node, file.messages).read_columns(table)
-    else:
-        reader = RecordReader(node.record, node.row_kind)
-        if missing := reader.missing(table.schema.names):
-            msg = f"no column {', '.join(missing)}"
-            raise DamagedFileError(msg)
-        read, kinds, bad = reader.read_columns(table, rows.faults)
-        if read is None:
-            records, numbers, bad = reader.read(table, rows.faults)
-            read, kinds = to_struct_array(records, node.record), pa.array(numbers, pa.int32())
-        columns = read
-    return columns, kinds, {row.position: row.error for row in bad}
+    check = RowCheck(node, file.messages)
+    if (problem := check.problem(rows.table.schema.names)) is not None:
+        raise DamagedFileError(problem)
+    checked = check.check(rows.table, rows.faults)
+    return checked.columns, checked.kinds, {row.position: row.error for row in checked.bad}
 
 
 def step_input(columns: pa.StructArray, kinds: pa.Array, node: SourceNode) -> pa.Table:

@@ -12,6 +12,7 @@ import msgspec
 
 from headrace import clock
 from headrace.async_io.service_metrics import ServiceMetrics, merged_metrics
+from headrace.commit.row_times import NO_ROW_TIMES, RowTimes, row_times_of_task
 from headrace.plan.watermarks import Watermarks, cut_at_block
 from headrace.sinks.sink import OutputFile
 from headrace.sources.offset import SourceOffset
@@ -44,6 +45,8 @@ class BatchResult:
     pending: int = 0
     due: int | None = None
     services: dict[str, ServiceMetrics] = field(default_factory=dict)
+    row_times: dict[str, RowTimes] = field(default_factory=dict)
+    """Late rows, and rows too far ahead, by operator or source."""
 
     @property
     def watermark(self) -> int | None:
@@ -72,6 +75,8 @@ class BatchResult:
             self.due = _earlier(self.due, report.due)
             self.services = merged_metrics((self.services, report.services))
             self.metrics.update(report.metrics)
+            counts = row_times_of_task(report.metrics)
+            self.row_times[operator] = self.row_times.get(operator, NO_ROW_TIMES) + counts
         if copies:
             self.local_copies[operator] = copies
 
@@ -108,6 +113,8 @@ class BatchResult:
                 offset = msgspec.structs.replace(
                     offset, bucket=own.bucket, repeated=own.repeated, watermark=own.watermark, seen=own.seen
                 )
+                if not own.has_input:
+                    offset = msgspec.structs.replace(offset, taken_at=former.get(name, SourceOffset()).taken_at)
             offsets[name] = offset
         return offsets
 

@@ -14,6 +14,7 @@ from headrace.commit.interval_order import taken_in
 from headrace.commit.lineage import Lineage
 from headrace.commit.live_answers import LiveAnswers
 from headrace.commit.protocol import OpenJob
+from headrace.commit.row_times import row_times_entry
 from headrace.commit.service_records import services_entry
 from headrace.config import JobConfig
 from headrace.plan.stages import Plan
@@ -98,10 +99,14 @@ class BatchSequence:
         return JobPosition(
             offsets=last.offsets,
             taken_in=self.taken_in(),
-            now=self.followed.now() if follows is None else self.followed.began(follows),
+            now=self._began(follows),
             since=self.job.checkpoints[0].committed_at,
             transit=transit_folder(self.config.job_folder, self.job.attempt_id),
         )
+
+    def _began(self, follows: Checkpoint | None) -> int:
+        """Return the processing time of a micro-batch that begins now (ms): the time of the one that it `follows`, if it follows one."""
+        return self.followed.now() if follows is None else self.followed.began(follows)
 
     def taken_in(self, at: int | None = None) -> dict[str, TakenIn]:
         """Return the files that the job has taken in of each source up to a checkpoint, by default the last."""
@@ -136,11 +141,11 @@ class BatchSequence:
     ) -> None:
         """Make a micro-batch of a slice and commit it. With `finishes`, services are called for the last time.
 
-        On a branch, `follows` is a micro-batch of the job: the new one gets its time.
+        The time of the slice is that of the micro-batch. On a branch, `follows` is a micro-batch of the job: the new one gets its time.
         """
         self.tasks.start()
         started = clock.monotonic()
-        processing_time = self.followed.now() if follows is None else self.followed.began(follows)
+        processing_time = self._began(follows) if taken.began_at is None else taken.began_at
         ended_at = self.followed.ended(follows)
         batch = MicroBatch(
             self.tasks,
@@ -176,7 +181,11 @@ class BatchSequence:
             processing_time=processing_time,
             ended_at=ended_at,
             follows=None if follows is None else follows.checkpoint_id,
-            metrics={**metrics_of(result.metrics, result.seconds), **services_entry(result.services)},
+            metrics={
+                **metrics_of(result.metrics, result.seconds),
+                **services_entry(result.services),
+                **row_times_entry(result.row_times),
+            },
         )
         self.committed.append(checkpoint)
         self._remove_handed_on(checkpoint)

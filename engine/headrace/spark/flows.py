@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.api import AsyncWait
-from headrace.api.graph import DropUpdateBefore, FlatMap, Map, StatelessStep
+from headrace.api.graph import AssignEventTime, DropUpdateBefore, FlatMap, Map, StatelessStep
+from headrace.errors import SourceError
 from headrace.execution.element import Emitted, make_emitted
 from headrace.plan.order import edge_order
 from headrace.plan.record_columns import UnfitRecord
@@ -15,6 +16,7 @@ from headrace.spark.columnar_rows import ColumnarRows
 from headrace.spark.step_errors import refusing_unfit
 from headrace.spark.steps import applied
 from headrace.spark.task_output import TaskOutput
+from headrace.state.codec import encode
 
 
 class Waits(Protocol):
@@ -74,10 +76,33 @@ class Sender:
         if isinstance(step, DropUpdateBefore) and isinstance(rows, ColumnarRows):
             return rows.without_update_before()
         emitted = _as_records(rows)
+        if isinstance(step, AssignEventTime):
+            return self._within_limit(step, list(applied(step, emitted)))
         if isinstance(step, AsyncWait):
             assert self.waits is not None  # noqa: S101 - the planner refuses a wait anywhere else
             return self.waits.run(step, emitted)
         return list(applied(step, emitted))
+
+    def _within_limit(self, step: AssignEventTime, emitted: list[Emitted]) -> list[Emitted]:
+        """Return the records without those whose new event time is too far ahead (`max_ahead`): they go to the quarantine.
+
+        Raises `SourceError` for such a record if a source of the stage has `on_bad_row: fail`.
+        """
+        limit = self.output.limit
+        if limit is None or not (ahead := [row for row in emitted if row.timestamp > limit.latest]):
+            return emitted
+        errors = [f"the event time of {step.name} {limit.problem(row.timestamp)}" for row in ahead]
+        if limit.is_strict:
+            msg = f"'{self.output.operator}': {encode(ahead[0].record).decode():.500}: {errors[0]}. Nothing was committed."
+            raise SourceError(msg)
+        self.output.quarantine(
+            [
+                (self.output.operator, row.order.hex(), "null", encode(row.record).decode(), error)
+                for row, error in zip(ahead, errors, strict=True)
+            ]
+        )
+        self.output.count(ahead=len(ahead))
+        return [row for row in emitted if row.timestamp <= limit.latest]
 
 
 def _needs_records(to: ToStage | ToSink | Through) -> bool:

@@ -12,6 +12,7 @@ from headrace.commit.branch_settings import check_forked, record_run
 from headrace.commit.checkpoint import Checkpoint
 from headrace.commit.live_answers import live_answers
 from headrace.commit.protocol import open_job
+from headrace.commit.row_times import row_time_warnings, row_times_of
 from headrace.commit.run_check import checked_plan
 from headrace.config import JobConfig
 from headrace.errors import ConfigError
@@ -93,6 +94,9 @@ def run_on(
                     reason = remaining.finish()
             events.answers_taken(batches.total("answers_taken"))
             events.waiting(remaining.waiting, job.last.due)
+            row_times = row_times_of(batches.committed)
+            for warning in row_time_warnings(config.job, row_times):
+                events.degrade(warning)
         finally:
             batches.clean_up()
         last, sinks = job.last, sink_reports(job)
@@ -113,6 +117,7 @@ def run_on(
         interval_start=interval[0],
         interval_end=interval[1],
         sinks=sinks,
+        row_times=row_times,
         warnings=tuple(events.warnings),
     )
 

@@ -31,6 +31,8 @@ class LineResult:
     watermark: int | None
     seen: int | None
     repeated: tuple[tuple[int, int], ...] = ()
+    has_input: bool = True
+    """False if tasks have read nothing but refused rows: these do not count as input of an idle source."""
 
     def settle(self, cut: bytes | None) -> None:
         """Set `seen` to the last watermark before `cut`, the place that all operators have reached; later ones are `repeated`."""
@@ -54,12 +56,14 @@ def line_after(
     Its watermarks are planned, or follow from the tasks' reports. `size` is the number of ordinals in a bucket.
     """
     before, seen = parent.watermarks(group)
+    latest_times: dict[int, int] = {}
     if part is not None and part.after is not None:
         bucket, new = part.after, part.watermarks or []
     else:
+        latest_times = latest_by_bucket(report.buckets for report in reports)
         bucket, new = advance(
             parent.line(group),
-            latest_by_bucket(report.buckets for report in reports),
+            latest_times,
             0 if part is None else part.rows,
             size=size,
             lag=lag_of(out_of_orderness),
@@ -71,4 +75,6 @@ def line_after(
         joined = parent.line(group).next_ordinal, before
     repeated = max((offset.repeated for offset in offsets), default=())
     watermarks = watermarks_of_line(new, repeated=repeated, joined=joined)
-    return LineResult(bucket, watermarks, watermarks[-1][1] if watermarks else before, seen)
+    watermark = watermarks[-1][1] if watermarks else before
+    has_input = part is None or part.after is not None or bool(latest_times)
+    return LineResult(bucket, watermarks, watermark, seen, has_input=has_input)

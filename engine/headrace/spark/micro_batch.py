@@ -19,6 +19,7 @@ from headrace.errors import StateSchemaError
 from headrace.plan.stages import KeyedStage, Plan, waits_in
 from headrace.sources.source import InputFile, Slice
 from headrace.spark.batch_result import BatchResult
+from headrace.spark.event_time_limits import event_time_limits
 from headrace.spark.line_watermarks import Group, line_after
 from headrace.spark.progress import NO_WATCH, SOURCES, Watch, keyed_stage
 from headrace.spark.reports import AsyncSettings, BatchSettings, KeyedTask, SourceTask, TaskReport
@@ -88,6 +89,7 @@ class MicroBatch:
             partition_by={name: sink.partition_by for name, sink in config.sinks.items() if sink.partition_by},
             folders=tuple(name for name, sink in config.sinks.items() if sink.format == "parquet"),
             storage=config.storage_options,
+            limits=event_time_limits(plan, config.sources, processing_time),
             progress_from=watch.progress_from(),
         )
 

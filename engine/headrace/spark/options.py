@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from headrace.commit.row_times import RowTimes
 from headrace.commit.run_warnings import RunWarning
 
 Mode = Literal["auto", "caught_up", "interval", "backfill"]
@@ -120,6 +121,9 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
 
     sinks: dict[str, SinkReport] = {}
     """By sink."""
+
+    row_times: dict[str, RowTimes] = {}
+    """Late rows, and rows too far ahead, by operator or source; only of those that have such rows."""
 
     warnings: tuple[RunWarning, ...] = ()
     """Facts that somebody has to know although the run succeeded. A run with any of them is degraded."""

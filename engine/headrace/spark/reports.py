@@ -11,6 +11,7 @@ from headrace.commit.live_answers import LiveAnswers
 from headrace.config import FileOptions
 from headrace.execution.options import AsyncStateOptions
 from headrace.materializer.options import MaterializerOptions
+from headrace.plan.event_time_limit import EventTimeLimit
 from headrace.plan.loader import PipelineCode
 from headrace.sinks.sink import OutputFile
 from headrace.sources.source import InputFile
@@ -40,6 +41,8 @@ class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     folders: tuple[str, ...] = ()
     """Sinks whose partitions are folders."""
     storage: dict[str, str] | None = None
+    limits: dict[str, EventTimeLimit] = {}
+    """Latest event time of a good row, by source or keyed operator; without an entry, any."""
     progress_from: int | None = None
     """Moment from which on tasks report progress (ms); None: never."""
 

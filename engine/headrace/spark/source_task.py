@@ -12,15 +12,13 @@ import pyarrow.compute as pc
 from headrace.api import SourceNode
 from headrace.commit.progress_file import TaskProgress
 from headrace.errors import SourceError
-from headrace.plan.columns import BadRow, RecordReader
 from headrace.plan.pipelines import plan_of
-from headrace.plan.record_columns import to_struct_array
-from headrace.plan.source_columns import arrival_order, event_times, order_column
+from headrace.plan.source_columns import arrival_order, order_column
 from headrace.plan.stages import waits_in
 from headrace.sources.file_format import UNREADABLE, FileRows, unreadable
 from headrace.sources.kinds import read_rows_of
-from headrace.sources.messages import MessageReader
 from headrace.sources.requeued import rows_in
+from headrace.sources.row_check import CheckedRows, RowCheck
 from headrace.sources.source import InputFile
 from headrace.spark.async_stage import AsyncStage
 from headrace.spark.columnar_rows import ColumnarRows
@@ -59,7 +57,7 @@ def _read_all(task: SourceTask, source: SourceNode, output: TaskOutput, notes: T
             parts.append(rows)
         notes.note()
     output.quarantine(reader.quarantined)
-    output.count(rows_in=reader.rows)
+    output.count(rows_in=reader.rows, ahead=reader.ahead)
     output.report.buckets = reader.buckets
     return _joined(parts) if parts else None
 
@@ -105,12 +103,10 @@ class _FileReader:
 
     def __init__(self, task: SourceTask, source: SourceNode) -> None:
         self.quarantined: list[QuarantineRow] = []
-        self.rows = 0
+        self.rows = self.ahead = 0
         self.buckets: dict[int, int] = {}
         self._task = task
         self._source = source
-        self._reader = RecordReader(source.record, source.row_kind)
-        self._place_of_event_time = source.record.__struct_fields__.index(source.event_time)
 
     def read(self, file: InputFile) -> ColumnarRows | None:
         """Return the good rows of a file in arrival order; None if it has none.
@@ -120,35 +116,29 @@ class _FileReader:
         rows = self._rows(file)
         if rows is None:
             return None
+        check = self._check(file)
         try:
             taken = self._slice(file, rows)
-            columns, kinds, bad = self._columns(file, taken)
+            checked = check.check(taken.table, taken.faults(file))
         except (pa.ArrowException, UnicodeDecodeError) as error:  # columns without an order, text that is no UTF-8
             self._refuse_file(file, unreadable(self._source.name, file.path, error), rows)
             return None
         self.rows += len(taken.ordinals)
-        self._note_times(taken)
-        for row in bad:
+        self.ahead += checked.ahead
+        times = check.times(checked.columns)
+        self._note_times(times, taken.ordinals)
+        for row in checked.bad:
             self._refuse_row(file, taken, row.position, row.error)
-        return self._good_rows(columns, kinds, taken.ordinals)
+        return self._good_rows(checked, times, taken.ordinals)
 
-    def _columns(self, file: InputFile, taken: _Slice) -> tuple[pa.StructArray, pa.Array, Sequence[BadRow]]:
-        """Return the rows as columns; rows that do not fit are null."""
-        table = taken.table
-        if file.messages is not None:
-            return MessageReader(self._source, file.messages).read_columns(table)
-        faults = taken.faults(file)
-        columns, kinds, bad = self._reader.read_columns(table, faults)
-        if columns is not None:
-            return columns, kinds, bad
-        records, row_kinds, bad = self._reader.read(table, faults)
-        return to_struct_array(records, self._source.record), pa.array(row_kinds, pa.int32()), bad
-
-    def _good_rows(self, columns: pa.StructArray, kinds: pa.Array, ordinals: pa.Array) -> ColumnarRows | None:
-        timestamps = columns.field(self._place_of_event_time)
-        rows = ColumnarRows(self._source.record, order_column(ordinals), timestamps, kinds, columns)
+    def _good_rows(self, checked: CheckedRows, times: pa.Array, ordinals: pa.Array) -> ColumnarRows | None:
+        columns = checked.columns
+        rows = ColumnarRows(self._source.record, order_column(ordinals), times, checked.kinds, columns)
         good = rows.filter(columns.is_valid()) if columns.null_count else rows
         return good if len(good) else None
+
+    def _check(self, file: InputFile) -> RowCheck:
+        return RowCheck(self._source, file.messages, self._task.batch.limits.get(self._source.name))
 
     def _slice(self, file: InputFile, rows: FileRows) -> _Slice:
         taken, table = file.taken, rows.table
@@ -168,10 +158,9 @@ class _FileReader:
             return pa.array(np.arange(file.first_ordinal, file.first_ordinal + taken, dtype=np.int64))
         return read_parquet(file.ordinals, self._task.batch.storage).column(0).combine_chunks()
 
-    def _note_times(self, taken: _Slice) -> None:
-        """Keep the latest event time of each bucket of arrival order."""
-        times = event_times(taken.table, self._source)
-        numbers = pc.divide(taken.ordinals, self._task.bucket)
+    def _note_times(self, times: pa.Int64Array, ordinals: pa.Int64Array) -> None:
+        """Keep the latest event time of the good rows in each bucket of arrival order."""
+        numbers = pc.divide(ordinals, self._task.bucket)
         latest = pa.table({"bucket": numbers, "time": times}).group_by("bucket").aggregate([("time", "max")])
         for number, time in zip(latest["bucket"].to_pylist(), latest["time_max"].to_pylist(), strict=True):
             if time is not None:
@@ -190,13 +179,8 @@ class _FileReader:
         return rows
 
     def _fault(self, file: InputFile, table: pa.Table) -> str | None:
-        names = table.schema.names
-        missing = self._reader.missing(names) if file.messages is None else []
-        if missing:
-            return f"no column {', '.join(missing)}"
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            return f"more than one column {', '.join(twice)}"
+        if (problem := self._check(file).problem(table.schema.names)) is not None:
+            return problem
         # The arrival order of other files depends on this number.
         return f"{table.num_rows} rows, {file.rows} when the run began" if table.num_rows != file.rows else None
 

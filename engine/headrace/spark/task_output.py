@@ -12,6 +12,7 @@ from headrace import clock
 from headrace.api.graph import KeyBy
 from headrace.execution.element import Emitted
 from headrace.plan.columns import ROW_KIND, changelog_schema, sink_schema, to_columns
+from headrace.plan.event_time_limit import EventTimeLimit
 from headrace.plan.keys import key_reader
 from headrace.plan.pipelines import plan_of
 from headrace.plan.record_columns import to_struct_array
@@ -63,6 +64,11 @@ class TaskOutput:
     def operator(self) -> str:
         """Return the stage's operator, or source."""
         return self._operator
+
+    @property
+    def limit(self) -> EventTimeLimit | None:
+        """Return the latest event time that records of the stage may get; None: any."""
+        return self._batch.limits.get(self._operator)
 
     @property
     def changelog(self) -> Changelog:

@@ -12,6 +12,8 @@ import msgspec
 from headrace import clock
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from headrace.sources.landed import OffsetRange
     from headrace.sources.topic import TopicState
 
@@ -100,6 +102,22 @@ class MemoryTopic:
         """Delete the topic, and create one of the same name."""
         self.__post_init__(partitions)
 
+    def tables(self) -> list[pa.Table]:
+        """Return the messages of each partition, in the columns of `headrace.sources.messages.read_messages`."""
+        import pyarrow as pa
+
+        from headrace.sources.landed import MESSAGES
+        from headrace.sources.messages import text_columns
+
+        return [
+            text_columns(pa.Table.from_pylist([self._row(message, number) for message in messages], MESSAGES))
+            for number, messages in enumerate(self._messages)
+        ]
+
+    def _row(self, message: _Message, partition: int) -> dict[str, Any]:
+        times = {"timestamp": 1000 * message.timestamp}
+        return {**message._asdict(), "topic": self.name, "partition": partition, **times, "headers": None}
+
     # -------------------------------------------------------------------------------------------- what the engine asks
 
     def state(self) -> TopicState:
@@ -126,13 +144,7 @@ class MemoryTopic:
         for offsets, name in ranges.items():
             self.reads += 1
             rows = [
-                {
-                    **message._asdict(),
-                    "topic": self.name,
-                    "partition": offsets.partition,
-                    "timestamp": 1000 * message.timestamp,
-                    "headers": None,
-                }
+                self._row(message, offsets.partition)
                 for message in self._messages[offsets.partition]
                 if offsets.first <= message.offset < offsets.end
             ]

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 START = 1_577_836_800_000
 """Start time of a harness's clock: 1 January 2020 (ms)."""
 
+_LATEST_START = 250_000_000_000_000
+"""Latest start time of a clock that starts by itself (ms): in the year 9892, since times behind 9999 cannot be shown."""
+
 _ids = itertools.count(1)
 
 
@@ -74,7 +77,9 @@ class PipelineHarness:
     `h.clock.advance(ms)` advances it, and the next `run` fires timers that are due.
 
     `parallelism` is the number of tasks of an operator, `bucket` the rows between two watermarks, `files_per_batch` the
-    largest number of files of each source in a micro-batch, `now` the clock's start time (ms). `job` overrides the
+    largest number of files of each source in a micro-batch, `now` the clock's start time (ms). Without it, the clock starts on
+    1 January 2020, and each run advances it to the first event time of each file fed before, if that is later. Rows further ahead of the
+    clock than `max_ahead` of their source are refused, as in a job. `job` overrides the
     job's configuration, as in `conf/jobs/*.yaml`: `job={"sources": {"orders": {"idle_after": "1h"}}}`. A sink behind a
     materializer has the mode `merge`, others `append`. A source with one of `topics` has the format kafka.
 
@@ -90,20 +95,22 @@ class PipelineHarness:
     job: dict[str, Any] = field(default_factory=dict)
     topics: dict[str, MemoryTopic] = field(default_factory=dict)
     """Topics of the sources of format kafka, by name of the source."""
-    now: InitVar[int] = START
+    now: InitVar[int | None] = None
     clock: clock.VirtualClock = field(init=False)
     events: list[Event] = field(default_factory=list, init=False, repr=False)
     """Events that the runs reported, in order."""
     folder: Path = field(init=False)
     """Home of the job: it contains `conf`, `input/SOURCE`, `lake/SINK` and `state`."""
 
-    def __post_init__(self, now: int) -> None:
+    def __post_init__(self, now: int | None) -> None:
         """Create the folder and the job's configuration. Raises `TypeError` unless `pipeline` is a `Pipeline`."""
         given: object = self.pipeline
         if not isinstance(given, Pipeline):
             msg = f"PipelineHarness takes a Pipeline, not {given!r:.200}: end the stream with sink(), which returns it"
             raise TypeError(msg)
-        self.clock = _PipelineClock(now)
+        self.clock = _PipelineClock(START if now is None else now)
+        self._runs_clock = now is None
+        self._new_files: list[tuple[str, str]] = []
         self.folder = _new_folder()
         self._modules: list[str] = []
         weakref.finalize(self, _remove, self.folder.parent, self._modules)
@@ -176,6 +183,7 @@ class PipelineHarness:
             msg = f"source '{source}' has a file {file} already: a source's files never change, so give it another name"
             raise ValueError(msg)
         path.write_bytes(content)
+        self._new_files.append((source, file))
         return file
 
     # ----------------------------------------------------------------------------------------------------------- runs
@@ -201,6 +209,7 @@ class PipelineHarness:
         from headrace.spark.options import RunOptions
 
         self._check_places(crash_at, budget_ends_at)
+        self._advance_clock()
         self._runs += 1
         asked = RunOptions(run_id=f"run-{self._runs}", **options)
         before = clock.use(self.clock)
@@ -215,6 +224,19 @@ class PipelineHarness:
             return None
         finally:
             clock.use(before)
+
+    def _advance_clock(self) -> None:
+        """Advance the clock to the first event time of each file that was fed since the last run, if that is later.
+
+        Without it, rows would be refused because nobody has set the clock. A clock that was set stays.
+        """
+        from headrace.testing._first_event import last_begin
+
+        if self._runs_clock:
+            begin = last_begin(self.config, self.topics, self._new_files)
+            if begin is not None:
+                self.clock.advance(max(0, min(begin, _LATEST_START) - self.clock.now()))
+        self._new_files.clear()
 
     def snapshot(self) -> PipelineSnapshot:
         """Return a copy of everything that the job has stored, its input included."""

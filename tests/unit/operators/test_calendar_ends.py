@@ -63,7 +63,8 @@ def test_last_window_of_the_calendar_fires():
 
 
 def test_record_is_named_and_nothing_is_committed():
-    harness = PipelineHarness(window_pipeline(Tumbling(timedelta(hours=1)), Totals))
+    sources = {"bids": {"max_ahead": "none"}}
+    harness = PipelineHarness(window_pipeline(Tumbling(timedelta(hours=1)), Totals), job={"sources": sources})
     harness.feed("bids", [Bid("a", 1, 1), Bid("b", LAST, 2)])
     with pytest.raises(UserFunctionError, match=r'key "b"(?s:.*)Take such records out with filter') as error:
         harness.run()

@@ -20,7 +20,8 @@ from headrace.plan.keys import stage_key
 from headrace.plan.order import record_order
 from headrace.plan.raw_row import raw_row
 from headrace.plan.record_columns import from_struct_array
-from headrace.plan.source_columns import event_times, order_column
+from headrace.plan.source_columns import order_column
+from headrace.sources.row_check import RowCheck
 from headrace.state.codec import encode
 from headrace.state.key_columns import key_json_column
 
@@ -44,7 +45,11 @@ class Flat(Struct, frozen=True):
     note: str = "none"
 
 
-SOURCE = SimpleNamespace(record=Flat, event_time="at")
+class Timed(Struct, frozen=True):
+    at: Timestamp
+
+
+SOURCE = SimpleNamespace(record=Flat, event_time="at", row_kind=None, order_by=())
 
 
 def broken(*texts):
@@ -230,7 +235,11 @@ def test_order_column_has_record_orders(ordinals, start):
 
 
 def times_of(values):
-    return event_times(pa.table({"at": values}), SOURCE).to_pylist()
+    return (
+        RowCheck(SimpleNamespace(record=Timed, event_time="at", row_kind=None, order_by=()))
+        .times_in_order(pa.table({"at": values}))
+        .to_pylist()
+    )
 
 
 def test_event_times_are_milliseconds_or_null():
@@ -241,14 +250,13 @@ def test_event_times_are_milliseconds_or_null():
     assert times_of(pa.array(["1", "2"])) == [None, None]
     assert times_of(pa.array([1]).dictionary_encode()) == [1]
     assert times_of(pa.nulls(2)) == [None, None]
-    assert event_times(pa.table({"x": [1]}), SOURCE).to_pylist() == [None]
+    assert RowCheck(SOURCE).times_in_order(pa.table({"x": [1]})).to_pylist() == [None]
 
 
 @given(table=TABLES)
-def test_event_times_are_those_of_good_records(table):
+def test_only_good_records_have_event_times(table):
     records: list[Any] = RecordReader(Flat, None).read(table)[0]
-    times = event_times(table, SOURCE).to_pylist()
-    assert all(record is None or record.at == time for record, time in zip(records, times, strict=True))
+    assert RowCheck(SOURCE).times_in_order(table).to_pylist() == [record and record.at for record in records]
 
 
 KEYS = [

@@ -53,7 +53,7 @@ class Files:
     def rows(self, file):
         return len(self.contents[file.name])
 
-    def event_times(self, file):
+    def event_times(self, file, _limit=None):
         return pa.array(self.contents[file.name], pa.int64())
 
     def offset_after(self, offset, _scan, files, _taken_in, _interval=None):
@@ -81,7 +81,11 @@ class Job:
         idle_after = None if self.idle_after is None else timedelta(milliseconds=self.idle_after)
         configs = {
             name: SimpleNamespace(
-                format="parquet", complete_intervals=name in self.complete, idle_after=idle_after, interval="%H"
+                format="parquet",
+                complete_intervals=name in self.complete,
+                idle_after=idle_after,
+                interval="%H",
+                max_ahead=None,
             )
             for name in self.sources
         }

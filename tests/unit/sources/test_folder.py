@@ -235,12 +235,16 @@ def test_invalid_times_are_null(job):
     write_rows(job.home.input, day_name(0), rows[::-1])
     (file,) = job.source.scan(SourceOffset(), TakenIn()).files
     assert job.source.event_times(file).to_pylist() == [row["at"] for row in rows]
-    wrong = pa.table({**{name: [None] for name in ("customer", "item")}, "seq": [1], "at": ["yesterday"]})
-    pq.write_table(wrong, job.home.input / day_name(0))
-    assert job.source.event_times(file).to_pylist() == [None]
-    far = pa.table({"seq": [2, 1], "at": pa.array([1 << 62, 5], pa.int64())})
-    pq.write_table(far, job.home.input / day_name(0))
-    assert job.source.event_times(file).to_pylist() == [5, None]
+    good = {"customer": ["c", "c"], "item": [rows[0]["item"]] * 2, "cents": [1, 1], "seq": [2, 1], "kind": ["+I", "+I"]}
+    for changed, times in [
+        ({"at": ["yesterday", "today"]}, [None, None]),
+        ({"at": pa.array([1 << 62, 5], pa.int64())}, [5, None]),
+        ({"at": [7, 5], "cents": [None, 1]}, [5, None]),
+    ]:
+        pq.write_table(pa.table({**good, **changed}), job.home.input / day_name(0))
+        assert job.source.event_times(file).to_pylist() == times
+    pq.write_table(pa.table({"at": [7, 5]}), job.home.input / day_name(0))  # a column is missing
+    assert job.source.event_times(file).to_pylist() == [None, None]
 
 
 def test_missing_partly_read_file_fails(job):

@@ -19,7 +19,8 @@ from headrace.commit.restore import restore
 from headrace.commit.vacuum import vacuum
 from headrace.errors import ConfigError, SourceError
 from headrace.sources.landed import MESSAGES
-from headrace.sources.messages import MessageReader, Messages, message_times, text_columns
+from headrace.sources.messages import MessageReader, Messages, text_columns
+from headrace.sources.row_check import RowCheck
 from tests.jobs.home import PROJECT
 from tests.unit.support.table_job import pipeline, table
 from tests.unit.support.topic_job import TopicJob, TopicSlices, merged_by_hand, message
@@ -217,9 +218,7 @@ def test_bad_message_does_not_affect_good_ones(value, error):
     assert [row and row["name"] for row in columns.to_pylist()] == ["p", None, "q"]
     assert kinds.to_pylist() == [0, 0, 0]
     assert [(row.position, bool(re.match(rf"t-3@8: .*({error})", row.error))) for row in bad] == [(1, True)], bad
-    times = message_times(table, node).to_pylist()
-    assert (times[0], times[2]) == (1, 2)
-    assert times[1] in {0, None}
+    assert RowCheck(node, Messages()).times_in_order(table).to_pylist() == [1, None, 2]
 
 
 def encoded(value):

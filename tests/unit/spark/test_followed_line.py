@@ -130,7 +130,7 @@ def test_restored_branch_follows_again(job):
 
 
 def test_intervals_have_the_times_of_the_job():
-    job = BranchedJob(job={"sources": {"orders": {"interval": "%Y-%m-%d"}}})
+    job = BranchedJob(job={"sources": {"orders": {"interval": "%Y-%m-%d", "max_ahead": "none"}}})
     days = [START + number * DAY for number in range(4)]
 
     def run(number, branch=None):

@@ -140,7 +140,7 @@ def test_harness_sinks_return_the_emitted_records():
 
     pipeline = Pipeline("nested")
     pipeline.source("orders", Order, event_time="at").map(make_pair, record=Row).sink("rows")
-    harness = PipelineHarness(pipeline)
+    harness = PipelineHarness(pipeline, job={"sources": {"orders": {"max_ahead": "none"}}})
     orders = [
         Order("a", -62_135_596_800_000),
         Order("b", 253_402_300_799_999),

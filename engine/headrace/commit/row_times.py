@@ -1,0 +1,80 @@
+"""Counts of rows with event times that need attention: late rows, by operator, and rows too far ahead, by source.
+
+A micro-batch records them in the metrics of its checkpoint. The report of a run and `headrace status` add them up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from headrace.commit.checkpoint import Checkpoint
+from headrace.commit.run_warnings import RunWarning
+
+_KEY: Final = "row_times"
+
+
+class RowTimes(msgspec.Struct, frozen=True):
+    """Counts of rows of one operator or source. Rows that were `dropped`, or went `to_side_output`, are rows `behind` as well."""
+
+    behind: int = 0
+    """Rows that arrived at or behind the watermark. The operator may have processed them all the same."""
+    dropped: int = 0
+    """Rows that came too late for the operator, and that no side output takes: they are lost."""
+    to_side_output: int = 0
+    """Rows that came too late for the operator, and went to its side output."""
+    ahead: int = 0
+    """Rows too far ahead of the micro-batch (`max_ahead`): they are in the quarantine."""
+
+    def __add__(self, other: RowTimes) -> RowTimes:
+        """Return the sums of both counts."""
+        return RowTimes(
+            self.behind + other.behind,
+            self.dropped + other.dropped,
+            self.to_side_output + other.to_side_output,
+            self.ahead + other.ahead,
+        )
+
+
+NO_ROW_TIMES: Final = RowTimes()
+
+
+def row_times_of_task(metrics: Mapping[str, int]) -> RowTimes:
+    """Return the counts in the metrics of a task."""
+    names = ("late", "dropped_late", "late_to_side", "ahead")
+    return RowTimes(*(metrics.get(name, 0) for name in names))
+
+
+def row_times_entry(row_times: Mapping[str, RowTimes]) -> dict[str, Any]:
+    """Return the entry in the metrics of a checkpoint, by operator or source; empty without such rows."""
+    counted = {name: counts for name, counts in row_times.items() if counts != NO_ROW_TIMES}
+    return {_KEY: msgspec.to_builtins(counted)} if counted else {}
+
+
+def row_times_of(checkpoints: Iterable[Checkpoint]) -> dict[str, RowTimes]:
+    """Return the sums over checkpoints, by operator or source."""
+    sums: dict[str, RowTimes] = {}
+    for checkpoint in checkpoints:
+        for name, counts in checkpoint.metrics.get(_KEY, {}).items():
+            sums[name] = sums.get(name, NO_ROW_TIMES) + msgspec.convert(counts, RowTimes)
+    return sums
+
+
+def row_time_warnings(job: str, row_times: Mapping[str, RowTimes]) -> Iterator[RunWarning]:
+    """Yield a warning for each operator that dropped late rows, and for each source with rows too far ahead."""
+    for name, counts in row_times.items():
+        fields = {"operator": name, **msgspec.structs.asdict(counts)}
+        if counts.dropped:
+            text = (
+                f"{counts.dropped:,} rows came too late for '{name}' and were dropped ({counts.behind:,} arrived behind the watermark): a "
+                "larger out_of_orderness of the source waits longer for such rows, and a side output keeps them"
+            )
+            yield RunWarning("late", text, fields)
+        if counts.ahead:
+            text = (
+                f"{counts.ahead:,} rows of '{name}' have event times too far ahead, and are in the quarantine (headrace quarantine {job}): "
+                "if such times are right, set max_ahead of the source in the job's file"
+            )
+            yield RunWarning("ahead", text, fields)

@@ -1,0 +1,90 @@
+"""Late rows: counted by operator in the report of a run, in its warnings, and in checkpoints."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+import pytest
+
+from headrace import JoinType, Lifetime, Pipeline, Struct, Timestamp
+from headrace.commit.log import CheckpointLog
+from headrace.commit.row_times import RowTimes, row_times_of
+from headrace.operators import Count, Session, Tumbling
+from headrace.testing import PipelineHarness
+
+TEN = timedelta(milliseconds=10)
+WINDOWS = Tumbling(TEN)
+
+
+class Sale(Struct, frozen=True):
+    shop: str
+    at: Timestamp
+
+
+class Hourly(Struct, frozen=True):
+    shop: str
+    n: Annotated[int, Count()]
+
+
+def windowed(windows=WINDOWS, *, side=False):
+    sales = Pipeline("late").source("sales", Sale, event_time="at").key_by("shop").window(windows)
+    counts = sales.aggregate("counts", Hourly)
+    return (counts.side_output("late", Sale, sink="too_late") if side else counts).sink("out")
+
+
+def joined(kind):
+    pipeline = Pipeline("late")
+    left = pipeline.source("sales", Sale, event_time="at").key_by("shop")
+    right = pipeline.source("others", Sale, event_time="at").key_by("shop")
+    if kind == "as of":
+        stream = left.join_as_of("join", right, emit=either, state_ttl=Lifetime.FOREVER)
+    elif kind == "window":
+        stream = left.window(Tumbling(TEN)).join("join", right.window(Tumbling(TEN)), emit=either)
+    else:
+        stream = left.join("join", right, emit=either, how=kind, within=(-TEN, TEN))
+    return stream.sink("out")
+
+
+def either(sale, other) -> Sale:
+    return sale or other
+
+
+def run(pipeline, times, **feeds):
+    harness = PipelineHarness(pipeline, bucket=1)
+    for name, fed in {"sales": times, **feeds}.items():
+        harness.feed(name, [Sale("a", time) for time in fed])
+    return harness, harness.run(end_of_input=True)
+
+
+@pytest.mark.parametrize("windows", [WINDOWS, Session(gap=TEN)])
+def test_windows_count_dropped_rows(windows):
+    _, report = run(windowed(windows), [0, 95, 5, 94])
+    # Both 5 and 94 lie behind the watermark 94, but the window of 94 is still open.
+    assert report.row_times["counts"] == RowTimes(behind=2, dropped=1)
+    (warning,) = report.warnings
+    assert (warning.kind, warning.fields["operator"], warning.fields["dropped"]) == ("late", "counts", 1)
+    assert warning.message.startswith("1 rows came too late for 'counts' and were dropped (2 arrived behind")
+
+
+def test_side_output_takes_late_rows():
+    harness, report = run(windowed(side=True), [0, 95, 5, 94])
+    assert report.row_times["counts"] == RowTimes(behind=2, to_side_output=1)
+    assert (report.warnings, harness.sink("too_late")) == ((), [Sale("a", 5)])
+
+
+@pytest.mark.parametrize("kind", [JoinType.INNER, JoinType.LEFT, JoinType.FULL, "window", "as of"])
+def test_joins_count_dropped_rows(kind):
+    # in arrival order: 0, 50, 5 of the left side behind them, and 100 of both sides
+    _, report = run(joined(kind), [0, 50, 5, 100], others=[100])
+    assert report.row_times["join"] == RowTimes(behind=1, dropped=1)
+
+
+def test_status_and_report_add_up_the_run():
+    harness = PipelineHarness(windowed(), bucket=1, files_per_batch=1)
+    for times in ([0, 100], [5], [6, 200], [7]):
+        harness.feed("sales", [Sale("a", time) for time in times])
+    report = harness.run()
+    assert (len(report.checkpoints), report.row_times["counts"]) == (4, RowTimes(behind=3, dropped=3))
+    log = CheckpointLog(harness.config.job_folder, harness.config.storage_options)
+    assert row_times_of(log.checkpoints) == report.row_times

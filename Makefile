@@ -9,11 +9,12 @@ MAKEFLAGS += --no-print-directory
 RUN := .venv/bin/python setup/environment.py
 PYTEST := $(RUN) .venv/bin/python -m pytest
 SEEDS := 0-2999
+STARTS := 20
 INSTALLATIONS := tests/package tests/airflow tests/demo tests/compose
 # counting is a job of benchmarks, Nexmark takes hours, and scale takes gigabytes of memory and disk.
 BENCHMARKS := $(sort $(filter-out _% counting nexmark scale,$(notdir $(basename $(wildcard benchmarks/*.py)))))
 
-.PHONY: help setup .ready demo verify-demo airflow test test-all test-faults lint types imports format reference peers bench bench-page clean lock \
+.PHONY: help setup .ready demo verify-demo airflow test test-all test-faults test-starts lint types imports format reference peers bench bench-page clean lock \
         tier-unit tier-pure-python tier-compose tier-spark tier-airflow tier-fault tier-simulation tier-cluster tier-kafka tier-installations lane-spark lane-others closing-line
 
 # show this list
@@ -53,6 +54,10 @@ test-all: .ready lint types imports
 # simulate a job whose world fails, without a JVM: thousands of worlds, a seed each; SEEDS=17-17 plays one again (about 0.4 s each)
 test-faults: export HEADRACE_SEEDS = $(SEEDS)
 test-faults: tier-simulation
+
+# start the demo 20 times from nothing, on a busy machine: each start has to reach its first finished run (an hour; STARTS=3 for less)
+test-starts: .ready
+	@$(RUN) .venv/bin/python -m tests.demo.starts $(STARTS)
 
 # ruff: everything minus the reasoned list in pyproject.toml
 lint: .ready

@@ -2,13 +2,16 @@
 
     .venv/bin/python setup/environment.py .venv/bin/python setup/airflow.py      (`make airflow`)
 
-Airflow's database is SQLite in var/airflow, its services log to var/log/airflow-*.log. Ctrl-C (or SIGTERM) ends every
+The API server listens at port 8080, or at a free port if 8080 is taken; $AIRFLOW_PORT names another one. The scheduler starts
+when the API server answers: tasks report to it. `--ready-file PATH` writes the server's address to PATH when all services
+are healthy. Airflow's database is SQLite in var/airflow, its services log to var/log/airflow-*.log. Ctrl-C (or SIGTERM) ends every
 process started here, also those that Airflow's services leave behind, within 20 s: processes that survive the first
 signal are killed. A killed run of a job leaves a consistent job, and Airflow starts it again the next time.
 """
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import fcntl
 import json
@@ -19,10 +22,11 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import IO, NoReturn
-from urllib.error import URLError
 from urllib.request import urlopen
 
 import psutil
@@ -31,13 +35,23 @@ HOME = Path(os.environ["HEADRACE_HOME"])
 AIRFLOW_HOME = Path(os.environ["AIRFLOW_HOME"])
 LOGS = HOME / "var" / "log"
 PASSWORDS = AIRFLOW_HOME / "simple_auth_manager_passwords.json.generated"
-SERVICES = ("api-server", "scheduler", "dag-processor", "triggerer")
-WEATHER_PORT = 8013
+API_SERVER = "api-server"
+BEFORE_THE_API = ("dag-processor",)
+AFTER_THE_API = ("scheduler", "triggerer")
+"""Services that send tasks and triggers to the API server: without it, an attempt of a task dies."""
+USUAL_PORT = 8080
+MOST_PORTS = 5
+"""Ports that are tried, if another process takes each of them first."""
+MOST_RESTARTS = 3
+"""How often a service is started again. On SQLite, a service can end because another one holds the database."""
+STARTS_WITHIN = 300.0
 LAST_LINES = 30
 ENDING = ((signal.SIGTERM, 4.0), (signal.SIGKILL, 4.0))
 """What is sent to all processes that are left after `POLITE` seconds, and how long they have, in seconds."""
 POLITE = 6.0
-BECOME_SUBREAPER = 36
+BECOME_SUBREAPER, SIGNAL_AT_PARENTS_DEATH = 36, 1
+"""Options of prctl(2)."""
+LIBC = ctypes.CDLL(None)
 
 
 class AirflowError(Exception):
@@ -46,17 +60,24 @@ class AirflowError(Exception):
 
 def main() -> int:
     """Start all services, wait for Ctrl-C, end all services; return the exit code."""
+    parser = argparse.ArgumentParser(description="Run Airflow on this machine until Ctrl-C.")
+    parser.add_argument(
+        "--ready-file", type=Path, help="write the address of the API server to this file when it is ready"
+    )
+    ready_file: Path | None = parser.parse_args().ready_file
     for folder in (AIRFLOW_HOME, LOGS):
         folder.mkdir(parents=True, exist_ok=True)
     # Also if the parent ignores Ctrl-C, as a shell does for background processes.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     # Processes whose parent has died become children of this process, which ends all of them.
-    ctypes.CDLL(None).prctl(BECOME_SUBREAPER, 1, 0, 0, 0)
+    LIBC.prctl(BECOME_SUBREAPER, 1, 0, 0, 0)
+    if ready_file is not None:
+        _end_with_parent()
     try:
         with (AIRFLOW_HOME / "running.lock").open("a") as lock:
             _refuse_second(lock)
-            _run(_port())
+            _run(ready_file)
     except AirflowError as error:
         print(error, file=sys.stderr)
         return 1
@@ -64,35 +85,73 @@ def main() -> int:
         return 0
 
 
-def _run(port: int) -> NoReturn:
-    _configure(port)
+def _run(ready_file: Path | None) -> NoReturn:
+    _configure()
     print(f"Starting Airflow (half a minute). Its logs are {_shown(LOGS)}/airflow-*.log. Ctrl-C ends it.", flush=True)
+    services = Services()
     try:
         _wait_for_end(_start("db", "airflow", "db", "migrate"))
-        services = {name: _start(name, "airflow", name) for name in SERVICES}
-        if "WEATHER_URL" not in os.environ and not _answers(WEATHER_PORT):
-            module = "pipelines.flights.weather_service"
-            services["weather"] = _start("weather", sys.executable, "-m", module, "--port", str(WEATHER_PORT))
-        _watch(services, port)
+        for name in BEFORE_THE_API:
+            services.start(name, "airflow", name)
+        port = _start_api_server(services)
+        if "WEATHER_URL" not in os.environ:
+            _start_weather(services)
+        for name in AFTER_THE_API:
+            services.start(name, "airflow", name)
+        _watch(services, port, ready_file)
     finally:
         _end_all()
 
 
-def _configure(port: int) -> None:
+class Services:
+    """The running services, by name. A service that ends is started again, up to `MOST_RESTARTS` times."""
+
+    def __init__(self) -> None:
+        self._commands: dict[str, tuple[str, ...]] = {}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._restarts: Counter[str] = Counter()
+
+    def start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
+        """Start a service."""
+        self._commands[name] = command
+        self._processes[name] = _start(name, *command)
+        return self._processes[name]
+
+    def keep_running(self) -> None:
+        """Start each service again that has ended. Raises `AirflowError` for one that has ended too often."""
+        for name, process in self._processes.items():
+            if process.poll() is None:
+                continue
+            ended = f"airflow {name} ended with exit code {process.returncode}"
+            if self._restarts[name] == MOST_RESTARTS:
+                raise AirflowError(f"{ended}, {MOST_RESTARTS + 1} times. {_last_lines(name)}")
+            self._restarts[name] += 1
+            print(f"{ended}. It is started again: {_shown(_log(name))} says why.", file=sys.stderr, flush=True)
+            self._processes[name] = _start(name, *self._commands[name], again=True)
+
+    def reap_others(self) -> None:
+        """Collect the exit codes of processes whose parent has died."""
+        own = {process.pid for process in self._processes.values()}
+        for process in psutil.Process().children():
+            with suppress(psutil.NoSuchProcess):
+                if process.pid not in own and process.status() == psutil.STATUS_ZOMBIE:
+                    process.wait(0)
+
+
+def _configure() -> None:
     """Set the environment variables of Airflow's services; a variable that is set already wins."""
-    address = f"http://127.0.0.1:{port}"
+    _keep_off_proxies()
     if not PASSWORDS.exists():
-        PASSWORDS.touch(mode=0o600)
-        PASSWORDS.write_text(json.dumps({"admin": secrets.token_urlsafe(12)}) + "\n")
+        _write(PASSWORDS, json.dumps({"admin": secrets.token_urlsafe(12)}) + "\n")
     login = {"conn_type": "http", "login": "admin", "password": json.loads(PASSWORDS.read_text())["admin"]}
     settings = {
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+        # Services wait for each other's writes: five seconds, SQLite's default, are too few on a busy machine.
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{AIRFLOW_HOME.absolute()}/airflow.db?timeout=60",
         "AIRFLOW__API__HOST": "127.0.0.1",
-        "AIRFLOW__API__PORT": str(port),
-        "AIRFLOW__API__BASE_URL": address,
-        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{address}/execution/",
-        # The flights are of 2013. A run that is due tonight would take in all of them at once.
-        "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False",
+        # Airflow's own ports may be those of another Airflow on this machine.
+        "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(_free_port()),
+        "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(_free_port()),
         # A run here lasts seconds: it ends sooner without the compiler for code that runs for long.
         "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
         # With this connection a degraded run gets a note.
@@ -102,25 +161,102 @@ def _configure(port: int) -> None:
         os.environ.setdefault(name, value)
 
 
-def _watch(services: dict[str, subprocess.Popen[bytes]], port: int) -> NoReturn:
-    """Report when the UI is ready, and wait until a service ends; raise `AirflowError` then."""
+def _keep_off_proxies() -> None:
+    """Let no process ask a proxy for a server on this machine."""
+    for name in ("NO_PROXY", "no_proxy"):
+        os.environ[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1", "localhost")))
+
+
+def _configure_port(port: int) -> None:
+    """Set the address of the API server for all services: tasks must not report to another Airflow."""
+    address = f"http://127.0.0.1:{port}"
+    os.environ["AIRFLOW__API__PORT"] = str(port)
+    os.environ["AIRFLOW__API__BASE_URL"] = address
+    os.environ["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"] = f"{address}/execution/"
+
+
+def _start_api_server(services: Services) -> int:
+    """Start the API server and wait until it answers; return its port.
+
+    Another process may take the port between the check and the start: then the next port is tried, unless $AIRFLOW_PORT names it.
+    """
+    for _ in range(MOST_PORTS):
+        port = _port()
+        _configure_port(port)
+        if _is_started(services.start(API_SERVER, "airflow", API_SERVER), port):
+            return port
+        if not _answers(port):
+            break
+    raise AirflowError(f"airflow {API_SERVER} ended before it answered. {_last_lines(API_SERVER)}")
+
+
+def _start_weather(services: Services) -> None:
+    """Start the weather service of the demo, at its usual port or a free one, and tell the jobs of this Airflow where it is."""
+    ready_file = AIRFLOW_HOME / "weather.url"
+    ready_file.unlink(missing_ok=True)
+    module = ("-m", "pipelines.flights.weather_service", "--any-port", "--ready-file", str(ready_file))
+    weather = services.start("weather", sys.executable, *module)
+    deadline = time.monotonic() + STARTS_WITHIN
+    while not ready_file.exists():
+        if weather.poll() is not None or time.monotonic() > deadline:
+            raise AirflowError(f"the weather service of the demo did not start. {_last_lines('weather')}")
+        time.sleep(0.2)
+    os.environ["WEATHER_URL"] = ready_file.read_text().strip()
+
+
+def _is_started(server: subprocess.Popen[bytes], port: int) -> bool:
+    """Wait until the server answers at its port; return False if it has ended. Raises `AirflowError` after `STARTS_WITHIN`."""
+    deadline = time.monotonic() + STARTS_WITHIN
+    while server.poll() is None:
+        if _listens(server.pid, port) and "metadatabase" in _healthy(port):
+            return True
+        if time.monotonic() > deadline:
+            raise AirflowError(
+                f"airflow {API_SERVER} did not answer within {STARTS_WITHIN:.0f} s. {_last_lines(API_SERVER)}"
+            )
+        time.sleep(0.2)
+    return False
+
+
+def _listens(pid: int, port: int) -> bool:
+    """Return whether a process, or one of its descendants, listens at a port. Another process may listen there."""
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for listener in (process, *process.children(recursive=True)):
+            with suppress(psutil.Error):
+                if any(
+                    used.status == psutil.CONN_LISTEN and used.laddr.port == port
+                    for used in listener.net_connections("inet")
+                ):
+                    return True
+    return False
+
+
+def _watch(services: Services, port: int, ready_file: Path | None) -> NoReturn:
+    """Report when all services are healthy, and keep them running; raise `AirflowError` when that fails."""
     is_ready = False
     while True:
-        for name, service in services.items():
-            if service.poll() is not None:
-                raise AirflowError(f"airflow {name} ended with exit code {service.returncode}. {_last_lines(name)}")
-        if not is_ready and (is_ready := _is_healthy(port)):
+        services.keep_running()
+        if not is_ready and (is_ready := {"scheduler", "dag_processor"} <= _healthy(port)):
             _say_ready(port)
-        _reap({service.pid for service in services.values()})
+            if ready_file is not None:
+                _write(ready_file, f"http://127.0.0.1:{port}")
+        services.reap_others()
         time.sleep(0.5)
 
 
 def _say_ready(port: int) -> None:
     print(f"UI         http://127.0.0.1:{port}")
-    print(f"Password   of user admin: in {_shown(PASSWORDS)}")
-    if os.environ["AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE"] == "False":
-        print("Schedules  are off: you trigger runs, or start a backfill. They are on with")
-        print("           AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE=True make airflow", flush=True)
+    print(f"Password   of user admin: in {_shown(PASSWORDS)}", flush=True)
+
+
+def _write(file: Path, text: str) -> None:
+    """Write a file at once, so that nobody reads a part of it."""
+    part = file.with_name(f"{file.name}.part")
+    part.unlink(missing_ok=True)
+    part.touch(mode=0o600)
+    part.write_text(text)
+    part.replace(file)
 
 
 def _end_all() -> None:
@@ -147,20 +283,23 @@ def _send(number: signal.Signals, processes: list[psutil.Process]) -> None:
             process.send_signal(number)
 
 
-def _reap(services: set[int]) -> None:
-    """Collect the exit codes of processes whose parent has died."""
-    for process in psutil.Process().children():
-        with suppress(psutil.NoSuchProcess):
-            if process.pid not in services and process.status() == psutil.STATUS_ZOMBIE:
-                process.wait(0)
-
-
-def _start(name: str, *command: str) -> subprocess.Popen[bytes]:
+def _start(name: str, *command: str, again: bool = False) -> subprocess.Popen[bytes]:
     """Start a command in a separate session: the terminal's Ctrl-C reaches only this process."""
-    with _log(name).open("w") as log:
+    with _log(name).open("a" if again else "w") as log:
         return subprocess.Popen(
-            command, cwd=HOME, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            cwd=HOME,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_end_with_parent,  # noqa: PLW1509  this process has one thread
         )
+
+
+def _end_with_parent() -> None:
+    """Let this process get SIGTERM when its parent is killed: what a killed Airflow leaves would disturb the next one."""
+    LIBC.prctl(SIGNAL_AT_PARENTS_DEATH, signal.SIGTERM, 0, 0, 0)
 
 
 def _wait_for_end(migration: subprocess.Popen[bytes]) -> None:
@@ -169,11 +308,22 @@ def _wait_for_end(migration: subprocess.Popen[bytes]) -> None:
 
 
 def _port() -> int:
-    """Return the port of the UI. Raises `AirflowError` if something listens there."""
-    port = int(os.environ.get("AIRFLOW_PORT", "8080"))
-    if _answers(port):
-        raise AirflowError(f"Port {port} is in use. AIRFLOW_PORT=8081 make airflow takes another.")
-    return port
+    """Return $AIRFLOW_PORT, else 8080 if it is free, else a free port. Raises `AirflowError` if something listens at $AIRFLOW_PORT."""
+    wanted = os.environ.get("AIRFLOW_PORT")
+    if wanted and not wanted.isdecimal():
+        raise AirflowError(f"AIRFLOW_PORT is '{wanted}', and should be the number of a port, such as 8081.")
+    port = int(wanted or USUAL_PORT)
+    if not _answers(port):
+        return port
+    if wanted:
+        raise AirflowError(f"Port {port} is in use. Without AIRFLOW_PORT, `make airflow` finds a free one.")
+    return _free_port()
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def _refuse_second(lock: IO[str]) -> None:
@@ -190,13 +340,14 @@ def _answers(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _is_healthy(port: int) -> bool:
+def _healthy(port: int) -> set[str]:
+    """Return the parts of Airflow that the API server calls healthy; none if it gives no such answer."""
     try:
         with urlopen(f"http://127.0.0.1:{port}/api/v2/monitor/health", timeout=5) as answer:
             health = json.load(answer)
-    except (URLError, TimeoutError, ConnectionError):
-        return False
-    return all(health[part]["status"] == "healthy" for part in ("scheduler", "dag_processor"))
+            return {part for part, about in health.items() if about and about["status"] == "healthy"}
+    except (OSError, HTTPException, ValueError, TypeError, KeyError, AttributeError):
+        return set()
 
 
 def _last_lines(name: str) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-import socket
+import signal
 import subprocess
 import sys
 import time
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -113,7 +113,7 @@ class Demo:
             before = self.seconds_of_micro_batches()
             with self._step(backfill) as say:
                 if self.taken_in() == START:
-                    outage(url, begins_after=ANSWERS_BEFORE_OUTAGE)
+                    self._outage(url, begins_after=ANSWERS_BEFORE_OUTAGE)
                 say(f"{self._backfill(airflow, url):,} rows")
         of_the_job = self.seconds_of_micro_batches() - before
         self.seconds["  of which micro-batches of the job"] = of_the_job
@@ -121,7 +121,7 @@ class Demo:
 
     def _airflow(self, weather: str) -> AbstractContextManager[Airflow]:
         os.environ["WEATHER_URL"] = weather
-        return airflow_services(self.home, self.log("airflow"), _free_port(8080))
+        return airflow_services(self.home, self.log("airflow"), lambda sentence: self._say("", sentence))
 
     def _deliver(self) -> None:
         if len(self.days()) == DAYS:
@@ -139,16 +139,22 @@ class Demo:
         airflow.start_backfill(JOB, days[0], days[-1])
         rows = 0
         for day in days:
-            result, seconds = airflow.result_of(JOB, day)
-            rows += result["rows_in"]
-            waits = f", and {result['waiting']:,} events wait for the weather" if result["waiting"] else ""
-            news = f"checkpoint {result['checkpoint']}, {result['rows_in']:,} rows{waits}"
+            result, seconds = airflow.result_of(JOB, day, days[-1])
+            rows += result.rows_in
+            waits = f", and {result.waiting:,} events wait for the weather" if result.waiting else ""
+            news = f"checkpoint {result.checkpoint}, {result.rows_in:,} rows{waits}"
             self._say(f"{seconds:.1f} s", f"  run of {day:%Y-%m-%d}: {news}")
-            if result["waiting"]:
-                outage(weather, begins_after=None)
+            if result.waiting:
+                self._outage(weather, begins_after=None)
         airflow.wait_for_success(JOB, days[-1])
         airflow.wait_for_end_of_backfill(JOB)
         return rows
+
+    def _outage(self, weather: str, *, begins_after: int | None) -> None:
+        try:
+            outage(weather, begins_after=begins_after)
+        except (OSError, HTTPException) as error:
+            raise StepFailedError(f"The weather service does not answer ({error})", self.log("weather")) from None
 
     def days(self) -> list[str]:
         """Return the names of the input's files, one a day."""
@@ -264,7 +270,7 @@ def weather_service(demo: Demo) -> Iterator[str]:
     ready = demo.home / "var" / "demo" / "weather.url"
     ready.unlink(missing_ok=True)
     log = demo.log("weather")
-    command = (sys.executable, "-m", "pipelines.flights.weather_service", "--port", str(_free_port(8013)))
+    command = (sys.executable, "-m", "pipelines.flights.weather_service", "--any-port")
     with log.open("w") as out:
         service = subprocess.Popen(
             [*command, "--ready-file", str(ready)], cwd=demo.home, stdin=subprocess.DEVNULL, stdout=out, stderr=out
@@ -293,17 +299,6 @@ def outage(url: str, *, begins_after: int | None) -> None:
         connection.getresponse().read()
     finally:
         connection.close()
-
-
-def _free_port(wanted: int) -> int:
-    """Return `wanted` if the port is free, else a port that the system chooses."""
-    with socket.socket() as probe:
-        probe.settimeout(1)
-        if probe.connect_ex(("127.0.0.1", wanted)) != 0:
-            return wanted
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def read_board(path: Path) -> tuple[list[tuple[Any, ...]], int]:
@@ -351,13 +346,16 @@ def verify(demo: Demo) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo, or verify its results; return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    # Also if the parent ignores Ctrl-C, as a shell does for background processes.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     demo = Demo(Path(os.environ.get("HEADRACE_HOME") or Path.cwd()))
     try:
         if given == ["verify"]:
             return verify(demo)
         demo.run()
     except StepFailedError as error:
-        lines = error.log.read_text(errors="replace").splitlines()[-LAST_LINES:]
+        lines = error.log.read_text(errors="replace").splitlines()[-LAST_LINES:] if error.log.exists() else []
         print(f"\n{error}. The last lines of its log:\n\n" + "\n".join(lines), file=sys.stderr)
         print(f"\nAll of it: {error.log}", file=sys.stderr)
         print("Put right what it names and run `make demo` again: it goes on from here.", file=sys.stderr)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import csv
+import errno
 import random  # noqa: TID251 - seeded by the caller
 from collections import Counter
 from pathlib import Path
@@ -127,12 +128,22 @@ class WeatherService:
         return web.json_response({"status": "ok"})
 
 
-async def serve(service: WeatherService, *, host: str, port: int, ready_file: Path | None = None) -> None:
-    """Serve until cancelled. Port 0 takes a free port; `ready_file` gets the URL once the service is ready."""
+async def serve(
+    service: WeatherService, *, host: str, port: int, ready_file: Path | None = None, any_port: bool = False
+) -> None:
+    """Serve until cancelled. Port 0 takes a free port, and so does a port in use with `any_port`.
+
+    `ready_file` gets the URL once the service is ready.
+    """
     runner = web.AppRunner(service.application(), access_log=None)
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port).start()
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError as error:
+            if not any_port or error.errno != errno.EADDRINUSE:
+                raise
+            await web.TCPSite(runner, host, 0).start()
         url = f"http://{host}:{runner.addresses[0][1]}"
         print(f"weather at {url}", flush=True)  # noqa: T201 - a command line prints
         if ready_file is not None:
@@ -154,13 +165,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m pipelines.flights.weather_service", description="Serve weather.")
     parser.add_argument("--host", default="127.0.0.1", help="only this machine unless given")
     parser.add_argument("--port", type=int, default=8013, help="0 takes a free one")
+    parser.add_argument("--any-port", action="store_true", help="take a free port if this one is in use")
     parser.add_argument("--failure-rate", type=float, default=0.01)
     parser.add_argument("--seed", type=int, default=13)
     parser.add_argument("--ready-file", type=Path, help="gets the URL once the service answers")
     chosen = parser.parse_args(arguments)
     service = WeatherService(load_observations(data_folder()), failure_rate=chosen.failure_rate, seed=chosen.seed)
     try:
-        asyncio.run(serve(service, host=chosen.host, port=chosen.port, ready_file=chosen.ready_file))
+        asyncio.run(
+            serve(
+                service,
+                host=chosen.host,
+                port=chosen.port,
+                ready_file=chosen.ready_file,
+                any_port=chosen.any_port,
+            )
+        )
     except KeyboardInterrupt:
         print("weather stopped", flush=True)  # noqa: T201 - a command line prints
 

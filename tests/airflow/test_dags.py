@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
+import pendulum
 import pytest
 import yaml
 from airflow.sdk.exceptions import ParamValidationError
@@ -37,7 +38,7 @@ def test_every_dag_file_imports_without_error(dag_bag):
 def test_job_is_checked_run_verified_and_compacted(dag_bag):
     dag = dag_bag().dags["flights"]
 
-    assert [task.task_id for task in dag.topological_sort()] == ["check", "run", "verify", "compact"]
+    assert [task.task_id for task in dag.topological_sort()] == ["check", "run", "verify", "refused", "compact"]
     assert dag.get_task("check").words == ["check", "flights"]
     assert dag.get_task("compact").words == ["compact", "flights", "--every=7"]
 
@@ -45,7 +46,23 @@ def test_job_is_checked_run_verified_and_compacted(dag_bag):
 def test_job_without_compaction_has_no_compact_task(dag_bag, edit_job):
     edit_job("flights", compaction={"every": None})
 
-    assert not dag_bag().dags["flights"].has_task("compact")
+    dag = dag_bag().dags["flights"]
+
+    assert not dag.has_task("compact")
+    assert {task.task_id for task in dag.leaves} == {"refused", "end"}
+
+
+def test_failed_task_fails_the_run_beside_a_skipped_leaf(dag_bag, edit_job):
+    with_compaction = dag_bag().dags["flights"]
+    edit_job("flights", compaction={"every": None})
+    without = dag_bag().dags["flights"]
+
+    for dag in with_compaction, without:
+        (last,) = [task for task in dag.leaves if task.task_id != "refused"]
+        assert last.trigger_rule == "all_success"
+        assert "verify" in last.upstream_task_ids
+        assert dag.get_task("refused").trigger_rule == "all_skipped"
+        assert "refused" not in dag.get_task("run").downstream_task_ids
 
 
 def test_minimal_job_gets_the_documented_defaults(dag_bag, home):
@@ -97,10 +114,23 @@ def test_sinks_are_assets(dag_bag, home):
     assert all(asset.uri.startswith(f"file://{home}/var/lake/") for asset in sinks)
 
 
-def test_dag_uses_cron_data_intervals(dag_bag):
-    dag = dag_bag().dags["flights"]
+def test_dag_uses_cron_data_intervals(dag_bag, edit_job):
+    edit_job("flights", schedule={"cron": "0 0 * * *", "start": "2013-01-01"})
 
-    assert type(dag.timetable).__name__ == "CronDataIntervalTimetable"
+    assert type(dag_bag().dags["flights"].timetable).__name__ == "CronDataIntervalTimetable"
+
+
+def test_job_that_is_not_automatic_runs_backfills_alone(dag_bag):
+    stored = DagSerialization.from_dict(DagSerialization.to_dict(dag_bag().dags["flights"]))
+    first, last = datetime(2013, 1, 11, tzinfo=UTC), datetime(2013, 1, 17, tzinfo=UTC)
+
+    assert stored.next_dagrun_info(last_automated_run_info=None) is None
+    days = [info.data_interval for info in stored.iter_dagrun_infos_between(first, last)]
+    assert [day.start for day in days] == [first + timedelta(days=n) for n in range(7)]
+    assert [day.end for day in days] == [day.start + timedelta(days=1) for day in days]
+    assert stored.timetable.periodic
+    manual = stored.timetable.infer_manual_data_interval(run_after=pendulum.datetime(2013, 1, 17, 5))
+    assert (manual.start.day, manual.end.day) == (16, 17)
 
 
 def test_spark_settings_come_from_the_cluster_profile(dag_bag):

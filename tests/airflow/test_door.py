@@ -74,7 +74,7 @@ def test_no_door_needs_spark_or_arrow():
 def test_one_job_has_a_dag_of_its_own(home):
     dag = headrace_dag("flights")
 
-    assert (dag.dag_id, len(dag.tasks)) == ("flights", 4)
+    assert (dag.dag_id, len(dag.tasks)) == ("flights", 5)
 
 
 def test_unknown_job_makes_no_dag(home):

@@ -88,7 +88,9 @@ def test_refused_note_is_a_warning(api, monkeypatch):
     write_note(CONTEXT, "3 elements wait", log)
 
     assert api.asked == []
-    assert "no note was written through connection headrace_airflow_api: 401" in log.warnings[0]
+    (warning,) = log.warnings
+    assert warning.startswith("no note was written through connection headrace_airflow_api: POST http://127.0.0.1:")
+    assert warning.endswith("/auth/token: 401 Unauthorized")
 
 
 def test_without_a_connection_there_is_no_note():

@@ -10,7 +10,12 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from airflow.sdk import DAG, BaseHook, CronDataIntervalTimetable
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowSkipException,
+)
 
 import headrace
 from headrace.airflow import HeadraceRunOperator
@@ -83,6 +88,9 @@ class FakeInstance(SimpleNamespace):
     def xcom_push(self, key, value) -> None:
         self.xcoms[key] = value
 
+    def get_first_reschedule_date(self, context):
+        return context["first_reschedule"]
+
     def get_ti_count(self, *, dag_id, task_ids, states):
         return sum(of_run.get(task) in states for of_run in self.states.values() for task in task_ids)
 
@@ -109,11 +117,23 @@ def last_published(monkeypatch):
 DAY = datetime(2013, 1, 31, tzinfo=UTC)
 
 
-def context_of(run, *, conf=None, run_type="scheduled", logical_date=DAY, start=DAY, run_started=None, **instance):
+def context_of(
+    run,
+    *,
+    conf=None,
+    run_type="scheduled",
+    logical_date=DAY,
+    start=DAY,
+    run_started=None,
+    waits_since=None,
+    **instance,
+):
     end = None if start is None else start + timedelta(days=1)
     return {
         "ti": FakeInstance(**instance),
         "task": run,
+        "dag": run.dag,
+        "first_reschedule": waits_since,
         "run_id": "this",
         "dag_run": SimpleNamespace(
             conf=conf,
@@ -153,11 +173,72 @@ def test_final_exit_codes_are_not_retried(run, exit_code):
         execute(run, exit_code, report=None)
 
 
-@pytest.mark.parametrize("exit_code", [1, 3, 4, 8, 11, 13, 70, -9])
+@pytest.mark.parametrize("exit_code", [1, 4, 8, 11, 13, 70, -9])
 def test_other_exit_codes_are_retried(run, exit_code):
     with pytest.raises(AirflowException) as error:
         execute(run, exit_code, report=None)
     assert not isinstance(error.value, AirflowFailException)
+
+
+HELD = {"error": "FencedError", "message": "run 5 holds the job", "exit_code": 3}
+
+
+def test_run_of_a_held_job_waits_without_a_retry(run):
+    with pytest.raises(AirflowRescheduleException):
+        execute(run, 3, HELD)
+    waits = context_of(run, waits_since=datetime.now(UTC) - timedelta(minutes=34))
+    with pytest.raises(AirflowRescheduleException) as error:
+        execute(run, 3, HELD, context=waits)
+
+    assert timedelta(0) < error.value.reschedule_date - datetime.now(UTC) <= timedelta(minutes=1)
+
+
+def test_run_waits_no_longer_than_a_run_may_take(run):
+    waited = context_of(run, waits_since=datetime.now(UTC) - timedelta(minutes=36))
+    with pytest.raises(AirflowException, match="run 5 holds the job"):
+        execute(run, 3, HELD, context=waited)
+
+
+def test_run_that_takes_jobs_over_does_not_wait(run):
+    run.application_args = ["run", "flights", "--finish=True", "--force-fail-over=True"]
+    run._hook = FakeHook(run, 3, HELD, ())
+    with pytest.raises(AirflowException, match="run 5 holds the job"):
+        run.execute(context_of(run))
+
+
+NO_INTERVAL = {"error": "ConfigError", "message": "this DAG run has no data interval", "exit_code": 2}
+
+
+@pytest.mark.parametrize("run_type", ["manual", "asset_triggered", "operator_triggered", "asset_materialization"])
+@pytest.mark.parametrize("report", [GAP, NO_INTERVAL])
+def test_refused_trigger_is_skipped_and_holds_up_nobody(run, run_type, report):
+    context = context_of(run, run_type=run_type, logical_date=None)
+    with pytest.raises(AirflowSkipException, match=report["message"]):
+        execute(run, report["exit_code"], report, context=context)
+
+    reason = context["ti"].xcoms["refused"]
+    with pytest.raises(AirflowFailException, match=report["message"]):
+        run.dag.get_task("refused").execute({"ti": SimpleNamespace(xcom_pull=lambda **_: [None, reason])})
+
+
+@pytest.mark.parametrize("run_type", ["scheduled", "backfill"])
+def test_refused_run_of_the_schedule_fails(run, run_type):
+    with pytest.raises(AirflowFailException, match="there would be a gap"):
+        execute(run, 9, GAP, context=context_of(run, run_type=run_type))
+
+
+def test_tasks_skipped_by_hand_are_no_failure(run):
+    with pytest.raises(AirflowSkipException):
+        run.dag.get_task("refused").execute({"ti": SimpleNamespace(xcom_pull=lambda **_: [])})
+
+
+def test_run_of_a_cancelled_backfill_is_skipped(run, monkeypatch):
+    monkeypatch.setattr("headrace.airflow._run_operator.is_cancelled", lambda *_: True)
+    with pytest.raises(AirflowSkipException, match="the backfill of this run was cancelled"):
+        execute(run, context=context_of(run, run_type="backfill"))
+
+    assert run._hook.applications == []
+    assert execute(run, context=context_of(run, run_type="backfill", max_tries=3)) is not None
 
 
 def test_exception_carries_headraces_error_message_once(run):
@@ -296,7 +377,7 @@ def test_unknown_param_is_refused(dag_bag, task):
     task.allow_nested_operators = True
     context = context_of(task, conf={"max_batch": 1})
 
-    with pytest.raises(AirflowFailException, match="unknown param 'max_batch'; did you mean 'max_batches'"):
+    with pytest.raises(AirflowSkipException, match="unknown param 'max_batch'; did you mean 'max_batches'"):
         task._pre_execute_hook(context) if task.task_id == "check" else execute(task, context=context)
 
 

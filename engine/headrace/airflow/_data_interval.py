@@ -1,4 +1,4 @@
-"""Checks of a DAG run's data interval: of a backfill against its logical date, and of its time zone against the names of files."""
+"""Data intervals of DAG runs: of a trigger timetable, of a backfill that has taken over another run, and of time zones."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
+import pendulum
+from airflow.sdk import CronTriggerTimetable
 from airflow.sdk.exceptions import AirflowFailException
 
 if TYPE_CHECKING:
@@ -47,3 +49,22 @@ def refuse_unknown_zone(dag: DAG, job: JobConfig) -> None:
         f"ConfigError: the DAG is in {zone}, and source '{unknown[0]}' of job '{job.job}' does not say in which zone the times in its file names "
         f"are. Nothing was done. In {job.where(f'sources.{unknown[0]}')} write timezone: {zone}, or timezone: UTC."
     )
+
+
+def interval_of_trigger(context: Context) -> tuple[str, str] | None:
+    """Return the interval that ends with a run of a trigger timetable: from the previous trigger to this one. Else None.
+
+    Airflow 3 makes a trigger timetable of a cron expression such as "@daily", and gives its runs an interval without length,
+    in which no file is. The day of such a run is the one that a run of `CronDataIntervalTimetable` at this moment has.
+    """
+    start, end = context["dag_run"].data_interval_start, context["dag_run"].data_interval_end
+    if end is None or start != end:
+        return None
+    timetable = context["dag"].timetable
+    if not isinstance(timetable, CronTriggerTimetable):
+        return None
+    from airflow.timetables.interval import CronDataIntervalTimetable
+
+    intervals = CronDataIntervalTimetable(timetable.expression, timetable.timezone)
+    interval = intervals.infer_manual_data_interval(run_after=pendulum.instance(end))
+    return interval.start.isoformat(), interval.end.isoformat()

@@ -11,7 +11,7 @@ from subprocess import Popen
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException
 
 from headrace.airflow._command import HeadraceCommand
 from headrace.airflow._driver_log import DriverLog
@@ -66,13 +66,13 @@ class DriverOperator(SparkSubmitOperator):
     def report(self, context: Context) -> Report | None:
         """Run the command; return its report, None if the driver runs on another machine and cannot pass it on.
 
-        Raises `CommandFailed` when it ends with another exit code than 0, `AirflowFailException` for invalid words, and
-        `AirflowException` when it could not be submitted.
+        Raises `CommandFailed` when it ends with another exit code than 0, or would for its words, and `AirflowException` when it
+        could not be submitted.
         """
         try:
             self.prepare()
         except ConfigError as error:
-            raise AirflowFailException(f"ConfigError: {error}\n(not retried, a retry would end the same)") from None
+            raise CommandFailed(error.exit_code, {"error": type(error).__name__, "message": str(error)}) from None
         if self._needs_spark and (report := self.without_spark()) is not None:
             return report
         with ReportFile() as report_file:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, CronDataIntervalTimetable
 
 from headrace.airflow._callbacks import deadline_of, run_settings, task_settings
 from headrace.airflow._command_task import CommandTask
-from headrace.airflow._params import job_params, refuse_unknown_params
+from headrace.airflow._params import job_params, unknown_params
+from headrace.airflow._refusal import EndTask, RefusedTask, refuse
 from headrace.airflow._replay_requests import has_replay_dag
 from headrace.airflow._run_operator import HeadraceRunOperator
-from headrace.config import JobConfig
+from headrace.config import JobConfig, ScheduleConfig
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
 
 _EXPLANATION = """
 Runs the job `{name}` of `conf/jobs/{name}.yaml`.
@@ -23,6 +27,8 @@ Runs the job `{name}` of `conf/jobs/{name}.yaml`.
   failed holds up those after it until it is cleared (or retried with success).
 - **verify**: what the run left behind is consistent: checkpoint, state tables and sinks name the same versions.
 - **compact**: rewrites the state tables, once in a number of runs.
+- **refused**: skipped, unless the run was refused (a param with a typo, an interval that cannot be taken in, a cancelled backfill).
+  Then the other tasks are skipped, which holds up no run, and this one fails with the reason.
 
 A backfill runs its data interval, whatever the job's mode. {taken_in} With the param `replay` it is taken in
 again in place, with all later ones. To go back to an earlier checkpoint: `headrace_restore`.
@@ -45,7 +51,7 @@ def job_dag(job: JobConfig) -> DAG:
         dag_id=job.job,
         description=job.description,
         doc_md=_explanation(job),
-        schedule=CronDataIntervalTimetable(schedule.cron, timezone=schedule.timezone) if schedule else None,
+        schedule=_timetable(schedule) if schedule else None,
         start_date=schedule.starts_at() if schedule else _UNSCHEDULED_START,
         catchup=False,
         max_active_runs=MOST_ACTIVE_RUNS,
@@ -56,13 +62,24 @@ def job_dag(job: JobConfig) -> DAG:
         auto_register=False,
     ) as dag:
         run, verify = _run(job, params.keys()), _command(job, "verify")
-        _check(job, params.keys()) >> run >> verify
+        _check(job, params.keys()) >> run >> verify >> RefusedTask()
         if job.compaction.every:
             compact = _command(job, "compact", f"--every={job.compaction.every}", skip_if_held=True)
             verify >> compact
             # The next run waits for the tasks right after `run` (wait_for_downstream): it and compaction both hold the job.
             run >> compact
+        else:
+            verify >> EndTask(task_id="end")
     return dag
+
+
+def _timetable(schedule: ScheduleConfig) -> Any:
+    if schedule.automatic:
+        return CronDataIntervalTimetable(schedule.cron, timezone=schedule.timezone)
+    # It imports Airflow's core, which other jobs' DAG files need not import.
+    from headrace.airflow._timetable import IntervalsOnDemand
+
+    return IntervalsOnDemand(schedule.cron, timezone=schedule.timezone)
 
 
 def _explanation(job: JobConfig) -> str:
@@ -72,7 +89,11 @@ def _explanation(job: JobConfig) -> str:
 
 def _check(job: JobConfig, params: Collection[str]) -> CommandTask:
     # The first task refuses unknown params; so does the operator of the run, in case only that task is cleared.
-    return _command(job, "check", pre_execute=lambda context: refuse_unknown_params(context, params))
+    def refuse_unknown(context: Context) -> None:
+        if unknown := unknown_params(context, params):
+            refuse(context, unknown, context["task"].log)
+
+    return _command(job, "check", pre_execute=refuse_unknown)
 
 
 def _command(job: JobConfig, verb: str, *options: str, **settings: Any) -> CommandTask:
@@ -94,6 +115,7 @@ def _run(job: JobConfig, params: Collection[str]) -> HeadraceRunOperator:
         finish="{{ params.finish }}",
         end_of_input="{{ params.end_of_input }}",
         known_params=params,
+        skip_refused=True,
         # One run after another, in the order of logical dates, each with its verification and compaction.
         max_active_tis_per_dag=1,
         depends_on_past=True,

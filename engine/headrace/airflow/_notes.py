@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from airflow.sdk import BaseHook, conf
-from airflow.sdk.exceptions import AirflowNotFoundException
+from headrace.airflow._rest import CONNECTION, AirflowApi, ApiError, run_path
 
 if TYPE_CHECKING:
-    from airflow.sdk import Connection, Context
+    from airflow.sdk import Context
 
-CONNECTION = "headrace_airflow_api"
-_PATIENCE = 10
 _LONGEST = 1000
 
 
@@ -22,42 +19,17 @@ def write_note(context: Context, text: str, log: Any) -> None:
     The connection has login and password of an Airflow user who may edit task instances; without a host, it uses the server
     of [api] base_url. An error is only logged as a warning: a run must not fail for a note.
     """
-    import requests
-
-    try:
-        connection = BaseHook.get_connection(CONNECTION)
-    except AirflowNotFoundException:
+    api = AirflowApi.connected()
+    if api is None:
         log.debug("no note was written: there is no connection %s", CONNECTION)
         return
     try:
-        _patch(_base(connection), connection, context["ti"], text[:_LONGEST])
-    except (requests.RequestException, KeyError) as error:
+        api.patch(_path(context["ti"]), {"note": text[:_LONGEST]}, update_mask="note")
+    except ApiError as error:
         log.warning("no note was written through connection %s: %s", CONNECTION, error)
 
 
-def _base(connection: Connection) -> str:
-    if not connection.host:
-        return str(conf.get("api", "base_url")).rstrip("/")
-    port = f":{connection.port}" if connection.port else ""
-    return f"{connection.schema or 'http'}://{connection.host}{port}"
-
-
-def _patch(base: str, connection: Connection, task_instance: Any, text: str) -> None:
-    import requests
-
-    user = {"username": connection.login, "password": connection.password}
-    answer = requests.post(f"{base}/auth/token", json=user, timeout=_PATIENCE)
-    answer.raise_for_status()
-    dag, run, task = (
-        quote(str(part), safe="") for part in (task_instance.dag_id, task_instance.run_id, task_instance.task_id)
-    )
-    path = f"{base}/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/{task}"
-    if (index := getattr(task_instance, "map_index", -1)) is not None and index >= 0:
-        path = f"{path}/{index}"
-    requests.patch(
-        path,
-        params={"update_mask": "note"},
-        json={"note": text},
-        headers={"Authorization": f"Bearer {answer.json()['access_token']}"},
-        timeout=_PATIENCE,
-    ).raise_for_status()
+def _path(task_instance: Any) -> str:
+    path = f"{run_path(task_instance)}/taskInstances/{quote(task_instance.task_id, safe='')}"
+    index = getattr(task_instance, "map_index", -1)
+    return f"{path}/{index}" if index is not None and index >= 0 else path

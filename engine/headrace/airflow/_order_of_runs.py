@@ -60,10 +60,14 @@ def _sentence(failed: list[tuple[str, str]]) -> str:
 
 def mends(context: Context) -> bool:
     """Return whether a person started this run to repair something: a backfill, a cleared task, a manual run for a logical date."""
-    run, task_instance = context["dag_run"], context["ti"]
-    is_cleared = task_instance.max_tries > (context["task"].retries or 0)
+    run = context["dag_run"]
     is_dated = run.run_type == "manual" and run.logical_date is not None
-    return is_cleared or is_dated or run.run_type == "backfill"
+    return is_cleared(context) or is_dated or run.run_type == "backfill"
+
+
+def is_cleared(context: Context) -> bool:
+    """Return whether a person has cleared the task: that raises the number of its tries."""
+    return bool(context["ti"].max_tries > (context["task"].retries or 0))
 
 
 def asked_at(context: Context) -> datetime | None:

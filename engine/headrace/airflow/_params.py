@@ -6,7 +6,6 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from airflow.sdk import Param
-from airflow.sdk.exceptions import AirflowFailException
 
 from headrace.config import DURATION_PATTERN, JobConfig
 from headrace.names import did_you_mean
@@ -59,15 +58,16 @@ def job_params(job: JobConfig) -> dict[str, Param]:
     }
 
 
-def refuse_unknown_params(context: Context, known: Collection[str]) -> None:
-    """Raise `AirflowFailException` if a run was triggered with a param that the DAG does not have.
+def unknown_params(context: Context, known: Collection[str]) -> str | None:
+    """Return a sentence on params of a run that the DAG does not have; None if it has all of them.
 
     Airflow itself accepts any name, and the run would ignore the param.
     """
     unknown = [name for name in (context["dag_run"].conf or {}) if name not in known]
-    if unknown:
-        named = ", ".join(f"'{name}'" for name in unknown)
-        raise AirflowFailException(
-            f"unknown param {named}{did_you_mean(unknown[0], known).rstrip('?')} (known: {', '.join(sorted(known))}). Nothing was "
-            "done. Trigger the DAG again with params that it has."
-        )
+    if not unknown:
+        return None
+    named = ", ".join(f"'{name}'" for name in unknown)
+    return (
+        f"unknown param {named}{did_you_mean(unknown[0], known).rstrip('?')} (known: {', '.join(sorted(known))}). Nothing was "
+        "done. Trigger the DAG again with params that it has."
+    )

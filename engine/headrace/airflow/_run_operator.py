@@ -7,29 +7,38 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from headrace.airflow._data_interval import refuse_foreign_interval, refuse_unknown_zone
+from airflow.sdk.exceptions import AirflowFailException
+
+from headrace.airflow._cancelled_backfill import is_cancelled
+from headrace.airflow._data_interval import interval_of_trigger, refuse_foreign_interval, refuse_unknown_zone
 from headrace.airflow._driver_operator import CommandFailed, DriverOperator, Report
 from headrace.airflow._failures import failure
+from headrace.airflow._held_job import wait_for_holder
 from headrace.airflow._home import given_job
 from headrace.airflow._links import CheckpointLink, SparkUiLink, result_page
 from headrace.airflow._notes import write_note
-from headrace.airflow._order_of_runs import asked_at, hold_behind_failed_run
-from headrace.airflow._params import refuse_unknown_params
+from headrace.airflow._order_of_runs import asked_at, hold_behind_failed_run, is_cleared
+from headrace.airflow._params import unknown_params
+from headrace.airflow._refusal import is_triggered, refuse
 from headrace.airflow._replay_requests import register, replay_asset, replay_id, without_replay
 from headrace.airflow._results import Result, announce, degraded, done, result_of, sink_assets
 from headrace.airflow._submission import run_words
-from headrace.airflow._words import option, value_of
+from headrace.airflow._words import option, value_of, with_interval
 from headrace.config import JobConfig, parse_duration
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, FencedError, IntervalError
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context
+    from airflow.sdk.exceptions import AirflowException
 
 INTERVAL_START = "{{ dag_run.data_interval_start.isoformat() if dag_run.data_interval_start else '' }}"
 INTERVAL_END = "{{ dag_run.data_interval_end.isoformat() if dag_run.data_interval_end else '' }}"
 # A label for people, in checkpoints and logs: behind a cleared run, the number of tries before. It decides nothing.
 MODE = "{{ 'interval' if dag_run.run_type == 'backfill' else 'auto' }}"
 RUN_ID = "{{ run_id }}{{ '.' ~ (ti.max_tries - task.retries) if ti.max_tries > task.retries else '' }}"
+
+_REFUSALS = frozenset({ConfigError.exit_code, IntervalError.exit_code})
+"""Exit codes of a run that cannot be what was asked for: nothing was done."""
 
 
 class HeadraceRunOperator(DriverOperator):
@@ -45,7 +54,8 @@ class HeadraceRunOperator(DriverOperator):
     holds no secret. `checkpoint_url` is the target of the link "Headrace checkpoint", with `{job}`, `{checkpoint}` and `{folder}`; by
     default the task's result. `spark_info` shows Spark's lines of level INFO. With `hold_after_failure` a run waits while the same
     task of another run of the DAG has failed. `known_params`, if given, are the only params that the DAG accepts. With
-    `ask_first` the task asks the command on its own machine, before it submits, whether the run needs Spark: a run without work starts no
+    `skip_refused` a run that somebody triggered, and that cannot be what was asked for (exit code 2 or 9), or whose backfill was
+    cancelled, ends as skipped: then it holds up no other run. With `ask_first` the task asks the command on its own machine, before it submits, whether the run needs Spark: a run without work starts no
     JVM. It does not ask if the driver runs on another machine, and where something is to be done in any case (`replay`, `finish`,
     `end_of_input`). With `register_replay`, a run whose interval was taken in already succeeds and starts the job's replay DAG, if the input
     of the interval has changed, or if a person asked for it again: by clearing the task, by a backfill, or by a run for a logical date.
@@ -76,6 +86,7 @@ class HeadraceRunOperator(DriverOperator):
         spark_info: bool = False,
         hold_after_failure: bool = False,
         known_params: Collection[str] | None = None,
+        skip_refused: bool = False,
         register_replay: bool = False,
         ask_first: bool = True,
         **kwargs: Any,
@@ -104,21 +115,16 @@ class HeadraceRunOperator(DriverOperator):
         self._checkpoint_url = checkpoint_url
         self._holds_after_failure = hold_after_failure
         self._asks_first = ask_first
+        self._skips_refused = skip_refused
         self._known_params = None if known_params is None else frozenset(known_params)
 
     def execute(self, context: Context) -> Result | None:  # type: ignore[override]  # the provider's returns nothing
         """Run the job; return its report, None if the driver runs on another machine and cannot pass it on.
 
-        Raises `AirflowFailException` if a retry cannot help, `AirflowRescheduleException` after a failed run, and
-        `AirflowException` for other failures.
+        Raises `AirflowFailException` if a retry cannot help, `AirflowRescheduleException` after a failed run and while another
+        run holds the job, `AirflowSkipException` with `skip_refused`, and `AirflowException` for other failures.
         """
-        if self._known_params is not None:
-            refuse_unknown_params(context, self._known_params)
-        refuse_foreign_interval(context)
-        if self._takes_an_interval():
-            refuse_unknown_zone(self.dag, self._job)
-        if self._holds_after_failure:
-            hold_behind_failed_run(context, self.log)
+        self._check(context)
         if (moment := asked_at(context)) is not None:
             self.application_args = [*(self.application_args or []), option("recompute", moment.isoformat())]
         try:
@@ -126,7 +132,7 @@ class HeadraceRunOperator(DriverOperator):
         except CommandFailed as failed:
             if self._is_for_replay(failed):
                 return self._registered(failed.report or {}, context)
-            raise failure(failed.exit_code, failed.report) from None
+            raise self._failed(failed, context) from None
         return None if report is None else self._finished(result_of(report), context)
 
     def prepare(self) -> None:
@@ -144,6 +150,31 @@ class HeadraceRunOperator(DriverOperator):
         """Return whether the run takes in the DAG run's data interval."""
         mode = value_of("mode", self.application_args)
         return mode == "interval" or (self._job.mode == "interval" and mode != "caught-up")
+
+    def _check(self, context: Context) -> None:
+        """Refuse what cannot be run, wait behind a failed run, and put the interval of a trigger timetable in."""
+        if self._known_params is not None and (unknown := unknown_params(context, self._known_params)):
+            if self._skips_refused:
+                refuse(context, unknown, self.log)
+            raise AirflowFailException(unknown)
+        refuse_foreign_interval(context)
+        if self._takes_an_interval():
+            refuse_unknown_zone(self.dag, self._job)
+        if self._holds_after_failure:
+            hold_behind_failed_run(context, self.log)
+        if self._skips_refused and not is_cleared(context) and is_cancelled(context, self.log):
+            refuse(context, "the backfill of this run was cancelled. Nothing was done.", self.log)
+        if (interval := interval_of_trigger(context)) is not None:
+            self.application_args = with_interval(self.application_args or [], interval)
+
+    def _failed(self, failed: CommandFailed, context: Context) -> AirflowException:
+        """Return the exception for a failed run. Raises `AirflowRescheduleException` if it waits, `AirflowSkipException` if it is refused."""
+        error = failure(failed.exit_code, failed.report)
+        if failed.exit_code == FencedError.exit_code and "--force-fail-over" not in self.application_args:
+            wait_for_holder(context, self._job.run.budget + self._job.run.grace, str(error), self.log)
+        if self._skips_refused and failed.exit_code in _REFUSALS and is_triggered(context):
+            refuse(context, str(error), self.log)
+        return error
 
     def _is_for_replay(self, failed: CommandFailed) -> bool:
         """Return whether the run failed because its interval was taken in already, and the job's replay DAG can take it in again."""

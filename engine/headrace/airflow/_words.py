@@ -37,6 +37,14 @@ def value_of(name: str, words: Sequence[str]) -> str | None:
     return next((word.removeprefix(beginning) for word in words if word.startswith(beginning)), None)
 
 
+def with_interval(words: Sequence[str], interval: tuple[str, str]) -> list[str]:
+    """Return `words` with another interval."""
+    names = ("interval-start", "interval-end")
+    beginnings = tuple(f"--{name}=" for name in names)
+    others = [word for word in words if not word.startswith(beginnings)]
+    return [*others, *(option(name, moment) for name, moment in zip(names, interval, strict=True))]
+
+
 def _is_on(name: str, value: str) -> bool:
     if value in _ON:
         return True

@@ -53,6 +53,9 @@ class ScheduleConfig(Section, frozen=True, kw_only=True):
     timezone: str = "UTC"
     """The time zone of `cron` and `start`, as in Europe/Berlin."""
 
+    automatic: bool = True
+    """Whether Airflow starts a run when an interval ends; false: it only starts backfills, and runs by hand."""
+
     def starts_at(self) -> datetime:
         """Return `start` as an aware moment."""
         if self.start.tzinfo is not None:

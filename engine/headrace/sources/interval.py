@@ -28,7 +28,10 @@ class Interval:
             )
             raise ConfigError(msg)
         if start >= end:
-            msg = f"the interval {moment_text(start)} to {moment_text(end)} is empty"
+            msg = (
+                f"the interval {moment_text(start)} to {moment_text(end)} is empty. Nothing was done. In Airflow, timetables that only "
+                "trigger runs give them such intervals: schedule the DAG by CronDataIntervalTimetable"
+            )
             raise ConfigError(msg)
         return cls(start, end)
 

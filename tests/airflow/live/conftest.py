@@ -14,7 +14,20 @@ from tests.airflow.live.services import PROJECT, Airflow
 from tests.airflow.live.ways import SCENARIOS
 from tests.jobs.home import LOCAL, Home
 
-DAGS = {"days", "again", "corrected", "corrected_replay", "hand", "held", "all", "board", "sensor", "chain"}
+DAGS = {
+    "days",
+    "again",
+    "corrected",
+    "corrected_replay",
+    "hand",
+    "held",
+    "all",
+    "board",
+    "sensor",
+    "chain",
+    "typo",
+    "cancelled",
+}
 
 
 @pytest.fixture(scope="session")
@@ -34,6 +47,8 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DailyJob]:
         "hand": DailyJob(folder, "hand", **interval),
         "held": DailyJob(folder, "held", **interval),
         "all": DailyJob(folder, "all", **caught_up),
+        "typo": DailyJob(folder, "typo", **caught_up),
+        "cancelled": DailyJob(folder, "cancelled", **interval, compaction={"every": 2}),
         "board": DailyJob(folder, "board", **caught_up, schedule=None, cluster="spark"),
     }
     delivered = {
@@ -43,6 +58,8 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DailyJob]:
         "hand": (4, 1),
         "held": (3, 2),
         "all": (3, 2),
+        "typo": (4, 3),
+        "cancelled": (4, 3),
         "board": (3, 2),
     }
     for name, (oldest, newest) in delivered.items():

@@ -103,14 +103,14 @@ class Runs:
     def assert_succeeds(self, *runs: str) -> None:
         """Wait until runs have ended, and assert that they succeeded."""
         for run in runs:
-            assert self._ended(run) == "success", f"{run}: {self.log(run)}"
+            assert self.ended(run) == "success", f"{run}: {self.log(run)}"
 
     def assert_refused(self, run: str, *words: str) -> None:
         """Wait until a run has ended.
 
         Assert that its task `run` failed at the first try, and that its exception says `words`.
         """
-        assert self._ended(run) == "failed"
+        assert self.ended(run) == "failed"
         message = self.log(run)
         for word in words:
             assert word in message
@@ -158,7 +158,15 @@ class Runs:
         backfills = self._api.get(f"/backfills?dag_id={self._dag}")["backfills"]
         return all(backfill["completed_at"] is not None for backfill in backfills)
 
-    def _ended(self, run: str) -> str:
+    def cancel_backfill(self) -> None:
+        """Cancel the open backfill of the DAG."""
+        backfills = self._api.get(f"/backfills?dag_id={self._dag}")["backfills"]
+        (running,) = [backfill["id"] for backfill in backfills if backfill["completed_at"] is None]
+        self._api.put(f"/backfills/{running}/cancel")
+
+    def ended(self, run: str) -> str:
+        """Wait until a run has ended; return its state."""
+
         def look() -> str | None:
             state = self.state(run)
             return state if state in {"success", "failed"} else None

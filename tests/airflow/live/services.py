@@ -55,6 +55,10 @@ class Api:
         """Change a resource below /api/v2."""
         return self._send("PATCH", f"/api/v2{path}", content)
 
+    def put(self, path: str) -> Any:
+        """Put a resource below /api/v2 into another state."""
+        return self._send("PUT", f"/api/v2{path}", {})
+
     def delete(self, path: str) -> None:
         """Delete a resource below /api/v2."""
         self._send("DELETE", f"/api/v2{path}", None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 import pytest
@@ -203,6 +203,49 @@ def started_by_an_asset(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
     job.assert_has(intervals(3, 2))
 
 
+def refused_triggers(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
+    """A trigger with a typo in a param, and one that asks for an interval that it has not, hold up no run after them."""
+    job, runs = jobs["typo"], Runs(airflow, "typo")
+    runs.unpause()
+    scheduled = runs.of(start_of(1))
+    runs.assert_succeeds(scheduled)
+    hour = timedelta(hours=1)
+    typo = runs.trigger(start_of(1) + hour, {"max_batch": 1})
+    undated = runs.trigger(conf={"mode": "interval", "budget": "9h"})
+    for refused, message in (typo, "did you mean 'max_batches'"), (undated, "longer than the job's own budget"):
+        assert runs.ended(refused) == "failed"
+        assert message in runs.log(refused, "refused")
+        assert runs.task_state(refused, "run") == runs.task_state(refused, "verify") == "skipped"
+
+    job.deliver([2])
+    runs.assert_succeeds(runs.trigger(start_of(1) + 2 * hour), runs.trigger())
+    assert runs.task_state(scheduled, "refused") == "skipped"
+
+
+def cancelled_backfill(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
+    """A backfill is cancelled while its runs wait for a failed one: they do nothing, and hold up nobody."""
+    job, runs = jobs["cancelled"], Runs(airflow, "cancelled")
+    job.deliver_garbage(5)
+    runs.backfill(5, 3, max_active_runs=100)
+    runs.unpause()
+    failed, *waiting = [runs.of(start_of(ago)) for ago in intervals(5, 3)]
+    runs.assert_refused(failed, "SourceError")
+    for run in waiting:
+        runs.wait_for_task(run, "check", "success")
+    runs.cancel_backfill()
+
+    job.deliver([5])
+    runs.clear(failed, "run")
+    runs.assert_succeeds(failed)
+    for run in waiting:
+        assert runs.ended(run) == "failed"
+        assert "the backfill of this run was cancelled" in runs.log(run, "refused")
+    job.assert_has([5])
+    runs.backfill(4, 3)
+    runs.assert_succeeds(*waiting)
+    job.assert_has(intervals(5, 3))
+
+
 SCENARIOS: Final[tuple[Scenario, ...]] = (
     gap_after_a_pause,
     interval_again,
@@ -211,4 +254,6 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     held_up_in_order,
     held_up_without_dates,
     started_by_an_asset,
+    refused_triggers,
+    cancelled_backfill,
 )

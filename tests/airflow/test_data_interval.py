@@ -71,9 +71,9 @@ def test_days_of_a_zone_join_without_a_gap(day, zone):
 
     midnights = [datetime(*(day + timedelta(days=n)).timetuple()[:3], tzinfo=ZoneInfo(zone)) for n in range(3)]
     timetable = CronTriggerTimetable("0 0 * * *", timezone=zone)
-    found = [interval(timetable, at.astimezone(UTC), at.astimezone(UTC)) for at in midnights[1:]]
+    intervals = [interval(timetable, at.astimezone(UTC), at.astimezone(UTC)) for at in midnights[1:]]
 
-    moments = [[datetime.fromisoformat(moment).astimezone(UTC) for moment in pair] for pair in found]
+    moments = [[datetime.fromisoformat(moment).astimezone(UTC) for moment in pair] for pair in intervals]
     assert moments == [[at.astimezone(UTC) for at in pair] for pair in pairwise(midnights)]
 
 

@@ -102,7 +102,7 @@ HOURS = st.integers(-3, 3)
 
 @given(st.lists(st.tuples(HOURS, HOURS, st.none() | HOURS), max_size=4), HOURS)
 @settings(max_examples=31)
-def test_run_is_cancelled_if_its_backfill_closed_after_it_was_queued(drawn, queued):
+def test_backfill_closed_after_queueing_was_cancelled(drawn, queued):
     def moment(hours):
         return (DAY + timedelta(hours=hours)).isoformat().replace("+00:00", "Z")
 

@@ -183,7 +183,7 @@ def test_other_exit_codes_are_retried(run, exit_code):
 HELD = {"error": "FencedError", "message": "run 5 holds the job", "exit_code": 3}
 
 
-def test_run_of_a_held_job_waits_without_a_retry(run):
+def test_held_job_uses_up_no_retry(run):
     with pytest.raises(AirflowRescheduleException):
         execute(run, 3, HELD)
     waits = context_of(run, waits_since=datetime.now(UTC) - timedelta(minutes=34))
@@ -193,7 +193,7 @@ def test_run_of_a_held_job_waits_without_a_retry(run):
     assert timedelta(0) < error.value.reschedule_date - datetime.now(UTC) <= timedelta(minutes=1)
 
 
-def test_run_waits_no_longer_than_a_run_may_take(run):
+def test_held_job_fails_after_the_longest_run(run):
     waited = context_of(run, waits_since=datetime.now(UTC) - timedelta(minutes=36))
     with pytest.raises(AirflowException, match="run 5 holds the job"):
         execute(run, 3, HELD, context=waited)

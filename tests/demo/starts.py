@@ -52,7 +52,7 @@ def main() -> int:
         deliver(folder / "input")
         numbers = range(1, options.starts)
         groups = [numbers[first : first + options.at_once] for first in range(0, len(numbers), options.at_once)]
-        good = [each for group in groups for each in starts_at_once(folder, group, options.lock)]
+        good = [outcome for group in groups for outcome in starts_at_once(folder, group, options.lock)]
         with locked(options.lock):
             good.append(report(options.starts, start(folder / "home1", to_the_end=True)))
     print(f"{sum(good)} of {options.starts} starts were good", flush=True)

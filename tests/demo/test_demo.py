@@ -69,9 +69,8 @@ def test_documented_backfill_follows_the_demo(home, environment, request):
     unpause, backfill = documented_commands()
 
     until_succeeds(unpause, environment)
-    command = for_days(backfill, "2013-01-03", "2013-01-03")
-    started = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
-    assert started.returncode == 0, started.stdout[-2000:] + started.stderr[-2000:]
+    # On SQLite it may fail while the scheduler writes: then one repeats it, as docs/airflow.md says.
+    until_succeeds(for_days(backfill, "2013-01-03", "2013-01-03"), environment)
     wait = [sys.executable, "-c", WAIT_FOR_RUNS, str(RUNS + 1), str(STARTS_WITHIN)]
     ended = subprocess.run(wait, env=environment, check=False, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr[-2000:]

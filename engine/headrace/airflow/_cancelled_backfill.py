@@ -25,7 +25,9 @@ def is_cancelled(context: Context, log: Any) -> bool:
     try:
         queued = _moment(api.get(run_path(context["ti"])).get("queued_at"))
         backfills = api.get("/backfills", dag_id=context["ti"].dag_id, order_by="-id").get("backfills")
-        return queued is not None and any(_has_ended(each, run.logical_date, queued) for each in _mappings(backfills))
+        return queued is not None and any(
+            _has_ended(backfill, run.logical_date, queued) for backfill in _mappings(backfills)
+        )
     except ApiError as error:
         log.warning("whether the backfill was cancelled is unknown, the run goes on: %s", error)
         return False
@@ -38,7 +40,7 @@ def _has_ended(backfill: Mapping[str, Any], date: datetime, after: datetime) -> 
 
 
 def _mappings(content: Any) -> list[Mapping[str, Any]]:
-    return [each for each in content if isinstance(each, Mapping)] if isinstance(content, list) else []
+    return [entry for entry in content if isinstance(entry, Mapping)] if isinstance(content, list) else []
 
 
 def _moment(text: Any) -> datetime | None:

@@ -37,20 +37,20 @@ class Time:
         return self.seconds
 
 
-def client(server, said, time=None, password="right"):  # noqa: S107
+def client(server, sentences, time=None, password="right"):  # noqa: S107
     time = time or Time()
-    return AirflowApi(server.url, password, say=said.append, sleep=time.sleep, now=time.monotonic)
+    return AirflowApi(server.url, password, say=sentences.append, sleep=time.sleep, now=time.monotonic)
 
 
 @given(st.lists(passing_faults, max_size=6))
 @settings(max_examples=25)
 def test_passing_faults_are_waited_out(faults):
-    said = []
+    sentences = []
     with faulty_api(lambda *_: (200, {"name": "x"})) as server:
         server.faults = list(faults)
-        assert client(server, said).get("/things", Thing) == Thing("x")
+        assert client(server, sentences).get("/things", Thing) == Thing("x")
 
-    assert len(said) <= 1
+    assert len(sentences) <= 1
 
 
 @given(st.lists(all_faults, max_size=40), st.sampled_from(["get", "patch", "post", "post_once"]))
@@ -158,21 +158,21 @@ mishaps = st.tuples(st.sampled_from(["refused", "half done"]), st.integers(0, 2)
 
 @given(st.lists(mishaps, max_size=4), st.lists(st.one_of(st.just(("works",)), passing_faults), max_size=25))
 @settings(max_examples=31)
-def test_each_day_gets_a_run_whatever_is_lost(kept_mishaps, faults):
-    time, scheduler, said = Time(), Scheduler(kept_mishaps), []
+def test_each_day_gets_a_run_despite_losses(kept_mishaps, faults):
+    time, scheduler, sentences = Time(), Scheduler(kept_mishaps), []
     days = [FIRST + timedelta(days=n) for n in range(3)]
     with pytest.MonkeyPatch.context() as patch, faulty_api(scheduler.answer) as server:
         patch.setattr(demo_airflow, "time", time)
         server.faults = list(faults)
-        airflow = Airflow(SimpleNamespace(poll=lambda: None), Path("none.log"), Path("none.url"), said.append)
-        airflow.__dict__["_api"] = client(server, said, time)
+        airflow = Airflow(SimpleNamespace(poll=lambda: None), Path("none.log"), Path("none.url"), sentences.append)
+        airflow.__dict__["_api"] = client(server, sentences, time)
         airflow.start_backfill("flights", days[0], days[-1])
         runs = [airflow._run_of("flights", day, days[-1]) for day in days]
 
     assert runs == [f"backfill__{day:%Y-%m-%d}" for day in days]
 
 
-def test_dead_airflow_is_told_at_once():
+def test_dead_airflow_is_reported_at_once():
     with faulty_api(lambda *_: (503, {})) as server:
         airflow = Airflow(SimpleNamespace(poll=lambda: 1), Path("none.log"), Path("none.url"), print)
         airflow.__dict__["_api"] = AirflowApi(server.url, "right", say=print, check=airflow._check_runs)

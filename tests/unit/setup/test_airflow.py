@@ -41,7 +41,7 @@ def listener():
         yield listener
 
 
-def test_port_in_use_is_replaced_by_a_free_one(script, listener, monkeypatch):
+def test_port_in_use_is_replaced(script, listener, monkeypatch):
     monkeypatch.delenv("AIRFLOW_PORT", raising=False)
     monkeypatch.setattr(script, "USUAL_PORT", listener.getsockname()[1])
     port = script._port()
@@ -70,8 +70,8 @@ def test_foreign_listener_is_not_the_own_server(script, listener):
     "name", ["AIRFLOW__CORE__EXECUTION_API_SERVER_URL", "AIRFLOW__API__BASE_URL", "AIRFLOW__API__PORT"]
 )
 def test_address_of_another_airflow_is_overridden(script, monkeypatch, name):
-    for each in ("AIRFLOW__CORE__EXECUTION_API_SERVER_URL", "AIRFLOW__API__BASE_URL", "AIRFLOW__API__PORT"):
-        monkeypatch.setenv(each, "http://127.0.0.1:8080/of-another/")
+    for variable in ("AIRFLOW__CORE__EXECUTION_API_SERVER_URL", "AIRFLOW__API__BASE_URL", "AIRFLOW__API__PORT"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:8080/of-another/")
     script._configure_port(8123)
 
     assert "8123" in os.environ[name]
@@ -79,7 +79,7 @@ def test_address_of_another_airflow_is_overridden(script, monkeypatch, name):
 
 @given(st.lists(all_faults, max_size=4))
 @settings(max_examples=30)
-def test_health_is_a_set_whatever_is_answered(script, faults):
+def test_health_survives_every_answer(script, faults):
     whole = {"scheduler": {"status": "healthy"}, "triggerer": {"status": None}, "dag_processor": None}
     with faulty_api(lambda *_: (200, whole)) as server:
         server.faults = list(faults)
@@ -109,4 +109,4 @@ def test_file_is_never_seen_in_part(script, tmp_path):
     script._write(file, "http://127.0.0.1:8123")
 
     assert file.read_text() == "http://127.0.0.1:8123"
-    assert [each.name for each in tmp_path.iterdir()] == ["airflow.url"]
+    assert [path.name for path in tmp_path.iterdir()] == ["airflow.url"]

@@ -27,9 +27,9 @@ from headrace.async_io.opening import Opening, RefusedError
 from headrace.async_io.recovery import recovered
 from headrace.async_io.service_limit import ServiceLimit
 from headrace.async_io.service_metrics import ServiceMetrics
-from headrace.async_io.tasks import is_cancelled
 from headrace.errors import UserFunctionError
 from headrace.execution.element import Emitted
+from headrace.interrupts import is_interrupt
 
 _SECONDS_BETWEEN_LOOKS = 0.25
 
@@ -76,7 +76,21 @@ class AsyncWaitOperator:
 
     def run(self, elements: Sequence[Emitted], resumed: Sequence[AsyncElement] = ()) -> list[Emitted]:
         """Call `run_async` in a loop of its own."""
-        return asyncio.run(self.run_async(elements, resumed))
+        with self.guarded():
+            return asyncio.run(self.run_async(elements, resumed))
+
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Raise `UserFunctionError` where a task that user code has made ends the loop, or cancels the engine's tasks.
+
+        asyncio lets SystemExit and KeyboardInterrupt out of any task, past the code that waits for it.
+        """
+        try:
+            yield
+        except BaseException as error:
+            if isinstance(error, Exception) or is_interrupt(error):
+                raise
+            raise user_error(self.operator.name, "unknown: a task that it has made, or cancelled", error) from error
 
     async def run_async(self, elements: Sequence[Emitted], resumed: Sequence[AsyncElement] = ()) -> list[Emitted]:
         """Process new elements, and those of `resumed` that are due; return the results to emit, in arrival order.
@@ -206,7 +220,9 @@ class AsyncWaitOperator:
     def _is_worth_a_retry(self, error: Exception) -> bool:
         try:
             return self.operator.retry.retries_exception(error)
-        except Exception as raised:
+        except BaseException as raised:
+            if is_interrupt(raised):
+                raise
             raise user_error(self.operator.name, "none yet: the retry strategy failed", raised) from raised
 
     def _attempts(self, opening: Opening) -> Attempts:
@@ -263,7 +279,7 @@ class AsyncWaitOperator:
         try:
             await call()
         except BaseException as error:
-            if is_cancelled():
+            if is_interrupt(error):
                 raise
             raise user_error(self.operator.name, what, error) from error
 

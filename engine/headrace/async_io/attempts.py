@@ -29,11 +29,12 @@ from headrace.async_io.circuit_breaker import CLOSED, Breaker, BreakerState
 from headrace.async_io.deadlines import Deadlines
 from headrace.async_io.element import PENDING, AsyncElement, Status
 from headrace.async_io.invocation import Invocation
-from headrace.async_io.misuse import MisuseError
+from headrace.async_io.misuse import MisuseError, cancelled
 from headrace.async_io.recovery import seconds_left
 from headrace.async_io.service_metrics import ServiceMetrics
-from headrace.async_io.tasks import continued, raised, returned
+from headrace.async_io.tasks import continued, own_cancellation, raised, returned
 from headrace.errors import HeadraceError, ServiceError, UserFunctionError
+from headrace.interrupts import is_interrupt
 
 _LATEST = 253_402_300_799_000
 """End of the year 9999 (ms): the last moment that all readers of the tables can represent."""
@@ -50,6 +51,8 @@ class Attempts:
         self.retrying: dict[AsyncElement, asyncio.Future[None]] = {}
         """In-flight retries: elements that wait for their next call."""
         self.is_stopping = False
+        self.is_ending = False
+        """Whether all calls are being cancelled: one has failed, or the operator is closed."""
         self._wait = wait
         self._invocation = invocation
         self._ask = invocation.ask
@@ -81,7 +84,11 @@ class Attempts:
             element.is_changed = element.is_calling = True
             return False
         is_one = type(results) is list and len(results) == 1 and type(results[0]) is self._out
-        if is_one and not self._wait.retry.retries_result(results):
+        try:
+            is_final = is_one and not self._wait.retry.retries_result(results)
+        except BaseException as error:
+            raise self._ended_by(element, error) from error
+        if is_final:
             self._metrics.elements += 1
             if breaker is not None:
                 breaker.succeeded()
@@ -144,10 +151,11 @@ class Attempts:
         except asyncio.CancelledError as error:
             self._cancelled(element, task, error)
         except HeadraceError:
+            self.is_ending = True
             raise
         except BaseException as error:
             # The strategy or a hook raised it; or it would end the task, or the whole process, silently: SystemExit.
-            raise self._user_error(element, error) from error
+            raise self._ended_by(element, error) from error
         finally:
             element.task = None
             self.under_way.discard(element)
@@ -189,11 +197,11 @@ class Attempts:
                 self._note_call(element)
             try:
                 results = await (begun or self._ask(element.emitted.record))
+                if element.task is not None and element.task.cancelling() and not self._ends(element):
+                    await own_cancellation(element.task)
             except asyncio.CancelledError as error:
                 pause = self._interrupted(element, error)
-            except (UserFunctionError, MisuseError):
-                raise
-            except Exception as error:  # noqa: BLE001 - every error goes through the retry strategy
+            except Exception as error:  # noqa: BLE001 - every failure goes through the retry strategy
                 pause = self._failed(element, error)
             else:
                 pause = self._answered(element, results)
@@ -230,7 +238,9 @@ class Attempts:
         return None
 
     def _failed(self, element: AsyncElement, error: Exception) -> float | None:
-        """Return the seconds to wait before the next call; None if there is none now."""
+        """Return the seconds to wait before the next call; None if there is none now. Raises an error that is no failure of the service."""
+        if isinstance(error, UserFunctionError | MisuseError):
+            raise error
         element.last_error = text_of(error)
         retry = self._wait.retry
         is_covered = retry.retries_exception(error)
@@ -299,16 +309,21 @@ class Attempts:
         return element.is_parked
 
     def _interrupted(self, element: AsyncElement, error: asyncio.CancelledError) -> float | None:
-        """Handle a cancelled call as `_failed` does. Raises the error that ends the element's task, except after a failed probe."""
+        """Handle a cancelled call. Raises the error that ends the element's task, except after a failed probe.
+
+        If the function raised the error, or cancelled its own task, its call has failed like any other.
+        """
+        task = asyncio.current_task()
+        if task is None or not self._ends(element):
+            while task is not None and task.uncancel():
+                pass
+            return self._failed(element, cancelled(error))
         if self._breaker is not None:
             # A call without an answer counts like a failed call: both show that the service is down.
             if element.is_expired:
                 self._breaker.failed(error, is_probe=element.is_probe)
             elif element.is_probe:
                 self._breaker.probe_cancelled()
-        task = asyncio.current_task()
-        if task is None or not task.cancelling():
-            raise error  # the function cancelled itself
         if not element.is_expired:
             element.attempts -= 1  # it has not failed: another record of its group has
         elif self._breaker is not None and element.is_probe and not self._is_last(element):
@@ -321,15 +336,19 @@ class Attempts:
             # Something else also ends this task: the run, or a failure elsewhere.
         raise error
 
+    def _ends(self, element: AsyncElement) -> bool:
+        """Return whether the engine has cancelled the element's task: for its timeout, at the end of the run, or since another one failed."""
+        return element.is_expired or self.is_stopping or self.is_ending
+
     def _cancelled(self, element: AsyncElement, task: asyncio.Task[None], error: asyncio.CancelledError) -> None:
-        """Distinguish the end of the run, which leaves an element pending, a failure elsewhere, and a cancellation by the function.
+        """Distinguish the end of the run, which leaves an element pending, a failure elsewhere, and a cancellation by a hook of the function.
 
         The last one would end this task silently and lose the record, so it becomes an error.
         """
         if self.is_stopping:
             if task.uncancel():
                 raise error  # a failure elsewhere came in addition
-        elif task.cancelling():
+        elif task.cancelling() and self.is_ending:
             raise error
         else:
             raise self._user_error(element, error) from error
@@ -424,6 +443,11 @@ class Attempts:
             f"operator '{self._wait.name}' gave up after {element.attempts} calls for "
             f"{element.emitted.record!r:.300}: {text_of(error)}. Nothing was committed; check the service, then run again."
         )
+
+    def _ended_by(self, element: AsyncElement, error: BaseException) -> BaseException:
+        """Return the error that ends the operator's calls for an exception that is no failure of a call."""
+        self.is_ending = True
+        return error if is_interrupt(error) else self._user_error(element, error)
 
     def _user_error(self, element: AsyncElement, error: BaseException) -> UserFunctionError:
         if isinstance(error, UserFunctionError):

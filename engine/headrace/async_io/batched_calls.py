@@ -71,19 +71,29 @@ class BatchedCalls:
     async def _ask_for(self, group: list[tuple[Any, asyncio.Future[Any]]]) -> None:
         self._metrics.batches += 1
         try:
-            answers: Any = await self._call([record for record, _ in group])
-            if not isinstance(answers, list | tuple) or len(answers) != len(group):
-                raise MisuseError(f"invoke_many() got {len(group)} records and answered with {answers!r:.200}")  # noqa: TRY301
+            answers = self._checked(group, await self._call([record for record, _ in group]))
         except BaseException as error:
-            if is_cancelled():
+            answers = [asyncio.CancelledError() if is_cancelled() else contained(error)] * len(group)
+            if is_cancelled():  # by the function's own code, or since nobody waits any more
+                _give(group, answers)
                 raise
-            answers = [contained(error)] * len(group)
+        _give(group, answers)
+
+    def _checked(self, group: list[tuple[Any, asyncio.Future[Any]]], answers: Any) -> list[Any]:
+        if is_cancelled():
+            raise asyncio.CancelledError
+        if not isinstance(answers, list | tuple) or len(answers) != len(group):
+            raise MisuseError(f"invoke_many() got {len(group)} records and answered with {answers!r:.200}")
+        self._metrics.failures += sum(isinstance(results, BaseException) for results in answers)
+        return [contained(results) if isinstance(results, BaseException) else results for results in answers]
+
+
+def _give(group: list[tuple[Any, asyncio.Future[Any]]], answers: list[Any]) -> None:
+    """Give each record that still waits its results, or its failure."""
+    for (_, answer), results in zip(group, answers, strict=True):
+        if answer.done():
+            continue
+        if isinstance(results, BaseException):
+            answer.set_exception(results)
         else:
-            self._metrics.failures += sum(isinstance(results, Exception) for results in answers)
-        for (_, answer), results in zip(group, answers, strict=True):
-            if answer.done():
-                continue
-            if isinstance(results, Exception):
-                answer.set_exception(results)
-            else:
-                answer.set_result(results)
+            answer.set_result(results)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator
 
 from headrace.async_io.element import AsyncElement
+from headrace.interrupts import is_interrupt
 
 
 def first_of_keys_first(
@@ -31,7 +32,9 @@ def first_of_keys_first(
             key = key_of(element)
             asked_lately = key in current
             asked_before = asked_lately or key in earlier
-        except Exception:  # noqa: BLE001 - whatever a user function raises
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             yield element
             continue
         if asked_before:

@@ -57,6 +57,10 @@ class KeyedOrderedWait:
 
     def run_arrived(self, arriving: Iterable[AsyncElement]) -> list[Emitted]:
         """Process new and resumed elements, in arrival order."""
+        with self._wait.guarded():
+            return self._run_arrived(arriving)
+
+    def _run_arrived(self, arriving: Iterable[AsyncElement]) -> list[Emitted]:
         arrived: list[AsyncElement] = []
         try:
             for element in arriving:
@@ -65,13 +69,19 @@ class KeyedOrderedWait:
                     self.controller.process(RecordContext(element.key_json, element))
             self.controller.drain()
         except BaseException:
-            with suppress(Exception):  # the first error is the one to report
+            self._end_calls()
+            with suppress(BaseException):  # the first error is the one to report
                 self.controller.close()
             raise
+        self._end_calls()
         self.controller.close()
         taken = [element for element in arrived if element.is_done]
         self._wait.keep(taken, [element for element in arrived if not element.is_done], arrived)
         return self._wait.emitted
+
+    def _end_calls(self) -> None:
+        if self._wait.attempts is not None:
+            self._wait.attempts.is_ending = True
 
     def call(self, context: RecordContext) -> None:
         """Start the user code of a record: return its coroutine, or None if it has run to its end."""
@@ -96,7 +106,7 @@ class KeyedOrderedWait:
     def after(self, _: Any) -> None:
         """Return None: nothing runs after a record."""
 
-    def failed(self, _: Any, error: Exception) -> Exception:
+    def failed(self, _: Any, error: BaseException) -> BaseException:
         """Return the error that the task fails with when the user code of a record raised `error`."""
         return error
 

@@ -104,6 +104,8 @@ class CachedCalls:
             if isinstance(error, Exception) or is_cancelled():
                 raise
             raise contained(error) from error
+        if is_cancelled():
+            raise asyncio.CancelledError  # by the function's own code, or since nobody waits any more
         ttl = self._ttl if answer else self._negative_ttl
         if ttl > 0:
             self._answers[key] = Known(self._loop.time() + ttl, answer)

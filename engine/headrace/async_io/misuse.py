@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -25,12 +26,25 @@ def awaited(method: Callable[[Any], Any], name: str) -> Callable[[Any], Awaitabl
     return checked
 
 
-def contained(error: BaseException) -> Exception:
+class CallCancelledError(Exception):
+    """A call that was cancelled by its own code: it raised `CancelledError`, or cancelled its task. A failed call like another."""
+
+
+def cancelled(error: asyncio.CancelledError) -> CallCancelledError:
+    """Return the failure of a call that raised `CancelledError`."""
+    failure = CallCancelledError("the function's own code cancelled the call")
+    failure.__cause__ = error
+    return failure
+
+
+def contained(error: BaseException) -> BaseException:
     """Return an exception of a call's own task as one that can be raised in the tasks that wait for its answer.
 
-    SystemExit and the like would end the loop, and a CancelledError would look like a cancellation of those tasks.
+    SystemExit and the like would end the loop, and StopIteration cannot be raised by a future. A CancelledError stays: it is a failed call.
     """
-    if isinstance(error, Exception):
+    if isinstance(error, asyncio.CancelledError) or (
+        isinstance(error, Exception) and not isinstance(error, StopIteration)
+    ):
         return error
     misuse = MisuseError(f"it raised {type(error).__name__}: {error}")
     misuse.__cause__ = error

@@ -37,6 +37,19 @@ def continued(call: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, 
     return (yield from call.__await__())
 
 
+async def own_cancellation(task: asyncio.Task[Any]) -> None:
+    """Take back what the current task's own code has cancelled it for. Raises the `CancelledError` if it was not raised yet."""
+    await _turn()
+    while task.uncancel():
+        pass
+
+
+@types.coroutine
+def _turn() -> Generator[None, None, None]:
+    """Give the loop a turn: a task that is to be cancelled gets its `CancelledError`."""
+    yield
+
+
 async def returned(result: Any) -> Any:
     """Return the result of a coroutine that has ended."""
     return result

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
+import os
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -14,6 +17,7 @@ from typer.core import TyperGroup
 from headrace.cli._arguments import BRANCH, Branch
 from headrace.cli._errors import exit_code_of, report
 from headrace.cli._given_values import keep_given_values
+from headrace.interrupts import watch
 
 HELP = """Run, inspect and rewind stateful pipelines whose state lives in Delta tables.
 
@@ -161,5 +165,27 @@ def _root(
 def main() -> None:
     """Run the command of this process, and exit with its code."""
     gc.set_threshold(_COLLECT_AFTER)
+    watch()
     keep_given_values()
-    application(sys.argv[1:])(prog_name="headrace")
+    try:
+        application(sys.argv[1:])(prog_name="headrace")
+    except SystemExit as end:
+        _end_with_threads(end)
+        raise
+
+
+def _end_with_threads(end: SystemExit) -> None:
+    """End the process at once if user code has left threads running: Python would wait for them, without a word and without an end.
+
+    Threads of the engine have ended by now, or are daemons.
+    """
+    left = [
+        thread.name for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()
+    ]
+    if not left:
+        return
+    print(f"user code has left threads running ({', '.join(left)}); the process ends without them", file=sys.stderr)
+    atexit._run_exitfuncs()  # noqa: SLF001 - Spark ends its JVM there
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))

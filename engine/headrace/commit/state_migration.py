@@ -22,6 +22,7 @@ from headrace.commit.operator_rows import has_keyed_rows
 from headrace.commit.schema_check import PendingMigration, check_schemas, declared_schemas, unknown
 from headrace.commit.state_schemas import HISTORY_STATE
 from headrace.errors import HeadraceError, UserFunctionError
+from headrace.interrupts import is_interrupt
 from headrace.materializer.identities import canonical
 from headrace.state.codec import Codec
 from headrace.state.key_groups import KeyGroupRange
@@ -146,9 +147,9 @@ class _Converter:
             old = codec.decode(raw)
             try:
                 new = step.function(old)
-            except HeadraceError:
-                raise
-            except Exception as error:
+            except BaseException as error:
+                if isinstance(error, HeadraceError) or is_interrupt(error):
+                    raise
                 where = f"of state '{self._pending.state}' in migration {step.number}: {stored[:500]}"
                 why = "".join(traceback.format_exception(error))
                 raise UserFunctionError(self._pending.operator, key, where, why) from error

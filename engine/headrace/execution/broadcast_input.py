@@ -21,6 +21,7 @@ from headrace.execution.broadcast_moment import BroadcastMoment
 from headrace.execution.element import Element
 from headrace.execution.fast_drain import BufferedRequest
 from headrace.execution.record_codec import shown_record
+from headrace.interrupts import is_interrupt
 from headrace.state.broadcast_store import BROADCAST_KEY, BroadcastRow, BroadcastStore
 from headrace.state.entry import EntryChange
 
@@ -74,9 +75,9 @@ class BroadcastInput:
             store.writable_at = moment.timestamp
         try:
             function.process_broadcast(element.record, moment)
-        except HeadraceError:
-            raise
-        except Exception as error:
+        except BaseException as error:
+            if isinstance(error, HeadraceError) or is_interrupt(error):
+                raise
             why = "".join(traceback.format_exception(error))
             shown = shown_record(element.record)
             raise UserFunctionError(self._operator.name, None, shown, why, method=BROADCAST_METHOD) from error

@@ -129,14 +129,14 @@ class AsyncExecutionController:
         self.context = context
         try:
             call = self._call(context)
-        except Exception as error:
+        except BaseException as error:
             raise self._work.failed(context, error) from error
         if call is not None:
             try:
                 awaited = call.send(None)
             except StopIteration:
                 pass
-            except Exception as error:
+            except BaseException as error:
                 raise self._work.failed(context, error) from error
             else:
                 self._suspend(context, call, awaited)
@@ -178,7 +178,7 @@ class AsyncExecutionController:
         """As `run_loop`, for a function: it returns the code of the record that waits, which is resumed, and what that awaits; or None."""
         try:
             waiting = loop()
-        except Exception as error:
+        except BaseException as error:
             raise self._work.failed(self.context, error) from error
         if waiting is not None:
             self._suspend(self.context, *waiting)
@@ -341,7 +341,7 @@ class AsyncExecutionController:
         self.context = context
         try:
             request.answered(request.answer)
-        except Exception as error:
+        except BaseException as error:
             raise self._work.failed(context, error) from error
         if context.callbacks or context.call is not None:
             self._mails.append((self._go_on, context, None))
@@ -374,7 +374,7 @@ class AsyncExecutionController:
         self.context = context
         try:
             call = self._call(context)
-        except Exception as error:
+        except BaseException as error:
             raise self._work.failed(context, error) from error
         if call is None:
             self.release(context)
@@ -390,7 +390,7 @@ class AsyncExecutionController:
             awaited = call.send(None)
         except StopIteration:
             self.release(context)
-        except Exception as error:
+        except BaseException as error:
             raise self._work.failed(context, error) from error
         else:
             self._suspend(context, call, awaited)
@@ -417,7 +417,7 @@ class AsyncExecutionController:
         self.context = context
         try:
             continuation.run()
-        except Exception as error:
+        except BaseException as error:
             raise self._work.failed(context, error) from error
         self.release(context)
 
@@ -465,7 +465,7 @@ class AsyncExecutionController:
         assert context.epoch is not None  # noqa: S101 - set when it was accepted
         return context.epoch
 
-    def _stuck(self, context: Any) -> Exception:
+    def _stuck(self, context: Any) -> BaseException:
         return self._work.failed(context, RuntimeError("it awaits a future that nothing will complete"))
 
     def statistics(self) -> ControllerStatistics:

@@ -50,6 +50,7 @@ from headrace.execution.request import AsyncExecutor
 from headrace.execution.state_executor import executor_for
 from headrace.execution.statistics import KeyedProcessStatistics
 from headrace.execution.waiting_bundles import WaitingBundle, WaitingBundles
+from headrace.interrupts import is_interrupt
 from headrace.state.backend import StateBackend
 from headrace.state.broadcast_store import BROADCAST_KEY, BroadcastStore
 from headrace.state.entry import EntryChange
@@ -526,9 +527,9 @@ class KeyedProcess:
             raise self._function.not_plain(call)
         return call
 
-    def failed(self, context: ProcessContext, error: Exception) -> Exception:
+    def failed(self, context: ProcessContext, error: BaseException) -> BaseException:
         """Return the error that the task fails with when the user code of a record raised `error`."""
-        if isinstance(error, HeadraceError):
+        if isinstance(error, HeadraceError) or is_interrupt(error):
             return error  # errors that the function did not cause, such as state that does not fit its type
         why = "".join(traceback.format_exception(error))
         current = context.record.current if isinstance(context.record, Bundle) else None

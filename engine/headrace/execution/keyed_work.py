@@ -39,8 +39,8 @@ class KeyedWork(Protocol):
         """
         ...
 
-    def failed(self, context: Any, error: Exception, /) -> Exception:
-        """Return the error that the task fails with when the user code of a record raised `error`."""
+    def failed(self, context: Any, error: BaseException, /) -> BaseException:
+        """Return the error that the task fails with when the user code of a record raised `error`, which may be no `Exception`."""
         ...
 
 

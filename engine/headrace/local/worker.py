@@ -16,7 +16,7 @@ from typing import BinaryIO
 from headrace.errors import EngineBug, HeadraceError
 from headrace.local.frames import KeyedWork, Work, decode_work, encode_answer, read_frame, write_frame
 from headrace.spark.reports import TaskReport
-from headrace.spark.tasks import run_reading_task, run_source_task, without_collector
+from headrace.spark.tasks import of_task, run_reading_task, run_source_task, without_collector
 from headrace.tables.late_pandas import without_pandas
 from headrace.tables.store import storage_errors
 
@@ -49,6 +49,8 @@ def answered(work: Work) -> TaskReport:
         return _failed(work, error)
     except Exception:  # noqa: BLE001 - the run raises it
         return _failed(work, EngineBug(f"a task of '{work.stage}' failed:\n{traceback.format_exc()}"))
+    except BaseException as error:  # noqa: BLE001 - it must not end this process
+        return _failed(work, of_task(error))
 
 
 def _run(work: Work) -> TaskReport:

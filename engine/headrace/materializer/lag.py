@@ -23,6 +23,7 @@ import msgspec
 from headrace.api import Lag, RowKind
 from headrace.errors import UserFunctionError
 from headrace.execution.element import Element
+from headrace.interrupts import is_interrupt
 from headrace.materializer.histories import Layout
 from headrace.materializer.last_changes import ChangedKeys, Mask
 from headrace.materializer.options import Layouts
@@ -103,7 +104,9 @@ class Lagging(UpsertMaterializer):
         records: list[Any] = [None if entry is None else self._read(entry[1]) for entry in (row, before)]
         try:
             return self._lag.function(*records)
-        except Exception as error:
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             row_text, key = row[1].decode(errors="replace"), element.key_json.decode()
             raise UserFunctionError(self._lag.name, key, row_text, traceback.format_exc()) from error
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.errors import ConfigError
+from headrace.interrupts import is_interrupt
 from headrace.names import did_you_mean
 
 if TYPE_CHECKING:
@@ -77,13 +78,15 @@ def _entry(py_file: str) -> str:
 def _module(name: str, code: PipelineCode) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         # User code runs here, so any error is possible; the reader needs its place in user code, not ours.
         msg = f"module '{name}' cannot be imported: {_reason(name, error, code)}"
         raise ConfigError(msg) from error
 
 
-def _reason(name: str, error: Exception, code: PipelineCode) -> str:
+def _reason(name: str, error: BaseException, code: PipelineCode) -> str:
     """Return the error of the import of module `name`, and its place in user code."""
     if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
         return f"there is no module '{error.name}' in {code.described()}"

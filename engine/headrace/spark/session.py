@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from headrace.config import ClusterConfig, JobConfig
 from headrace.errors import ClusterError, ConfigError
+from headrace.interrupts import watch
 from headrace.provision.class_archive import ClassArchive
 from headrace.provision.installed_pyspark import daemon_settings
 from headrace.provision.jars import absent_jars, how_to_get
@@ -58,6 +59,7 @@ def context(config: JobConfig) -> SparkContext:
             f"Spark cannot be started with master '{profile.master}' of {profile.file}: {error}\nNothing was done. See what Java "
             "says above; 'headrace doctor' looks at Java, jars and pyspark. Then run again."
         ) from error
+    watch()  # Spark has installed a handler of its own
     started.setLogLevel("ERROR")
     if not is_submitted:  # after spark-submit, --py-files has shipped them
         for file in profile.py_files:

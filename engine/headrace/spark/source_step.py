@@ -20,6 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from headrace import faults
 from headrace.config import JobConfig
 from headrace.errors import ConfigError, HeadraceError, SourceError, StorageError
+from headrace.interrupts import is_interrupt
 from headrace.sources.derived import Origin
 from headrace.sources.dimension_tables import DimensionTables
 from headrace.sources.landed import landed_folder, publish_landed
@@ -197,10 +198,12 @@ class SourceStep:
                 yield
             except (HeadraceError, Py4JNetworkError):
                 raise
-            except Exception as error:  # whatever error a user function raises
+            except BaseException as error:  # whatever error a user function raises
+                if is_interrupt(error):
+                    raise
                 raise self._unplanned(error) from error
 
-    def _unplanned(self, error: Exception) -> ConfigError:
+    def _unplanned(self, error: BaseException) -> ConfigError:
         says = (
             in_short(text_of(error))
             if isinstance(error, Py4JError | PySparkException)

@@ -12,6 +12,7 @@ import msgspec
 from headrace.errors import UserFunctionError
 from headrace.execution.element import Emitted
 from headrace.execution.record_codec import shown_record
+from headrace.interrupts import is_interrupt
 from headrace.plan.record_columns import UnfitRecord
 
 
@@ -22,7 +23,9 @@ def called(step: str, function: Callable[[Any], Any], record: msgspec.Struct) ->
     """
     try:
         return function(record)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         raise failed(step, record, "".join(traceback.format_exception(error))) from error
 
 

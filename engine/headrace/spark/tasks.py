@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import msgspec
 import pyarrow as pa
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, UserFunctionError
 from headrace.plan.pipelines import plan_of
 from headrace.spark.reports import KeyedTask, SourceTask, TaskReport
 from headrace.spark.shares import read_transit, share_of
@@ -84,11 +85,21 @@ def in_reused_worker() -> Iterator[None]:
     gc.freeze()
 
 
+def of_task(error: BaseException) -> HeadraceError:
+    """Return the error that a task reports. An exception that is no `Exception`, such as `SystemExit`, is always one of user code's."""
+    if isinstance(error, HeadraceError):
+        return error
+    return UserFunctionError("unknown", None, "unknown", "".join(traceback.format_exception(error)))
+
+
 def _guarded(work: Callable[[], TaskReport], index: int) -> TaskReport:
     """Return the report of the work. It includes Headrace's own errors, so that Spark does not retry."""
     try:
         report = work()
-    except HeadraceError as error:
-        report = TaskReport(error=str(error), error_class=type(error).__name__)
+    except BaseException as error:
+        if isinstance(error, Exception) and not isinstance(error, HeadraceError):
+            raise
+        ours = of_task(error)
+        report = TaskReport(error=str(ours), error_class=type(ours).__name__)
     report.task = index
     return report

@@ -157,7 +157,7 @@ def test_unanswered_probe_at_end_is_abandoned(on_failure):
 
 
 def test_external_cancellation_stops_a_late_probe():
-    """If another caller cancels a probe whose time is up, the cancellation takes effect."""
+    """If the operator cancels a probe whose time is up, the cancellation takes effect."""
     retry = FixedDelay(max_retries=1, delay=0 * MS)
     wait = AsyncWait("ask", Lingering({1: [NEVER]}), OutputMode.ORDERED, 1, 1000 * MS, retry, breaker=BREAKER)
 
@@ -166,6 +166,7 @@ def test_external_cancellation_stops_a_late_probe():
         async with AsyncWaitOperator(wait, {}, open_until=0).opened() as attempts:
             task = asyncio.create_task(attempts.settle(element))
             await asyncio.sleep(1.05)
+            attempts.is_ending = True
             task.cancel()
             await asyncio.sleep(0.01)
             return task.cancelled()

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from headrace import faults
 from headrace.errors import ClusterError, EngineBug, StorageError, UserFunctionError
+from headrace.local import worker
 from headrace.local.frames import KeyedWork, SourceWork
 from headrace.local.local_tasks import LocalTasks
 from headrace.local.runner import TasksHere
@@ -172,6 +173,13 @@ def test_bug_is_in_the_report_with_its_traceback():
     report = answered(SourceWork("orders", 3, msgspec.Raw(b"{}")))
     assert (report.task, report.error_class) == (3, EngineBug.__name__)
     assert "a task of 'orders' failed:\nTraceback" in report.error
+
+
+def test_exit_of_user_code_ends_no_worker(monkeypatch):
+    monkeypatch.setattr(worker, "_run", lambda _: sys.exit(0))
+    report = answered(SourceWork("orders", 3, msgspec.Raw(b"{}")))
+    assert (report.task, report.error_class) == (3, UserFunctionError.__name__)
+    assert "SystemExit: 0" in report.error
 
 
 def fed_home(program, folder):

@@ -37,12 +37,17 @@ PLACES = frozenset(
 
 _visits: Counter[str] = Counter()
 _observers: list[Callable[[str], None]] = []
+_crashes: list[BaseException] = []
 
 
 def reached(place: str) -> None:
     """Die here if the environment says so."""
     for observer in _observers:
-        observer(place)
+        try:
+            observer(place)
+        except BaseException as crash:
+            _crashes.append(crash)
+            raise
     wanted = os.environ.get(_PLACE)
     if wanted is None:
         return
@@ -50,6 +55,11 @@ def reached(place: str) -> None:
     name, _, visit = wanted.partition(":")
     if name == place and _visits[place] == int(visit or 1) and _is_first():
         os.kill(os.getpid(), signal.Signals[os.environ.get(_WITH, "SIGKILL")])
+
+
+def is_crash(error: BaseException) -> bool:
+    """Return whether an observer has raised an exception, in place of the end of the process."""
+    return any(error is crash for crash in _crashes)
 
 
 @contextmanager
@@ -60,6 +70,8 @@ def observed(observer: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         _observers.remove(observer)
+        if not _observers:
+            _crashes.clear()
 
 
 def _is_first() -> bool:

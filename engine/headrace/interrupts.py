@@ -13,6 +13,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from headrace.faults import is_crash
+
 
 class _Sigint:
     """Handler of SIGINT: it notes that the signal came, and calls the handler before it."""
@@ -42,5 +44,5 @@ def watch() -> None:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return whether an exception is that of Ctrl-C, and so none of user code's."""
-    return _sigint.came and isinstance(error, KeyboardInterrupt)
+    """Return whether an exception is that of Ctrl-C, or of a simulated crash, and so none of user code's."""
+    return (_sigint.came and isinstance(error, KeyboardInterrupt)) or is_crash(error)

@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.errors import HeadraceError, UserFunctionError
+from headrace.interrupts import is_interrupt
 from headrace.plan.pipelines import plan_of
 from headrace.spark.reports import KeyedTask, SourceTask, TaskReport
 from headrace.spark.shares import read_transit, share_of
@@ -97,7 +98,7 @@ def _guarded(work: Callable[[], TaskReport], index: int) -> TaskReport:
     try:
         report = work()
     except BaseException as error:
-        if isinstance(error, Exception) and not isinstance(error, HeadraceError):
+        if is_interrupt(error) or (isinstance(error, Exception) and not isinstance(error, HeadraceError)):
             raise
         ours = of_task(error)
         report = TaskReport(error=str(ours), error_class=type(ours).__name__)

@@ -128,6 +128,7 @@ def list_branches(job: Job = None, as_json: AsJson = False) -> None:
         names = ("name", "fork_id", "last", "age", "bytes", "held_back_bytes", "note")
         show(table(columns, [tuple(shown(row[name]) for name in names) for row in rows]))
         show(*(f"{row['name']}: {key}={text}" for row in rows for key, text in row["settings"].items()))
+        show(*(row["problem"] for row in rows if row["problem"] is not None))
 
 
 def diff(

@@ -24,6 +24,7 @@ def sentences_about(job: str, usages: Iterable[dict[str, Any]]) -> list[str]:
     return [
         f"{job}: branch '{usage['name']}' is {usage['age']} old and has {usage['bytes']:,} bytes; vacuum spares "
         f"{usage['held_back_bytes']:,} bytes of the job for it"
+        + ("" if usage["problem"] is None else f"; {usage['problem']}")
         for usage in usages
     ]
 
@@ -39,6 +40,7 @@ def _plain(usage: BranchUsage) -> dict[str, Any]:
         "bytes": usage.own.size,
         "held_back_files": usage.held_back.files,
         "held_back_bytes": usage.held_back.size,
+        "problem": usage.problem,
     }
 
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from headrace.commit.erasure_survey import ErasureSurvey, FoundRows
     from headrace.config import JobConfig
 
+_SHOWN = 20
+"""Number of other files with the key that are shown."""
+
 First = Annotated[str, typer.Argument(metavar="JOB", help="Leave it out if there is only one.", show_default=False)]
 Second = Annotated[Optional[str], typer.Argument(metavar="KEY", help="Plain text, or JSON.", show_default=False)]  # noqa: UP045
 Mentions = Annotated[
@@ -62,8 +65,9 @@ def erase(
 
     Example:  headrace erase purchases anna --apply --purge --why "request 17"
 
-    Exit codes: 0, also without rows; 2 for an unknown job or operator, a bad key or reason, or a savepoint that has
-    the key; 3 while a run holds the job; 8 storage; 10 job and sink disagree.
+    Exit codes: 0, also without rows; 1 if a purge has left the key in a file, which the output names; 2 for an unknown
+    job or operator, a bad key or reason, a branch, or a savepoint that has the key; 3 while a run holds the job;
+    8 storage; 10 job and sink disagree.
     """
     from headrace.tables.late_pandas import without_pandas
 
@@ -73,6 +77,7 @@ def erase(
     from headrace.commit.erasure import Erasure, find_key
     from headrace.commit.erasure import erase as erase_key
     from headrace.commit.erasure_in_sinks import rows_in_sinks
+    from headrace.errors import CheckFailed
 
     job, text = job_and_text(first, second)
     config, key = load(job), ErasedKey(text, operator, mentions)
@@ -80,15 +85,17 @@ def erase(
     _check_operator(config, operator)
     if apply:
         done = erase_key(config, run_id or new_run_id(), key, why=reason, purge=purge)
-        left = find_key(config, key)
+        left = find_key(config, key, in_all_texts=purge)
     else:
         left = find_key(config, key)
         done = Erasure(left)
     sinks = [*rows_in_sinks(config, key)]
     if as_json:
         print_json(_as_json(key, done, left, sinks, apply=apply))
-        return
-    _show(key, done, left, sinks, apply=apply)
+    else:
+        _show(key, done, left, sinks, apply=apply)
+    if purge and (any(left.files.values()) or left.others):
+        raise typer.Exit(CheckFailed.exit_code)
 
 
 def _reason(why: str | None, *, apply: bool, purge: bool) -> str:
@@ -159,9 +166,11 @@ def _old_versions(left: ErasureSurvey, *, apply: bool) -> Iterator[str]:
     from headrace.cli._output import at_time, shown
     from headrace.commit.erased_checkpoints import id_ranges
 
+    yield from _others(left)
     files = sum(map(len, left.files.values()))
     if not files:
-        yield f"The bytes are gone: no file below {left.config.job_folder} has rows of it."
+        rest = "" if left.others or left.mentions or left.notes else "The bytes are gone: "
+        yield f"{rest}{'no' if rest else 'No'} file below {left.config.job_folder} has rows of it."
         return
     ranges = id_ranges({checkpoint.checkpoint_id for checkpoint in left.holders})
     ids = ", ".join(f"{first} to {last}" if last > first else str(first) for first, last in ranges)
@@ -174,6 +183,18 @@ def _old_versions(left: ErasureSurvey, *, apply: bool) -> Iterator[str]:
         yield "Savepoints keep them until they are dropped:"
         for name in dict.fromkeys(checkpoint.name for checkpoint in left.savepoints):
             yield f"  headrace savepoint {left.config.job} {name} --drop --why ..."
+
+
+def _others(left: ErasureSurvey) -> Iterator[str]:
+    """Yield lines on files and notes that have the key, and that no erasure of the state removes."""
+    if left.others:
+        yield f"{len(left.others):,} other file{'s have' if len(left.others) > 1 else ' has'} it below {left.config.job_folder}:"
+    for path, mend in left.others[:_SHOWN]:
+        yield f"  {path}: {mend}"
+    if len(left.others) > _SHOWN:
+        yield f"  and {len(left.others) - _SHOWN:,} more, which --json lists"
+    if left.notes:
+        yield f"Notes name it, and are kept for ever: {', '.join(left.notes)}."
 
 
 def _elsewhere(config: JobConfig, sinks: Sequence[SinkRows]) -> Iterator[str]:
@@ -211,6 +232,8 @@ def _as_json(
         "mentions": [item._asdict() for item in done.survey.mentions],
         "left": {
             "files": files,
+            "others": [item._asdict() for item in left.others],
+            "notes": [*left.notes],
             "checkpoints": [item.checkpoint_id for item in left.holders],
             "savepoints": list(dict.fromkeys(item.name for item in left.savepoints)),
             "gone_after": at_time(left.gone_after) if files else None,

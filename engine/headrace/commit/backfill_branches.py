@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
@@ -15,21 +14,12 @@ from headrace.config import JobConfig, checked_name
 from headrace.errors import ConfigError
 from headrace.sources.interval import Interval, moment_text
 
-_NOTE = re.compile(r"backfill of (\S+) to (\S+)")
-"""Pattern of the note that `backfill_note` writes."""
-
 _DAY: Final = 86_400_000
 
 
 def backfill_note(asked: Interval) -> str:
-    """Return the note of a backfill's branch. Later commands read the interval from it."""
+    """Return the note of a backfill's branch."""
     return f"backfill of {asked}"
-
-
-def asked_of(branch: Branch) -> Interval | None:
-    """Return the interval that a branch was made for; None if no backfill made it."""
-    match = _NOTE.fullmatch(branch.note or "")
-    return None if match is None else Interval.named(*match.groups())
 
 
 def default_name(asked: Interval) -> str:
@@ -48,18 +38,18 @@ def union(asked: Interval, other: Interval | None) -> Interval:
 def open_branch(config: JobConfig, name: str) -> Branch | None:
     """Return the open branch with this name if a backfill made it; else None."""
     branches = (branch for branch in Branches(config).open if branch.name == name)
-    return next((branch for branch in branches if asked_of(branch) is not None), None)
+    return next((branch for branch in branches if branch.requested is not None), None)
 
 
 def interrupted_renewal(config: JobConfig, name: str) -> Interval | None:
-    """Return the interval of a branch that was dropped for a new fork which was never created; its note has the interval. Else None."""
+    """Return the interval of a branch that was dropped for a new fork which was never created. Else None."""
     dropped = Branches(config).dropped(name)
-    return None if dropped is None else asked_of(dropped)
+    return None if dropped is None else dropped.requested
 
 
 def begins_behind(branch: Branch, asked: Interval, line: Sequence[Checkpoint]) -> bool:
     """Return whether a backfill's branch cannot take in an interval: it begins after the start, or its fork is off the job's `line`."""
-    theirs = asked_of(branch)
+    theirs = branch.requested
     begins_at = None if theirs is None else _begins_at(branch, theirs, line)
     return begins_at is None or asked.start < begins_at
 
@@ -77,7 +67,7 @@ def joined_branch(
     branches = Branches(config).open
     joined = next((branch for branch in branches if branch.name == name), None)
     for other in branches:
-        if other is not joined and (theirs := asked_of(other)) is not None:
+        if other is not joined and (theirs := other.requested) is not None:
             begins_at = _begins_at(other, theirs, line)
             join = (
                 f"go on with it: 'headrace backfill {config.job} --from {moment_text(asked.start)} --to {moment_text(asked.end)} "
@@ -91,7 +81,7 @@ def joined_branch(
             raise ConfigError(msg)
     if joined is None or joined == replaced:
         return None
-    theirs = asked_of(joined)
+    theirs = joined.requested
     drop = f"'headrace branch drop {config.job} {name}' removes it"
     if theirs is None:
         msg = f"branch '{name}' of job '{config.job}' exists already, and no backfill made it. Nothing was changed. Give another --name; {drop}."

@@ -19,12 +19,13 @@ def refuse_on_branch(config: JobConfig, what: str) -> None:
         raise ConfigError(msg)
 
 
-def refuse_with_branches(config: JobConfig, what: str) -> None:
-    """Raise `ConfigError` if the job has branches. `what` begins the message: "no key can be erased"."""
+def refuse_with_branches(config: JobConfig, what: str, done: str | None = None) -> None:
+    """Raise `ConfigError` if the job has branches. `what` begins the message: "no key can be erased"; `done` is what is committed already."""
+    state = "Nothing was changed." if done is None else f"{done}; run the command again afterwards."
     if names := [branch.name for branch in Branches(config).open]:
         msg = (
             f"{what} while job '{config.job}' has branches ({', '.join(names)}): they keep rows of their own, and those of their forks. "
-            f"Nothing was changed. Drop them first: headrace branch drop {config.job} {names[0]}"
+            f"{state} Drop them first: headrace branch drop {config.job} {names[0]}"
         )
         raise ConfigError(msg)
 

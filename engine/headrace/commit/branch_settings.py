@@ -35,9 +35,11 @@ _SHOWN: Final = 5
 def on_branch(config: JobConfig, name: str) -> JobConfig:
     """Return a job's configuration on a branch, with the branch's own settings.
 
-    Raises `ConfigError` when no open branch has the name, and when the branch's settings no longer fit the job's file.
+    Raises `ConfigError` when no open branch has the name, when the branch is half made, and when its settings no longer fit the job's file.
     """
-    return config_of(config, Branches(config).get(name))
+    of_branch = config_of(config, Branches(config).get(name))
+    check_forked(of_branch)
+    return of_branch
 
 
 def config_of(config: JobConfig, branch: Branch) -> JobConfig:

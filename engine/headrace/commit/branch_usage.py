@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from headrace import clock
+from headrace.commit.branch_state import lost_fork, problem_of
 from headrace.commit.branches import Branch, Branches
 from headrace.commit.log import CheckpointLog
 from headrace.commit.unneeded_files import UnneededFiles
@@ -27,6 +28,8 @@ class BranchUsage:
     held_back: Usage
     """Files of the job that a vacuum would delete if there were no branch, and that the fork of this one needs. Branches that have the
     same fork hold back the same files."""
+    problem: str | None = None
+    """Sentence on a branch that is half made, or whose fork cannot be read; None for others."""
 
 
 def branch_usages(config: JobConfig) -> Sequence[BranchUsage]:
@@ -37,8 +40,10 @@ def branch_usages(config: JobConfig) -> Sequence[BranchUsage]:
     checkpoints = CheckpointLog(config.job_folder, config.storage_options).checkpoints
     unneeded = UnneededFiles(config, checkpoints, open_intents(config, checkpoints))
     without = unneeded.besides(()).files
-    held = {fork: without - unneeded.besides({fork}).files for fork in {branch.fork_id for branch in branches}}
-    return [_usage(config, branch, held[branch.fork_id]) for branch in branches]
+    lost = {branch.name for branch in branches if lost_fork(config, branch) is not None}
+    forks = {branch.fork_id for branch in branches if branch.name not in lost}
+    held = {fork: without - unneeded.besides({fork}).files for fork in forks}
+    return [_usage(config, branch, held.get(branch.fork_id, set())) for branch in branches]
 
 
 def _usage(config: JobConfig, branch: Branch, held_back: Collection[str]) -> BranchUsage:
@@ -50,4 +55,5 @@ def _usage(config: JobConfig, branch: Branch, held_back: Collection[str]) -> Bra
             age=clock.now() - branch.created_at,
             own=sum(own.values(), Usage()),
             held_back=files_usage(config.job_folder, held_back, storage),
+            problem=problem_of(config, branch),
         )

@@ -1,10 +1,11 @@
 """Table `branches` of a job: its branches, and the versions of the job's tables that they build on.
 
 The table has a compare-and-set of its own and does not need the job's lease: a branch can be made while a run holds the job. The
-last row of a name counts. A fork and a vacuum always see each other, since each first commits and then looks:
+last row of a name counts. A fork always sees a vacuum or an erasure, or is seen by it, since each first commits and then looks:
 
-    fork      1. append the row                     2. look for vacuum intents that name files of the fork; withdraw if one does
+    fork      1. append the row                     2. read the log; withdraw if an intent names files of the fork, or the fork has an erased key
     vacuum    1. commit the intent                  2. look for branches; spare what they need; delete the rest
+    erasure   1. commit it, then the purge's intent 2. after each, look for branches; end with an error that names them
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ import pyarrow as pa
 
 from headrace import faults
 from headrace.commit.begun_files import copy_begun_files, copy_messages
+from headrace.commit.cause import interval_in_note
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.log import CheckpointLog
-from headrace.config import JobConfig
+from headrace.config import LINES, JobConfig
 from headrace.errors import ConfigError, FencedError
 from headrace.names import did_you_mean
-from headrace.tables.files import remove_folder
+from headrace.sources.interval import Interval
+from headrace.tables.files import list_folders, remove_folder
 from headrace.tables.schemas import ARROW_TIMESTAMP
 from headrace.tables.store import TableMissingError, VersionTakenError, storage_errors
 from headrace.tables.stores import table_store
@@ -47,10 +50,11 @@ _SCHEMA = pa.schema(
         pa.field("settings", pa.string()),
         pa.field("ran_with", pa.string()),
         pa.field("code", pa.string()),
+        pa.field("requested", pa.string()),
         pa.field("log_version", pa.int64(), nullable=False),
     ]
 )
-_JSON = ("versions", "sinks", "settings", "ran_with", "code")
+_JSON = ("versions", "sinks", "settings", "ran_with", "code", "requested")
 _ATTEMPTS = 10
 
 
@@ -85,6 +89,8 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
     """Pipeline and settings of its last run; None before the first run. See `headrace.commit.branch_settings`."""
     code: dict[str, str] | None = None
     """Files and packages of its last run's code; None if it has not run, or its code could not be read. See `code_digests`."""
+    requested: Interval | None = None
+    """Interval of the backfill that made the branch; None if none did. Of a dropped branch: the interval that it is forked anew for."""
 
     @property
     def is_there(self) -> bool:
@@ -93,7 +99,7 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _EndedError(Exception):
-    """Another run has recorded the end of the promotion."""
+    """Another process has recorded the end of the branch."""
 
 
 class Branches:
@@ -132,6 +138,11 @@ class Branches:
             branch for branch in self._by_name.values() if branch.is_there and branch.run_id not in self._promotions
         )
         return sorted(branches, key=lambda branch: branch.created_at)
+
+    @property
+    def all(self) -> Sequence[Branch]:
+        """Return the last branch of each name, also those that were dropped or promoted."""
+        return [*self._by_name.values()]
 
     def dropped(self, name: str) -> Branch | None:
         """Return the last branch with a name if it was dropped; None if it is open, was promoted, or never existed."""
@@ -177,9 +188,9 @@ class Branches:
         """Commit new values of an open branch. Raises `ConfigError` when no open branch has its name."""
         self._commit(branch, lambda: self.get(branch.name))
 
-    def drop(self, name: str, note: str | None = None) -> Branch:
-        """Commit that a branch is dropped. Raises `ConfigError` when no open branch has the name."""
-        return self._change(name, status=BranchStatus.DROPPED, note=note)
+    def drop(self, name: str, note: str | None = None, requested: Interval | None = None) -> Branch:
+        """Commit that a branch is dropped, to be forked anew for `requested`. Raises `ConfigError` when no open branch has the name."""
+        return self._change(name, status=BranchStatus.DROPPED, note=note, requested=requested)
 
     def begin_promotion(self, name: str, attempt_id: str) -> Branch:
         """Commit that an attempt promotes a branch. Raises `ConfigError` when no open branch has the name."""
@@ -194,13 +205,19 @@ class Branches:
 
     def end_promotion(self, branch: Branch) -> None:
         """Commit that a branch was promoted, unless another run has: then there may be a new branch of its name."""
+        self._end(branch, status=BranchStatus.PROMOTED)
 
+    def withdraw(self, branch: Branch) -> None:
+        """Commit that a branch that is not made yet is dropped, unless somebody has dropped it: then there may be a new one of its name."""
+        self._end(branch, status=BranchStatus.DROPPED, note="withdrawn")
+
+    def _end(self, branch: Branch, **fields: Any) -> None:
         def check() -> None:
             if self._by_name.get(branch.name) != branch:
                 raise _EndedError
 
         with suppress(_EndedError):
-            self._commit(msgspec.structs.replace(branch, status=BranchStatus.PROMOTED), check)
+            self._commit(msgspec.structs.replace(branch, **fields), check)
 
     def _change(self, name: str, **fields: Any) -> Branch:
         changed = msgspec.structs.replace(self.get(name), **fields)
@@ -243,6 +260,21 @@ def remove_last_branch(config: JobConfig, branch: Branch) -> bool:
     return is_last
 
 
+def remove_ended_branches(config: JobConfig) -> None:
+    """Remove folders and local copies of branches that were dropped or promoted. Called by the holder of the job.
+
+    The folders count, and not the table: an interrupted drop has left them, or a run that did not notice the drop has written to one.
+    A branch is listed before its folder is made, so its row is read after its folder is found.
+    """
+    with storage_errors(f"to list the branches of {config.job_folder}"):
+        names = set(list_folders(f"{config.job_folder}/{LINES}", config.storage_options))
+    of_job = f"{config.local_folder.name}@"
+    names |= {folder.name.removeprefix(of_job) for folder in config.local_folder.parent.glob(f"{of_job}*")}
+    for name in sorted(names):
+        if all(branch.name != name for branch in Branches(config).open):
+            remove_branch(config.on_branch(name))
+
+
 def finish_promotion(config: JobConfig, last: Checkpoint) -> None:
     """Remove the branch whose promotion is the job's last checkpoint, if it is still there; keep what the job takes in next."""
     if last.kind is not Kind.PROMOTION:
@@ -275,4 +307,5 @@ def _encoded(branch: Branch, log_version: int) -> pa.Table:
 def _decoded(row: dict[str, Any]) -> Branch:
     fields = {name: value for name, value in row.items() if name != "log_version" and value is not None}
     fields |= {name: msgspec.json.decode(fields[name]) for name in _JSON if name in fields}
+    fields.setdefault("requested", interval_in_note(row["note"]))  # an earlier release recorded it there
     return msgspec.convert(fields, Branch)

@@ -8,11 +8,13 @@ from typing import Any
 
 import msgspec
 
+from headrace.commit.cause import Cause, Requeued, Restored
 from headrace.commit.operator_keys import OperatorKeys
 from headrace.commit.sink_tables import SinkTables
 from headrace.commit.state_schemas import StateSchemas
 from headrace.plan.watermarks import Bucket, latest
 from headrace.sinks.sink import OutputFile
+from headrace.sources.interval import Interval
 from headrace.sources.offset import SourceOffset, latest_watermark, line_of
 from headrace.state.ttl_history import TtlHistory
 from headrace.tables.schemas import FORMAT_VERSION
@@ -59,7 +61,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     job: one folder from its first checkpoint on. A job that was started anew, here or elsewhere, gets another number.
     `erased` has ranges of ids, both ends included. An erasure lists the checkpoints whose versions have rows that it
     erased; a vacuum lists those whose files it deletes for that reason. `note` says who did it and why (restores,
-    savepoints, migrations). `processing_time` is when a micro-batch began, by the clock of its line: its operators
+    savepoints, migrations), for people; what later commands have to know is in `cause`. `processing_time` is when a micro-batch began, by the clock of its line: its operators
     saw this processing time. On a branch, `follows` names the job's checkpoint whose input and time it took, and
     `ended_at` is when it ended by that clock (null: at `committed_at`). Earlier releases recorded none of the three.
     """
@@ -90,6 +92,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     timers_fired: dict[str, dict[str, int]] = {}
     metrics: dict[str, Any] = {}
     note: str | None = None
+    cause: Cause | None = None
     restored_from: int | None = None
     erased: tuple[tuple[int, int], ...] = ()
     incarnation: int | None = None
@@ -110,6 +113,27 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         State before a branch's fork is in the job's tables; state of checkpoints that a promotion brought is not stored.
         """
         return bool(self.versions)
+
+    @property
+    def requeues(self) -> bool:
+        """Return whether the checkpoint took rows of sources or elements out of the quarantine, for a later run to take in again."""
+        has_rows = any(offset.requeued for offset in self.offsets.values())
+        return self.kind is Kind.REQUEUE and (has_rows or bool(self.requeued_operators))
+
+    @property
+    def requeued_operators(self) -> tuple[str, ...]:
+        """Return the async operators whose failed elements a requeue moved; none for other checkpoints."""
+        return self.cause.operators if isinstance(self.cause, Requeued) else ()
+
+    @property
+    def repeats(self) -> int | None:
+        """Return the checkpoint whose requeue this one repeats; None if it repeats none."""
+        return self.cause.repeats if isinstance(self.cause, Requeued) else None
+
+    @property
+    def replays(self) -> Interval | None:
+        """Return the interval whose replay this restore begins; None for other checkpoints."""
+        return self.cause.replays if isinstance(self.cause, Restored) else None
 
     @property
     def held(self) -> bool:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from headrace import faults
 from headrace.commit.branch_refusals import refuse_on_branch, refuse_with_branches
+from headrace.commit.branches import remove_ended_branches
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.erased_checkpoints import id_ranges
 from headrace.commit.erased_key import ErasedKey
@@ -47,22 +48,23 @@ class Erasure:
     """By a purge."""
 
 
-def find_key(config: JobConfig, key: ErasedKey) -> ErasureSurvey:
+def find_key(config: JobConfig, key: ErasedKey, *, in_all_texts: bool = False) -> ErasureSurvey:
     """Return the rows and files of a key that an erasure would remove now. Writes nothing, needs no lease.
 
-    Raises `ConfigError` when the job has no checkpoint, and `StorageError` when its tables cannot be read.
+    With `in_all_texts`, also looks for the key in the text of all other rows of all files. Raises `ConfigError` when the job has no checkpoint, and `StorageError` when its tables cannot be read.
     """
     log = CheckpointLog(config.job_folder, config.storage_options)
     last = log.resolve(config)
-    return survey(config, log.checkpoints, last.versions, key)
+    return survey(config, log.checkpoints, last.versions, key, in_all_texts=in_all_texts)
 
 
 def erase(config: JobConfig, run_id: str, key: ErasedKey, *, why: str, purge: bool = False) -> Erasure:
     """Erase a key from the state in a separate checkpoint; with `purge`, also delete all files with its rows at once.
 
     After a purge, checkpoints that had rows of the key can be neither read nor restored; others can. Raises `ConfigError` when
-    `why` names the key (reasons are kept for ever), and, with `purge`, when a savepoint has rows of the key; `FencedError` when
-    another run holds the job, or takes it. Nothing has changed then.
+    `why` names the key (reasons are kept for ever), when the job has branches, and, with `purge`, when a savepoint has rows of the
+    key; `FencedError` when another run holds the job, or takes it. Nothing has changed then, unless somebody has made a branch
+    meanwhile: the message says so. Folders of branches that were dropped or promoted are removed.
     """
     refuse_on_branch(config, "erase a key")
     refuse_with_branches(config, "no key can be erased")
@@ -70,11 +72,17 @@ def erase(config: JobConfig, run_id: str, key: ErasedKey, *, why: str, purge: bo
         msg = "the reason names the key, and is kept for ever: give another reason, such as the number of the request. Nothing was changed."
         raise ConfigError(msg)
     with open_job(config, run_id) as job:
+        refuse_with_branches(config, "no key can be erased")
+        remove_ended_branches(config)
         key_survey = survey(config, [*job.checkpoints], job.versions, key)
         if purge:
             _refuse_savepoints(key_survey)
         checkpoint = _erase(job, key, key_survey, why) if key_survey.rows or key_survey.unrecorded else None
         faults.reached("erasure.committed")
+        # A fork needs no lease. It reads the log after it is listed: one that is not listed by now sees this checkpoint.
+        refuse_with_branches(
+            config, "the erasure is not complete", f"The job itself is at checkpoint {job.last.checkpoint_id}"
+        )
         for folder in key_survey.local_folders:
             remove_folder(str(folder))
         return Erasure(key_survey, checkpoint, purge_files(job, key_survey, why) if purge else 0)
@@ -99,6 +107,7 @@ def _erase(job: OpenJob, key: ErasedKey, key_survey: ErasureSurvey, why: str) ->
         job.check_lease()
         versions[table] = job.replace_table(table, [*_rewritten(job, table, key)])
     faults.reached("erasure.prepared")
+    refuse_with_branches(job.config, "no key can be erased")
     operators = {rows.operator for rows in key_survey.rows}
     copies = {name: copy for name, copy in job.last.local_copies.items() if name not in operators}
     return job.commit(

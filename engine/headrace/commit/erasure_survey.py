@@ -14,9 +14,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace import clock, threads
+from headrace.commit.branches import Branches
 from headrace.commit.checkpoint import Checkpoint
 from headrace.commit.erased_checkpoints import erased_ids, purged_ids
 from headrace.commit.erased_key import ErasedKey
+from headrace.commit.erasure_scan import FileWithKey, all_files, notes_with_key, other_files
 from headrace.commit.job_tables import Versions
 from headrace.commit.savepoints import live_savepoints
 from headrace.config import JobConfig
@@ -61,6 +63,12 @@ class ErasureSurvey:
     traces: Mapping[str, FileTrace]
     """Log entries that name these files, by table."""
 
+    others: Sequence[FileWithKey] = ()
+    """Files of the job's folder that have the key in their text, and are not among `files`."""
+
+    notes: Sequence[str] = ()
+    """Checkpoints and branches whose notes name the key."""
+
     @cached_property
     def holders(self) -> list[Checkpoint]:
         """Return checkpoints whose versions have rows of the key, oldest first, without purged ones."""
@@ -81,7 +89,7 @@ class ErasureSurvey:
     @property
     def is_empty(self) -> bool:
         """Return whether the survey has no rows of the key to erase."""
-        return not self.rows and not any(self.files.values())
+        return not self.rows and not any(self.files.values()) and not self.others
 
     @property
     def gone_after(self) -> int:
@@ -105,10 +113,18 @@ class ErasureSurvey:
         return any(checkpoint.versions.get(table) in trace.versions for table, trace in self.traces.items())
 
 
-def survey(config: JobConfig, checkpoints: Sequence[Checkpoint], versions: Versions, key: ErasedKey) -> ErasureSurvey:
-    """Find the rows of a key in the tables at `versions`, and in all files of their folders. Writes nothing.
+def survey(
+    config: JobConfig,
+    checkpoints: Sequence[Checkpoint],
+    versions: Versions,
+    key: ErasedKey,
+    *,
+    in_all_texts: bool = False,
+) -> ErasureSurvey:
+    """Find the rows of a key in the tables at `versions`, in all files of their folders, and in all other files of the job's folder.
 
-    Raises `StorageError` when a file that these versions name cannot be read.
+    Writes nothing. With `in_all_texts`, also looks for the key in the text of rows of other keys, in all files; not for a number, which
+    may mean anything there. Raises `StorageError` when a file that these versions name cannot be read.
     """
     tables = [_RowsOfKey(config, table, versions[table], key) for table in tables_in(versions)]
     groups = checkpoints[-1].max_parallelism
@@ -118,7 +134,25 @@ def survey(config: JobConfig, checkpoints: Sequence[Checkpoint], versions: Versi
         rows += own
         mentions += others
     files = {table.table: table.files() for table in tables}
-    return ErasureSurvey(config, checkpoints, rows, mentions, files, traces_of(config, files))
+    surveyed = {f"{table}/{name}" for table, names in files.items() for name in names}
+    is_whole = in_all_texts and not key.is_number
+    with_key = all_files(config, key) if is_whole else other_files(config, key, tables_in(versions))
+    return ErasureSurvey(
+        config,
+        checkpoints,
+        rows,
+        mentions,
+        files,
+        traces_of(config, files),
+        [file for file in with_key if file.path not in surveyed],
+        notes_with_key(_notes(config, checkpoints), key),
+    )
+
+
+def _notes(config: JobConfig, checkpoints: Sequence[Checkpoint]) -> list[tuple[str, str | None]]:
+    """Return the notes of all checkpoints and branches, by name."""
+    of_checkpoints = [(f"checkpoint {checkpoint.checkpoint_id}", checkpoint.note) for checkpoint in checkpoints]
+    return [*of_checkpoints, *((f"branch '{branch.name}'", branch.note) for branch in Branches(config).all)]
 
 
 def traces_of(config: JobConfig, files: Mapping[str, frozenset[str]]) -> dict[str, FileTrace]:

@@ -13,7 +13,9 @@ input was taken in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -28,11 +30,13 @@ from headrace.commit.erased_checkpoints import refuse_erased
 from headrace.commit.lease import JobLease
 from headrace.commit.lineage import Lineage
 from headrace.commit.log import CheckpointLog
+from headrace.commit.protocol import open_job
 from headrace.commit.restore_check import RestoreCheck
 from headrace.commit.run_check import checked_plan
 from headrace.commit.sink_tables import SinkTables
 from headrace.config import JobConfig, checked_name, with_settings
-from headrace.errors import ConfigError, StorageError
+from headrace.errors import ConfigError, FencedError, HeadraceError, SinkMismatchError, StorageError
+from headrace.sources.interval import Interval
 from headrace.tables.overlay import DELETED, Base
 from headrace.tables.schemas import ALL_TABLES, FORMAT_VERSION, tables_in
 from headrace.tables.store import storage_errors
@@ -59,67 +63,161 @@ def fork(
     note: str | None = None,
     *,
     settings: Mapping[str, str] | None = None,
+    requested: Interval | None = None,
 ) -> Branch:
     """Make a branch that begins at a checkpoint: an id, a savepoint's name, a time, or the last one (None).
 
-    `settings` replace values of the job's file on the branch (see `with_settings`). Needs no lease: a run may hold the job. Finishes a
+    `settings` replace values of the job's file on the branch (see `with_settings`); `requested` is the interval of a backfill. Needs no lease: a run may hold the job. Finishes a
     branch that an interrupted call has begun, with the settings of that call. Raises `ConfigError` for a bad or taken name, an
     unknown checkpoint, one that no branch can begin at, and settings that a branch cannot have; `StorageError` when files of the
-    checkpoint are gone.
+    checkpoint are gone, and `FencedError` when somebody drops the branch meanwhile.
     """
     changed = with_settings(config, settings or {})
     on_branch = changed.on_branch(checked_name(name, "branch name"))
     if settings:
         checked_plan(changed)  # reports wrong settings now, not in the first run
-    log = log_of(config)
     branches = Branches(config)
     begun = _broken_off(branches, on_branch)
-    at = at if begun is None else begun.fork_id
-    origin = log.resolve(config, at)
-    _refuse_origin(config, log, origin)
-    sinks = log.sink_tables(origin) or {}
-    check = RestoreCheck(config, log.checkpoints, sinks)
-    line = log.lineage.to(origin)
-    versions = {
-        sink: history.version_of(line) for sink, history in check.histories.items() if history.table is not None
-    }
     if begun is None:
-        begun = Branch(
-            name=name,
-            status=BranchStatus.OPEN,
-            fork_id=origin.checkpoint_id,
-            versions=dict(origin.versions),
-            sinks=versions,
-            created_at=clock.now(),
-            run_id=run_id,
-            note=note,
-            made_at=None if log.last is None else log.last.checkpoint_id,
-            settings=on_branch.settings,
-        )
-        if (ended := branches.ended(name)) is not None:
-            remove_last_branch(config, ended)  # remains of an interrupted drop or promotion
+        origin = _Origin.of(config, at)
+        if (refusal := origin.refusal()) is not None:
+            raise refusal
+        begun = origin.branch(name, run_id, note, settings=on_branch.settings, requested=requested)
+        _clear_remains(config, branches, name, run_id)
         branches.add(begun)
     elif not log_of(on_branch).checkpoints:
         remove_last_branch(config, begun)  # remains of the interrupted fork
     faults.reached("fork.listed")
-    # Read again after the row is committed: a vacuum that has not seen the row has committed its intent by now.
-    with storage_errors(f"to look for the files of checkpoint {origin.checkpoint_id}"):
-        problem = RestoreCheck(config, log.checkpoints, sinks).problem(origin)
-    if problem is not None:
-        branches.drop(name, "withdrawn")
-        msg = f"no branch can begin at checkpoint {origin.checkpoint_id}: {problem}. Nothing was changed. 'headrace checkpoints {config.job}' lists all."
-        raise StorageError(msg)
-    _make_tables(config, on_branch, begun, sinks)
-    copy_begun_files(origin, config, on_branch)
+    # Read all again after the row is committed: a vacuum or an erasure that has not seen the row is committed by now.
+    with _half_made(config, name):
+        origin = _Origin.of(config, begun.fork_id)
+        refusal = origin.refusal()
+    if refusal is not None:
+        branches.withdraw(begun)
+        raise refusal
+    with _half_made(config, name):
+        _make_tables(config, on_branch, begun, origin.sinks)
+        copy_begun_files(origin.checkpoint, config, on_branch)
     faults.reached("fork.tables")
     own = log_of(on_branch)
     own.create()
-    own.begin([*_before(line), _fork(log, origin, begun)])
+    own.begin([*_before(origin.line), _fork(origin.log, origin.checkpoint, begun)])
+    _confirm(config, begun)
     return begun
 
 
-def drop_branch(config: JobConfig, name: str, run_id: str, note: str | None = None) -> Branch:
-    """Remove a branch with all its tables; finish an interrupted call.
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """Checkpoint of a job that a branch is to begin at, as its log is now."""
+
+    config: JobConfig
+    log: CheckpointLog
+    checkpoint: Checkpoint
+
+    @classmethod
+    def of(cls, config: JobConfig, at: int | str | None) -> _Origin:
+        """Read the log. Raises `ConfigError` for an unknown checkpoint."""
+        log = log_of(config)
+        return cls(config, log, log.resolve(config, at))
+
+    @property
+    def line(self) -> Lineage:
+        """Return the job's line up to the checkpoint."""
+        return self.log.lineage.to(self.checkpoint)
+
+    @property
+    def sinks(self) -> SinkTables:
+        """Return the tables of the sinks at the checkpoint."""
+        return self.log.sink_tables(self.checkpoint) or {}
+
+    def refusal(self) -> HeadraceError | None:
+        """Return the error for a checkpoint that no branch can begin at; None if one can. Raises `StorageError` where nobody can tell."""
+        number, job = self.checkpoint.checkpoint_id, self.config.job
+        try:
+            _refuse_origin(self.config, self.log, self.checkpoint)
+        except HeadraceError as error:
+            return error
+        check = self._check()
+        with storage_errors(f"to look for the files of checkpoint {number}"):
+            try:
+                problem = check.problem(self.checkpoint)
+            except SinkMismatchError as error:
+                return self._unpublished() if self.checkpoint is self.log.last else error
+        lists_all = f"Nothing was changed. 'headrace checkpoints {job}' lists all."
+        return (
+            None
+            if problem is None
+            else StorageError(f"no branch can begin at checkpoint {number}: {problem}. {lists_all}")
+        )
+
+    def branch(self, name: str, run_id: str, note: str | None, **fields: Any) -> Branch:
+        """Return a new branch that begins here."""
+        histories = self._check().histories
+        return Branch(
+            name=name,
+            status=BranchStatus.OPEN,
+            fork_id=self.checkpoint.checkpoint_id,
+            versions=dict(self.checkpoint.versions),
+            sinks={name: of.version_of(self.line) for name, of in histories.items() if of.table is not None},
+            created_at=clock.now(),
+            run_id=run_id,
+            note=note,
+            made_at=None if self.log.last is None else self.log.last.checkpoint_id,
+            **fields,
+        )
+
+    def _unpublished(self) -> HeadraceError:
+        """Return the error for the job's last checkpoint if a sink does not have it: its run has died, or is about to publish it."""
+        number, job = self.checkpoint.checkpoint_id, self.config.job
+        return ConfigError(
+            f"no branch can begin at checkpoint {number} yet: it is committed, and not published to every sink. Nothing was changed. The next "
+            f"run of the job publishes it ('headrace run {job}'): create the branch then, or at an earlier checkpoint (--at)."
+        )
+
+    def _check(self) -> RestoreCheck:
+        return RestoreCheck(self.config, self.log.checkpoints, self.sinks)
+
+
+def _clear_remains(config: JobConfig, branches: Branches, name: str, run_id: str) -> None:
+    """Remove what an interrupted drop or promotion has left of the last branch with a name; finish the promotion first."""
+    ended = branches.ended(name)
+    if ended is not None and ended.status is BranchStatus.PROMOTING:
+        with open_job(
+            config, run_id
+        ):  # publishes, takes over the files that the job reads next, and removes the branch
+            branches.refresh()
+        ended = branches.ended(name)
+    if ended is not None:
+        remove_last_branch(config, ended)
+
+
+@contextmanager
+def _half_made(config: JobConfig, name: str) -> Iterator[None]:
+    """Add to a storage error how a branch is finished or removed that is listed, and not made yet."""
+    try:
+        yield
+    except StorageError as error:
+        msg = (
+            f"{error} Branch '{name}' of job '{config.job}' is listed, but not made yet: run the command again, or remove it with "
+            f"'headrace branch drop {config.job} {name}'."
+        )
+        raise StorageError(msg) from error
+
+
+def _confirm(config: JobConfig, made: Branch) -> None:
+    """Raise `FencedError` if somebody has dropped the branch while this call made it, and remove what it made."""
+    branches = Branches(config)
+    if (dropped := branches.dropped(made.name)) is not None:
+        remove_last_branch(config, dropped)
+    if not any((branch.name, branch.created_at) == (made.name, made.created_at) for branch in branches.open):
+        msg = f"lost branch '{made.name}' of job '{config.job}' while it was made: somebody has dropped it meanwhile. Run the command again."
+        raise FencedError(msg)
+
+
+def drop_branch(
+    config: JobConfig, name: str, run_id: str, note: str | None = None, *, requested: Interval | None = None
+) -> Branch:
+    """Remove a branch with all its tables; finish an interrupted call. `requested`: a backfill forks it anew for this interval.
 
     Returns the dropped branch, also if it was dropped before. Raises `ConfigError` when no branch had the name, or the last one was
     promoted, `FencedError` while a run holds it.
@@ -134,9 +232,9 @@ def drop_branch(config: JobConfig, name: str, run_id: str, note: str | None = No
     if log.exists:
         lease = JobLease(log, run_id, clock.unique_id(), config.run.lease.total_seconds())
         with lease.claimed():
-            dropped = branches.drop(name, note)
+            dropped = branches.drop(name, note, requested)
     else:
-        dropped = branches.drop(name, note)
+        dropped = branches.drop(name, note, requested)
     faults.reached("branch.dropped")
     remove_last_branch(config, dropped)
     return dropped
@@ -229,6 +327,7 @@ def _fork(log: CheckpointLog, origin: Checkpoint, branch: Branch) -> Checkpoint:
         sinks_of=number,
         metrics={},
         note=branch.note or f"forked at checkpoint {origin.checkpoint_id}",
+        cause=None,
         restored_from=origin.checkpoint_id,
         erased=(),
         processing_time=None,

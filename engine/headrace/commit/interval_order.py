@@ -61,7 +61,7 @@ def goes_back(wanted: Interval, checkpoints: Sequence[Checkpoint]) -> bool:
 
 
 def replay_note(wanted: Interval) -> str:
-    """Return the note of the restore that begins a replay. Later runs read the open replay from it."""
+    """Return the note of the restore that begins a replay."""
     return f"interval {wanted} is run again"
 
 

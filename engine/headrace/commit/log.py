@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from headrace import clock
+from headrace.commit.cause import cause_in_note
 from headrace.commit.checkpoint import Checkpoint, Kind, Lease
 from headrace.commit.lineage import Lineage
 from headrace.commit.operator_keys import OperatorKeys
@@ -45,6 +46,7 @@ _JSON = (
     "numbers",
     "sink_tables",
     "erased",
+    "cause",
 )
 _TIMES = (
     "interval_start",
@@ -340,6 +342,7 @@ def _decode(uri: str, row: dict[str, Any]) -> Checkpoint:
                 fields[name] = msgspec.json.decode(fields[name])
             except msgspec.DecodeError as error:
                 raise damaged(uri, f"column '{name}' is no JSON {where} ({error})") from error
+    fields.setdefault("cause", cause_in_note(row["kind"], row["note"]))
     try:
         checkpoint = msgspec.convert(fields, Checkpoint)
     except msgspec.ValidationError as error:

@@ -34,7 +34,6 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from headrace import faults
-from headrace.commit.backfill_branches import asked_of
 from headrace.commit.branch_settings import (
     check_forked,
     code_differences,
@@ -50,7 +49,6 @@ from headrace.commit.job_tables import Versions
 from headrace.commit.notify import Notify, silent
 from headrace.commit.promoted_sinks import promoted_sinks
 from headrace.commit.protocol import OF_STATE, OpenJob, open_job, sinks_of
-from headrace.commit.requeue import again_note
 from headrace.commit.restore_check import RestoreCheck
 from headrace.commit.sink_tables import to_schemas
 from headrace.config import JobConfig
@@ -139,31 +137,18 @@ class Promotion:
         """Raise the errors of `promote`. Writes nothing."""
         job, name = self.job.config.job, self.branch.name
         line, origin = self._origin_line(), self._origin
-        if behind(line, own.lineage.line):
-            msg = (
-                f"branch '{name}' is behind: job '{job}' has taken in more input. Nothing was changed. Let the branch take it in "
-                f"(headrace run {job} --branch {name}), then promote it."
-            )
-            raise ConfigError(msg)
-        if differences := differences_to_file(self.job.config, Branches(self.job.config).get(name)):
-            msg = (
-                f"branch '{name}' cannot be promoted, since the job's next run would go on with other code or settings than the branch "
-                f"had: {'; '.join(differences)}. Nothing was changed. Write into {self.job.config.file} what the branch ran with, or run "
-                f"the branch with what the file says, and promote it then."
-            )
-            raise ConfigError(msg)
         by_hand = next((checkpoint for checkpoint in line if self._would_lose(checkpoint)), None)
         if by_hand is not None:
             msg = (
                 f"branch '{name}' cannot be promoted: checkpoint {by_hand.checkpoint_id} has changed the state of job '{job}' since the "
                 f"fork ({by_hand.kind.value}{f': {by_hand.note}' if by_hand.note else ''}), and would be lost. Nothing was changed. "
-                "Fork a branch anew, and run it."
+                f"{_anew(job, name)}"
             )
             raise ConfigError(msg)
         if own.last.format_version != origin.format_version:
             msg = (
                 f"branch '{name}' cannot be promoted: its state has format {own.last.format_version}, and that of its fork has format "
-                f"{origin.format_version}. Nothing was changed. Fork a branch anew, and run it."
+                f"{origin.format_version}. Nothing was changed. {_anew(job, name)}"
             )
             raise ConfigError(msg)
         self._refuse_new_columns(own)
@@ -174,9 +159,22 @@ class Promotion:
                 msg = (
                     f"branch '{name}' cannot be promoted: somebody else has written to sink '{sink}' at "
                     f"{self.job.config.sinks[sink].path} since the fork (version {others[0]}), and that would be lost. Nothing was changed. "
-                    "Fork a branch at a later checkpoint, and run it."
+                    f"{_anew(job, name)}"
                 )
                 raise SinkMismatchError(msg)
+        if missing := behind(line, own.lineage.line):
+            msg = (
+                f"branch '{name}' is behind: job '{job}' has taken in more input ({listed(missing)}). Nothing was changed. Let the branch take "
+                f"it in ({catch_up_call(self.job.config, self.branch)}), then promote it.{_about_topics(self.job.config)}"
+            )
+            raise ConfigError(msg)
+        if differences := differences_to_file(self.job.config, Branches(self.job.config).get(name)):
+            msg = (
+                f"branch '{name}' cannot be promoted, since the job's next run would go on with other code or settings than the branch "
+                f"had: {'; '.join(differences)}. Nothing was changed. Write into {self.job.config.file} what the branch ran with, or run "
+                f"the branch with what the file says, and promote it then."
+            )
+            raise ConfigError(msg)
 
     def _refuse_new_columns(self, own: OpenJob) -> None:
         """Raise `ConfigError` if the job has added a column to a sink since the fork, and the branch has not."""
@@ -194,7 +192,7 @@ class Promotion:
         config, name = self.job.config, self.branch.name
         branch = Branches(config).get(name)
         if differences := code_differences(config, branch):
-            asked = asked_of(branch)
+            asked = branch.requested
             anew = (
                 "drop the branch, fork it anew and run it"
                 if asked is None
@@ -228,7 +226,7 @@ class Promotion:
             msg = (
                 f"branch '{self.branch.name}' cannot be promoted: it begins at checkpoint {self.branch.fork_id}, which job "
                 f"'{self.job.config.job}' has left behind since, by a restore or another promotion. Nothing was changed. "
-                "Fork a branch anew, and run it."
+                f"{_anew(self.job.config.job, self.branch.name)}"
             )
             raise ConfigError(msg)
         return line[ids.index(self.branch.fork_id) + 1 :]
@@ -308,6 +306,27 @@ def _metrics(brought: Sequence[Checkpoint], outputs: Mapping[str, Sequence[Outpu
     }
 
 
+def _anew(job: str, name: str) -> str:
+    """Return the sentence for a branch that can never be promoted."""
+    return f"Drop the branch ('headrace branch drop {job} {name}'), fork one at a later checkpoint, and run it."
+
+
+def catch_up_call(config: JobConfig, branch: Branch) -> str:
+    """Return the command that lets a branch take in what its job has taken in. `config` is the job's."""
+    if branch.requested is not None:
+        interval = f"--from {moment_text(branch.requested.start)} --to {moment_text(branch.requested.end)}"
+        return f"headrace backfill {config.job} {interval} --name {branch.name}"
+    mode = "" if config.mode == "caught_up" else " --mode caught-up"
+    return f"headrace run {config.job} --branch {branch.name}{mode}"
+
+
+def _about_topics(config: JobConfig) -> str:
+    """Return a sentence on branches that cannot catch up; empty for a job that reads no topic."""
+    has_topic = any(source.format == "kafka" for source in config.sources.values())
+    sentence = " A branch that has read a topic further than its job cannot repeat a later requeue: drop it, and fork one behind the requeue."
+    return sentence if has_topic else ""
+
+
 def behind(job: Sequence[Checkpoint], branch: Sequence[Checkpoint]) -> list[str]:
     """Return the input since the fork that the job has and a branch lacks, as text: sources, an interval, requeued rows.
 
@@ -323,13 +342,11 @@ def behind(job: Sequence[Checkpoint], branch: Sequence[Checkpoint]) -> list[str]
     ]
     if (last.interval_end or 0) > (own.interval_end or 0):
         missing.append("an interval")
-    notes = {checkpoint.note for checkpoint in branch}
+    repeated = {checkpoint.repeats for checkpoint in branch}
     missing += [
         f"what checkpoint {checkpoint.checkpoint_id} requeued"
         for checkpoint in job
-        if checkpoint.kind is Kind.REQUEUE
-        and any(offset.requeued for offset in checkpoint.offsets.values())
-        and again_note(checkpoint.checkpoint_id) not in notes
+        if checkpoint.requeues and checkpoint.checkpoint_id not in repeated
     ]
     return missing
 

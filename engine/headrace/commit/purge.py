@@ -15,7 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from headrace import clock, faults
+from headrace.commit.branch_refusals import refuse_with_branches
 from headrace.commit.erased_checkpoints import id_ranges
+from headrace.commit.erasure_scan import LEFTOVERS
 from headrace.commit.erasure_survey import ErasureSurvey, traces_of
 from headrace.commit.landed_cleanup import unneeded_landed
 from headrace.commit.log_cleanup import KeptCheckpoints, LogCleanup, LogCut
@@ -24,12 +26,12 @@ from headrace.commit.vacuum_intents import commit_intent, complete, open_intents
 from headrace.config import JobConfig
 from headrace.sources.landed import LANDED
 from headrace.tables.files import list_files
-from headrace.tables.store import COMMIT_SUFFIX, FileTrace, storage_errors
+from headrace.tables.schemas import ALL_TABLES
+from headrace.tables.store import COMMIT_SUFFIX, LOG, FileTrace, storage_errors
 from headrace.tables.stores import table_store
 
 _HOUR = 3_600_000
-_LEFTOVERS = ("transit", "outputs")
-"""Folders in which runs keep files until they have published. The files may have records of any key."""
+_MADE_MEANWHILE = "the files of the key cannot be deleted"
 
 
 def purge_files(job: OpenJob, survey: ErasureSurvey, why: str) -> int:
@@ -44,10 +46,10 @@ def purge_files(job: OpenJob, survey: ErasureSurvey, why: str) -> int:
     files = {file for cut in cuts for file in cut.files}
     for table, names in survey.files.items():
         files |= {f"{table}/{name}" for name in names - job.view(table).files()}
-    for folder in _LEFTOVERS:
+    for folder in (*LEFTOVERS, *(table for table in ALL_TABLES if table not in job.versions)):
         with storage_errors(f"to list {config.job_folder}/{folder}"):
             listed = list_files(f"{config.job_folder}/{folder}", config.storage_options)
-        files |= {f"{folder}/{name}" for name in listed}
+        files |= {f"{folder}/{name}" for name in listed if not name.startswith(f"{LOG}/")}
     with storage_errors(f"to list {config.job_folder}/{LANDED}"):
         landed = {f"{LANDED}/{name}" for name in list_files(f"{config.job_folder}/{LANDED}", config.storage_options)}
     files |= unneeded_landed(landed, KeptCheckpoints.of(job.checkpoints, _oldest(config)), job.last)
@@ -59,6 +61,7 @@ def purge_files(job: OpenJob, survey: ErasureSurvey, why: str) -> int:
         commit_intent(job, files, erased=id_ranges(ids), note=why)
     intents = open_intents(config, job.checkpoints)
     faults.reached("purge.committed")
+    refuse_with_branches(config, _MADE_MEANWHILE, "The erasure is committed, and the list of its files")
     for intent in intents:
         complete(config, intent)
     return len(frozenset().union(*(intent.files for intent in intents)))

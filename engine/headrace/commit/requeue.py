@@ -13,6 +13,7 @@ from headrace.api import AsyncWait
 from headrace.api.stream_types import input_type
 from headrace.async_io.element import AsyncElement
 from headrace.async_io.stored_element import came, is_element
+from headrace.commit.cause import Requeued
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.protocol import OpenJob, open_job
 from headrace.commit.requeued_rows import QuarantinedRow, RefusedRows, count_requeued, refused_place
@@ -68,14 +69,17 @@ def requeue(
 
 
 def requeue_again(job: OpenJob, plan: Plan, former: Checkpoint) -> Checkpoint:
-    """Repeat the requeue of a `former` checkpoint after a restore has put its rows of sources back into the quarantine.
+    """Repeat the requeue of a `former` checkpoint: on a branch of its job, or after a restore has put its rows back into the quarantine.
 
-    Takes only rows that are in quarantine now: a replay may have taken in the files of others again. If a file is gone or has
-    changed, warns and leaves all rows, so that the replay continues.
+    Takes only rows that are in quarantine now: a replay may have taken in the files of others again. Of operators whose elements the
+    former requeue moved, takes all failed elements. If a file is gone or has changed, warns and leaves all rows of sources, so that
+    the replay continues.
     """
     sources = {node.name for node in plan.sources}
+    waits = {wait.name: wait for wait in waits_of(plan) if wait.name in former.requeued_operators}
     requeued_then = {name: former.offsets[name].requeued for name in sources & former.offsets.keys()}
-    places = [(row, refused_place(row, requeued_then)) for row in _quarantined(job)]
+    quarantined = _quarantined(job)
+    places = [(row, refused_place(row, requeued_then)) for row in quarantined]
     rows = [row for row, place in places if place is not None and place.is_among(requeued_then[place.source])]
     requeued: Mapping[str, Sequence[RequeuedRows]] = {}
     try:
@@ -83,12 +87,9 @@ def requeue_again(job: OpenJob, plan: Plan, former: Checkpoint) -> Checkpoint:
     except (SourceError, ConfigError) as error:
         job.notify("warning", f"rows that checkpoint {former.checkpoint_id} requeued stay in the quarantine. {error}")
         rows = []
-    return _commit(job, _Back((), rows), {}, requeued, again_note(former.checkpoint_id))
-
-
-def again_note(former_id: int) -> str:
-    """Return the note of a requeue that a replay repeats. Later runs learn from the note that the requeue is done."""
-    return f"the requeue of checkpoint {former_id} again"
+    back = _Back(_selected(quarantined, waits, (), ()).elements, rows)
+    note = f"the requeue of checkpoint {former.checkpoint_id} again"
+    return _commit(job, back, waits, requeued, note, repeats=former.checkpoint_id)
 
 
 class _Back(NamedTuple):
@@ -120,6 +121,8 @@ def _commit(
     waits: Mapping[str, AsyncWait],
     requeued: Mapping[str, Sequence[RequeuedRows]],
     note: str | None,
+    *,
+    repeats: int | None = None,
 ) -> Checkpoint:
     files: dict[str, list[StagedFile]] = {}
     if any(back):
@@ -135,6 +138,7 @@ def _commit(
         offsets=_offsets(job, len(back.elements), requeued),
         metrics={**counts, **count_requeued(requeued)},
         note=note,
+        cause=Requeued(repeats, tuple(sorted({row["operator"] for row in back.elements}))),
     )
 
 

@@ -6,6 +6,7 @@ from functools import partial
 
 from headrace import faults
 from headrace.commit.branch_refusals import refuse_without_state
+from headrace.commit.cause import Restored
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.erased_checkpoints import refuse_erased
 from headrace.commit.protocol import OF_STATE, OpenJob, open_job
@@ -14,6 +15,7 @@ from headrace.commit.restore_check import RestoreCheck
 from headrace.commit.sink_position import check_sinks
 from headrace.config import JobConfig, checked_name
 from headrace.sinks.sink import Publication
+from headrace.sources.interval import Interval
 
 
 def restore(
@@ -32,12 +34,18 @@ def restore(
 
 
 def restore_in(
-    job: OpenJob, target_id: int, why: str, *, brings_back_erased: bool = False, above: Publication | None = None
+    job: OpenJob,
+    target_id: int,
+    why: str,
+    *,
+    brings_back_erased: bool = False,
+    above: Publication | None = None,
+    replays: Interval | None = None,
 ) -> Checkpoint:
     """Restore within an open job; then migrate the state to this program's format and the file's number of key groups.
 
     A reconciliation is a restore whose id and incarnation exceed those of all sinks (`above`): abandoned copies can
-    no longer publish. Raises `StorageError` when files of the target are gone, and `ConfigError` when it has rows of
+    no longer publish. `replays` is the interval whose replay it begins. Raises `StorageError` when files of the target are gone, and `ConfigError` when it has rows of
     an erased key, unless `brings_back_erased`.
     """
     target = job.checkpoint(target_id)
@@ -52,6 +60,7 @@ def restore_in(
         versions=versions,
         restored_from=target_id,
         note=why,
+        cause=Restored(replays),
         **({} if above is None else job.new_incarnation(above)),
         **{name: getattr(target, name) for name in OF_STATE},
     )

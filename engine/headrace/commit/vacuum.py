@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from headrace import faults
-from headrace.commit.branches import Branches
+from headrace.commit.branch_state import readable_branches
 from headrace.commit.landed_cleanup import is_needed_by_branch
 from headrace.commit.log import CheckpointLog
 from headrace.commit.protocol import open_job
@@ -24,7 +24,8 @@ def vacuum(config: JobConfig, run_id: str, *, dry_run: bool = True) -> list[str]
     all branches. Also deletes entries of tables' logs that no kept checkpoint needs, files of `checkpoints` that a
     compaction has replaced, and files that an earlier vacuum has committed and not deleted. The list of files is
     committed before the first file is deleted (see `vacuum_intents`). With `dry_run`, does not write. Raises
-    `FencedError` when another run holds the job or takes it before the commit; then nothing is deleted.
+    `FencedError` when another run holds the job or takes it before the commit, and `StorageError` when the fork of a branch
+    cannot be read any more; then nothing is deleted.
     """
     if dry_run:
         log = CheckpointLog(config.job_folder, config.storage_options)
@@ -49,8 +50,8 @@ def vacuum(config: JobConfig, run_id: str, *, dry_run: bool = True) -> list[str]
 
 
 def _forks(config: JobConfig) -> set[int]:
-    """Return the checkpoints that the job's branches build on."""
-    return {branch.fork_id for branch in Branches(config).open}
+    """Return the checkpoints that the job's branches build on. Raises `StorageError` if one cannot be read any more."""
+    return {branch.fork_id for branch in readable_branches(config)}
 
 
 def _needed_by_branches(config: JobConfig, listed: Collection[str], known: Collection[int]) -> set[str]:
@@ -58,7 +59,7 @@ def _needed_by_branches(config: JobConfig, listed: Collection[str], known: Colle
 
     For forks that are `known`, the logs do not depend on earlier entries: see `LogCleanup.keep`.
     """
-    branches = Branches(config).open
+    branches = readable_branches(config)
     needed: set[str] = set()
     for branch in branches:
         for name, version in branch.versions.items():

@@ -15,6 +15,7 @@ from headrace.config._files import CsvOptions, FileOptions
 from headrace.config._interval_pattern import IntervalPattern
 from headrace.config._job import (
     FOLDER_TABLE,
+    LINES,
     AsyncIoConfig,
     CompactionConfig,
     JobConfig,
@@ -56,6 +57,7 @@ from headrace.config._urls import shown_url
 __all__ = [
     "DURATION_PATTERN",
     "FOLDER_TABLE",
+    "LINES",
     "AirflowConfig",
     "AsyncIoConfig",
     "AsyncStateConfig",

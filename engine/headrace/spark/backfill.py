@@ -92,9 +92,16 @@ class Backfill:
         if not self.options.allow_effects:
             refuse_effects(self._on_branch, self.code)
         if plan.replaced is not None:
-            drop_branch(self.config, plan.name, self.options.run_id, backfill_note(plan.asked))
+            drop_branch(self.config, plan.name, self.options.run_id, backfill_note(plan.asked), requested=plan.asked)
         if plan.branch is None or not log_of(self._on_branch).checkpoints:
-            fork(self.config, plan.name, plan.fork_id, self.options.run_id, backfill_note(plan.asked))
+            fork(
+                self.config,
+                plan.name,
+                plan.fork_id,
+                self.options.run_id,
+                backfill_note(plan.asked),
+                requested=plan.asked,
+            )
         faults.reached("backfill.forked")
         report = self._catch_up()
         if report.stopped_because != "interval":

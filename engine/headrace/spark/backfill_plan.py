@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.commit.backfill_branches import (
-    asked_of,
     begins_behind,
     default_name,
     interrupted_renewal,
@@ -106,7 +105,7 @@ def plan_backfill(
     if renews:
         wanted = union(wanted, interrupted_renewal(config, name))
         replaced = _stale_branch(config, name, wanted, line, listed)
-        wanted = wanted if replaced is None else union(wanted, asked_of(replaced))
+        wanted = wanted if replaced is None else union(wanted, replaced.requested)
     asked = _taken_in(config, wanted, line)
     branch = joined_branch(config, name, asked, line, replaced=replaced)
     changes = input_changes(line, listed)

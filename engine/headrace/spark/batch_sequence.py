@@ -14,6 +14,7 @@ from headrace.commit.interval_order import taken_in
 from headrace.commit.lineage import Lineage
 from headrace.commit.live_answers import LiveAnswers
 from headrace.commit.protocol import OpenJob
+from headrace.commit.requeue import requeue_again
 from headrace.commit.row_times import row_times_entry
 from headrace.commit.service_records import services_entry
 from headrace.config import JobConfig
@@ -128,12 +129,25 @@ class BatchSequence:
             self.make_without_input(follows=live)
 
     def make_requeued(self, intake: Intake) -> bool:
-        """Make a micro-batch of requeued rows; return whether there were any. Raises the errors of `Intake.requeued`."""
+        """Make a micro-batch of requeued rows; return whether there were any. Raises the errors of `Intake.requeued`.
+
+        On a branch, it gets the time of the job's next micro-batch if that took in no new input either.
+        """
         taken = intake.requeued(self.standing())
         if taken is None:
             return False
+        live = self.followed.next()
         self.events.requeued(taken)
-        self.make(taken, self.last_interval())
+        self.make(taken, self.last_interval(), follows=None if live is None or self.followed.takes_input() else live)
+        return True
+
+    def repeat_requeue(self) -> bool:
+        """Repeat, on a branch, the job's next requeue if its turn has come; return whether there was one."""
+        requeue = self.followed.next_requeue()
+        if requeue is None:
+            return False
+        self.events.repeats_requeue(requeue.checkpoint_id)
+        self.committed.append(requeue_again(self.job, self.plan, requeue))
         return True
 
     def make(

@@ -39,7 +39,7 @@ class CaughtUpRun:
             if batches.job.last.held and (not batches.job.last.pending or remaining.takes_up()):
                 batches.make_without_input()
                 continue
-            if batches.make_requeued(self.intake):
+            if batches.make_requeued(self.intake) or batches.repeat_requeue():
                 continue
             if (followed := batches.followed.next()) is not None:
                 self._follow(followed)

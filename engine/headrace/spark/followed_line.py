@@ -37,12 +37,27 @@ class FollowedLine:
         # A source of the job that never had a file has no offset.
         has_same = known == {*sources} or (known < {*sources} and "pipeline" not in config.settings)
         self._ahead = deque(ahead if has_same else ())
+        self._requeues = deque([] if self.live is None else _requeues(self.live, job))
 
     def next(self) -> Checkpoint | None:
         """Return the job's next micro-batch; None if the branch has followed all."""
         while self._ahead and not self._comes_next(*self._ahead[0]):
             self._ahead.popleft()
         return self._ahead[0][1] if self._ahead else None
+
+    def next_requeue(self) -> Checkpoint | None:
+        """Return the job's next requeue that the branch has to repeat; None before the branch has read as far as the job had then.
+
+        A branch that has read a topic further than the job repeats none: it has landed files of its own, with other rows.
+        """
+        while self._requeues and self._requeues[0].checkpoint_id in self._repeated():
+            self._requeues.popleft()
+        if not self._requeues:
+            return None
+        requeue, batch = self._requeues[0], self.next()
+        comes_first = batch is None or requeue.checkpoint_id < batch.checkpoint_id
+        is_there = _is_at(self._job.last, requeue) and _has_read(self._job.last, requeue)
+        return requeue if comes_first and is_there else None
 
     def pass_over(self) -> None:
         """Skip the next micro-batch: the branch has no input for it."""
@@ -85,6 +100,9 @@ class FollowedLine:
             return max(followed.line_time, self._reached())
         return self._reached() if self._is_branch and self.next() is not None else None
 
+    def _repeated(self) -> set[int | None]:
+        return {checkpoint.repeats for checkpoint in self._job.lineage.line}
+
     def _reached(self) -> int:
         last = self._job.lineage.last_of(Kind.BATCH)
         return 0 if last is None else last.line_time
@@ -96,6 +114,12 @@ class FollowedLine:
         if start == end:
             return own == start and batch.checkpoint_id > _followed(self._job)
         return any(place > own.get(name, NOTHING_READ) for name, place in end.items())
+
+
+def _has_read(own: Checkpoint, other: Checkpoint) -> bool:
+    """Return whether a branch has read each source at least as far as its job had at a checkpoint."""
+    places = read_positions(own.offsets)
+    return all(places.get(name, NOTHING_READ) >= place for name, place in read_positions(other.offsets).items())
 
 
 def _is_at(own: Checkpoint, before: Checkpoint) -> bool:
@@ -115,11 +139,20 @@ def _topic_place(offset: SourceOffset) -> list[tuple[int, int, list[str], int]]:
 
 def _ahead(live: CheckpointLog, branch: OpenJob) -> Iterator[tuple[Checkpoint, Checkpoint]]:
     """Yield the micro-batches of the job after the fork, each with the checkpoint before it; none if a restore left the fork behind."""
-    fork = _fork_of(branch)
-    line = live.lineage.line
-    if fork in {checkpoint.checkpoint_id for checkpoint in line}:
-        pairs = ((before, checkpoint) for before, checkpoint in pairwise(line) if before.checkpoint_id >= fork)
-        yield from ((before, checkpoint) for before, checkpoint in pairs if checkpoint.kind is Kind.BATCH)
+    pairs = pairwise(_since_fork(live, branch))
+    yield from ((before, checkpoint) for before, checkpoint in pairs if checkpoint.kind is Kind.BATCH)
+
+
+def _requeues(live: CheckpointLog, branch: OpenJob) -> Iterator[Checkpoint]:
+    """Yield the requeues of the job after the fork; none if a restore left the fork behind."""
+    yield from (checkpoint for checkpoint in _since_fork(live, branch)[1:] if checkpoint.requeues)
+
+
+def _since_fork(live: CheckpointLog, branch: OpenJob) -> list[Checkpoint]:
+    """Return the job's line from the fork on; nothing if a restore left the fork behind."""
+    fork, line = _fork_of(branch), live.lineage.line
+    is_there = fork in {checkpoint.checkpoint_id for checkpoint in line}
+    return [checkpoint for checkpoint in line if is_there and checkpoint.checkpoint_id >= fork]
 
 
 def _followed(branch: OpenJob) -> int:

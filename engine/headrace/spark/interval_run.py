@@ -50,7 +50,7 @@ class IntervalRun:
             stopped = self.replays.begin(wanted, place.restore_to)
             return stopped or self.remaining.end_interval()
         settle_schemas(batches.job, batches.plan)
-        while not batches.limit() and batches.make_requeued(self.intake):
+        while not batches.limit() and (batches.make_requeued(self.intake) or batches.repeat_requeue()):
             pass
         if is_done:
             batches.events.interval_is_done(wanted)

@@ -6,21 +6,16 @@ The checkpoints have all information about a replay, so any later run can contin
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.interval_order import interval_of, intervals_of, position_of
 from headrace.commit.lineage import Lineage
-from headrace.commit.requeue import again_note
 from headrace.sources.derived import stored_name
 from headrace.sources.interval import Interval, moment_text
 from headrace.sources.offset import SourceOffset
 from headrace.sources.pieces import piece_name, read_up_to
-
-_NOTE = re.compile(r"interval (\S+) to (\S+) is run again")
-"""Pattern of the note that `replay_note` writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +29,7 @@ class Step:
     interval: Interval | None = None
     offsets: Mapping[str, SourceOffset] | None = None
     requeue: Checkpoint | None = None
-    """Former checkpoint that requeued rows of sources. The step requeues them again."""
+    """Former checkpoint that requeued rows and elements. The step requeues them again."""
 
     def __str__(self) -> str:
         """Return the interval, or the files, as text."""
@@ -125,12 +120,12 @@ def outage(wanted: Interval, checkpoints: Sequence[Checkpoint], target: int, sin
 def _goes_on(restore: Checkpoint, checkpoints: Sequence[Checkpoint], begun_by: Checkpoint | None) -> bool:
     """Return whether a restore is a reconciliation to a checkpoint of the replay that `begun_by` began."""
     line = Lineage(checkpoints, restore.checkpoint_id)
-    return _asked_in(restore.note) is None and line.begins_incarnation(restore) and begun_by in line.line
+    return restore.replays is None and line.begins_incarnation(restore) and begun_by in line.line
 
 
 def _begun(restore: Checkpoint, earlier: Sequence[Checkpoint], outer: Replay | None) -> Replay | None:
     """Return the replay that a restore begins; None for a manual restore. It includes the rest of an `outer` replay that it interrupts."""
-    asked = _asked_in(restore.note)
+    asked = restore.replays
     former = Lineage(earlier).line
     ids = [checkpoint.checkpoint_id for checkpoint in former]
     if asked is None or restore.restored_from not in ids:
@@ -167,7 +162,7 @@ def _steps(asked: Interval, kept: Sequence[Checkpoint], left_behind: Sequence[Ch
         elif checkpoint.kind is Kind.BATCH and read_positions(checkpoint.offsets) != read_positions(offsets):
             steps.append(Step(offsets=checkpoint.offsets))
             adjoins = False
-        elif _requeues_rows(checkpoint):
+        elif checkpoint.requeues:
             steps.append(Step(requeue=checkpoint))
         offsets = {**offsets, **checkpoint.offsets}
     return steps
@@ -180,7 +175,7 @@ def _recorded_steps(asked: Interval, kept: Sequence[Checkpoint], left_behind: Se
     for checkpoint in left_behind:
         if checkpoint.kind is Kind.BATCH and read_positions(checkpoint.offsets) != places:
             steps.append(Step(interval_of(checkpoint), checkpoint.offsets))
-        elif _requeues_rows(checkpoint):
+        elif checkpoint.requeues:
             steps.append(Step(requeue=checkpoint))
         places = read_positions(checkpoint.offsets)
     reached = position_of([*kept, *left_behind])
@@ -192,10 +187,10 @@ def _recorded_steps(asked: Interval, kept: Sequence[Checkpoint], left_behind: Se
 def _left(steps: Iterable[Step], trail: Sequence[Checkpoint]) -> Iterator[Step]:
     """Yield the steps that a line has not taken yet, without the parts of earlier steps."""
     reached, places = position_of(trail), read_positions(_offsets(trail))
-    notes = {checkpoint.note for checkpoint in trail if checkpoint.kind is Kind.REQUEUE}
+    repeated = {checkpoint.repeats for checkpoint in trail}
     for step in steps:
         if step.requeue is not None:
-            if again_note(step.requeue.checkpoint_id) not in notes:
+            if step.requeue.checkpoint_id not in repeated:
                 yield step
             continue
         if step.offsets is not None:
@@ -207,17 +202,6 @@ def _left(steps: Iterable[Step], trail: Sequence[Checkpoint]) -> Iterator[Step]:
         if start < step.interval.end:
             yield Step(Interval(start, step.interval.end))
             reached = step.interval.end
-
-
-def _requeues_rows(checkpoint: Checkpoint) -> bool:
-    """Return whether a checkpoint requeued rows of sources."""
-    return checkpoint.kind is Kind.REQUEUE and any(offset.requeued for offset in checkpoint.offsets.values())
-
-
-def _asked_in(note: str | None) -> Interval | None:
-    """Return the interval in a restore's note; None unless a replay wrote the note."""
-    match = _NOTE.fullmatch(note or "")
-    return None if match is None else Interval.named(*match.groups())
 
 
 def _last_published(sink: str, kept: Sequence[Checkpoint]) -> str:

@@ -38,7 +38,7 @@ class ReplayRun:
         if missing := self.intake.count_missing(before, batches.taken_in()):
             batches.events.files_are_gone(missing)
         batches.events.restoring(wanted, target)
-        batches.committed.append(restore_in(job, target, replay_note(wanted)))
+        batches.committed.append(restore_in(job, target, replay_note(wanted), replays=wanted))
         replay = open_replay(job.checkpoints)
         return None if replay is None else self._go_through(replay)
 

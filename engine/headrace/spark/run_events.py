@@ -61,6 +61,11 @@ class RunEvents:
         """Report the progress of a micro-batch."""
         self.tell("progress", progress.described(), msgspec.structs.asdict(progress))
 
+    def repeats_requeue(self, checkpoint_id: int) -> None:
+        """Say that a branch repeats a requeue of its job."""
+        message = f"checkpoint {checkpoint_id} of the job requeued rows from the quarantine: the branch does the same"
+        self.tell("requeue", message, {"repeats": checkpoint_id})
+
     def requeued(self, taken: Slice) -> None:
         """Say that requeued rows are taken in again."""
         files = f"{len(taken.files):,} file{'' if len(taken.files) == 1 else 's'}"

@@ -234,6 +234,14 @@ def list_files(folder: str, storage: Storage = None) -> set[str]:
     return {path.removeprefix(f"{root}/") for path in paths if path is not None}
 
 
+def list_folders(folder: str, storage: Storage = None) -> set[str]:
+    """Return the names of the folders in a folder; none if it does not exist."""
+    store, root = file_system(folder, storage)
+    entries = store.get_file_info(fs.FileSelector(root, allow_not_found=True))
+    paths = (path_of(entry) for entry in entries if entry.type is fs.FileType.Directory)
+    return {path.rpartition("/")[2] for path in paths if path is not None}
+
+
 class Usage(NamedTuple):
     """Number of files, and their size in bytes."""
 

@@ -183,6 +183,7 @@ class _Handler(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no ty
             raise FileNotFoundError(selector.base_dir)
         if selector.recursive:
             return [self._info(path) for path in below]
+        below += [path for path in list(self._disk.tables) if path.startswith(folder)]
         return [self._info(path) for path in {folder + path.removeprefix(folder).partition("/")[0] for path in below}]
 
     def open_input_file(self, path: str) -> pa.NativeFile:

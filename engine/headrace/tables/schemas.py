@@ -186,6 +186,7 @@ CHECKPOINTS_SCHEMA = pa.schema(
         pa.field("incarnation", pa.int64()),
         pa.field("erased", pa.string()),
         pa.field("note", pa.string()),
+        pa.field("cause", pa.string()),
         pa.field("processing_time", ARROW_TIMESTAMP),
         pa.field("ended_at", ARROW_TIMESTAMP),
         pa.field("follows", pa.int64()),

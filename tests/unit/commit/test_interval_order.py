@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.commit.checkpoint import Kind
-from headrace.commit.interval_order import IntervalPlace, place_of, replay_note
+from headrace.commit.interval_order import IntervalPlace, place_of
 from headrace.commit.lineage import Lineage
 from headrace.errors import ConfigError, IntervalError
 from headrace.sources.interval import Interval
@@ -150,7 +150,7 @@ def test_any_order_of_runs_leaves_no_gap(wishes):
         if place.restore_to is None:
             log.take_in(wanted)
         else:
-            log.restore(place.restore_to, replay_note(wanted))
+            log.replay(place.restore_to, wanted)
         farthest = max(farthest, wanted.end)
         log.finish_replay(steps)
     log.finish_replay()

@@ -20,7 +20,6 @@ from headrace import (
     ValueState,
     faults,
 )
-from headrace.commit.backfill_branches import asked_of
 from headrace.commit.branches import Branches
 from headrace.commit.checkpoint import Kind
 from headrace.commit.compaction import compact
@@ -106,7 +105,7 @@ def test_corrected_day_is_computed_again(job):
     assert job.content(NAME) == job.straight()
     assert job.content() == live
     assert {table.table for table in result.comparison.tables} >= {"keyed_state", "totals"}
-    assert [asked_of(branch) for branch in Branches(job.config).open] == [days(2)]
+    assert [branch.requested for branch in Branches(job.config).open] == [days(2)]
 
 
 def test_branch_repeats_the_micro_batches_of_the_job(job):

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.commit.backfill_branches import asked_of
 from headrace.commit.branches import Branches
 from headrace.commit.fork import drop_branch, fork
 from headrace.commit.protocol import open_job
@@ -62,7 +61,7 @@ def test_request_renews_a_branch_that_begins_later(job):
     ask(job, days(3))
     assert job.plan(days(1), NAME, renews=True).replaced == open_branch(job)
     assert ask(job, days(1)).outcome is BackfillOutcome.NEEDS_APPROVAL
-    assert asked_of(open_branch(job)) == days(1, 4)
+    assert open_branch(job).requested == days(1, 4)
 
 
 def test_request_renews_a_branch_whose_input_changed(job):
@@ -71,7 +70,7 @@ def test_request_renews_a_branch_whose_input_changed(job):
     job.write(1, ("cyd", 8))
     job.write(2, ("dee", 9))
     ask(job, days(2))
-    assert asked_of(open_branch(job)) == days(1, 3)
+    assert open_branch(job).requested == days(1, 3)
     assert job.content(NAME) == job.straight()
 
 
@@ -88,14 +87,14 @@ def test_interrupted_renewal_forgets_no_request(job):
     assert ask(job, days(1), crash_at="branch.dropped") is None
     assert not Branches(job.config).open
     ask(job, days(3))
-    assert asked_of(open_branch(job)) == days(1, 4)
+    assert open_branch(job).requested == days(1, 4)
 
 
 def test_dropped_request_is_forgotten(job):
     ask(job, days(1))
     drop_branch(job.config, NAME, "somebody", "rejected")
     ask(job, days(3))
-    assert asked_of(open_branch(job)) == days(3)
+    assert open_branch(job).requested == days(3)
 
 
 def test_branch_of_another_purpose_is_kept(job):
@@ -115,7 +114,7 @@ def test_held_branch_is_not_replaced(job):
     ask(job, days(3))
     with open_job(job.config.on_branch(NAME), "somebody"), pytest.raises(FencedError):
         ask(job, days(1))
-    assert asked_of(open_branch(job)) == days(3)
+    assert open_branch(job).requested == days(3)
 
 
 def test_approval_without_a_branch_does_nothing(job):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from headrace.commit.cause import Restored
 from headrace.commit.checkpoint import Checkpoint, Kind
-from headrace.commit.interval_order import place_of
+from headrace.commit.interval_order import place_of, replay_note
 from headrace.sources.interval import Interval
 from headrace.sources.offset import SourceOffset
 from headrace.spark.replay import open_replay
@@ -70,8 +71,12 @@ class Line:
             note=note,
             offsets=to.offsets,
             run=run,
-            **fields,
+            **{"cause": Restored(), **fields},
         )
+
+    def replay(self, target, wanted, **fields):
+        """Add the restore that begins the replay of an interval."""
+        return self.restore(target, replay_note(wanted), cause=Restored(wanted), **fields)
 
     def place(self, start, end=None):
         return place_of(days(start, end), self.checkpoints)

@@ -133,12 +133,13 @@ class BatchSequence:
 
         On a branch, it gets the time of the job's next micro-batch if that took in no new input either.
         """
-        taken = intake.requeued(self.standing())
+        live = self.followed.next()
+        follows = None if live is None or self.followed.takes_input() else live
+        taken = intake.requeued(self.standing(follows))
         if taken is None:
             return False
-        live = self.followed.next()
         self.events.requeued(taken)
-        self.make(taken, self.last_interval(), follows=None if live is None or self.followed.takes_input() else live)
+        self.make(taken, self.last_interval(), follows=follows)
         return True
 
     def repeat_requeue(self) -> bool:

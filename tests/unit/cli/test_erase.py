@@ -92,7 +92,14 @@ def test_purge_leaves_nothing_behind(job):
     result = applied("--purge", "--mentions", "--json")
     done = json.loads(result.output)
     assert (result.exit_code, done["applied"], done["checkpoint"]) == (0, True, 8)
-    assert done["left"] == {"files": [], "others": [], "notes": [], "checkpoints": [], "savepoints": [], "gone_after": None}
+    assert done["left"] == {
+        "files": [],
+        "others": [],
+        "notes": [],
+        "checkpoints": [],
+        "savepoints": [],
+        "gone_after": None,
+    }
     assert [(sink["sink"], sink["rows"]) for sink in done["sinks"]] == [("lines_by_item", 1), ("reminders", 0)]
     assert places_with(job, "anna") == set()
     assert [headrace(f"state get bob --at {at}").exit_code for at in (1, 2, 3, 8)] == [0, 8, 8, 0]

@@ -58,11 +58,11 @@ class Loop:
             count = self.counts.get(row.shop, 0)
             self.counts[row.shop] = count + 1
             self.results.add((row.shop, row.name, count, self.watermark))
+            self.latest = row.at if self.latest is None else max(row.at, self.latest)
         else:
-            self.quarantine[file, number] = row
+            self.quarantine[file, number] = row  # a refused row never moves the watermark
         self.ordinal += 1
-        self.latest = row.at if self.latest is None else max(row.at, self.latest)
-        if self.ordinal % BUCKET == 0:
+        if self.ordinal % BUCKET == 0 and self.latest is not None:
             self.watermark = self.latest - 1
 
 

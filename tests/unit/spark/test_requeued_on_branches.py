@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from copy import deepcopy
 
 import pytest
 from hypothesis import given, settings
@@ -87,11 +88,7 @@ class BranchLoop(Loop):
 
     def __init__(self, job):
         super().__init__(job.files_per_batch)
-        self.counts, self.results = dict(job.counts), set(job.results)
-        self.ordinal, self.latest, self.watermark = job.ordinal, job.latest, job.watermark
-        self.new = {file: dict(rows) for file, rows in job.new.items()}
-        self.requeued = {file: dict(rows) for file, rows in job.requeued.items()}
-        self.quarantine = dict(job.quarantine)
+        vars(self).update(deepcopy(vars(job)))
         self.done = []
 
     def run(self, *, is_mended, slices=1_000):

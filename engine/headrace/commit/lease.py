@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-
-import psutil
 
 from headrace import clock, threads
 from headrace.commit.checkpoint import Checkpoint, Lease
 from headrace.commit.log import CheckpointLog, lease_until
 from headrace.commit.notify import Notify, silent
+from headrace.commit.processes import is_alive, this_process
 from headrace.errors import FencedError, StorageError
 
 _POLL = 500
@@ -20,23 +17,6 @@ _POLL = 500
 
 _held_here: set[str] = set()
 """Attempts of this process that hold a job. A lease of this process without such an attempt is a leftover."""
-
-
-def this_process() -> str:
-    """Return `host:pid:start`, which identifies this process until the machine restarts."""
-    return f"{socket.gethostname()}:{os.getpid()}:{psutil.Process().create_time():.2f}"
-
-
-def is_alive(holder: str) -> bool | None:
-    """Return whether the process of a lease still runs; None if it is unknown (another host)."""
-    host, pid, started = holder.rsplit(":", 2)
-    if host != socket.gethostname():
-        return None
-    try:
-        process = psutil.Process(int(pid))
-        return f"{process.create_time():.2f}" == started and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 class JobLease:
@@ -58,7 +38,8 @@ class JobLease:
     def claimed(self, *, force: bool = False) -> Iterator[JobLease]:
         """Hold the job for the length of a block.
 
-        Takes over a lease of a dead process of this machine at once. Waits for a lease of another machine until it ends, but
+        Takes over a lease of a dead process of this machine at once. Waits for a lease of which nobody knows here whether its process
+        runs (another machine, container or boot, or an earlier release) until it ends, but
         at most for the length of this lease: a clock that runs ahead there must not block the job. Raises `FencedError`
         when its holder is alive or renews it meanwhile. `force` takes the job in any case; the former holder then fails.
         """
@@ -164,7 +145,7 @@ def _held(lease: Lease) -> FencedError:
 
 def _waiting(lease: Lease, left: int) -> str:
     return (
-        f"waiting up to {left / 1000:.0f} s for {_named(lease)}: it holds the job from another machine, and may be dead. "
+        f"waiting up to {left / 1000:.0f} s for {_named(lease)}: it holds the job from another machine or container, and may be dead. "
         "Unless it renews its lease, this run takes over then; --force-fail-over does so at once."
     )
 

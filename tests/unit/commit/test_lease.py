@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
+import subprocess
+import sys
+import time
 from contextlib import contextmanager
+from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import clock as engine_clock
 from headrace import threads
+from headrace.commit import processes
 from headrace.commit.checkpoint import Checkpoint, Kind, Lease
 from headrace.commit.lease import JobLease, is_alive, this_process
 from headrace.commit.log import CheckpointLog
 from headrace.errors import FencedError
 from headrace.tables.memory_disk import disk_and_path, forget_disk
+from tests.jobs.home import PYTHONPATH
 from tests.unit.support.stepped_threads import SteppedThreads
 
 JOB = "memory://leases/job"
@@ -74,17 +82,83 @@ def test_lease_is_released_after_an_error(disk):
 
 
 def test_lease_of_a_dead_process_is_taken(disk, clock):
-    left_behind(f"{socket.gethostname()}:{os.getpid()}:0.00")  # a process that had this number before
+    left_behind(with_part(2, "1"))  # a process that had this number before
     with lease_of("next").claimed():
         assert (holder_in_log(), clock.now()) == ("next", 1_000_000)
 
 
+def with_part(place, text):
+    """Return the text of this process with another part: 0 host, 1 number, 2 start, 3 boot, 4 namespaces."""
+    parts = this_process().split(":")
+    parts[place] = text
+    return ":".join(parts)
+
+
 def test_lease_distinguishes_processes():
-    host, pid, _ = this_process().rsplit(":", 2)
     assert is_alive(this_process()) is True
-    assert is_alive(f"{host}:{pid}:0.00") is False
-    assert is_alive(f"{host}:{2**22 + 1}:0.00") is False
-    assert is_alive("elsewhere:1:0.00") is None
+    assert is_alive(with_part(2, "1")) is False
+    assert is_alive(with_part(1, str(2**22 + 1))) is False
+
+
+@pytest.mark.parametrize(("place", "text"), [(0, "elsewhere"), (3, "another boot"), (4, "4026532222-1"), (2, "0.00")])
+def test_process_elsewhere_is_unknown(place, text):
+    assert is_alive(with_part(place, text)) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["{}:{}:0.00", "{}:{}:1772370000.25", "{}:{}:1", "{}:{}:x:y:z", "", "{}", "a:b:c:d:e:f"]
+)
+def test_texts_of_others_are_unknown(text):
+    assert is_alive(text.format(socket.gethostname(), os.getpid())) is None
+
+
+@given(st.text(), st.integers(-(2**70), 2**70), st.text(), st.text())
+def test_any_text_is_read(host, pid, started, rest):
+    assert is_alive(f"{host}:{pid}:{started}:{rest}") in {None, False}
+
+
+def test_zombie_is_dead():
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        started = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[19]
+        own = this_process().split(":")
+        assert is_alive(":".join([own[0], str(child.pid), started, *own[3:]])) is False
+
+
+def test_step_of_the_clock_changes_no_identity(monkeypatch):
+    """Psutil gives the start by the wall clock, and a step moves it."""
+    before = this_process()
+    monkeypatch.setattr(psutil.Process, "create_time", lambda _: 0.0)
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    assert this_process() == before
+    assert is_alive(before) is True
+
+
+def test_system_without_proc_knows_nothing(monkeypatch, tmp_path):
+    known = this_process()
+    monkeypatch.setattr(processes, "_PROC", tmp_path)
+    assert is_alive(known) is None
+    assert is_alive(this_process()) is None
+
+
+UNSHARED = ["unshare", "--pid", "--fork", "--mount-proc"]
+
+
+def test_holder_in_another_pid_namespace_is_unknown():
+    code = "from headrace.commit.processes import is_alive, this_process; import sys; print(is_alive(sys.argv[1]), this_process())"
+    unshare = shutil.which("unshare")
+    if unshare is None or subprocess.run([unshare, *UNSHARED[1:], "true"], capture_output=True, check=False).returncode:
+        pytest.skip("makes a PID namespace, which this system does not allow")
+    line = [unshare, *UNSHARED[1:], sys.executable, "-c", code, this_process()]
+    environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
+    said, other = subprocess.run(line, env=environment, capture_output=True, text=True, check=True).stdout.split()
+    assert said == "None"
+    assert is_alive(other) is None
+    # A namespace without a /proc of its own would show the numbers of another one.
+    inner = [unshare, "--pid", "--fork", sys.executable, "-c", code, this_process()]
+    said, other = subprocess.run(inner, env=environment, capture_output=True, text=True, check=True).stdout.split()
+    assert said == "None"
+    assert is_alive(other) is None
 
 
 def test_lost_attempt_of_this_process_is_taken(disk, clock):

@@ -86,7 +86,7 @@ class Context(Protocol):
 
     @property
     def watermark(self) -> int:
-        """Return the last watermark before this record in arrival order (ms)."""
+        """Return the last watermark before this record in arrival order (ms); in an event-time timer, the timer's time."""
         ...
 
     @property

@@ -86,8 +86,9 @@ class StateTtl:
 
     An entry is expired when `stamp + ttl <= clock`. In event time the stamp is the timestamp of the record that renewed
     it, and the clock is the last watermark, or with `expiry=ExpiryClock.PROCESSING_TIME` the processing time of the
-    micro-batch. In processing time, stamp and clock are both processing time. Values expire as a whole; list elements
-    and map entries one by one.
+    micro-batch. In an event-time timer the watermark is at the timer's time, and what expires then is still there. In
+    processing time, stamp and clock are both processing time. Values expire as a whole; list elements and map entries
+    one by one.
 
     `ttl` is at least a millisecond, and counts whole milliseconds. Time in which the job was paused counts, unless
     `on_gap` is `PROLONG`: then every pause longer than `gap_threshold` (measured from the last committed checkpoint to

@@ -3,8 +3,10 @@
     order      1   2   | W |   4        key of 4: its timers up to W fire right before 4
                                         keys without later records: their timers fire when all before W is done
 
-A timer fires with the first watermark, or processing time, at which it is due. A timer that user code registers for
-a past time fires right after that code.
+A timer fires with the first watermark, or processing time, at which it is due. Its code sees a watermark at the
+timer's own time, and state as of then: what expires at this moment is still there, and expires behind the timer. So a
+watermark that moves far equals many that move by a millisecond. A timer that user code registers for a past time fires
+right after that code, and sees the same watermark as that code.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import bisect
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.api import TimeDomain
 from headrace.api.bundles import TimerBundle
@@ -24,14 +26,35 @@ from headrace.plan.order import processing_timer_order, timer_order
 from headrace.state.timer_service import DOMAINS, Timer, TimerService
 
 
+class _Passed(NamedTuple):
+    """A watermark that has come: its time (ms), its place, and the epoch that it closes.
+
+    `fired_by` is later if it was only a step on the way to that watermark.
+    """
+
+    time: int
+    order: bytes
+    epoch: Epoch
+    fired_by: int
+
+
 class DueTimers:
     """Due timers of one operator in one task, as contexts that the controller runs.
 
-    `stage` is the operator's place among the pipeline's keyed ones. `on_timer` is the user code of a timer.
+    `stage` is the operator's place among the pipeline's keyed ones. `on_timer` is the user code of a timer. No timer sees
+    a watermark before `started_at`, also one whose time is earlier.
     """
 
-    def __init__(self, timers: TimerService, outputs: Outputs, stage: int, on_timer: Callable[..., Any]) -> None:
-        """Start before the first watermark."""
+    def __init__(
+        self,
+        timers: TimerService,
+        outputs: Outputs,
+        stage: int,
+        on_timer: Callable[..., Any],
+        *,
+        started_at: int = NO_WATERMARK,
+    ) -> None:
+        """Start behind the watermark `started_at` (ms)."""
         self.functions: dict[str, Callable[..., Any]] = dict.fromkeys(TimeDomain, on_timer)
         """By domain, the function that a timer calls with its time and context. The engine's own domains add theirs here."""
         self.on_timers: Callable[..., Any] | None = None
@@ -41,13 +64,18 @@ class DueTimers:
         self._processing_turns = timers.turns_of(TimeDomain.PROCESSING_TIME)
         self._outputs = outputs
         self._stage = stage
-        self._watermarks: list[tuple[int, bytes, Epoch]] = []
+        self._started_at = started_at
+        self._watermarks: list[_Passed] = []
         self._processing_times: list[ProcessingTime] = []
 
-    def pass_watermark(self, watermark: Watermark, epoch: Epoch) -> None:
-        """Make the timers up to a watermark due. `epoch` is the one that the watermark closes."""
+    def pass_watermark(self, watermark: Watermark, epoch: Epoch, fired_by: int | None = None) -> None:
+        """Make the timers up to a watermark due. `epoch` is the one that the watermark closes.
+
+        `fired_by` is the time of the watermark (ms) on the way to which this one is only a step.
+        """
         self._timers.extend(watermark.timestamp)
-        self._watermarks.append((watermark.timestamp, watermark.order, epoch))
+        by = watermark.timestamp if fired_by is None else fired_by
+        self._watermarks.append(_Passed(watermark.timestamp, watermark.order, epoch, by))
 
     def pass_processing_time(self, time: ProcessingTime) -> None:
         """Make the timers up to a processing time due."""
@@ -56,7 +84,11 @@ class DueTimers:
 
     def unseen_watermarks(self) -> list[Watermark]:
         """Return the watermarks that wait for records before them."""
-        return [Watermark(order, time) for time, order, epoch in self._watermarks if epoch.status is EpochStatus.CLOSED]
+        return [
+            Watermark(passed.order, passed.time)
+            for passed in self._watermarks
+            if passed.epoch.status is EpochStatus.CLOSED
+        ]
 
     def at_watermark(self, watermark: Watermark) -> Iterator[ProcessContext]:
         """Yield a context for each key with due timers. It has no code of its own: `before` returns its timers."""
@@ -86,12 +118,10 @@ class DueTimers:
         timer = self._timers.take_due(context.key_json, context.watermark)
         if timer is None:
             return None
-        watermark, order, epoch = self._passed_at(timer.timestamp)
+        passed = self._passed_at(timer.timestamp)
         earlier = self._timer_context(timer)
-        place = timer_order(order, timer.timestamp, timer.key_json, self._stage, timer.namespace)
-        earlier.enter(place, timer.timestamp, watermark, timer.timestamp)
-        earlier.processing_overdue_until = self._timers.processing_time
-        earlier.epoch = epoch
+        place = timer_order(passed.order, timer.timestamp, timer.key_json, self._stage, timer.namespace)
+        self._enter(earlier, place, timer.timestamp, passed)
         return earlier
 
     def bundle_before(self, context: ProcessContext) -> TimerContext | None:
@@ -99,21 +129,26 @@ class DueTimers:
         turns = self._event_turns.get(context.key_json)
         if self.on_timers is None or not turns or turns[0][0] > context.watermark:
             return self.before(context)
-        watermark, order, epoch = self._passed_at(turns[0][0])
-        timers = self._timers.take_all_due(context.key_json, watermark)
+        passed = self._passed_at(turns[0][0])
+        timers = self._timers.take_all_due(context.key_json, passed.time)
         if not timers:
             return self.before(context)
         earlier = TimerContext(self._outputs, self._timers, context.key_json, self.on_timers, None, timers[0])
-        earlier.record = DueBundle(timers, earlier, order, self._stage)
-        earlier.enter(order, timers[0].timestamp, watermark, timers[0].timestamp)
-        earlier.processing_overdue_until = self._timers.processing_time
-        earlier.epoch = epoch
+        earlier.record = DueBundle(timers, earlier, passed.order, self._stage)
+        self._enter(earlier, passed.order, timers[0].timestamp, passed)
         return earlier
 
-    def _passed_at(self, timestamp: int) -> tuple[int, bytes, Epoch]:
-        """Return the first watermark that a time has not passed, with its place and epoch."""
+    def _enter(self, context: TimerContext, place: bytes, timestamp: int, passed: _Passed) -> None:
+        """Set a timer's position: everything that expires before its time is expired, and nothing that expires at it."""
+        started_at = self._started_at
+        context.enter(place, timestamp, max(timestamp, started_at), max(timestamp - 1, started_at))
+        context.fired_by, context.epoch = passed.fired_by, passed.epoch
+        context.processing_overdue_until = self._timers.processing_time
+
+    def _passed_at(self, timestamp: int) -> _Passed:
+        """Return the first watermark that a time has not passed."""
         passed = self._watermarks
-        if len(passed) == 1 or passed[-2][0] < timestamp:  # nearly always
+        if len(passed) == 1 or passed[-2].time < timestamp:  # nearly always
             return passed[-1]
         return passed[bisect.bisect_left(passed, timestamp, key=_time_of)]
 
@@ -126,6 +161,7 @@ class DueTimers:
         earlier = self._timer_context(timer)
         place = processing_timer_order(time.order, timer.timestamp, timer.key_json, self._stage, timer.namespace)
         earlier.enter(place, _right_after(context.watermark), context.watermark, context.watermark)
+        earlier.fired_by = context.fired_by
         earlier.processing_overdue_until = timer.timestamp
         return earlier
 
@@ -137,7 +173,8 @@ class DueTimers:
                 follower = self._timer_context(timer)
                 is_event = DOMAINS[timer.domain].clock is TimeDomain.EVENT_TIME
                 timestamp = timer.timestamp if is_event else _right_after(context.watermark)
-                follower.enter(context.order, timestamp, context.watermark, context.overdue_until)
+                follower.enter(context.order, timestamp, context.watermark, context.expired_until)
+                follower.fired_by = context.fired_by
                 follower.processing_overdue_until = context.processing_overdue_until
                 follower.index, follower.overdue = context.index, context.overdue
                 return follower
@@ -167,8 +204,8 @@ class DueBundle(TimerBundle):
         for timer in self.timers:
             timestamp = timer.timestamp
             context.timer, context.index = timer, 0
-            context.timestamp = context.overdue_until = timestamp
-            context.order = timer_order(self._order, timestamp, timer.key_json, self._stage)
+            place = timer_order(self._order, timestamp, timer.key_json, self._stage)
+            context.enter(place, timestamp, timestamp, timestamp - 1)
             yield timer
 
 
@@ -179,8 +216,7 @@ def shown_timer(timer: Timer) -> str:
     return f"{clock}timer at {timer.timestamp} ms{where}"
 
 
-def _time_of(passed: tuple[int, bytes, Epoch]) -> int:
-    return passed[0]
+_time_of = attrgetter("time")
 
 
 def _right_after(watermark: int) -> int:

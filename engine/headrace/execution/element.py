@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from headrace.native import accelerated
-from headrace.plan.order import before_timers
+from headrace.plan.order import before_timers, behind_timers
 
 
 class Element(NamedTuple):
@@ -62,3 +62,8 @@ NO_WATERMARK = -(1 << 62)
 def before_watermark(watermark: Watermark) -> bytes:
     """Return the place right before all timers that a watermark fires, and after all records before it."""
     return before_timers(watermark.order)
+
+
+def behind_watermark(watermark: Watermark) -> bytes:
+    """Return the place right behind all timers that a watermark fires, and behind all their effects."""
+    return behind_timers(watermark.order, watermark.timestamp)

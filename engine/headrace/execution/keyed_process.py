@@ -38,6 +38,7 @@ from headrace.execution.element import (
     ProcessingTime,
     Watermark,
     before_watermark,
+    behind_watermark,
 )
 from headrace.execution.epoch import Epoch
 from headrace.execution.fast_drain import PROCESS, BufferedRequest, Held, chunked, merged, split
@@ -51,6 +52,7 @@ from headrace.execution.state_executor import executor_for
 from headrace.execution.statistics import KeyedProcessStatistics
 from headrace.execution.waiting_bundles import WaitingBundle, WaitingBundles
 from headrace.interrupts import is_interrupt
+from headrace.plan.order import caused_at
 from headrace.state.backend import StateBackend
 from headrace.state.broadcast_store import BROADCAST_KEY, BroadcastStore
 from headrace.state.entry import EntryChange
@@ -102,7 +104,10 @@ class KeyedProcess:
         self._options = options
         self._outputs = Outputs(operator)
         self._stage = stage
-        self.due_timers = DueTimers(self.timers, self._outputs, stage, on_timer_of(operator.function))
+        self._watermark = self._started_at = NO_WATERMARK if watermark is None else watermark
+        self.due_timers = DueTimers(
+            self.timers, self._outputs, stage, on_timer_of(operator.function), started_at=self._watermark
+        )
         # Methods of `KeyedWork`, set as attributes to save a call for each record.
         self.due = self.timers.live
         self.before = self.due_timers.before
@@ -130,7 +135,6 @@ class KeyedProcess:
         self.due_timers.functions.update(dict.fromkeys(CLEANUP_DOMAINS, self.cleanup.on_timer))
         codec = RecordCodec(operator.name, records)
         self._held = HeldRecords(self._function, codec, self._outputs, self.timers, options.order_with_same_key)
-        self._watermark = self._started_at = NO_WATERMARK if watermark is None else watermark
         self._has_stopped = False
         self._processing_time = () if processing_time is None else (processing_time,)
 
@@ -259,15 +263,41 @@ class KeyedProcess:
         take: Callable[[Sequence[Any]], None],
     ) -> None:
         """Process elements, and the events that come before each of them."""
-        while pending and pending[0].order <= elements[-1].order:
-            count = bisect.bisect_left(elements, pending[0].order, key=_order_of)
-            take(elements[:count])
+        while pending and (place := _place_of(pending[0])) <= elements[-1].order:
+            count = bisect.bisect_left(elements, place, key=_order_of)
+            self._take_before(pending[0], elements[:count], take)
             elements = elements[count:]
             self._process_waiting(pending[0])
             self._advance_to_next(pending)
-        take(elements)
+        self._take_before(pending[0] if pending else None, elements, take)
         if self._waiting is not None and self._waiting.count >= self._most_waiting:
             self._process_waiting(None)
+
+    def _take_before(
+        self,
+        event: Watermark | ProcessingTime | None,
+        elements: Sequence[Element | BufferedRequest],
+        take: Callable[[Sequence[Any]], None],
+    ) -> None:
+        """Process elements that come before the next event. Some of them may be effects of timers that this watermark fires."""
+        if not (elements and isinstance(event, Watermark) and elements[-1].order > before_watermark(event)):
+            take(elements)
+            return
+        count = bisect.bisect_left(elements, before_watermark(event), key=_order_of)
+        take(elements[:count])
+        for time, effects in groupby(elements[count:], lambda element: caused_at(element.order)):
+            if time is not None and time - 1 > self._watermark:
+                self._step_to(time - 1, event)
+            take([*effects])
+
+    def _step_to(self, time: int, watermark: Watermark) -> None:
+        """Let the next watermark pass a time before its own (ms): what a timer upstream causes at t comes behind t - 1."""
+        step = Watermark(watermark.order, time)
+        self._process_waiting(step)
+        if self.controller.runs_at_once and self.timers.first_due(time) is None:
+            self._watermark = time
+        else:
+            self.advance(step, fired_by=watermark.timestamp)
 
     def _reach(self, cut: bytes | None, pending: _Pending, rest: Sequence[Element | BufferedRequest]) -> Held:
         """Finish all elements before the cut."""
@@ -403,7 +433,7 @@ class KeyedProcess:
     def _context_at_once(self, watermark: int) -> ProcessContext:
         """Make the controller's context for records that run at once: it has what is the same for all of them."""
         context = self.controller.context = ProcessContext(self._outputs, self.timers, b"", None, None)
-        context.watermark = context.overdue_until = watermark
+        context.watermark = context.expired_until = watermark
         context.owns_key = True
         context.references = 1
         return context
@@ -416,7 +446,7 @@ class KeyedProcess:
         context = ProcessContext(self._outputs, self.timers, key_json, self._inputs[input_], record)
         context.order = order
         context.timestamp = timestamp
-        context.watermark = context.overdue_until = watermark
+        context.watermark = context.expired_until = watermark
         context.row_kind = _ROW_KINDS[kind]
         self.controller.process(context)
 
@@ -496,9 +526,14 @@ class KeyedProcess:
         self.controller.context = moment
         self.broadcast.take(element, moment)
 
-    def advance(self, watermark: Watermark, passed: Callable[[], None] | None = None) -> None:
-        """Process a watermark. `passed` is called when everything before it is done, including the timers that it fires."""
-        self.due_timers.pass_watermark(watermark, self.controller.epochs.open)
+    def advance(
+        self, watermark: Watermark, passed: Callable[[], None] | None = None, *, fired_by: int | None = None
+    ) -> None:
+        """Process a watermark. `passed` is called when everything before it is done, including the timers that it fires.
+
+        `fired_by` is given for a step on the way to a later watermark: the time of that one (ms).
+        """
+        self.due_timers.pass_watermark(watermark, self.controller.epochs.open, fired_by)
         self._watermark = watermark.timestamp
         self.controller.on_non_record(lambda epoch: self._fire_due(watermark, epoch), passed or _nothing)
 
@@ -560,6 +595,16 @@ class _TaskEnd(NamedTuple):
     watermark: int
     processing_time: int
     timestamp: int = 0
+
+    @property
+    def expired_until(self) -> int:
+        """Return the time up to which entries are expired."""
+        return self.watermark
+
+
+def _place_of(event: Watermark | ProcessingTime) -> bytes:
+    """Return the place of an event among elements. A watermark comes behind the effects of all timers that it fires."""
+    return behind_watermark(event) if isinstance(event, Watermark) else event.order
 
 
 _Pending = deque[Watermark | ProcessingTime]

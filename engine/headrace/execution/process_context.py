@@ -95,10 +95,10 @@ class ProcessContext(RecordContext):
     __slots__ = (
         "_outputs",
         "_timers",
+        "expired_until",
         "function",
         "index",
         "order",
-        "overdue_until",
         "row_kind",
         "timer",
         "timestamp",
@@ -131,12 +131,14 @@ class ProcessContext(RecordContext):
         self.row_kind = RowKind.INSERT
         self.index = 0
 
-    def enter(self, order: bytes, timestamp: int, watermark: int, overdue_until: int) -> None:
-        """Set its position: place in arrival order, event time, the watermark before it.
+    def enter(self, order: bytes, timestamp: int, watermark: int, expired_until: int) -> None:
+        """Set its position: place in arrival order, event time, the watermark before it, or that of the timer.
 
-        An event-time timer registered for a time up to `overdue_until` is overdue, and fires right after this context.
+        Entries that expire up to `expired_until` are expired: up to the watermark for a record, and before it for a
+        timer that the watermark fires. An event-time timer registered for a time up to `watermark` is overdue, and
+        fires right after this context.
         """
-        self.order, self.timestamp, self.watermark, self.overdue_until = order, timestamp, watermark, overdue_until
+        self.order, self.timestamp, self.watermark, self.expired_until = order, timestamp, watermark, expired_until
 
     @property
     def key(self) -> Any:
@@ -160,8 +162,13 @@ class ProcessContext(RecordContext):
 
     @property
     def processing_overdue_until(self) -> int:
-        """Return `overdue_until` for processing-time timers."""
+        """Return the processing time up to which a timer registered now is overdue (ms)."""
         return self._timers.processing_time
+
+    @property
+    def fired_by(self) -> int:
+        """Return the watermark that this context is behind (ms)."""
+        return self.watermark
 
     @property
     def timers(self) -> ProcessContext:
@@ -222,7 +229,7 @@ class ProcessContext(RecordContext):
         timer = self._timer(timestamp, domain, namespace)
         self._timers.register(timer)
         is_event = DOMAINS[domain].clock is EVENT_TIME
-        if timer.timestamp <= (self.overdue_until if is_event else self.processing_overdue_until):
+        if timer.timestamp <= (self.watermark if is_event else self.processing_overdue_until):
             if self.overdue is None:
                 self.overdue = []
             heapq.heappush(self.overdue, (turn(timer), timer))
@@ -254,19 +261,25 @@ class BundleContext(ProcessContext):
             msg = f"a timer at {timestamp} ms is not due behind these records"
             raise RuntimeError(msg)
         self.timer = self._timer(timestamp, EVENT_TIME, namespace)
-        self.order = timer_order(watermark.order, timestamp, self.key_json, self.stage, namespace)
-        self.timestamp, self.watermark, self.index = timestamp, watermark.timestamp, 0
+        place = timer_order(watermark.order, timestamp, self.key_json, self.stage, namespace)
+        self.enter(place, timestamp, timestamp, timestamp - 1)
+        self.index = 0
         self._timers.fired += 1
 
 
 class TimerContext(ProcessContext):
-    """A timer of a keyed process. `processing_overdue_until` is the time of the processing-time timer that fires."""
+    """A timer of a keyed process.
 
-    __slots__ = ("processing_overdue_until",)
+    `processing_overdue_until` is the time of the processing-time timer that fires, `fired_by` the watermark that made the
+    timer due: it may lie far beyond the timer's own time, which is the `watermark` that the timer's code sees.
+    """
 
+    __slots__ = ("fired_by", "processing_overdue_until")
+
+    fired_by: int
     processing_overdue_until: int
 
     def register(self, timestamp: int, domain: str, namespace: str = "") -> None:
         """Register a timer; do nothing at the end of the input, where timers that register timers would never end."""
-        if self.watermark < END_OF_INPUT or domain != EVENT_TIME or self.time_domain is not EVENT_TIME:
+        if self.fired_by < END_OF_INPUT or domain != EVENT_TIME or self.time_domain is not EVENT_TIME:
             super().register(timestamp, domain, namespace)

@@ -9,6 +9,10 @@ instead, that of its latest change.
     watermark 13: 2b expires; watermark 16: 1c too     nothing is emitted
 
 A row is settled once the watermark has reached its insertion: a retraction that makes room for it has arrived by then.
+The watermark passes each moment in turn, however far it moves: rows that wait for a moment are settled, then rows expire.
+
+    ttl 10, DO_NOTHING   +1a at 1   +2b at 4   watermark 12: at 4 1a stays and 2b is dropped, at 11 1a expires
+
 Where conflicts are decided, a late row counts as inserted right after the watermark that preceded it: it waits for the
 next watermark like any other row, and not for the end of the micro-batch, which must make no difference.
 
@@ -18,15 +22,15 @@ next moment at which one of its rows ends; so the cost of sweeps is proportional
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from headrace.api import OnConflict, Strategy, TimeDomain, TtlTime, UpsertMaterialize
 from headrace.errors import ConflictError
-from headrace.execution.element import Watermark
+from headrace.execution.element import Watermark, behind_watermark
 from headrace.materializer.histories import Histories
 from headrace.materializer.ordered_multiset import Identity, Row
+from headrace.plan.order import caused_at
 from headrace.state.backend import StateBackend, Write
 from headrace.state.timer_service import (
     EVENT_TIME_CLEANUP,
@@ -73,10 +77,9 @@ class RowLifetimes:
         self._by_wall_clock = operator.ttl is not None and operator.ttl.time is TtlTime.PROCESSING
         self._settles = operator.on_conflict is not OnConflict.KEEP_HISTORY
         self._watermark = watermark
-        self._passed = [] if watermark is None else [watermark]
-        self._decided: dict[bytes, int] = {}
-        """By key, the number of passed watermarks that were applied to it."""
-        self._coming = [(mark.order, mark.timestamp) for mark in reversed(watermarks)]
+        self._decided: dict[bytes, int | None] = {}
+        """By key, the watermark up to which conflicts are settled (ms)."""
+        self._coming = [(behind_watermark(mark), mark.timestamp) for mark in reversed(watermarks)]
         self._processing_time = processing_time
         self._timers = TimerService(backend, last, processing_time)
         self._last = last
@@ -92,7 +95,10 @@ class RowLifetimes:
         """Apply all ends before the record at `order` to its key; return the record's insertion time."""
         coming = self._coming
         while coming and coming[-1][0] <= order:
-            self._pass(coming.pop()[1])
+            self._watermark = coming.pop()[1]
+        caused = caused_at(order)
+        if caused is not None and (self._watermark is None or caused - 1 > self._watermark):
+            self._watermark = caused - 1
         self._end(key)
         if self._settles and self._watermark is not None:
             at = max(at, self._watermark + 1)
@@ -105,7 +111,7 @@ class RowLifetimes:
     def finish(self) -> None:
         """Apply all ends up to the last watermark, also for keys without records, and register the next ends."""
         while self._coming:
-            self._pass(self._coming.pop()[1])
+            self._watermark = self._coming.pop()[1]
         due = list(self._taken(TimeDomain.EVENT_TIME, self._last))
         due += self._taken(TimeDomain.PROCESSING_TIME, self._processing_time)
         self._histories.load(dict.fromkeys(due))
@@ -130,10 +136,6 @@ class RowLifetimes:
                 pass
             yield key
 
-    def _pass(self, watermark: int) -> None:
-        self._watermark = watermark
-        self._passed.append(watermark)
-
     def _register(self, key: bytes) -> None:
         before, after = self._due[key], self._next_of(key, self._watermark)
         for domain, moment in before.items():
@@ -143,36 +145,23 @@ class RowLifetimes:
             self._timers.register(Timer(moment, key, _DOMAINS[domain]))
 
     def _end(self, key: bytes) -> None:
-        if self._ttl is not None and self._settles:
-            self._end_in_turn(key)
-        self._end_at(key, self._watermark)
+        """End the rows of a key whose time has come, moment by moment."""
+        if self._settles and self._watermark is not None:
+            moment = self._decided.get(key)
+            while self._histories.live[key].size > 1:
+                moment = self._next_of(key, moment).get(TimeDomain.EVENT_TIME)
+                if moment is None or moment > self._watermark:
+                    break
+                self._settle(key, moment)
+                self._expire(key, moment)
+            self._decided[key] = self._watermark
+        self._expire(key, self._processing_time if self._by_wall_clock else self._watermark)
 
-    def _end_in_turn(self, key: bytes) -> None:
-        """Stop at each passed watermark at which a row of the key ends: their order matters.
-
-        ttl 10, DO_NOTHING   +1a at 1   +2b at 4   watermark 5: 1a stays, 2b is dropped   watermark 12: 1a expires
-                                                   straight to 12: 1a expires, and 2b would stay
-        """
-        passed, place = self._passed, self._decided.get(key, 0)
-        while place < len(passed) and self._histories.live[key].size > 1:
-            due = self._next_of(key, passed[place - 1] if place else None)[TimeDomain.EVENT_TIME]
-            place = bisect_left(passed, due, place)
-            if place < len(passed):
-                self._end_at(key, passed[place])
-                place += 1
-        self._decided[key] = len(passed)
-
-    def _end_at(self, key: bytes, watermark: int | None) -> None:
-        if self._ttl is not None:
-            self._expire(key, self._ttl, self._processing_time if self._by_wall_clock else watermark)
-        if self._settles and watermark is not None and self._histories.live[key].size > 1:
-            self._settle(key, watermark)
-
-    def _expire(self, key: bytes, ttl: int, now: int | None) -> None:
+    def _expire(self, key: bytes, now: int | None) -> None:
         rows = self._histories.live[key]
-        if now is None or not rows.size:
+        if self._ttl is None or now is None or not rows.size:
             return
-        until = now - ttl
+        until = now - self._ttl
         if until < self._since:  # earlier rows count as inserted at `since`
             return
         if self.renews:

@@ -50,18 +50,17 @@ class FirstByTimeFunction(KeyedProcessFunction[In, Out], OperatorFunction):
         if ctx.row_kind.is_retraction:
             msg = f"{self.TAKER} cannot take a record back, and this one is {ctx.row_kind.symbol}: use top() with n=1 there"
             raise ValueError(msg)
+        if self._at_watermark and ctx.timestamp <= ctx.watermark:
+            return  # it is late: the first record up to the watermark is decided
         kept = await self.kept.value()
-        if kept is not None and not self.replaces(ctx.timestamp, kept.at):
+        if kept is not None and ((kept.emitted and self._at_watermark) or not self.replaces(ctx.timestamp, kept.at)):
             return
-        if kept is not None and kept.emitted and self._at_watermark:
-            return  # the stored record was final, so this record is late
-        emits_now = not self._at_watermark or ctx.timestamp <= ctx.watermark
-        await self.kept.update(self._kept(at=ctx.timestamp, record=record, emitted=emits_now))
-        if kept is not None and not kept.emitted:
-            ctx.timers.delete_event_time(kept.at)
-        if not emits_now:
+        await self.kept.update(self._kept(at=ctx.timestamp, record=record, emitted=not self._at_watermark))
+        if self._at_watermark:
+            if kept is not None:
+                ctx.timers.delete_event_time(kept.at)
             ctx.timers.register_event_time(ctx.timestamp)
-        elif kept is None or not kept.emitted:
+        elif kept is None:
             ctx.collect(record)
         else:
             ctx.collect(kept.record, RowKind.UPDATE_BEFORE, timestamp=kept.at)

@@ -6,7 +6,7 @@ Bytes compare as the order does:
     third output of that record                 00..07 00000002
     first output of *that* one downstream       00..07 00000002 00000000
     record 7 as the second use of its stream    00..07 01
-    timer fired by the watermark after it       00..07 ff <stage> <time> <key> 00 [<namespace> 00]
+    timer fired by the watermark after it       00..07 ff <time> <stage> <key> 00 [<namespace> 00]
     timer fired by the processing time of a     00..07 ff ff <micro-batch> <stage, from ff down> <time> <key> 00
       micro-batch whose first record is 8         [<namespace> 00]
     a watermark between ordinals 7 and 8        compares as ordinal 8, before any record of it
@@ -16,7 +16,13 @@ stay distinct where the arms meet again.
 
 So an output sorts with its cause, whichever task made it, and the order downstream is as
 deterministic as at the source, under any parallelism and any split into micro-batches. A watermark
-reaches an operator after all effects of its timers upstream: hence timers sort by stage first.
+that moves far equals many that move by a millisecond, each of which reaches an operator after all effects of
+its timers upstream: hence timers sort by time, and those of one moment by stage. `caused_at` reads the time.
+
+Earlier releases sorted timers by stage first (`ff <stage> <time>`). Places of that form may be among the records that a
+checkpoint holds. They sort before all others of their watermark, and `caused_at` knows no time for them: such
+records meet the next operator before it fires any timer of that watermark, as they did then.
+
 Processing time is read before a micro-batch begins, so an operator fires its own timers before it processes
 the effects of those upstream: later stages come first. Only their numbers distinguish micro-batches
 without records.
@@ -31,11 +37,21 @@ _ORDINAL = struct.Struct(">Q")
 _INDEX = struct.Struct(">I")
 FIRST_OUTPUT = _INDEX.pack(0)
 """End of the place of an element's first output."""
-_TIMER = struct.Struct(">BQ")
+_TIMER = struct.Struct(">QB")
+_TICK = struct.Struct(">BQ")
+_TIME = struct.Struct(">Q")
 _BIAS = 1 << 63
+_FIRST = _ORDINAL.pack(0)
+"""Place of the first record, and of a watermark before it: nothing comes before them."""
 _EDGES = tuple(bytes([edge]) for edge in range(256))
 _LAST_STAGE = 0xFF
 _AFTER_ALL_STAGES = b"\xff\xff"
+_TIMERS_BEGIN = _ORDINAL.size
+_TIME_BEGINS = _TIMERS_BEGIN + 1
+CAUSE_SIZE = _TIME_BEGINS + _TIME.size
+"""Number of first bytes of a place that `caused_at` reads."""
+_MOST_DISTANT = 1 << 54
+"""No timer is further from 1970 (ms, `LATEST_TIMER`); with a stage in place of its first byte, each time is."""
 
 
 def record_order(ordinal: int) -> bytes:
@@ -56,15 +72,30 @@ def edge_order(order: bytes, edge: int) -> bytes:
 def timer_order(watermark: bytes, timestamp: int, key_json: bytes, stage: int = 0, namespace: str = "") -> bytes:
     """Return the place of a timer that this watermark fires in the `stage`-th keyed operator of the pipeline.
 
-    It is after everything before the watermark, including timers of earlier stages and their effects.
+    It is after everything before the watermark, and after all effects of timers for an earlier time, or for the same
+    time in an earlier stage.
     """
-    time = _TIMER.pack(stage, timestamp + _BIAS)
+    time = _TIMER.pack(timestamp + _BIAS, stage)
     return b"%b\xff%b%b" % (_last_before(watermark), time, _owner(key_json, namespace))
 
 
 def before_timers(watermark: bytes) -> bytes:
     """Return the place right before all timers fired by the watermark at this place, and after everything before it."""
-    return _last_before(watermark) + b"\xfe"
+    return _last_before(watermark) + b"\xfe" if watermark != _FIRST else b""
+
+
+def behind_timers(watermark: bytes, timestamp: int) -> bytes:
+    """Return the place right behind the timers up to `timestamp` (ms) that the watermark fires, and behind all their effects."""
+    return _last_before(watermark) + b"\xff" + _TIME.pack(timestamp + 1 + _BIAS) if watermark != _FIRST else b""
+
+
+def caused_at(order: bytes) -> int | None:
+    """Return the time (ms) of the event-time timer that caused the element at this place; None if no such timer did."""
+    if order[_TIMERS_BEGIN:_TIME_BEGINS] != b"\xff":
+        return None
+    (biased,) = _TIME.unpack_from(order, _TIME_BEGINS)
+    timestamp: int = biased - _BIAS
+    return timestamp if abs(timestamp) < _MOST_DISTANT else None
 
 
 @lru_cache(maxsize=16)
@@ -86,7 +117,7 @@ def processing_timer_order(
     processing_time: bytes, timestamp: int, key_json: bytes, stage: int = 0, namespace: str = ""
 ) -> bytes:
     """Return the place of a timer that fires at the processing time of this place in the `stage`-th keyed operator."""
-    time = _TIMER.pack(_LAST_STAGE - stage, timestamp + _BIAS)
+    time = _TICK.pack(_LAST_STAGE - stage, timestamp + _BIAS)
     return b"%b%b%b" % (processing_time, time, _owner(key_json, namespace))
 
 

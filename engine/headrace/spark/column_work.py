@@ -6,7 +6,7 @@ import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import methodcaller
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from headrace.api import Process
 from headrace.api.column_function import ColumnFunction, ColumnResults, KeyedColumns
 from headrace.api.stream_types import output_type
-from headrace.execution.element import NO_WATERMARK, Watermark
+from headrace.execution.element import NO_WATERMARK, Watermark, before_watermark, behind_watermark
 from headrace.execution.keyed_process import KeyedProcess
-from headrace.plan.order import output_order
+from headrace.plan.order import CAUSE_SIZE, caused_at, output_order
 from headrace.plan.record_columns import struct_type
 from headrace.spark.columnar_rows import ColumnarRows
 from headrace.state.single_store import SingleStore
@@ -63,18 +63,29 @@ class ColumnWork:
 
     def _late(self, orders: pa.BinaryArray, timestamps: pa.Int64Array) -> int:
         """Return the number of records at or below the last watermark before them."""
-        ordered = sorted(self.watermarks)
-        before = NO_WATERMARK if self.watermark is None else self.watermark
-        bounds = [0, *(bisect.bisect_left(orders, mark.order, key=_as_python) for mark in ordered), len(orders)]
-        times = timestamps.to_numpy()
-        seen = [before, *(mark.timestamp for mark in ordered)]
-        return sum(
-            int((times[start:end] <= watermark).sum())
-            for watermark, start, end in zip(seen, bounds, bounds[1:], strict=False)
-        )
+        watermark = NO_WATERMARK if self.watermark is None else self.watermark
+        times, late, start = timestamps.to_numpy(), 0, 0
+        for mark in sorted(self.watermarks):
+            effects, end = (
+                bisect.bisect_left(orders, place(mark), start, key=_as_python)
+                for place in (before_watermark, behind_watermark)
+            )
+            late += int((times[start:effects] <= watermark).sum())
+            late += int((times[effects:end] <= _clocks(orders[effects:end], watermark)).sum())
+            watermark, start = mark.timestamp, end
+        return late + int((times[start:] <= watermark).sum())
 
 
 _as_python = methodcaller("as_py")
+
+
+def _clocks(orders: pa.BinaryArray, watermark: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return the watermark that each record at these places comes behind, if it is at least `watermark` (ms)."""
+    causes = pc.binary_slice(orders, 0, CAUSE_SIZE).dictionary_encode()
+    times = map(caused_at, causes.dictionary.to_pylist())
+    clocks = [watermark if time is None else max(watermark, time - 1) for time in times]
+    by_row: np.ndarray[Any, np.dtype[np.int64]] = np.array(clocks, np.int64)[causes.indices.to_numpy()]
+    return by_row
 
 
 def _last_times(columns: KeyedColumns) -> list[int]:

@@ -45,9 +45,9 @@ DOMAINS: Mapping[str, Domain] = {
     for domain in (
         Domain(EVENT_TIME, b"e", EVENT_TIME),
         Domain(PROCESSING_TIME, b"p", PROCESSING_TIME),
-        # Expired entries are removed before a user's timer of the same moment can see them.
-        Domain(EVENT_TIME_CLEANUP, b"E", EVENT_TIME, rank=-1, is_internal=True),
-        Domain(PROCESSING_TIME_CLEANUP, b"P", PROCESSING_TIME, rank=-1, is_internal=True),
+        # Entries expire behind a user's timer of the same moment.
+        Domain(EVENT_TIME_CLEANUP, b"E", EVENT_TIME, rank=1, is_internal=True),
+        Domain(PROCESSING_TIME_CLEANUP, b"P", PROCESSING_TIME, rank=1, is_internal=True),
     )
 }
 """All domains by name. A new domain is a line here, and a handler in `KeyedProcess`."""
@@ -255,6 +255,11 @@ class TimerService:
             timer = heapq.heappop(timers)
             if timer in self.live:
                 yield timer.key_json
+
+    def first_due(self, now: int) -> int | None:
+        """Return the time of the earliest timer of event time, or of one that was deleted, if it is due at `now` (ms)."""
+        timers = self._due[EVENT_TIME].in_order
+        return timers[0].timestamp if timers and timers[0].timestamp <= now else None
 
     def take(self, timer: Timer) -> bool:
         """Take one timer to fire it now; return whether it still existed."""

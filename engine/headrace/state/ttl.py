@@ -68,7 +68,12 @@ class TtlMoment(Protocol):
 
     @property
     def watermark(self) -> int:
-        """Return the last watermark before it."""
+        """Return the last watermark before it, or the one that fires it."""
+        ...
+
+    @property
+    def expired_until(self) -> int:
+        """Return the time up to which the watermark has expired entries: the watermark, or in a timer right before it."""
         ...
 
     @property
@@ -128,12 +133,12 @@ class LiveTtl:
         return moment.timestamp if self._in_event_time else moment.processing_time
 
     def clock(self, moment: TtlMoment) -> int:
-        """Return the clock that expires entries: an entry is expired when it has reached `expires_at`."""
+        """Return the clock that expires entries. Outside of timers an entry is expired when it has reached `expires_at`."""
         return moment.watermark if self.by_watermark else moment.processing_time
 
     def is_dead(self, moment: TtlMoment, stamp: int, own_ttl_ms: int = 0) -> bool:
         """Return whether an entry is expired."""
-        clock = moment.watermark if self.by_watermark else moment.processing_time
+        clock = moment.expired_until if self.by_watermark else moment.processing_time
         return self.is_dead_at(clock, stamp, own_ttl_ms)
 
     def is_dead_at(self, clock: int, stamp: int, own_ttl_ms: int = 0) -> bool:

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import struct
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.plan.order import output_order, processing_time_order, processing_timer_order, record_order, timer_order
+from headrace.execution.process_context import LATEST_TIMER
+from headrace.plan.order import (
+    CAUSE_SIZE,
+    before_timers,
+    behind_timers,
+    caused_at,
+    edge_order,
+    output_order,
+    processing_time_order,
+    processing_timer_order,
+    record_order,
+    timer_order,
+)
 
 ordinals = st.integers(1, 2**40)
 times = st.integers(-(2**62), 2**62)
@@ -39,14 +53,54 @@ fired = st.tuples(st.integers(0, 3), times, keys)
 
 
 @given(ordinal=ordinals, one=fired, other=fired, path=paths, other_path=paths)
-def test_watermark_timers_sort_by_stage_time_key(ordinal, one, other, path, other_path):
+def test_watermark_timers_sort_by_time_stage_key(ordinal, one, other, path, other_path):
     """The order holds for all outputs of the timers."""
 
     def place(timer, path):
         stage, time, key = timer
         return nested(timer_order(record_order(ordinal), time, key, stage), path)
 
-    assert (place(one, path) < place(other, other_path)) is ((*one, path) < (*other, other_path))
+    def wanted(timer, path):
+        stage, time, key = timer
+        return time, stage, key, path
+
+    assert (place(one, path) < place(other, other_path)) is (wanted(one, path) < wanted(other, other_path))
+
+
+moments = st.integers(-LATEST_TIMER, LATEST_TIMER)
+
+
+@given(
+    ordinal=ordinals,
+    path=paths,
+    stage=st.integers(0, 250),
+    time=moments,
+    key=keys,
+    edge=st.none() | st.integers(0, 250),
+)
+def test_effects_of_a_timer_know_its_time(ordinal, path, stage, time, key, edge):
+    place = nested(timer_order(record_order(ordinal), time, key, stage), path)
+    place = place if edge is None else edge_order(place, edge)
+    assert caused_at(place) == caused_at(place[:CAUSE_SIZE]) == time
+    assert before_timers(record_order(ordinal)) < place < behind_timers(record_order(ordinal), time)
+    assert behind_timers(record_order(ordinal), time - 1) < place
+
+
+@given(
+    ordinal=ordinals,
+    path=paths,
+    edge=st.none() | st.integers(0, 250),
+    fires=st.tuples(st.integers(0, 250), moments, keys),
+)
+def test_other_places_have_no_timer(ordinal, path, edge, fires):
+    """Those of records, of processing-time timers, and of timers of earlier releases, which had the stage first."""
+    stage, time, key = fires
+    former = record_order(ordinal - 1) + b"\xff" + struct.pack(">BQ", stage, time + (1 << 63)) + key + b"\x00"
+    if stage < 0x7F:
+        assert former < timer_order(record_order(ordinal), -LATEST_TIMER, b"")
+    for cause in (record_order(ordinal), tick(ordinal, 1, stage, time, key), former):
+        place = nested(cause, path)
+        assert caused_at(place if edge is None else edge_order(place, edge)) is None
 
 
 def tick(ordinal, micro_batch, stage, time, key):
@@ -82,9 +136,12 @@ def test_table_in_the_documentation_is_in_order():
         record_order(7),
         third,
         output_order(third, 0),
-        timer_order(record_order(8), 5_000, b'"k"'),
-        output_order(timer_order(record_order(8), 5_000, b'"k"'), 0),
+        timer_order(record_order(8), 100, b'"k"'),
+        output_order(timer_order(record_order(8), 100, b'"k"'), 0),
         timer_order(record_order(8), 100, b'"k"', stage=1),
+        behind_timers(record_order(8), 100),
+        timer_order(record_order(8), 5_000, b'"k"'),
+        behind_timers(record_order(8), 5_000),
         tick(8, 3, 1, 100, b'"k"'),
         tick(8, 3, 0, 5, b'"k"'),
         output_order(tick(8, 3, 0, 5, b'"k"'), 0),

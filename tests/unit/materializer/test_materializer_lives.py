@@ -294,19 +294,29 @@ class Model:
         )
         self.rows, self.emitted, self.unmatched = [], [], 0
         self.since = float("-inf")
+        self.passed = -1
 
     def end(self, watermark):
+        """Let the watermark pass each moment: what waits for it is settled, then rows expire."""
         if watermark is None:
             return
+        for moment in [*range(self.passed + 1, watermark), watermark]:
+            self.settle(moment)
+            self.expire(moment)
+        self.passed = watermark
+
+    def settle(self, moment):
+        settled = [entry for entry in self.rows if entry[1] <= moment]
+        if len(settled) > 1 and self.policy is OnConflict.DO_NOTHING:
+            self.rows = [entry for entry in self.rows if entry is settled[0] or entry[1] > moment]
+        if len(settled) > 1 and self.policy is OnConflict.DEDUPLICATE:
+            self.rows = [entry for entry in self.rows if entry is settled[-1] or entry[1] > moment]
+
+    def expire(self, moment):
         if self.has_ttl:
             newest = max((at for _, at in self.rows), default=0)
             stamp = (lambda _: newest) if self.legacy else (lambda at: at)
-            self.rows = [(row, at) for row, at in self.rows if max(stamp(at), self.since) + TTL > watermark]
-        settled = [entry for entry in self.rows if entry[1] <= watermark]
-        if len(settled) > 1 and self.policy is OnConflict.DO_NOTHING:
-            self.rows = [entry for entry in self.rows if entry is settled[0] or entry[1] > watermark]
-        if len(settled) > 1 and self.policy is OnConflict.DEDUPLICATE:
-            self.rows = [entry for entry in self.rows if entry is settled[-1] or entry[1] > watermark]
+            self.rows = [(row, at) for row, at in self.rows if max(stamp(at), self.since) + TTL > moment]
 
     def take(self, kind, row, at, watermark):
         self.end(watermark)

@@ -127,7 +127,7 @@ def test_no_lifetime_begins_before_ttl_is_enabled(stamp, since, ttl):
 )
 def test_stamp_and_expiry_clocks_differ(ttl, stamp, clock):
     live = LiveTtl.of(ttl)
-    moment = SimpleNamespace(timestamp=1, watermark=2, processing_time=3)
+    moment = SimpleNamespace(timestamp=1, watermark=2, expired_until=2, processing_time=3)
     assert (live.stamp(moment), live.clock(moment)) == (stamp, clock)
     assert live.is_dead(moment, clock - 10)
     assert not live.is_dead(moment, clock - 9)

@@ -38,6 +38,7 @@ def enter(store, key, stamp, watermark, processing_time=0):
         key_json=key,
         timestamp=stamp,
         watermark=watermark,
+        expired_until=watermark,
         processing_time=processing_time,
         owns_key=True,
         callbacks=None,

@@ -13,6 +13,9 @@ from typing import Any
 from headrace import BroadcastState, RowKind, UpdateType, ValueState
 from tests.unit.support.inputs import input_of, method_for
 
+MOST_PAST = 200
+"""No record and no timer is earlier than this before 1970 (ms)."""
+
 
 class Chained:
     """The chained callbacks of the running record that have not run yet, in order: (awaited answers, callback)."""
@@ -87,7 +90,7 @@ class Value:
 
     def live(self):
         value, stamp = self.found.get(self.stage.key, (None, 0))
-        if value is not None and self.ttl is not None and stamp + self.ttl <= self.stage.watermark:
+        if value is not None and self.ttl is not None and stamp + self.ttl <= self.stage.expired_until:
             value = None
         return value, stamp
 
@@ -139,6 +142,7 @@ class Stage:
     due: set = field(default_factory=set)
     sides: list = field(default_factory=list)
     watermark: int = -(1 << 62)
+    expired_until: int = -(1 << 62)
     key: str = ""
     timestamp: int = 0
     row_kind: RowKind = RowKind.INSERT
@@ -161,13 +165,20 @@ class Stage:
         self.fire_up_to(self.watermark, self.key)
 
     def advance(self, watermark):
-        """Fire due timers in time order; a timer set for an earlier time than the firing timer fires next."""
-        self.watermark = watermark
-        while due := [timer for timer in self.due if timer[0] <= watermark]:
+        """Let the watermark pass one millisecond after the other, each of them through the whole chain."""
+        start = max(self.watermark, -MOST_PAST)
+        for moment in range(start + 1, watermark + 1):
+            self.pass_moment(moment)
+
+    def pass_moment(self, moment):
+        """Fire the timers of a moment, then expire what expires at it; a timer set for an earlier time fires next."""
+        self.watermark, self.expired_until = moment, max(self.expired_until, moment - 1)
+        while due := [timer for timer in self.due if timer[0] <= moment]:
             timestamp, key = min(due)
             self.fire(timestamp, key)
-            self.fire_up_to(timestamp, key)
-        self.following.advance(watermark)
+            self.fire_up_to(moment, key)
+        self.expired_until = moment
+        self.following.pass_moment(moment)
 
     def fire_up_to(self, timestamp, key):
         while due := [timer for timer in self.due if timer[0] <= timestamp and timer[1] == key]:
@@ -209,7 +220,7 @@ class End:
     def take(self, record, timestamp):
         self.records.append((record, timestamp))
 
-    def advance(self, watermark):
+    def pass_moment(self, moment):
         """Do nothing: the end has no timers."""
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from posixpath import normpath, realpath
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo
 
@@ -45,26 +47,100 @@ def _bindings(config: JobConfig) -> Iterator[Problem]:
         yield "sources", "a job needs a source"
     if not config.sinks:
         yield "sinks", "a job needs a sink"
-    sources = {normalised(source.path): name for name, source in config.sources.items() if source.path}
-    state = normalised(config.job_folder)
-    seen: dict[str, str] = {}
-    for name, sink in config.sinks.items():
-        key, path = f"sinks.{name}.path", normalised(sink.path)
-        if path in seen:
-            yield key, f"sink '{seen[path]}' writes to the same table: give each a path of its own"
-        if path in sources:
-            yield (
-                key,
-                f"source '{sources[path]}' reads this folder: a job must not read what it writes; give another path",
-            )
-        if config.branch is None and f"{path}/".startswith(f"{state}/"):
-            yield key, f"this is in the folder of the job's state, {state}: give another path"
-        elif f"{state}/".startswith(f"{path}/"):
-            yield (
-                key,
-                f"the job's state, {state}, is in this folder: a VACUUM of the table would delete it; give another path",
-            )
-        seen[path] = name
+    places = [*_places(config)]
+    for number, place in enumerate(places):
+        problem = next(filter(None, map(place.problem_beside, places[:number])), None)
+        if problem is not None:
+            yield place.key, problem
+
+
+class _Role(enum.Enum):
+    """Use that a job makes of a place, as it reads in a message about another place."""
+
+    STATE = "the job's state"
+    ROOT = "state.root, which has the folders of all jobs"
+    LOCAL = "the job's local copies of state"
+    TABLE = "table"
+    SOURCE = "source"
+    SINK = "sink"
+
+
+_HARM = {
+    _Role.STATE: "a vacuum or a drop of the job would delete it",
+    _Role.ROOT: "another job may have its folder there",
+    _Role.LOCAL: "the job deletes what it does not know there",
+    _Role.TABLE: "a VACUUM of the table would delete it",
+    _Role.SOURCE: "a job must not write into a folder that it reads",
+    _Role.SINK: "a VACUUM of the table would delete it",
+}
+"""What happens to a place within a place of this role."""
+
+_WRITTEN = {_Role.STATE, _Role.LOCAL, _Role.SINK}
+"""Roles of places in which a job writes and deletes files."""
+
+
+class _Place(NamedTuple):
+    """Folder or table that a job's file names."""
+
+    role: _Role
+    key: str
+    path: str
+    """In the form that all spellings of the same place share."""
+
+    name: str = ""
+
+    def problem_beside(self, former: _Place) -> str | None:
+        """Return why a job must not have this place beside a `former` one; None if it may.
+
+        A job may read a place that it reads elsewhere, and join its rows with a table that it writes.
+        """
+        roles = {self.role, former.role}
+        if not self._excludes(former):
+            return None
+        if self.path == former.path and roles == {_Role.SINK}:
+            return f"sink '{former.name}' writes to the same table: give each a path of its own"
+        if self.path == former.path and roles == {_Role.SOURCE, _Role.SINK}:
+            return f"source '{former.name}' reads this folder: a job must not read what it writes; give another path"
+        if is_within(self.path, former.path):
+            return f"this is in the folder of {former._shown}: {_HARM[former.role]}; give another path"
+        if is_within(former.path, self.path):
+            return f"{former._shown} is in this folder: {_HARM[self.role]}; give another path"
+        return None
+
+    def _excludes(self, former: _Place) -> bool:
+        """Return whether one of two places must not lie in the other."""
+        roles = {self.role, former.role}
+        if _Role.ROOT in roles:
+            return self.role is _Role.SINK
+        if roles == {_Role.TABLE, _Role.SINK}:
+            return self.path != former.path
+        return not roles.isdisjoint(_WRITTEN)
+
+    @property
+    def _shown(self) -> str:
+        return f"{self.role.value} '{self.name}'" if self.name else f"{self.role.value}, {self.path},"
+
+
+def _places(config: JobConfig) -> Iterator[_Place]:
+    """Yield the places of a job. Sinks of a branch are in its own folder, and those of the job were checked with the job's file."""
+    job = config.itself
+    yield _Place(_Role.STATE, "state.root", normalised(job.job_folder))
+    yield _Place(_Role.ROOT, "state.root", normalised(job.state.root))
+    yield _Place(_Role.LOCAL, "state.local", normalised(str(job.local_folder)))
+    for source, bound in config.sources.items():
+        for name, path in bound.tables.items():
+            yield _Place(_Role.TABLE, f"sources.{source}.tables.{name}", normalised(path), name)
+    for name, bound in config.sources.items():
+        if bound.path:
+            yield _Place(_Role.SOURCE, f"sources.{name}.path", normalised(bound.path), name)
+    if config.branch is None:
+        for name, sink in config.sinks.items():
+            yield _Place(_Role.SINK, f"sinks.{name}.path", normalised(sink.path), name)
+
+
+def is_within(path: str, folder: str) -> bool:
+    """Return whether a place is a folder or below it. Both are `normalised`."""
+    return f"{path}/".startswith(f"{folder.rstrip('/')}/")
 
 
 def normalised(location: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 from pathlib import Path
+from posixpath import normpath, realpath
 from typing import Annotated, Any, Literal, get_args, get_origin
 from urllib.parse import unquote, urlsplit
 
@@ -181,14 +182,22 @@ def _bound(message: str) -> str:
 
 
 def located(text: str, home: Path) -> str:
-    """Return a path as absolute from `home`; a URI with its scheme in lower case; a `file:` URI as its path.
+    """Return a path as absolute from `home`; a URI with its scheme in lower case; a `file:` URI as its path. All without `..`.
+
+    A disk resolves `x/..` only while there is a folder `x`, and object stores do not know it.
 
     Raises `ValueError` for a `file:` URI of another host.
     """
     if text.lower().startswith("file:/"):
-        return _path_of(text)
+        return _without_parents(_path_of(text), realpath)
     scheme, mark, rest = text.partition("://")
-    return f"{scheme.lower()}{mark}{rest}" if mark else str(home / text)
+    if mark:
+        return f"{scheme.lower()}{mark}{_without_parents(rest, normpath)}"
+    return _without_parents(str(home / text), realpath)
+
+
+def _without_parents(path: str, resolve: Callable[[str], str]) -> str:
+    return resolve(path) if ".." in path.split("/") else path
 
 
 def _path_of(uri: str) -> str:

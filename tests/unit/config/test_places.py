@@ -50,10 +50,10 @@ def job(home):
     (home / "link").symlink_to(home / "lake")
     base = (home / "conf/jobs/demo.yaml").read_text().partition("sinks:")[0]
 
-    def load(*sinks, state="var/state", source="data/events"):
+    def load(*sinks, state="var/state", source="data/events", local="var/local"):
         lines = [f"  sink_{n}: {{path: '{spelt(path)}', mode: append}}" for n, path in enumerate(sinks)]
         text = base.replace("data/events", f"'{spelt(source)}'") + "\n".join(["sinks:", *lines, ""])
-        (home / "conf/jobs/demo.yaml").write_text(f"{text}state: {{root: '{spelt(state)}'}}\n")
+        (home / "conf/jobs/demo.yaml").write_text(f"{text}state: {{root: '{spelt(state)}', local: '{spelt(local)}'}}\n")
         return load_job("demo")
 
     def spelt(path):
@@ -63,6 +63,8 @@ def job(home):
 
 
 same_home = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(same_home, max_examples=30)
+"""For tests that load several jobs in each example."""
 
 
 @same_home
@@ -83,8 +85,64 @@ def test_sink_may_not_be_a_source(job, pair):
 @given(pair=pairs, below=st.sampled_from(["", "/demo", "/demo/", "/demo/keyed_state", "/x/../demo/a//b"]))
 def test_sink_may_not_meet_the_state(job, pair, below):
     sink, state = pair
-    with pytest.raises(ConfigError, match=r"in the folder of the job's state|is in this folder: a VACUUM"):
+    with pytest.raises(
+        ConfigError, match=r"in the folder of the job's state|the job's state, .*, is in this folder: a VACUUM"
+    ):
         job(sink.rstrip("/") + below, state=state)
+
+
+@few
+@given(pair=pairs, below=st.sampled_from(["/x", "/x/../y//z/", "/_headrace", "/_delta_log"]))
+def test_sinks_and_sources_may_not_nest(job, pair, below):
+    inner, outer = pair[0].rstrip("/") + below, pair[1]
+    with pytest.raises(ConfigError, match="sinks.sink_1.path: this is in the folder of sink 'sink_0': a VACUUM"):
+        job(outer, inner)
+    with pytest.raises(ConfigError, match="sinks.sink_1.path: sink 'sink_0' is in this folder: a VACUUM"):
+        job(inner, outer)
+    with pytest.raises(ConfigError, match="sinks.sink_0.path: this is in the folder of source 'events'"):
+        job(inner, source=outer)
+    with pytest.raises(ConfigError, match="sinks.sink_0.path: source 'events' is in this folder: a VACUUM"):
+        job(outer, source=inner)
+
+
+@few
+@given(pair=pairs, below=st.sampled_from(["/demo", "/demo/landed", "/demo/../demo/x"]))
+def test_source_may_not_meet_the_state(job, pair, below):
+    with pytest.raises(ConfigError, match="sources.events.path: this is in the folder of the job's state"):
+        job("lake/other", state=pair[0], source=pair[1].rstrip("/") + below)
+    with pytest.raises(ConfigError, match="sources.events.path: the job's state, .*, is in this folder"):
+        job("lake/other", state=pair[0].rstrip("/") + below, source=pair[1])
+
+
+@few
+@given(pair=pairs, below=st.sampled_from(["/demo", "/demo/x", "/../board/demo/"]))
+def test_local_copies_may_not_meet_other_places(job, pair, below):
+    local = pair[1].rstrip("/")
+    if "://" in local and not local.lower().startswith("file:"):
+        return
+    for places in ({"state": local + below}, {"source": local + below}, {"sinks": (local + below,)}):
+        with pytest.raises(ConfigError, match="the job's local copies of state|state.local: "):
+            job(*places.pop("sinks", ("lake/other",)), local=pair[0], **places)
+
+
+def test_tables_of_other_jobs_may_be_read(job):
+    job("lake/board", source="var/state/other/quarantine")
+    with pytest.raises(ConfigError, match="this is in the folder of state.root, which has the folders of all jobs"):
+        job("var/state/other")
+
+
+def test_dimension_table_may_not_nest_with_a_sink(job, home):
+    def with_table(path):
+        file = home / "conf/jobs/demo.yaml"
+        job("lake/board")
+        file.write_text(file.read_text().replace("'data/events'", f"'data/events'\n    tables: {{rates: '{path}'}}"))
+        return load_job("demo")
+
+    assert with_table("link/board").sources["events"].tables["rates"].endswith("board")
+    with pytest.raises(ConfigError, match="sinks.sink_0.path: table 'rates' is in this folder: a VACUUM"):
+        with_table("link/board/rates")
+    with pytest.raises(ConfigError, match="sinks.sink_0.path: this is in the folder of table 'rates': a VACUUM"):
+        with_table("lake")
 
 
 @same_home
@@ -98,6 +156,7 @@ def test_distinct_places_are_accepted(job, path):
 def test_path_is_loaded_absolute(job, home, spelling):
     path = job(spelling).sinks["sink_0"].path
     assert path.startswith("/")
+    assert "/../" not in path
     assert "file:" not in path.lower()
 
 

@@ -21,9 +21,10 @@ _WITH = "HEADRACE_KILL_WITH"
 
 PLACES = frozenset(
     {
-        *("create.half", "land.half", "ingest.after", "task.half", "run.after"),
+        *("create.half", "claim.created", "land.half", "ingest.after", "task.half", "run.after"),
         *("prepare.before", "prepare.half", "prepare.after", "commit.before", "commit.after"),
         *("publish.half", "deliver.before", "deliver.half", "publish.after", "fence.table", "fence.after"),
+        *("take_over.before", "take_over.after", "sink_rename.before", "sink_rename.after"),
         *("migration.before", "migration.prepared", "state_migration.staged", "operator_state.staged"),
         *("drop.marked", "drop.half", "drop.deleted"),
         *("compaction.prepared", "restore.prepared", "rescale.prepared", "vacuum.listed", "vacuum.committed"),

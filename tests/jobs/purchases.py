@@ -165,3 +165,14 @@ anew: Final = (
     .sink("lines_by_item")
 )
 """The same with other names for all operators."""
+
+other_sink: Final = (
+    Pipeline("purchases")
+    .source("purchases", Purchase, event_time="at", order_by=("seq",), row_kind="kind", out_of_orderness=LATENESS)
+    .key_by("customer")
+    .process("customers", Customers())
+    .side_output("reminders", Reminder, sink="reminders")
+    .upsert_materialize("lines", primary_key=("item",))
+    .sink("board")
+)
+"""The same after somebody has given a sink another name."""

@@ -50,6 +50,7 @@ _COMMANDS = {
     "_jobs": ["jobs", "explain"],
     "_status": ["status", "checkpoints"],
     "_state": ["state"],
+    "_sink": ["sink"],
     "_history": ["history"],
     "_diff": ["diff"],
     "_branch": ["branch"],

@@ -87,7 +87,7 @@ def row_kinds(config: JobConfig) -> Iterator[Finding]:
 def stored(config: JobConfig, plan: Plan) -> Iterator[Finding]:
     """Yield findings on stored state and sinks: whether a run could continue, and what it would migrate first."""
     from headrace.commit.log import CheckpointLog
-    from headrace.commit.run_check import new_sink_columns, sinks_of_other_jobs, stored_problems
+    from headrace.commit.run_check import new_sink_columns, stored_problems
 
     log = CheckpointLog(config.job_folder, config.storage_options)
     yield from state_types(config.job, log, plan)
@@ -97,10 +97,6 @@ def stored(config: JobConfig, plan: Plan) -> Iterator[Finding]:
         yield Finding("sinks", "ok", f"{len(plan.sinks)} declared, and all existing tables fit")
         for columns in new_sink_columns(config, log, plan):
             yield Finding("sinks", "warn", columns, "if they are not meant, change the pipeline before it")
-        for name in sinks_of_other_jobs(config, log):
-            detail = f"sink '{name}' has rows of another job, and '{config.job}' was never run: it begins anew"
-            advice = "if it is that job, renamed, write its former name into the file: state.name"
-            yield Finding("sinks", "warn", detail, advice)
 
 
 def state_types(job: str, log: CheckpointLog, plan: Plan) -> Iterator[Finding]:

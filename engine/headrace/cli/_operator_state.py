@@ -1,8 +1,8 @@
-"""`headrace state drop` and `rename`: delete or move the state of an operator that the code no longer has."""
+"""`headrace state drop` and `rename`: delete or move what the code no longer has under its name: an operator's state, a sink's table."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from headrace.config import JobConfig
 
 Operator = Annotated[str, typer.Option("--operator", help="Name under which the operator's state is stored.")]
-To = Annotated[str, typer.Option("--to", metavar="NEW", help="Name of the operator in the code now.")]
+RenamedOperator = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--operator", help="Name under which the operator's state is stored."),
+]
+RenamedSink = Annotated[Optional[str], typer.Option("--sink", help="Former name of the sink.")]  # noqa: UP045
+To = Annotated[str, typer.Option("--to", metavar="NEW", help="Name that it has in the code now.")]
 
 
 def register(state: typer.Typer) -> None:
@@ -64,27 +69,36 @@ def drop(
 def rename(
     job: Job = None,
     *,
-    operator: Operator,
+    operator: RenamedOperator = None,
+    sink: RenamedSink = None,
     to: To,
     apply: Apply = False,
     why: ApplyWhy = None,
     run_id: RunId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Move the state of an operator to its new name in the pipeline. A dry run, unless --apply is given.
+    """Move the state of an operator, or the table of a sink, to its new name. A dry run, unless --apply is given.
 
-    Rename the operator in the pipeline first. States and keys must fit, and the new name must have no state yet. The move is
-    one checkpoint; 'headrace restore' undoes it.
+    Rename the operator in the pipeline first, a sink also in the job's file. States and keys must fit, and the new name must have
+    no state yet. The move is one checkpoint; 'headrace restore' undoes that of an operator. The table of a sink keeps its rows.
 
     Example:  headrace state rename flights --operator totals --to totals_by_day --apply
+              headrace state rename flights --sink board --to flight_board --apply
 
-    Exit codes: 0; 2 for an unknown job or operator, names that do not match the pipeline, or a new name with state; 3 while
+    Exit codes: 0; 2 for an unknown job, operator or sink, names that do not match the pipeline, or a new name with state; 3 while
     a run holds the job; 6 the state does not fit the operator; 8 storage; 10 job and sink disagree.
     """
     _without_pandas()
     from headrace.commit.operator_rename import renamable, rename_operator
+    from headrace.errors import ConfigError
 
     config = load(job)
+    if (operator is None) == (sink is None):
+        msg = "name what has a new name: --operator NAME, or --sink NAME. Nothing was changed."
+        raise ConfigError(msg)
+    if operator is None:
+        _rename_sink(config, str(sink), to, apply=apply, why=why, run_id=run_id or new_run_id(), as_json=as_json)
+        return
     if apply:
         checkpoint = rename_operator(config, operator, to, run_id or new_run_id(), why=why)
         text = f"{checkpoint.metrics['rows_moved']:,} rows of operator '{operator}' are of '{to}' now: checkpoint {checkpoint.checkpoint_id}."
@@ -94,6 +108,27 @@ def rename(
     if not as_json:
         show_rows(stored.rows, f"rows to move to '{to}'")
     _show_planned(config, stored, "", as_json=as_json)
+
+
+def _rename_sink(
+    config: JobConfig, sink: str, to: str, *, apply: bool, why: str | None, run_id: str, as_json: bool
+) -> None:
+    from headrace.cli._output import print_json, show
+    from headrace.commit.sink_owners import renamable_sink, rename_sink
+
+    plain: dict[str, Any] = {"job": config.job, "sink": sink, "to": to, "applied": apply}
+    if apply:
+        checkpoint = rename_sink(config, sink, to, run_id, why)
+        text = f"{config.job}: the table of sink '{sink}' is that of '{to}' now: checkpoint {checkpoint.checkpoint_id}."
+        plain |= {"checkpoint": checkpoint.checkpoint_id, "note": checkpoint.note}
+    else:
+        uri = renamable_sink(config, sink, to).sinks[sink].path
+        text = f"{config.job}: the table of sink '{sink}' at {uri} would become that of '{to}', with its rows. {NOT_CHANGED}"
+        plain |= {"checkpoint": None}
+    if as_json:
+        print_json(plain)
+    else:
+        show(text)
 
 
 def _without_pandas() -> None:

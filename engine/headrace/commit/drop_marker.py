@@ -22,10 +22,12 @@ MARKER = "dropped.parquet"
 
 @dataclass(frozen=True, slots=True)
 class DropMarker:
-    """Reason why a job is dropped, and the tables of its sinks that are deleted with it, by sink."""
+    """Reason why a job is dropped, the tables of its sinks that are deleted with it, by sink, and its uid."""
 
     why: str
     sinks: dict[str, str]
+    uid: int | None = None
+    """None in marks of earlier releases, and for a job without checkpoints."""
 
 
 def read_marker(config: JobConfig) -> DropMarker | None:
@@ -36,14 +38,16 @@ def read_marker(config: JobConfig) -> DropMarker | None:
             rows = read_parquet(uri, config.storage_options).to_pylist()
         except FileNotFoundError:
             return None
-    return DropMarker(rows[0]["why"], {row["sink"]: row["uri"] for row in rows if row["sink"] is not None})
+    sinks = {row["sink"]: row["uri"] for row in rows if row["sink"] is not None}
+    return DropMarker(rows[0]["why"], sinks, rows[0].get("uid"))
 
 
 def write_marker(config: JobConfig, marker: DropMarker) -> None:
     """Mark a job. Once the call returns, the mark survives a power failure."""
-    rows = [{"why": marker.why, "sink": sink, "uri": uri} for sink, uri in marker.sinks.items()]
-    schema = pa.schema([(name, pa.string()) for name in ("why", "sink", "uri")])
-    table = pa.Table.from_pylist(rows or [{"why": marker.why}], schema)
+    common = {"why": marker.why, "uid": marker.uid}
+    rows = [{**common, "sink": sink, "uri": uri} for sink, uri in marker.sinks.items()]
+    schema = pa.schema([*((name, pa.string()) for name in ("why", "sink", "uri")), ("uid", pa.int64())])
+    table = pa.Table.from_pylist(rows or [common], schema)
     stage(config.job_folder, MARKER, table, config.storage_options)
 
 

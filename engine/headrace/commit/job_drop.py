@@ -18,13 +18,14 @@ from headrace import clock, faults
 from headrace.commit.drop_marker import MARKER, DropMarker, read_marker, write_marker
 from headrace.commit.lease import JobLease
 from headrace.commit.log import CheckpointLog
+from headrace.commit.ownership import names_of_owner, owner_number
 from headrace.config import JobConfig
 from headrace.errors import ConfigError, SinkMismatchError
 from headrace.sinks.kinds import sink_of
 from headrace.sinks.sink import NEVER
 from headrace.tables.files import Usage, delete_files, folder_usage, list_files, remove_file, remove_folder
 from headrace.tables.schemas import CHECKPOINTS
-from headrace.tables.store import LOG, TableMissingError, storage_errors
+from headrace.tables.store import LOG, Snapshot, TableMissingError, storage_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +95,13 @@ def _marked(config: JobConfig, why: str, run_id: str, sinks: Iterable[SinkToDrop
     wanted = {sink.name: sink.uri for sink in sinks}
     before = read_marker(config)
     if before is not None:
-        return _written(config, DropMarker(before.why, {**before.sinks, **wanted}))
+        return _written(config, DropMarker(before.why, {**before.sinks, **wanted}, before.uid))
     log = CheckpointLog(config.job_folder, config.storage_options)
     if not log.exists:  # without a log, nobody can hold the job
         return _written(config, DropMarker(why, wanted))
     lease = JobLease(log, run_id, clock.unique_id(), config.run.lease.total_seconds())
     with lease.claimed():
-        return _written(config, DropMarker(why, wanted))
+        return _written(config, DropMarker(why, wanted, log.lineage.uid))
 
 
 def _written(config: JobConfig, marker: DropMarker) -> DropMarker:
@@ -128,12 +129,13 @@ def _sinks(config: JobConfig) -> tuple[SinkToDrop, ...]:
     """Return the existing tables of the job's sinks, without those that an earlier drop has begun to delete."""
     marker = read_marker(config)
     begun = {} if marker is None else marker.sinks
-    own = None if marker is not None else CheckpointLog(config.job_folder, config.storage_options).incarnation
-    sinks = (_sink(config, name, own) for name in sorted(config.sinks) if name not in begun)
+    log = None if marker is not None else CheckpointLog(config.job_folder, config.storage_options)
+    own, uid = (None, None if marker is None else marker.uid) if log is None else (log.incarnation, log.lineage.uid)
+    sinks = (_sink(config, name, own, uid) for name in sorted(config.sinks) if name not in begun)
     return tuple(sink for sink in sinks if sink is not None)
 
 
-def _sink(config: JobConfig, name: str, own: int | None) -> SinkToDrop | None:
+def _sink(config: JobConfig, name: str, own: int | None, uid: int | None) -> SinkToDrop | None:
     sink, uri = sink_of(config, name), config.sinks[name].path
     with storage_errors(f"to open sink '{name}' at {uri}"):
         try:
@@ -141,11 +143,16 @@ def _sink(config: JobConfig, name: str, own: int | None) -> SinkToDrop | None:
         except TableMissingError:
             return None
         published, life = sink.published(table), sink.incarnation(table)
+        owner = sink.owner(table)
+        is_own = uid is not None and owner == owner_number(uid, name)
+        of = None if owner is None or is_own else names_of_owner(table, owner, config.job)
         files = list_files(uri, config.storage_options)
         usage = sum(folder_usage(uri, config.storage_options).values(), Usage())
     own_log = f"{config.sinks[name].table_path}/{LOG}/"
     where, refusal = f"sink '{name}' at {uri}", None
-    if published == NEVER and table.version > 0:
+    if of is not None:
+        refusal = f"{where} is the table of {of}"
+    elif published == NEVER and _has_rows_of_others(table):
         refusal = f"{where} was never written by job '{config.job}', and others have written to it"
     elif own is not None and life not in {None, own}:
         refusal = f"{where} was written by another life of job '{config.job}' than the one in {config.job_folder}"
@@ -154,3 +161,14 @@ def _sink(config: JobConfig, name: str, own: int | None) -> SinkToDrop | None:
     if refusal is not None:
         refusal += ". Nothing was deleted: drop the job without --sinks, and delete by hand what is the job's."
     return SinkToDrop(name, uri, usage, published, refusal)
+
+
+def _has_rows_of_others(table: Snapshot) -> bool:
+    """Return whether somebody has written to a table that the job has not published to, since the job took it over."""
+    for commit in table.history():
+        claim = commit.info.claim
+        if claim is not None and claim.is_empty:
+            return False
+        if commit.version and claim is None and not commit.keeps_rows:
+            return True
+    return False

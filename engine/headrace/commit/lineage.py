@@ -61,6 +61,16 @@ class Lineage:
         return {c.incarnation: c.checkpoint_id for c in self._checkpoints if c.incarnation is not None}
 
     @property
+    def uid(self) -> int | None:
+        """Return the number that the job keeps for life: its first incarnation; None before its checkpoint 0."""
+        return next(iter(self.incarnations), None)
+
+    @property
+    def sinks(self) -> set[str]:
+        """Return the names of all sinks that the job has or had."""
+        return {name for c in self._checkpoints for name in {*c.outputs, *(c.sink_tables or {})}}
+
+    @property
     def ancestors(self) -> tuple[int, ...]:
         """Return the incarnations before the present one, newest first."""
         return tuple(self.incarnations)[-2::-1]

@@ -1,6 +1,7 @@
 """Commit protocol: add a micro-batch to a job as a whole, or not at all.
 
-    claim      one driver at a time holds the job's lease, a row of `checkpoints`
+    lease      one driver at a time holds the job's lease, a row of `checkpoints`
+    claim      each sink's table belongs to this job, or to nobody: then the job claims it
     fence      undo what no checkpoint names; publish the last checkpoint, if that has not happened
     run        tasks write files under names of their own; no commit names them yet
     prepare    add the files to the state tables, each as its version at the parent + 1
@@ -89,7 +90,7 @@ def open_job(
     its sinks, so that the caller restores it. Otherwise state in an older format is migrated first, with a checkpoint for each step.
 
     A run gives its `plan`, and writes its sinks as today's code says. Without a plan no user code is loaded: the last checkpoint
-    describes the sinks, except one of a release that did not record them.
+    describes the sinks, except those that it does not know yet.
 
     Raises `FencedError` when another run holds the job, `SinkMismatchError` when the job and a sink disagree on what was
     published, and `ConfigError` when the job was never run (without `create`) or is being dropped, when the number of key groups
@@ -117,11 +118,12 @@ def open_job(
         except SinkMismatchError:
             lease.confirm()  # if another run has taken the job, report that: it has published to the sinks
             raise
-        publisher.create_sinks()
+        publisher.check_places()
         if log.last is None:
             versions = tables.create()
             faults.reached("create.half")
             lease.append(_initial(config, run_id, attempt_id, versions, sinks))
+        publisher.create_sinks(log.lineage)  # after checkpoint 0, which says who claims them
         job = OpenJob(config, log, lease, tables, publisher=publisher, sink_tables=sinks, notify=notify)
         check_key_groups(config, job.last)
         job.fence(publishes=publishes)
@@ -318,7 +320,7 @@ class OpenJob:
         publisher = self._publisher.writing(to_schemas(tables))
         publisher.check_columns()
         check_sink_keys(self.config, self._log, tables)
-        publisher.create_sinks()
+        publisher.create_sinks(self.lineage)
         self._publisher, self.sink_tables = publisher, tables
 
     def restore_tables(self, targets: Versions) -> Versions:
@@ -373,11 +375,14 @@ class OpenJob:
 
 
 def sinks_of(config: JobConfig, log: CheckpointLog, plan: Plan | None = None) -> SinkTables:
-    """Return the tables of a job's sinks: from `plan`, else from the log, else from the job's pipeline."""
-    stored = None if plan is not None or log.last is None else log.sink_tables(log.last)
-    if stored is not None:
-        return {name: table for name, table in stored.items() if name in config.sinks}
-    return to_stored(sink_schemas(plan or plan_of(config.code), config.appended))
+    """Return the tables of a job's sinks: from `plan`, else from the log, and from the job's pipeline those that the log does not describe.
+
+    The last checkpoint may be a restore to one from before a sink was added, or got its name.
+    """
+    stored = (None if plan is not None or log.last is None else log.sink_tables(log.last)) or {}
+    if not config.sinks.keys() <= stored.keys():
+        stored = {**to_stored(sink_schemas(plan or plan_of(config.code), config.appended)), **stored}
+    return {name: table for name, table in stored.items() if name in config.sinks}
 
 
 def _initial(config: JobConfig, run_id: str, attempt_id: str, versions: Versions, sinks: SinkTables) -> Checkpoint:

@@ -15,13 +15,14 @@ import pyarrow as pa
 from headrace import faults
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.lineage import Lineage
+from headrace.commit.ownership import claim_of, foreign_owner, names_of_owner
 from headrace.commit.sink_history import version_at_fork, version_of
 from headrace.commit.sink_tables import SinkSchemas
 from headrace.config import JobConfig
 from headrace.errors import ConfigError, SinkMismatchError, StorageError
 from headrace.sinks.kinds import sink_of
 from headrace.sinks.sink import NEVER, NO_WRITERS, Delivery, Publication, Sink, SparkWriters
-from headrace.tables.store import Snapshot, TableMissingError, VersionTakenError, storage_errors
+from headrace.tables.store import Claim, Snapshot, TableMissingError, VersionTakenError, storage_errors
 
 
 class Standing(NamedTuple):
@@ -65,11 +66,24 @@ class Publisher:
         columns_by_sink = {name: sink.new_columns() for name, sink in self._sinks.items()}
         return {name: columns for name, columns in columns_by_sink.items() if len(columns)}
 
-    def create_sinks(self) -> None:
-        """Create missing sinks. Raises `StorageError` when a sink cannot be created or read."""
-        for sink in self._sinks.values():
-            with storage_errors(f"to open sink '{sink.name}' at {sink.uri}"):
-                sink.create()
+    def check_places(self) -> None:
+        """Raise `SinkMismatchError` for a missing sink that must not be created at its location."""
+        if problems := [*filter(None, (sink.place_problem() for sink in self._sinks.values()))]:
+            raise SinkMismatchError("\n".join(problems))
+
+    def create_sinks(self, lineage: Lineage) -> None:
+        """Create missing sinks, and claim all that have no owner.
+
+        Raises `SinkMismatchError` when another job has claimed one meanwhile, and `StorageError` when a sink cannot be created or
+        read. Jobs claim tables in one order, so that of two jobs with the same ones, one gets all of them.
+        """
+        for sink in sorted(self._sinks.values(), key=lambda sink: sink.uri):
+            claim = claim_of(self._config, sink.name, lineage)
+            # Its version is taken where another job has created it meanwhile.
+            with suppress(VersionTakenError), storage_errors(f"to open sink '{sink.name}' at {sink.uri}"):
+                sink.create(claim)
+            faults.reached("claim.created")
+            _claimed(sink, claim)
 
     def standing(self) -> dict[str, Standing]:
         """Return the position of each sink, except missing or unreadable sinks."""
@@ -90,18 +104,42 @@ class Publisher:
         for position, sink in enumerate(self._sinks.values()):
             if position == 1:
                 faults.reached("publish.half")
-            written += _publish(sink, checkpoint, lineage)
+            written += _publish(sink, checkpoint, lineage, claim_of(self._config, sink.name, lineage))
             _deliver(sink, checkpoint, lineage)
         return written
 
 
-def _publish(sink: Sink, checkpoint: Checkpoint, lineage: Lineage) -> bool:
-    """Bring a sink up to a checkpoint; return whether it had to be written."""
+def _claimed(sink: Sink, claim: Claim | None) -> Snapshot:
+    """Return the latest version of a sink's table, which belongs to the claim's owner. Commits the claim if nobody owns it.
+
+    Without a claim, the job is a branch. Raises `SinkMismatchError` when the table belongs to another owner.
+    """
+    while True:
+        table = _open(sink)
+        if claim is None or sink.owner(table) == claim.owner:
+            return table
+        _refuse_other_owner(sink, table, claim)
+        with suppress(VersionTakenError), storage_errors(f"the claim on sink '{sink.name}' at {sink.uri}"):
+            sink.claim(table, claim)
+
+
+def _refuse_other_owner(sink: Sink, table: Snapshot, claim: Claim | None) -> None:
+    """Raise `SinkMismatchError` for a table that another job has claimed, or taken over, while this one runs."""
+    if claim is not None and (owner := foreign_owner(sink, table, claim)) is not None:
+        msg = (
+            f"sink '{sink.name}' at {sink.uri} belongs to {names_of_owner(table, owner, claim.job)}, which has claimed the table meanwhile. "
+            "Nothing was written to it. Give the sink another path, or run 'headrace check' for the ways out."
+        )
+        raise SinkMismatchError(msg)
+
+
+def _publish(sink: Sink, checkpoint: Checkpoint, lineage: Lineage, claim: Claim | None) -> bool:
+    """Bring a sink up to a checkpoint; return whether it had to be written. `claim` is the job's, None on a branch."""
     number = checkpoint.checkpoint_id
     publication = Publication(number, checkpoint.incarnation, lineage.ancestors)
     if not checkpoint.outputs.get(sink.name) and checkpoint.kind not in {Kind.RESTORE, Kind.PROMOTION}:
         return False
-    table = _open(sink)
+    table = _claimed(sink, claim)
     _refuse_sink_of_another(sink, table, checkpoint, lineage)
     if sink.published(table) >= number:
         _sync(sink, table)
@@ -116,6 +154,7 @@ def _publish(sink: Sink, checkpoint: Checkpoint, lineage: Lineage) -> bool:
             elif files:
                 sink.write(table, files, publication)
             table = sink.latest()
+            _refuse_other_owner(sink, table, claim)
             _refuse_sink_of_another(sink, table, checkpoint, lineage)
             # A MERGE that changes nothing makes no commit, and Spark's MERGE records one transaction only.
             # Another run may have published later checkpoints meanwhile: the recorded id never decreases.
@@ -124,6 +163,7 @@ def _publish(sink: Sink, checkpoint: Checkpoint, lineage: Lineage) -> bool:
                 sink.record(table, publication)
     except VersionTakenError as error:
         table = _open(sink)
+        _refuse_other_owner(sink, table, claim)
         _refuse_sink_of_another(sink, table, checkpoint, lineage)
         if sink.published(table) < number:
             msg = (

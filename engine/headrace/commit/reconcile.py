@@ -30,8 +30,6 @@ from headrace.commit.sink_history import SinkHistory
 from headrace.commit.sink_position import Mismatch, MismatchKind, SinkPosition
 from headrace.config import JobConfig
 from headrace.errors import ConfigError, SinkMismatchError, StorageError
-from headrace.plan.pipelines import plan_of
-from headrace.plan.stages import Plan
 from headrace.sinks.sink import NEVER, Publication, Sink
 from headrace.tables.store import storage_errors
 
@@ -137,7 +135,7 @@ def reconcile(config: JobConfig, run_id: str, why: str) -> Checkpoint | None:
     if comparison.plan is None:
         return None
     check = _PlanInLease()
-    with open_job(config, run_id, sink_check=check, plan=_plan_for_new_sinks(config)) as job:
+    with open_job(config, run_id, sink_check=check) as job:
         if check.plan is None:
             return None
         return restore_in(job, check.plan.target_id, why, above=check.plan.above)
@@ -188,6 +186,8 @@ def _plan(config: JobConfig, checkpoints: Sequence[Checkpoint], positions: Seque
         raise SinkMismatchError(max(positions, key=lambda position: position.published).problem())
     check = RestoreCheck(config, checkpoints, config.sinks)
     for position in positions:
+        if position.owned_by_another is not None:
+            raise SinkMismatchError(position.owner_problem(position.owned_by_another))
         if _is_foreign(position) and not check.histories[position.sink].is_known:
             raise SinkMismatchError(_with_foreign_sink(config, position))
     lineage = Lineage(checkpoints)
@@ -252,13 +252,6 @@ def _version_now(history: SinkHistory) -> int | None:
 
 def _is_foreign(position: SinkPosition) -> bool:
     return position.mismatch is not None and position.mismatch.kind is MismatchKind.FOREIGN
-
-
-def _plan_for_new_sinks(config: JobConfig) -> Plan | None:
-    """Return the plan of the job's code if the log does not describe all sinks, as in an older copy; else None."""
-    log = CheckpointLog(config.job_folder, config.storage_options)
-    stored = None if log.last is None else log.sink_tables(log.last)
-    return plan_of(config.code) if stored is not None and not stored.keys() >= config.sinks.keys() else None
 
 
 def _unreachable(versions: Mapping[str, Mapping[int, int]], lineage: Lineage) -> str:

@@ -22,12 +22,9 @@ from headrace.plan.pipelines import plan_of, sink_schemas
 from headrace.plan.planner import plan_stages, problems_of
 from headrace.plan.stages import Plan, waits_of
 from headrace.sinks.kinds import sink_of
-from headrace.sinks.parquet_folder import ParquetFolderSink
-from headrace.sinks.sink import NEVER
 from headrace.tables.async_requests import waiting_for
 from headrace.tables.buffered_requests import holders
 from headrace.tables.schemas import ASYNC_REQUESTS, BUFFERED_REQUESTS
-from headrace.tables.store import TableMissingError, storage_errors
 from headrace.tables.stores import state_views
 
 
@@ -88,7 +85,7 @@ def stored_problems(config: JobConfig, log: CheckpointLog, plan: Plan) -> Iterat
     yield from (("sinks", problem) for problem in sink_key_problems(config, log, sinks))
     try:
         check_sinks(config, log.checkpoints)
-        yield from (("sinks", problem) for problem in _stray_files(config))
+        yield from (("sinks", problem) for problem in _place_problems(config))
     except HeadraceError as error:
         yield "sinks", str(error)
     if log.last is None:
@@ -104,11 +101,9 @@ def stored_problems(config: JobConfig, log: CheckpointLog, plan: Plan) -> Iterat
     yield from (("state", problem) for problem in lost_elements(config, log.last, log.last.versions, plan))
 
 
-def _stray_files(config: JobConfig) -> Iterator[str]:
-    for name in sorted(config.sinks):
-        sink = sink_of(config, name)
-        if isinstance(sink, ParquetFolderSink) and (problem := sink.stray_files()):
-            yield problem
+def _place_problems(config: JobConfig) -> Iterator[str]:
+    problems = (sink_of(config, name).place_problem() for name in sorted(config.sinks))
+    yield from filter(None, problems)
 
 
 def new_sink_columns(config: JobConfig, log: CheckpointLog, plan: Plan) -> Iterator[str]:
@@ -116,22 +111,6 @@ def new_sink_columns(config: JobConfig, log: CheckpointLog, plan: Plan) -> Itera
     for name, columns in Publisher(config, to_schemas(sinks_of(config, log, plan))).new_columns().items():
         listed = ", ".join(f"{column.name} ({column.type})" for column in columns)
         yield f"the next run adds to sink '{name}' at {config.sinks[name].path}: {listed}. Existing rows get null"
-
-
-def sinks_of_other_jobs(config: JobConfig, log: CheckpointLog) -> Iterator[str]:
-    """Yield sinks that another job has written to, if this job never ran: it may be the same job with a new name."""
-    if log.last is not None:
-        return
-    for name in sorted(config.sinks):
-        sink = sink_of(config, name)
-        with storage_errors(f"to open sink '{name}' at {sink.uri}"):
-            try:
-                table = sink.latest()
-            except TableMissingError:
-                continue
-            is_own = sink.published(table) > NEVER
-            if not is_own and any(commit.info.checkpoint_id is not None for commit in table.history()):
-                yield name
 
 
 def lost_elements(config: JobConfig, last: Checkpoint, versions: dict[str, int], plan: Plan) -> Iterator[str]:

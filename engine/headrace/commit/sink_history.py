@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from headrace.commit.checkpoint import Checkpoint
 from headrace.commit.lineage import Lineage
+from headrace.commit.ownership import owner_number
 from headrace.errors import SinkMismatchError, StorageError
 from headrace.tables.store import Commit, Snapshot
 
@@ -27,6 +28,7 @@ class SinkHistory:
         self._sink = sink
         commits = [] if table is None else table.history()
         self._first = commits[-1].version if commits else 0
+        self._start = self._begins_empty(commits, lineage)
         self._published: dict[int, int] = {}
         self._is_known = any(not lineage.incarnations.keys().isdisjoint(commit.info.published_by) for commit in commits)
         for commit, incarnation in _publications(commits[::-1]):
@@ -35,6 +37,14 @@ class SinkHistory:
             if checkpoint is not None and (incarnation is None or checkpoint.incarnation in {None, incarnation}):
                 self._published.setdefault(checkpoint.checkpoint_id, commit.version)
         self._is_known = self._is_known or bool(self._published)
+
+    def _begins_empty(self, newest_first: Sequence[Commit], lineage: Lineage) -> int | None:
+        """Return the version without rows at which the sink began: the last take-over of the table, else version 0."""
+        names = {self._sink, *lineage.sinks}  # it may have had another name
+        own = set() if lineage.uid is None else {owner_number(lineage.uid, name) for name in names}
+        claims = ((commit.version, commit.info.claim) for commit in newest_first)
+        taken = (version for version, claim in claims if claim is not None and claim.is_empty and claim.owner in own)
+        return next(taken, None if self._first else 0)
 
     @property
     def is_known(self) -> bool:
@@ -57,13 +67,13 @@ class SinkHistory:
                     "Nothing was committed: restore a checkpoint before it, and run again."
                 )
                 raise SinkMismatchError(msg)
-        if self._first:
+        if self._start is None:
             msg = (
                 f"the history of {self._name} begins at version {self._first}, after what belongs to checkpoint "
                 f"{lineage.head.checkpoint_id if lineage.head else 0}. Nothing was committed: restore a later checkpoint."
             )
             raise StorageError(msg)
-        return 0
+        return self._start
 
     def others_since(self, version: int) -> list[int]:
         """Return later versions that changed rows and were not published by a job."""
@@ -74,13 +84,14 @@ class SinkHistory:
             if commit.version > version
             and not commit.keeps_rows
             and commit.info.checkpoint_id is None
+            and commit.info.claim is None
             and not commit.info.published_by
         ]
 
     def versions(self, lineage: Lineage) -> dict[int, int]:
         """Return the versions of the sink for all checkpoints of a line that it can be brought to, by checkpoint id."""
         versions: dict[int, int] = {}
-        current = None if self._first else 0
+        current = self._start
         for checkpoint in lineage.line:
             number = checkpoint.checkpoint_id
             if number in self._published:

@@ -29,13 +29,15 @@ RESTORE of a sink, which keeps the transaction.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.lineage import Lineage
 from headrace.commit.log import incarnation_of
+from headrace.commit.ownership import claim_of, foreign_owner, names_of_owner, other_sink_of
 from headrace.commit.sink_history import SinkHistory
 from headrace.config import JobConfig
 from headrace.errors import SinkMismatchError, StorageError
@@ -44,9 +46,14 @@ from headrace.sinks.sink import NEVER, Sink
 from headrace.tables.files import list_files
 from headrace.tables.store import Snapshot, TableMissingError, storage_errors
 
+T = TypeVar("T")
+
 
 class MismatchKind(enum.Enum):
     """Kind of disagreement between a sink and its job."""
+
+    OWNED = "owned by another"
+    """Its table belongs to another sink, of this job or of another one."""
 
     FOREIGN = "foreign"
     """Another life of the job has written it."""
@@ -79,6 +86,10 @@ class Mismatch:
     sentence: str
 
 
+_REFUSED = {MismatchKind.OWNED, MismatchKind.FOREIGN, MismatchKind.AHEAD}
+"""Kinds that a restore does not mend."""
+
+
 class SinkPosition:
     """Position of one sink in the line of a job's checkpoints, as of construction."""
 
@@ -97,11 +108,16 @@ class SinkPosition:
         self.published = NEVER
         self.incarnation: int | None = None
         self._table: Snapshot | None = None
+        self._has_owner = False
+        self._owner: int | None = None
+        """Another owner of the table."""
         try:
             with storage_errors(f"to open sink '{sink}' at {self.path}"):
                 target = target or sink_of(config, sink)
                 self._table = target.latest()
                 self.published, self.incarnation = target.published(self._table), target.incarnation(self._table)
+                self._has_owner = target.owner(self._table) is not None
+                self._owner = foreign_owner(target, self._table, claim_of(config, sink, self._lineage))
         except TableMissingError:
             return
 
@@ -130,6 +146,8 @@ class SinkPosition:
             return self._foreign()
         if self.published > self._last_id or (self._has_other_incarnation and self.published == self._last_id):
             return self._ahead()
+        if self.owned_by_another is not None:
+            return self.owned_by_another
         missing = self.first_missing
         if missing is None:
             return None
@@ -144,6 +162,8 @@ class SinkPosition:
         """Return the disagreement of job and sink with the ways out; None if they agree."""
         if self.mismatch is None:
             return None
+        if self.mismatch.kind is MismatchKind.OWNED:
+            return self.owner_problem(self.mismatch)
         command = f"'headrace reconcile {self._config.job}'"
         way_out = (
             f"{command} shows how both can be brought together, and does it with --apply; docs/errors.md (10) has more ways."
@@ -157,7 +177,51 @@ class SinkPosition:
 
     def mends_by_restore(self) -> bool:
         """Return whether it is enough to restore the job to the sink's checkpoint, with ids that grow by one."""
-        return self.mismatch is None or self.mismatch.kind not in {MismatchKind.FOREIGN, MismatchKind.AHEAD}
+        return self.mismatch is None or self.mismatch.kind not in _REFUSED
+
+    @cached_property
+    def owned_by_another(self) -> Mismatch | None:
+        """Return the mismatch of a table that belongs to another sink; None for one of this sink, of nobody, or of a branch.
+
+        Releases before the claims left tables without an owner. One that others alone have published to is theirs.
+        """
+        if self._table is None or self._config.branch is not None:
+            return None
+        if self._owner is not None:
+            own = other_sink_of(self._lineage, self._owner)
+            of = (
+                f"this job's sink '{own}'"
+                if own
+                else self._read_history(lambda table: names_of_owner(table, self._owner or 0, self._config.job))
+            )
+            return Mismatch(MismatchKind.OWNED, f"the table of {of}", f"is the table of {of}")
+        if (
+            self._has_owner
+            or self.published != NEVER
+            or not self._table.version
+            or not self._read_history(_has_publication)
+        ):
+            return None
+        return Mismatch(MismatchKind.OWNED, "has rows of another sink", "has rows of another sink, or of another job")
+
+    def _read_history(self, reader: Callable[[Snapshot], T]) -> T:
+        assert self._table is not None  # noqa: S101 - the caller has checked
+        with storage_errors(f"to read the history of sink '{self.sink}' at {self.path}"):
+            return reader(self._table)
+
+    def owner_problem(self, mismatch: Mismatch) -> str:
+        """Return the sentence on a table of another sink, with the ways out."""
+        job, key = self._config.job, self._config.where(f"sinks.{self.sink}.path")
+        own = None if self._owner is None else other_sink_of(self._lineage, self._owner)
+        ways = [f"Give the sink another path ({key})"]
+        if own is not None and own not in self._config.sinks:
+            ways.append(f"if sink '{own}' has this name now: headrace state rename {job} --sink {own} --to {self.sink}")
+        if own is None and not self._checkpoints:
+            ways.append("if this job is that job under another name: write its former name into the file (state.name)")
+        ways.append(
+            f"if the table is to become this sink's, and begin empty: headrace sink take-over {job} {self.sink}"
+        )
+        return f"sink '{self.sink}' at {self.path} {mismatch.sentence}. No table was changed. {'. Or, '.join(ways)}."
 
     @property
     def _last_id(self) -> int:
@@ -270,6 +334,10 @@ class SinkPosition:
             f"staged files of checkpoint {number} are gone",
             f"lacks checkpoint {number}, which is not published, and cannot be: staged file {lost[0]}",
         )
+
+
+def _has_publication(table: Snapshot) -> bool:
+    return any(commit.info.checkpoint_id is not None for commit in table.history())
 
 
 def check_sinks(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Self
 
 import pyarrow as pa
@@ -15,7 +16,17 @@ from headrace.sinks.partitions import layout_problems
 from headrace.sinks.sink import NEVER, NO_WRITERS, Deliveries, OutputFile, Publication, SparkWriters
 from headrace.tables.files import StagedFile, Storage, file_system, read_parquet
 from headrace.tables.overlay import OverlaySnapshot, changes_of_branch, own_rows
-from headrace.tables.store import CommitInfo, Snapshot, TableMissingError, TableStore, Transaction, storage_errors
+from headrace.tables.store import (
+    LOG,
+    OWNER,
+    Claim,
+    CommitInfo,
+    Snapshot,
+    TableMissingError,
+    TableStore,
+    Transaction,
+    storage_errors,
+)
 from headrace.tables.stores import table_store
 
 
@@ -75,9 +86,56 @@ class DeltaTableSink:
         """Location of the table."""
         return self.store.uri
 
-    def create(self) -> None:
-        """Create the table, empty, unless it exists."""
-        self.store.create(self.schema, self.partition_by)
+    def create(self, claim: Claim | None = None) -> None:
+        """Create the table, empty and with the claim, unless it exists."""
+        self.store.create(self.schema, self.partition_by, info=CommitInfo(claim=claim))
+
+    def place_problem(self) -> str | None:
+        """Return why the table must not be created at its location; None if it exists, or may be created."""
+        with storage_errors(f"to open sink '{self.name}' at {self.uri}"):
+            try:
+                self.latest()
+            except TableMissingError:
+                return self._problem_of_new()
+        return None
+
+    def _problem_of_new(self) -> str | None:
+        """Return why a missing table must not be created: another Delta table has the folder, and its VACUUM would delete it."""
+        store, path = file_system(self.uri, self.storage)
+        table = next((folder for folder in PurePosixPath(path).parents if _is_table(store, folder)), None)
+        if table is None:
+            return None
+        return (
+            f"sink '{self.name}' at {self.uri} would be in the folder of the Delta table {table}: a VACUUM of that table would delete "
+            "it. Nothing was written: give the sink another path."
+        )
+
+    def owner(self, table: Snapshot, /) -> int | None:
+        """Return the number of the sink that owns the table; None: nobody does."""
+        return table.transaction(OWNER) or None
+
+    def claim(self, table: Snapshot, claim: Claim) -> None:
+        """Commit a claim on top of `table`, without rows. Raises `VersionTakenError` when another program wrote meanwhile."""
+        self.store.append(table.version, table.schema, [], CommitInfo(claim=claim))
+
+    def take_over(self, table: Snapshot, claim: Claim) -> None:
+        """Commit a claim on another owner's table, and remove all rows; the new owner has published nothing to it.
+
+        The rows stay in the table's history. Raises `VersionTakenError` when another program wrote meanwhile.
+        """
+        positions = tuple(Transaction(app_id, NEVER) for app_id in self._app_ids)
+        self.store.replace(table.version, table.schema, [], CommitInfo(claim=claim, further=positions))
+
+    def hand_over(self, table: Snapshot, claim: Claim, to: DeltaTableSink) -> None:
+        """Give the table, with its rows and the sink's position, to the sink under its new name.
+
+        Raises `VersionTakenError` when another program wrote meanwhile.
+        """
+        positions = [
+            Transaction(new, NEVER if (number := table.transaction(old)) is None else number)
+            for old, new in zip(self._app_ids, to._app_ids, strict=True)
+        ]
+        self.store.append(table.version, table.schema, [], CommitInfo(claim=claim, further=tuple(positions)))
 
     def column_problems(self) -> Iterator[str]:
         """Yield a sentence for each reason why the pipeline's columns do not fit the existing table."""
@@ -146,7 +204,8 @@ class DeltaTableSink:
 
     def incarnation(self, table: Snapshot, /) -> int | None:
         """Return the incarnation of the job that published last; None where that publication did not record it."""
-        return table.transaction(self._incarnation_id)
+        incarnation = table.transaction(self._incarnation_id)
+        return None if incarnation == NEVER else incarnation
 
     def write(self, table: Snapshot, files: Sequence[OutputFile], publication: Publication) -> None:
         """Write the rows of a checkpoint on top of `table`, its latest version, with the transaction.
@@ -236,6 +295,11 @@ class DeltaTableSink:
     def _incarnation_id(self) -> str:
         return f"{self.app_id}/incarnation"
 
+    @property
+    def _app_ids(self) -> tuple[str, ...]:
+        """Application ids of the transactions that give the sink's position."""
+        return self.app_id, self._incarnation_id
+
     def _info(self, publication: Publication) -> CommitInfo:
         number, incarnation, ancestors = publication
         return CommitInfo(
@@ -244,6 +308,14 @@ class DeltaTableSink:
             transaction=Transaction(self.app_id, number),
             incarnation=None if incarnation is None else Transaction(self._incarnation_id, incarnation),
         )
+
+
+def _is_table(store: fs.FileSystem, folder: PurePosixPath) -> bool:
+    """Return whether a folder is known to be a Delta table. The job may not be allowed to look into it."""
+    try:
+        return store.get_file_info(str(folder / LOG)).type is not fs.FileType.NotFound
+    except OSError:
+        return False
 
 
 def _staged(files: Sequence[OutputFile]) -> list[StagedFile]:

@@ -89,3 +89,7 @@ class KafkaSink(DeltaTableSink):
     @property
     def _sent_id(self) -> str:
         return f"{self.app_id}/sent"
+
+    @property
+    def _app_ids(self) -> tuple[str, ...]:
+        return self.app_id, self._incarnation_id, self._sent_id

@@ -25,13 +25,12 @@ from pyarrow import fs
 
 from headrace import clock, faults
 from headrace.config import FOLDER_TABLE
-from headrace.errors import SinkMismatchError
 from headrace.sinks.delta_table import DeltaTableSink
 from headrace.sinks.partitions import folder_name
 from headrace.sinks.sink import Deliveries
 from headrace.tables.durability import is_on_local_disk, make_folder, sync_files, sync_path
 from headrace.tables.files import delete_files, file_system, path_of
-from headrace.tables.store import Snapshot, TableMissingError, storage_errors
+from headrace.tables.store import Snapshot
 
 _STAGED_NAME: Final = re.compile(r"\d{10}-.+-[0-9a-f]{12}\.parquet")
 """Names of files that tasks stage."""
@@ -65,23 +64,11 @@ class ParquetFolderSink(DeltaTableSink):
         """Location of the folder."""
         return self.store.uri.removesuffix(f"/{FOLDER_TABLE}")
 
-    def create(self) -> None:
-        """Create the table, empty, unless it exists. Raises `SinkMismatchError` where the folder has files but no table."""
-        if problem := self.stray_files():
-            raise SinkMismatchError(problem)
-        super().create()
-
-    def stray_files(self) -> str | None:
-        """Return the problem of a folder that has files but no table; None if it has a table, or no files."""
-        with storage_errors(f"to open sink '{self.name}' at {self.uri}"):
-            try:
-                self.latest()
-            except TableMissingError:
-                files = sorted(self._listed()[0])
-            else:
-                return None
+    def _problem_of_new(self) -> str | None:
+        """Return why a missing table must not be created: also where its folder has files."""
+        files = sorted(self._listed()[0])
         if not files:
-            return None
+            return super()._problem_of_new()
         return (
             f"sink '{self.name}' at {self.uri} has files ({len(files):,}, such as {files[0]}), and no table in {FOLDER_TABLE} that "
             "records which checkpoint published them: readers would take their rows for rows of this job. Nothing was written: bring "

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 import pyarrow as pa
 
-from headrace.tables.store import Snapshot
+from headrace.tables.store import Claim, Snapshot
 
 NEVER = -1
 """Id below all checkpoint ids: the job has published nothing to a sink."""
@@ -67,8 +67,20 @@ class Sink(Protocol):
         """Location of the sink."""
         ...
 
-    def create(self) -> None:
-        """Create the sink, empty, unless it exists."""
+    def create(self, claim: Claim | None = None) -> None:
+        """Create the sink, empty and with the claim, unless it exists."""
+        ...
+
+    def place_problem(self) -> str | None:
+        """Return why the sink must not be created at its location; None if it exists, or may be created."""
+        ...
+
+    def owner(self, table: Snapshot, /) -> int | None:
+        """Return the number of the sink that owns the table (`headrace.commit.ownership`); None: nobody does."""
+        ...
+
+    def claim(self, table: Snapshot, claim: Claim) -> None:
+        """Commit a claim on top of `table`, the latest version. Raises `VersionTakenError` when another program wrote meanwhile."""
         ...
 
     def column_problems(self) -> Iterator[str]:

@@ -9,10 +9,13 @@ import msgspec
 from deltalake import CommitProperties
 from deltalake import Transaction as DeltaTransaction
 
-from headrace.tables.store import CommitInfo
+from headrace.tables.store import Claim, CommitInfo
 
 CHECKPOINT_METADATA = "headrace.checkpoint"
 """Key of the published checkpoint's id in a sink's commit information."""
+
+CLAIM_METADATA = "headrace.claim"
+"""Key of a claim on the table, as JSON."""
 
 RUN_METADATA, ATTEMPT_METADATA, INCARNATION_METADATA = "headrace.run", "headrace.attempt", "headrace.incarnation"
 
@@ -28,6 +31,7 @@ def commit_properties(info: CommitInfo) -> CommitProperties:
         ATTEMPT_METADATA: info.attempt_id,
         CHECKPOINT_METADATA: None if info.checkpoint_id is None else str(info.checkpoint_id),
         INCARNATION_METADATA: " ".join(map(str, info.published_by)) or None,
+        CLAIM_METADATA: None if info.claim is None else msgspec.json.encode(info.claim).decode(),
     }
     return CommitProperties(
         custom_metadata={key: value for key, value in metadata.items() if value is not None} or None,
@@ -43,6 +47,7 @@ def commit_info(entry: Mapping[str, Any]) -> CommitInfo:
         attempt_id=entry.get(ATTEMPT_METADATA),
         checkpoint_id=_checkpoint_of(entry),
         published_by=tuple(map(int, entry.get(INCARNATION_METADATA, "").split())),
+        claim=msgspec.json.decode(entry[CLAIM_METADATA], type=Claim) if CLAIM_METADATA in entry else None,
     )
 
 

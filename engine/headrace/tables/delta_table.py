@@ -172,7 +172,13 @@ class DeltaStore:
         """Open nothing yet."""
         object.__setattr__(self, "_opened_table", OpenedTable(self.uri, self.storage))
 
-    def create(self, schema: pa.Schema, partition_by: Sequence[str] = (), description: str | None = None) -> None:
+    def create(
+        self,
+        schema: pa.Schema,
+        partition_by: Sequence[str] = (),
+        description: str | None = None,
+        info: CommitInfo = NO_INFO,
+    ) -> None:
         """Create an empty table at version 0, unless it exists."""
         if (known := self._opened_table.known()) is not None:
             if known.version() == 0:
@@ -188,6 +194,7 @@ class DeltaStore:
                 description=description,
                 storage_options=self._options,
                 configuration=_PROPERTIES,
+                commit_properties=commit_properties(info),
             )
         if table.version() == 0:  # its creator may have died before it could sync it
             self._sync_commit(0)

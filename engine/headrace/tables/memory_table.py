@@ -107,7 +107,9 @@ class MemorySnapshot:
         numbered = reversed([*enumerate(self._versions)])
         kept = takewhile(lambda pair: pair[1] is not None, numbered)  # deleted commits, and those before, are left out
         infos = (
-            Commit(number, replace(version.info, transaction=None, incarnation=None), self._keeps_rows(number))
+            Commit(
+                number, replace(version.info, transaction=None, incarnation=None, further=()), self._keeps_rows(number)
+            )
             for number, version in kept
         )  # as Delta's history
         return list(islice(infos, limit))
@@ -142,13 +144,18 @@ class MemoryStore:
         self._disk: MemoryDisk
         self._disk, self._path = disk_and_path(uri)
 
-    def create(self, schema: pa.Schema, partition_by: Sequence[str] = (), description: str | None = None) -> None:
+    def create(
+        self,
+        schema: pa.Schema,
+        partition_by: Sequence[str] = (),
+        description: str | None = None,
+        info: CommitInfo = NO_INFO,
+    ) -> None:
         """Create an empty table at version 0, unless it exists."""
         if self._path not in self._disk.tables:
             self._disk.fault("commit", self._path)
-            self._disk.tables.setdefault(
-                self._path, [_Version(schema, {}, {}, tuple(partition_by), description)]
-            )  # another writer may have made it by now
+            first = _Version(schema, {}, dict(info.transactions), tuple(partition_by), description, info)
+            self._disk.tables.setdefault(self._path, [first])  # another writer may have made it by now
         if len(self._present()) == 1:  # its creator may have died before it could sync it
             self._disk.sync_versions(self._path, [0])
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
+import msgspec
 import pyarrow as pa
 
 from headrace.errors import StorageError
@@ -31,10 +32,28 @@ class StoreError(OSError):
 
 
 class Transaction(NamedTuple):
-    """Record of a sink's last publication: an application, and a number that only grows."""
+    """Number of an application in a table, such as a sink's last publication. The last one that was committed counts."""
 
     app_id: str
     version: int
+
+
+OWNER: Final = "headrace.owner"
+"""Application id of the transaction that has the table's owner. No job has it: names of jobs have no dot."""
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """Claim on a table: the sink of a job that owns it from this commit on."""
+
+    owner: int
+    """Number of the owner (`headrace.commit.ownership`); 0: nobody."""
+
+    job: str
+    sink: str
+    """Names of both at that time, for messages."""
+
+    is_empty: bool = False
+    """The commit has also removed all rows: the former owner's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +72,18 @@ class CommitInfo:
     incarnation: Transaction | None = None
     """Incarnation of the job that the sink belongs to (`headrace.sinks.sink`)."""
 
+    claim: Claim | None = None
+    """Claim on the table. Its number is also a transaction, which a RESTORE keeps."""
+
+    further: tuple[Transaction, ...] = ()
+    """Transactions of a change of the owner."""
+
     @property
     def transactions(self) -> list[Transaction]:
         """Return all transactions of the commit."""
-        return [transaction for transaction in (self.transaction, self.incarnation) if transaction is not None]
+        owner = None if self.claim is None else Transaction(OWNER, self.claim.owner)
+        named = (self.transaction, self.incarnation, owner)
+        return [*(transaction for transaction in named if transaction is not None), *self.further]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +208,13 @@ class TableStore(Protocol):
         """Location of the table."""
         ...
 
-    def create(self, schema: pa.Schema, partition_by: Sequence[str] = (), description: str | None = None) -> None:
+    def create(
+        self,
+        schema: pa.Schema,
+        partition_by: Sequence[str] = (),
+        description: str | None = None,
+        info: CommitInfo = NO_INFO,
+    ) -> None:
         """Create an empty table at version 0, unless it exists. The description names the base of a branch's table."""
         ...
 

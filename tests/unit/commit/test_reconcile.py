@@ -416,7 +416,9 @@ def test_foreign_sink_without_own_history_is_refused(memory_job):
     comparison = compare(job.config)
     assert comparison.plan is None
     assert "another path" in comparison.refusal
-    with pytest.raises(SinkMismatchError, match="Its history has no publication of the job") as error:
+    with pytest.raises(
+        SinkMismatchError, match="is the table of sink 'lines_by_item' of another life of job 'purchases'"
+    ) as error:
         mend(job)
     assert error.value.exit_code == 10
     assert {path: len(versions) for path, versions in job.disk.tables.items()} == before

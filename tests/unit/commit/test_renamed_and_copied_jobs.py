@@ -9,7 +9,6 @@ import pytest
 from headrace.commit.log import CheckpointLog
 from headrace.commit.protocol import open_job
 from headrace.commit.restore import restore
-from headrace.commit.run_check import sinks_of_other_jobs
 from headrace.commit.verify import verify
 from headrace.config import load_job
 from headrace.errors import ConfigError, SinkMismatchError
@@ -56,16 +55,19 @@ def test_renamed_job_continues_with_its_stored_name(tmp_path):
     assert all_is_well(after)
 
 
-def test_changed_name_without_stored_name_starts_anew(tmp_path):
+def test_changed_name_without_stored_name_is_refused(tmp_path):
     home = Home(tmp_path)
     before = home.config()
     commit(before, "ann")
     after = renamed(home)
     assert after.job_folder.endswith("/sales")
-    log = CheckpointLog(after.job_folder)
-    assert not log.exists
-    assert [*sinks_of_other_jobs(after, log)] == [SINK]
-    assert [*sinks_of_other_jobs(before, log)] == []
+    with pytest.raises(
+        SinkMismatchError, match=r"is the table of sink 'lines_by_item' of job 'purchases'.*state\.name"
+    ):
+        commit(after, "bob")
+    assert not CheckpointLog(after.job_folder).checkpoints
+    assert customer_in(before) == ["ann"]
+    assert all_is_well(before)
 
 
 @pytest.mark.parametrize("name", ["Sales", "../sales", "a/b"])

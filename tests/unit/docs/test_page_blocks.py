@@ -81,6 +81,7 @@ BLOCKS = {
         "fail  state": MESSAGE,
         "ConfigError": MESSAGE,
         "$ headrace state drop": f"{SHOP}::test_change_page_drops_an_operator",
+        "headrace state rename shop --sink": SYNTAX,
         "$ headrace state rename": f"{SHOP}::test_change_page_renames_an_operator",
         "$ headrace rescale": f"{SHOP}::test_change_page_rescales_the_job",
         "$ headrace drop shop": f"{SHOP}::test_change_page_drops_the_job",
@@ -187,6 +188,8 @@ BLOCKS = {
         "headrace run shop --end-of-input": SYNTAX,
     },
     "sinks": {
+        "SinkMismatchError": MESSAGE,
+        "headrace sink take-over": SYNTAX,
         "$ headrace check orders": f"{COMMANDS}::test_sinks_page_announces_columns",
         "$ headrace compact orders": f"{COMMANDS}::test_sinks_page_compacts_small_files",
         "/lake/visits/": DRAWING,

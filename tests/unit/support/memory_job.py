@@ -147,11 +147,13 @@ def timer_row(job: OpenJob, customer: str) -> StagedFile:
     return _stage_state(job, TIMERS, customer, [row])
 
 
-def board(job: OpenJob, customer: str, kind: str = "+U", item: str = "apples") -> dict[str, list[OutputFile]]:
+def board(
+    job: OpenJob, customer: str, kind: str = "+U", item: str = "apples", sink: str = BOARD
+) -> dict[str, list[OutputFile]]:
     """Stage a change of the merged sink."""
     line = {"item": item, "customer": customer, "bought": 1, "cents": 1, "in_basket": 1, "idle": False}
-    rows = sink_rows_of(job, BOARD, [line]).append_column(ROW_KIND, pa.array([kind]))
-    return _staged(BOARD, stage(job.config.job_folder, f"outputs/{BOARD}/{_name(job, customer)}", rows))
+    rows = sink_rows_of(job, sink, [line]).append_column(ROW_KIND, pa.array([kind]))
+    return _staged(sink, stage(job.config.job_folder, f"outputs/{sink}/{_name(job, customer)}", rows))
 
 
 def reminder(job: OpenJob, customer: str) -> dict[str, list[OutputFile]]:

@@ -16,6 +16,8 @@ from headrace.tables.memory_disk import disk_and_path, forget_disk
 from headrace.tables.predicate import BeginsWith, BetweenTimes, Condition, NoneOf, OneOf, Within
 from headrace.tables.schemas import ARROW_TIMESTAMP
 from headrace.tables.store import (
+    OWNER,
+    Claim,
     CommitInfo,
     FileTrace,
     StoreError,
@@ -28,6 +30,9 @@ from tests.unit.support.s3 import BUCKET
 
 SCHEMA = pa.schema([pa.field("key", pa.string()), pa.field("key_group", pa.int32()), pa.field("at", ARROW_TIMESTAMP)])
 NOTE = pa.field("note", pa.string())
+
+
+CLAIM = Claim(7, "orders", "board")
 
 
 class Table:
@@ -563,3 +568,24 @@ def test_power_failure_brings_removed_table_back(in_memory):
     remove_folder(in_memory.uri)
     in_memory.disk.lose_power()
     assert in_memory.keys() == ["a"]
+
+
+def test_claim_belongs_to_the_creator_of_the_table(missing):
+    missing.store.create(SCHEMA, info=CommitInfo(claim=CLAIM))
+    table_store(missing.uri, missing.storage).create(SCHEMA, info=CommitInfo(claim=Claim(8, "other", "board")))
+    latest = missing.store.latest()
+    assert (latest.version, latest.transaction(OWNER)) == (0, 7)
+    assert [commit.info.claim for commit in latest.history()] == [CLAIM]
+
+
+def test_claim_outlives_restores_and_may_decrease(table):
+    table.append(0, ["a"], info=CommitInfo(claim=CLAIM, further=(Transaction("orders/board", 5),)))
+    table.store.restore(1, 0)
+    assert table.store.latest().transaction(OWNER) == 7
+    taken = CommitInfo(claim=Claim(3, "other", "board", is_empty=True), further=(Transaction("orders/board", -1),))
+    table.append(2, ["b"])
+    table.store.replace(3, SCHEMA, [], taken)
+    assert table.keys() == []
+    latest = table_store(table.uri, table.storage).latest()
+    assert (latest.transaction(OWNER), latest.transaction("orders/board")) == (3, -1)
+    assert table.store.at(3).transaction(OWNER) == 7

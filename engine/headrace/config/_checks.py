@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
@@ -16,8 +17,11 @@ from headrace.config._cron import check_cron, intervals_of_cron, longest_common_
 from headrace.config._document import raise_problems
 from headrace.config._files import CsvOptions
 from headrace.config._interval_pattern import IntervalPattern, interval_pattern
-from headrace.config._job import JobConfig, SinkConfig, SourceConfig
+from headrace.config._job import JobConfig, JobFile, SinkConfig, SourceConfig
+from headrace.config._read import read_struct
+from headrace.config._scalars import Place
 from headrace.config._table_versions import StartKind, parse_offsets, parse_start, parse_versions
+from headrace.errors import ConfigError
 
 _SHORTEST_LEASE = timedelta(seconds=5)
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}
@@ -40,6 +44,23 @@ def job_problems(config: JobConfig) -> list[str]:
 def _file_name(config: JobConfig) -> Iterator[Problem]:
     if config.job != config.file.stem:
         yield "job", f"'{config.job}' must be the file's own name, '{config.file.stem}'"
+
+
+def _stored_name(config: JobConfig) -> Iterator[Problem]:
+    """Yield the problem of a job that is stored under the name of another one: both would be one job with two pipelines."""
+    name = config.stored_name
+    file = config.file.with_name(f"{name}.yaml")
+    if name == config.job or not file.is_file():
+        return
+    try:
+        other, _ = read_struct(file, JobFile, Place(config.home, os.environ))
+    except ConfigError:
+        return  # it says so itself when it is loaded
+    if (other.state.name or other.job) == name and normalised(other.state.root) == normalised(config.state.root):
+        yield (
+            "state.name",
+            f"job '{name}' has its state in {config.itself.job_folder} ({file}): give one of both another state.name or state.root",
+        )
 
 
 def _bindings(config: JobConfig) -> Iterator[Problem]:
@@ -428,6 +449,7 @@ def _deadline(config: JobConfig) -> Iterator[Problem]:
 
 _CHECKS: tuple[Callable[[JobConfig], Iterator[Problem]], ...] = (
     _file_name,
+    _stored_name,
     _bindings,
     _parallelism,
     _schedule,

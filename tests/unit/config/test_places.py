@@ -125,6 +125,19 @@ def test_local_copies_may_not_meet_other_places(job, pair, below):
             job(*places.pop("sinks", ("lake/other",)), local=pair[0], **places)
 
 
+def test_two_jobs_may_not_share_a_stored_name(job, home):
+    job("lake/board")
+    text = (home / "conf/jobs/demo.yaml").read_text().replace("job: demo", "job: again")
+    (home / "conf/jobs/again.yaml").write_text(text.replace("state: {", "state: {name: demo, "))
+    with pytest.raises(ConfigError, match=r"state.name: job 'demo' has its state in .*/var/state/demo"):
+        load_job("again")
+    (home / "conf/jobs/again.yaml").write_text(text.replace("root: 'var/state'", "root: var/other, name: demo"))
+    assert load_job("again").stored_name == "demo"
+    (home / "conf/jobs/again.yaml").write_text(text.replace("state: {", "state: {name: demo, "))
+    (home / "conf/jobs/demo.yaml").unlink()
+    assert load_job("again").stored_name == "demo"
+
+
 def test_tables_of_other_jobs_may_be_read(job):
     job("lake/board", source="var/state/other/quarantine")
     with pytest.raises(ConfigError, match="this is in the folder of state.root, which has the folders of all jobs"):

@@ -117,7 +117,7 @@ class IntervalError(HeadraceError):
 
 
 class SinkMismatchError(HeadraceError):
-    """Job and sink disagree on what was published: one of them is lost, or an older copy. Trying again does not help."""
+    """Job and sink disagree on what was published, or the sink's table belongs to another job. Trying again does not help."""
 
     exit_code = 10
 

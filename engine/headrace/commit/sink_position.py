@@ -22,6 +22,8 @@ with the checkpoints 0 to 5 of incarnation a, and 8, 9 and 10 of b, where 8 is t
     sink at 6 of a, or above     it has what the job has left behind at 8. While 8 is the last checkpoint, and above the sink's,
                                  it is not published yet: the next opening publishes it
 
+All this is compared for a table that belongs to this sink: see `ownership`.
+
 A log may end later than its sink: savepoints, compactions and migrations write to no sink. This check does not see a manual Delta
 RESTORE of a sink, which keeps the transaction.
 """

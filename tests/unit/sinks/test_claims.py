@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,9 @@ import pyarrow.dataset as ds
 import pytest
 import yaml
 from deltalake import DeltaTable
+from typer.testing import CliRunner
 
+from headrace.cli import app
 from headrace.commit.checkpoint import Kind
 from headrace.commit.job_drop import drop_job
 from headrace.commit.protocol import open_job
@@ -20,7 +23,7 @@ from headrace.commit.sink_owners import take_over
 from headrace.config import load_job
 from headrace.errors import SinkMismatchError
 from headrace.tables.store import OWNER
-from tests.jobs.home import PROJECT, PURCHASES, Home, merged
+from tests.jobs.home import PROJECT, PURCHASES, Home
 from tests.unit.support.memory_job import REMINDERS, reminder
 from tests.unit.support.purchase_job import SINK, commit_purchase
 
@@ -34,12 +37,12 @@ def shared(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "lake")
     home = Home(tmp_path)
 
-    def job(name, spelling=SPELLINGS[0], **reminders):
-        changes = {
-            "job": name,
-            "sinks": {SINK: {"path": spelling.format(home=tmp_path)}, REMINDERS: {"path": f"lake/{name}", **reminders}},
+    def job(name, spelling=SPELLINGS[0], *, sink=SINK, pipeline=PURCHASES["pipeline"], **reminders):
+        sinks = {
+            sink: {"path": spelling.format(home=tmp_path), "mode": "merge"},
+            REMINDERS: {"path": f"lake/{name}", "mode": "append", **reminders},
         }
-        content = yaml.safe_dump(merged(PURCHASES, changes))
+        content = yaml.safe_dump({**PURCHASES, "job": name, "pipeline": pipeline, "sinks": sinks})
         (tmp_path / f"conf/jobs/{name}.yaml").write_text(content)
         return load_job(name, home.folder)
 
@@ -172,3 +175,23 @@ def test_one_of_two_processes_gets_the_table(shared, tmp_path):
     assert sorted(codes.values()) == [0, 10]
     winner = next(name for name, code in codes.items() if not code)
     assert set(map(str, readers(configs[winner]).values())) == {f"['{winner}']"}
+
+
+def test_commands_show_and_change_the_owner(shared, tmp_path):
+    def headrace(*arguments):
+        return CliRunner().invoke(app, [*arguments], env={"HEADRACE_HOME": str(tmp_path)})
+
+    commit(shared("one"), "ann")
+    shared("two")
+    planned = headrace("sink", "take-over", "two", SINK)
+    assert "is the table of sink 'lines_by_item' of job 'one'" in " ".join(planned.stdout.split())
+    assert headrace("sink", "take-over", "two", SINK, "--apply").exit_code == 2
+    done = headrace("sink", "take-over", "two", SINK, "--apply", "--why", "a trial", "--json")
+    assert json.loads(done.stdout)["checkpoint"] == 1
+    assert headrace("sink", "take-over", "two", SINK).exit_code == 2
+    shared("two", pipeline="tests.jobs.purchases:other_sink", sink="board")
+    moved = headrace("state", "rename", "two", "--sink", SINK, "--to", "board")
+    assert "would become that of 'board', with its rows" in " ".join(moved.stdout.split())
+    moved = headrace("state", "rename", "two", "--sink", SINK, "--to", "board", "--apply", "--json")
+    assert (moved.exit_code, json.loads(moved.stdout)["applied"]) == (0, True)
+    assert headrace("state", "rename", "two", "--to", "board").exit_code == 2

@@ -203,7 +203,7 @@ def test_job_that_returns_fills_its_table_again(jobs):
     assert customers_at(one.path) == [first, second]
 
 
-def test_new_life_of_a_job_takes_its_table_over(jobs):
+def test_new_life_of_a_job_takes_over(jobs):
     one, _ = jobs
     for _ in range(3):
         one.run()

@@ -192,6 +192,7 @@ def _show(report: RunReport, options: RunOptions, *, as_json: bool) -> None:
         ("quarantined", shown(report.quarantined)),
         *([("answers taken", shown(report.answers_taken))] if report.answers_taken else []),
         *((f"rows at {name}", _in_words(counts)) for name, counts in report.row_times.items()),
+        *(("rows missing to the next watermark", shown(wait.rows_missing)) for wait in report.watermark_waits),
         ("waiting for services", shown(report.waiting)),
         ("seconds", f"{report.seconds:.1f}"),
         ("ended because", report.stopped_because),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from headrace.commit.log import CheckpointLog
     from headrace.commit.row_times import RowTimes
     from headrace.commit.run_warnings import RunWarning
+    from headrace.commit.watermark_steps import WatermarkWait
     from headrace.config import JobConfig
     from headrace.sources.offset import SourceOffset
 
@@ -80,7 +81,7 @@ def _waits(row: dict[str, Any]) -> list[str]:
         lines.append(
             f"{row['job']}: {row['waiting']:,} elements wait for services{due} (headrace retries {row['job']})"
         )
-    lines += [f"{row['job']}: {warning['message']}" for warning in row["warnings"]]
+    lines += [f"{row['job']}: {about['message']}" for about in (*row["watermark_waits"], *row["warnings"])]
     return [*lines, *sentences_about(row["job"], row["branches"])]
 
 
@@ -175,6 +176,9 @@ def _status(name: str) -> dict[str, Any]:
             for sent in sent_messages(config, log.checkpoints)
         },
         "branches": usages_of(config),
+        "watermark_waits": [
+            {**msgspec.to_builtins(wait), "message": wait.message(config.job)} for wait in _watermark_waits(config, log)
+        ],
         "row_times": msgspec.to_builtins(_row_times(log)),
         "warnings": [msgspec.to_builtins(warning) for warning in _warnings(config, log)],
         "error": None,
@@ -186,6 +190,17 @@ def _warnings(config: JobConfig, log: CheckpointLog) -> list[RunWarning]:
     from headrace.commit.row_times import row_time_warnings
 
     return [*row_time_warnings(config.job, _row_times(log))]
+
+
+def _watermark_waits(config: JobConfig, log: CheckpointLog) -> list[WatermarkWait]:
+    """Return the watermarks that timers wait for, with the rows that are missing to their next steps."""
+    from headrace.commit.watermark_steps import watermark_waits
+    from headrace.tables.stores import state_views
+
+    if (last := log.last) is None:
+        return []
+    view_of = state_views(config.job_folder, last.versions, config.storage_options)
+    return watermark_waits(log.lineage.newest_first(), last, view_of)
 
 
 def _row_times(log: CheckpointLog) -> dict[str, RowTimes]:

@@ -17,6 +17,7 @@ from headrace.commit.protocol import OpenJob
 from headrace.commit.requeue import requeue_again
 from headrace.commit.row_times import row_times_entry
 from headrace.commit.service_records import services_entry
+from headrace.commit.watermark_steps import steps_entry
 from headrace.config import JobConfig
 from headrace.plan.stages import Plan
 from headrace.sources.intake import Intake
@@ -200,6 +201,7 @@ class BatchSequence:
                 **metrics_of(result.metrics, result.seconds),
                 **services_entry(result.services),
                 **row_times_entry(result.row_times),
+                **steps_entry(batch.open_steps(result)),
             },
         )
         self.committed.append(checkpoint)

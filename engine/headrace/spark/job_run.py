@@ -14,6 +14,7 @@ from headrace.commit.live_answers import live_answers
 from headrace.commit.protocol import open_job
 from headrace.commit.row_times import row_time_warnings, row_times_of
 from headrace.commit.run_check import checked_plan
+from headrace.commit.watermark_steps import watermark_waits
 from headrace.config import JobConfig
 from headrace.errors import ConfigError
 from headrace.sinks.sink import NO_WRITERS, SparkWriters
@@ -94,6 +95,8 @@ def run_on(
                     reason = remaining.finish()
             events.answers_taken(batches.total("answers_taken"))
             events.waiting(remaining.waiting, job.last.due)
+            waits = watermark_waits(job.lineage.newest_first(), job.last, job.view)
+            events.watermark_waits(waits)
             row_times = row_times_of(batches.committed)
             for warning in row_time_warnings(config.job, row_times):
                 events.degrade(warning)
@@ -118,6 +121,7 @@ def run_on(
         interval_end=interval[1],
         sinks=sinks,
         row_times=row_times,
+        watermark_waits=tuple(waits),
         warnings=tuple(events.warnings),
     )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from functools import cached_property
 from typing import Any
 
@@ -15,8 +16,10 @@ from headrace.commit.protocol import OpenJob
 from headrace.commit.run_check import lost_elements
 from headrace.commit.service_records import open_breakers
 from headrace.commit.ttl_history import declared_ttls, history_ttls
+from headrace.commit.watermark_steps import WatermarkStep, open_step
 from headrace.errors import StateSchemaError
 from headrace.plan.stages import KeyedStage, Plan, waits_in
+from headrace.plan.watermarks import lag_of
 from headrace.sources.source import InputFile, Slice
 from headrace.spark.batch_result import BatchResult
 from headrace.spark.event_time_limits import event_time_limits
@@ -110,7 +113,7 @@ class MicroBatch:
                 part,
                 [report for name in group for report in by_source[name]],
                 size=self._job.config.watermark.bucket,
-                out_of_orderness=max(source.out_of_orderness for source in self._plan.sources if source.name in group),
+                out_of_orderness=self._out_of_orderness(group),
             )
         faults.reached("ingest.after")
         for stage in self._plan.keyed:
@@ -122,6 +125,23 @@ class MicroBatch:
         for group, line in result.lines.items():
             line.settle(result.cut_behind(self._operators_of(group), line.watermarks))
         return result
+
+    def open_steps(self, result: BatchResult) -> Iterator[WatermarkStep]:
+        """Yield the next step of each watermark that the rows taken in so far would move."""
+        for group, line in result.lines.items():
+            step = open_step(
+                group,
+                line.bucket,
+                line.watermark,
+                size=self._job.config.watermark.bucket,
+                lag=lag_of(self._out_of_orderness(group)),
+                operators=self._operators_of(group),
+            )
+            if step is not None:
+                yield step
+
+    def _out_of_orderness(self, group: Group) -> timedelta:
+        return max(source.out_of_orderness for source in self._plan.sources if source.name in group)
 
     def _check_elements(self) -> None:
         """Raise `StateSchemaError` if elements belong to operators that the pipeline lacks, so that they would be lost."""

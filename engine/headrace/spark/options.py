@@ -8,6 +8,7 @@ import msgspec
 
 from headrace.commit.row_times import RowTimes
 from headrace.commit.run_warnings import RunWarning
+from headrace.commit.watermark_steps import WatermarkWait
 
 Mode = Literal["auto", "caught_up", "interval", "backfill"]
 StoppedBecause = Literal["drained", "budget", "max_batches", "interval", "done", "terminated", "finished", "ended"]
@@ -124,6 +125,9 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
 
     row_times: dict[str, RowTimes] = {}
     """Late rows, and rows too far ahead, by operator or source; only of those that have such rows."""
+
+    watermark_waits: tuple[WatermarkWait, ...] = ()
+    """Watermarks that timers of event time wait for at the end of the run, and the rows that are missing to their next steps."""
 
     warnings: tuple[RunWarning, ...] = ()
     """Facts that somebody has to know although the run succeeded. A run with any of them is degraded."""

@@ -13,6 +13,7 @@ from headrace import clock
 from headrace.commit.checkpoint import Checkpoint
 from headrace.commit.progress_file import BatchProgress
 from headrace.commit.run_warnings import RunWarning
+from headrace.commit.watermark_steps import WatermarkWait
 from headrace.materializer.upsert_materializer import LONG_HISTORY
 from headrace.sources.interval import Interval
 from headrace.sources.slice_request import Waiting
@@ -110,6 +111,11 @@ class RunEvents:
                 f"{rows:,} rows of '{source}' wait for '{waits_for}' (sources.{waits_for.partition('[')[0]}.idle_after ends that)",
                 {"rows": rows, "source": source, "waits_for": waits_for},
             )
+
+    def watermark_waits(self, waits: Iterable[WatermarkWait]) -> None:
+        """Report timers that wait for the next step of a watermark, and the rows that are missing to it."""
+        for wait in waits:
+            self.tell("watermark", wait.message(self.job), msgspec.structs.asdict(wait))
 
     def timers_due(self) -> None:
         """Say that due timers cause a micro-batch without input."""

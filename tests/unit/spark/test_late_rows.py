@@ -10,6 +10,7 @@ import pytest
 from headrace import JoinType, Lifetime, Pipeline, Struct, Timestamp
 from headrace.commit.log import CheckpointLog
 from headrace.commit.row_times import RowTimes, row_times_of
+from headrace.commit.watermark_steps import WatermarkWait
 from headrace.operators import Count, Session, Tumbling
 from headrace.testing import PipelineHarness
 
@@ -88,3 +89,42 @@ def test_status_and_report_add_up_the_run():
     assert (len(report.checkpoints), report.row_times["counts"]) == (4, RowTimes(behind=3, dropped=3))
     log = CheckpointLog(harness.config.job_folder, harness.config.storage_options)
     assert row_times_of(log.checkpoints) == report.row_times
+
+
+DAY = 86_400_000
+
+
+def waiting(sizes, *, bucket=1000, pipeline=None):
+    """Feed a file of rows a day apart for each number, run after each, and return the waits of each report."""
+    harness = PipelineHarness(pipeline or windowed(), bucket=bucket)
+    waits, days = [], 0
+    for size in sizes:
+        harness.feed("sales", [Sale("a", (days + number) * DAY) for number in range(size)])
+        days += size
+        waits.append(harness.run().watermark_waits)
+    return harness, waits
+
+
+def test_report_says_how_many_rows_are_missing():
+    # The second row, a day later, ends the window of the first; the default bucket has 1,000 rows.
+    harness, [waits] = waiting([2])
+    assert (harness.sink("out"), waits) == ([], (WatermarkWait(("sales",), 998, 1000, 1),))
+    (event,) = (event for event in harness.events if event.kind == "watermark")
+    assert event.message.startswith(
+        "1 timers of event time, such as those of windows, wait for the watermark of 'sales'"
+    )
+    assert (
+        "it moves after each 1,000 rows, and 998 more rows are missing. A job that begins with a smaller"
+        in event.message
+    )
+
+
+def test_nothing_is_missing_at_a_full_bucket():
+    _, waits = waiting([2, 1, 1, 3], bucket=2)
+    missing = [[(wait.rows_missing, wait.timers) for wait in of_run] for of_run in waits]
+    assert missing == [[], [(1, 1)], [], [(1, 1)]]
+
+
+def test_rows_without_timers_wait_for_nothing():
+    _, waits = waiting([2], pipeline=Pipeline("plain").source("sales", Sale, event_time="at").sink("out"))
+    assert waits == [()]

@@ -9,12 +9,17 @@ from typing import Annotated
 import pytest
 
 from headrace import Lifetime, Pipeline, Struct, Timestamp
+from headrace.commit.fork import fork
+from headrace.commit.log import CheckpointLog
 from headrace.commit.requeue import requeue
 from headrace.errors import SourceError
 from headrace.operators import Count, Sum, Tumbling
 from headrace.testing import PipelineHarness
+from tests.unit.support.branched_job import BranchedJob, Order
 
 HOUR = timedelta(hours=1)
+DAY = 86_400_000
+MORNING_MS = round(datetime(2026, 3, 1, 10, tzinfo=UTC).timestamp() * 1000)
 
 
 class Sale(Struct, frozen=True):
@@ -168,3 +173,31 @@ def test_wrong_year_moves_no_merge_key(wrong):
     assert (report.rows_in, report.quarantined) == (6, 1)
     assert report.watermark == datetime(2026, 3, 1, 12, 10, tzinfo=UTC).timestamp() * 1000 - 1
     assert len(harness.sink("out")) == 3
+
+
+def test_branch_judges_by_the_time_of_the_job():
+    job = BranchedJob()
+    now = job.harness.clock.now()
+    orders = [Order("ann", now, 1), Order("bob", now + 2 * DAY, 1), Order("cyd", now, 1)]
+    job.harness.feed("orders", orders)
+    live = job.run()
+    job.harness.clock.advance(30 * DAY)
+    fork(job.config, "again", 0, "somebody")
+    branch = job.run("again")
+    assert (live.quarantined, branch.quarantined) == (1, 1)
+    assert branch.watermark == live.watermark
+
+
+@pytest.mark.parametrize("with_good_row", [False, True])
+def test_refused_rows_keep_no_source_alive(with_good_row):
+    formats = {"sales": {"format": "json", "idle_after": "1h"}, "rates": {"format": "json"}}
+    harness = PipelineHarness(joined(), bucket=1, job={"sources": formats}, now=MORNING_MS)
+    rate = json.dumps({"shop": "a", "at": "2026-03-01T10:05:00Z", "percent": 1})
+    harness.feed_bytes("sales", MORNING[0].encode(), file="1.json")
+    harness.feed_bytes("rates", rate.encode(), file="1.json")
+    harness.run()
+    harness.clock.advance(2 * 3_600_000)
+    harness.feed_bytes("sales", "\n".join([BAD, AHEAD, *[MORNING[0]] * with_good_row]).encode(), file="2.json")
+    harness.run(max_batches=1)
+    offset = CheckpointLog(harness.config.job_folder, harness.config.storage_options).last.offsets["sales"]
+    assert (offset.idle, offset.taken_at) == (not with_good_row, harness.clock.now() if with_good_row else MORNING_MS)

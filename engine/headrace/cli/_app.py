@@ -58,6 +58,7 @@ _COMMANDS = {
     "_read": ["timers", "sql"],
     "_waiting": ["retries", "requests"],
     "_quarantine": ["quarantine"],
+    "_input": ["input"],
     "_change": ["savepoint", "restore", "vacuum"],
     "_compact": ["compact"],
     "_reconcile": ["reconcile"],

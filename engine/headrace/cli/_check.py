@@ -51,6 +51,8 @@ def check(
     findings += row_kinds(config)
     findings += stored(config, plan)
     findings += sources(config, plan)
+    failing = {finding.check for finding in findings if finding.outcome == "fail"}
+    findings += [finding for finding in changed_input(config) if finding.check not in failing]
     findings += step_tables(config)
     outside = [*services(config), lease(config)]
     findings += outside if strict else as_warnings(outside)
@@ -135,6 +137,20 @@ def sources(config: JobConfig, plan: Plan) -> Iterator[Finding]:
             yield Finding(what, "ok", f"{source.path} (remote: not looked at)")
             continue
         yield _folder(what, Path(source.path), format_of(source.files).suffixes, config.where(f"sources.{name}.path"))
+
+
+def changed_input(config: JobConfig) -> Iterator[Finding]:
+    """Yield a finding for each kind of input that no run takes in: files that changed, came late, look like others, or are passed over."""
+    from headrace.commit.input_report import InputKind, input_warnings
+    from headrace.commit.log import CheckpointLog
+
+    stopping = {InputKind.TWIN, InputKind.UNREADABLE}
+    for warning in input_warnings(config, CheckpointLog(config.job_folder, config.storage_options).lineage.line):
+        source = warning.fields["source"]
+        fails = warning.kind in stopping or (
+            warning.kind in {InputKind.CHANGED, InputKind.GONE} and config.sources[source].on_changed_file == "fail"
+        )
+        yield Finding(f"source {source}", "fail" if fails else "warn", warning.message)
 
 
 def step_tables(config: JobConfig) -> Iterator[Finding]:

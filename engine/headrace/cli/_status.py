@@ -187,9 +187,10 @@ def _status(name: str) -> dict[str, Any]:
 
 def _warnings(config: JobConfig, log: CheckpointLog) -> list[RunWarning]:
     """Return what somebody has to know of the job, although its last run succeeded."""
+    from headrace.commit.input_report import input_warnings
     from headrace.commit.row_times import row_time_warnings
 
-    return [*row_time_warnings(config.job, _row_times(log))]
+    return [*row_time_warnings(config.job, _row_times(log)), *input_warnings(config, log.lineage.line)]
 
 
 def _watermark_waits(config: JobConfig, log: CheckpointLog) -> list[WatermarkWait]:

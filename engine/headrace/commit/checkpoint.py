@@ -29,6 +29,8 @@ class Kind(enum.Enum):
     without `versions`; the first of them continues from the fork.
 
     A vacuum does not change the state, like a savepoint: it commits a list of files that may be deleted (`vacuum_intents`).
+
+    An acknowledgement does not change the state either: it records anew what files of sources are like.
     """
 
     INITIAL = "initial"
@@ -41,6 +43,7 @@ class Kind(enum.Enum):
     SAVEPOINT = "savepoint"
     SAVEPOINT_DROP = "savepoint_drop"
     VACUUM = "vacuum"
+    ACKNOWLEDGEMENT = "acknowledgement"
     FORK = "fork"
     PROMOTION = "promotion"
     LEASE = "lease"

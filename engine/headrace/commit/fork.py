@@ -252,7 +252,7 @@ def linked(checkpoints: Iterable[Checkpoint], parent_id: int | None = None) -> l
     """
     chain: list[Checkpoint] = []
     for checkpoint in checkpoints:
-        if checkpoint.kind in {Kind.INITIAL, Kind.BATCH, Kind.REQUEUE}:
+        if checkpoint.kind in {Kind.INITIAL, Kind.BATCH, Kind.REQUEUE, Kind.ACKNOWLEDGEMENT}:
             chain.append(replace(checkpoint, parent_id=chain[-1].checkpoint_id if chain else parent_id))
     return chain
 

@@ -64,7 +64,16 @@ from headrace.tables.schemas import QUARANTINE, tables_in
 from headrace.tables.state_files import parts
 
 _LEAVES_ROWS: Final = frozenset(
-    {Kind.BATCH, Kind.REQUEUE, Kind.COMPACTION, Kind.SAVEPOINT, Kind.SAVEPOINT_DROP, Kind.VACUUM, Kind.RESTORE}
+    {
+        Kind.BATCH,
+        Kind.REQUEUE,
+        Kind.COMPACTION,
+        Kind.SAVEPOINT,
+        Kind.SAVEPOINT_DROP,
+        Kind.VACUUM,
+        Kind.RESTORE,
+        Kind.ACKNOWLEDGEMENT,
+    }
 )
 """Kinds of checkpoints since the fork that a branch may lack: it takes in the same input, or they change no state."""
 

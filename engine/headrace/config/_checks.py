@@ -380,7 +380,7 @@ def _csv(config: JobConfig) -> Iterator[Problem]:
 
 _NO_DELIMITERS = ('"', "\n", "\r")
 _PLAIN = SourceConfig()
-_FOLDER_KEYS = ("interval", "timezone", "complete_intervals")
+_FOLDER_KEYS = ("interval", "timezone", "complete_intervals", "ignore", "on_changed_file")
 _TABLE_KEYS = ("change_feed", "skip_versions")
 _TOPIC_KEYS = ("servers", "topic", "options", "on_tombstone", "skip_offsets")
 _FOLDERS = ("parquet", "json", "csv", "avro")
@@ -391,7 +391,7 @@ _FOREIGN_KEYS = {
 }
 _REASONS = {
     **dict.fromkeys(_FOLDERS, "a folder has no versions"),
-    "delta": "a Delta table has no file names that give intervals",
+    "delta": "a Delta table's log names its files, and they have no intervals",
     "kafka": "a topic is named by 'servers' and 'topic', and its messages have offsets",
 }
 _TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")

@@ -152,6 +152,12 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     max_rows_per_batch: Count | None = None
     """Rows that one micro-batch takes at most, in whole files; null: no limit. Of a topic: offsets that one micro-batch reads at most, shared among its partitions; null: 100,000 of each."""
 
+    ignore: tuple[str, ...] = ()
+    """Names in the folder that are neither read nor reported, as patterns such as "*.md" or "archive"."""
+
+    on_changed_file: Literal["warn", "fail"] = "warn"
+    """What a run does if a file has changed, or is gone, since it was taken in. warn: it goes on, and its report names the file. fail: it ends before it takes anything in. A backfill takes the file in again."""
+
     on_bad_file: Literal["fail", "quarantine"] = "fail"
     """What happens to a file that cannot be read."""
 

@@ -27,7 +27,7 @@ _LAST_ID: Final = 2**63 - 1
 _ADDS_ROWS_ONLY: Final = frozenset(
     {
         *(Kind.INITIAL, Kind.BATCH, Kind.FORK, Kind.PROMOTION, Kind.REQUEUE, Kind.RESTORE),
-        *(Kind.SAVEPOINT, Kind.SAVEPOINT_DROP, Kind.VACUUM),
+        *(Kind.SAVEPOINT, Kind.SAVEPOINT_DROP, Kind.VACUUM, Kind.ACKNOWLEDGEMENT),
     }
 )
 """Kinds of checkpoints that change no existing rows of the state tables; they may add rows."""

@@ -7,27 +7,25 @@ Files are read in the order of their names, and must not change after they appea
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Collection, Sequence
-from hashlib import blake2b
-from pathlib import Path
 
 import msgspec
 import pyarrow as pa
-from pyarrow import fs
 
 from headrace.api import SourceNode
 from headrace.config import SourceConfig
 from headrace.errors import ConfigError, SourceError
 from headrace.plan.event_time_limit import EventTimeLimit
+from headrace.sources.content import UNKNOWN, content_digests
 from headrace.sources.file_format import UNREADABLE, unreadable
-from headrace.sources.file_formats import format_of, read_file, stem_of
+from headrace.sources.file_formats import format_of, read_file
+from headrace.sources.folder_listing import FolderListing, stamp
 from headrace.sources.interval import Interval
 from headrace.sources.limits import first_files
 from headrace.sources.offset import SourceOffset, digest
 from headrace.sources.row_check import RowCheck
 from headrace.sources.source import SourceFile, SourceScan, TakenIn
-from headrace.tables.files import Storage, file_system, path_of
+from headrace.tables.files import Storage
 
 
 class FolderSource:
@@ -40,8 +38,9 @@ class FolderSource:
         self._config = config
         self._storage = storage
         self._format = format_of(config.files)
-        self._store, self._folder = file_system(config.path, storage)
+        self.listing = FolderListing(source.name, config, storage)
         self._counts: dict[str, int] = {}
+        self._digests: dict[tuple[str, str], str] = {}
 
     def latest(self) -> str | None:
         """Return the name of the last file; None without files. Raises `SourceError` where the folder is missing."""
@@ -74,14 +73,19 @@ class FolderSource:
                 self._check_no_late_names(new, offset, taken_in)
                 new = _after_offset(new, offset)
         else:
+            if until is None and taken_in.names is not None:
+                self._check_twins(_unrecorded(files, taken_in), files, offset, taken_in)
             self._check_no_late_names(files, offset, taken_in)
             new = [
                 file
                 for file in _after_offset(files, offset)
                 if until is None or self._is_taken_by(file, until, interval)
             ]
+        new = _unrecorded(new, taken_in)  # somebody may have acknowledged a file ahead of the position
+        self._check_twins(new, files, offset, taken_in)
         taken = (*unread, *(file for file in new if file not in unread))
-        beyond = [] if until is None else [file for file in _after_offset(files, offset) if file not in taken]
+        ahead = _unrecorded(_after_offset(files, offset), taken_in)
+        beyond = [] if until is None else [file for file in ahead if file not in taken]
         return SourceScan(taken, tuple(files), beyond=tuple(beyond))
 
     def listed(self) -> Sequence[SourceFile]:
@@ -135,6 +139,7 @@ class FolderSource:
         names = [file.name for file in files]
         last = max(name for name in (*names, offset.last_file or "")) or None
         new = self._new_files(scan.listed, last, taken_in, interval)
+        contents = self._contents([file for file in new.values() if file.name in names])
         return msgspec.structs.replace(
             offset,
             last_file=last,
@@ -143,6 +148,7 @@ class FolderSource:
             else offset.files_behind,
             names=tuple(new),
             stamps=tuple(map(stamp, new.values())),
+            contents=tuple(contents.get(name, UNKNOWN) for name in new),
         )
 
     def interval_of(self, name: str) -> Interval | None:
@@ -150,21 +156,7 @@ class FolderSource:
 
         Raises `SourceError` for a name that does not fit the pattern, and for an interval that ends after the year 9999.
         """
-        pattern = self._config.pattern
-        if pattern is None:
-            return None
-        try:
-            interval = pattern.interval_of(stem_of(name, self._format.suffixes))
-        except OverflowError as error:
-            msg = (
-                f"the interval of file '{name}' of source '{self._name}' ends behind the year 9999, the last one that can be stored. "
-                "Nothing was taken in. Rename the file, or move it away, then run again."
-            )
-            raise SourceError(msg) from error
-        if interval is None:
-            msg = f"file '{name}' of source '{self._name}' does not fit the interval pattern '{pattern.text}' in {pattern.zone}: no moment has this name"
-            raise SourceError(msg)
-        return Interval(*interval)
+        return self.listing.interval_of(name)
 
     def check_intervals(self, taken_in: TakenIn) -> None:
         """Refuse an interval run that could not continue after `taken_in`.
@@ -184,40 +176,7 @@ class FolderSource:
         return len(names - {digest(file.name) for file in self._files()})
 
     def _files(self) -> list[SourceFile]:
-        listed = self._listed()
-        names = [(path.rpartition("/")[2], info) for info in listed if (path := path_of(info)) is not None]
-        if len(names) < len(listed):
-            self._check_names()
-        files = [
-            SourceFile(name, f"{self._config.path}/{name}", info.mtime_ns or 0, size=info.size or 0)
-            for name, info in names
-            if info.type is fs.FileType.File and _is_input(name, self._format.suffixes)
-        ]
-        return sorted(files)
-
-    def _listed(self) -> list[fs.FileInfo]:
-        try:
-            if self._store.get_file_info(self._folder).type is not fs.FileType.Directory:
-                msg = f"source '{self._name}': there is no folder {self._config.path}"
-                raise SourceError(msg)
-            listed: list[fs.FileInfo] = self._store.get_file_info(fs.FileSelector(self._folder))
-        except OSError as error:
-            msg = f"source '{self._name}': cannot list {self._config.path}: {error}. Nothing was taken in; repair it, then run again."
-            raise SourceError(msg) from error
-        return listed
-
-    def _check_names(self) -> None:
-        """Refuse a file whose name is not UTF-8: no checkpoint could record it. Local disks allow such names."""
-        wrong = sorted(name for file in Path(self._folder).iterdir() if not _is_utf8(name := os.fsencode(file.name)))
-        shown = [
-            text for name in wrong if _is_input(text := name.decode(errors="backslashreplace"), self._format.suffixes)
-        ]
-        if shown:
-            msg = (
-                f"source '{self._name}': the name of {self._config.path}/{shown[0]} is not UTF-8 ({len(shown)} such file(s)), so "
-                "no checkpoint could record that it was read. Nothing was taken in. Rename it, or move it away, then run again."
-            )
-            raise SourceError(msg)
+        return [*self.listing.content().files]
 
     def _start(self, file: SourceFile) -> int:
         interval = self.interval_of(file.name)
@@ -244,6 +203,25 @@ class FolderSource:
             if (last is not None and file.name <= last) or (interval is not None and self._start(file) < interval.end)
         }
         return {name: behind[name] for name in sorted(behind.keys() - known)}
+
+    def _contents(self, files: Sequence[SourceFile]) -> dict[str, str]:
+        """Return the digests of the files' contents, by the digests of their names. A file is read once in the life of this reader."""
+        unread = [file for file in files if (file.path, stamp(file)) not in self._digests]
+        digests = content_digests([file.path for file in unread], self._storage)
+        self._digests.update({(file.path, stamp(file)): content for file, content in zip(unread, digests, strict=True)})
+        return {digest(file.name): self._digests[file.path, stamp(file)] for file in files}
+
+    def _check_twins(
+        self, new: Sequence[SourceFile], files: Sequence[SourceFile], offset: SourceOffset, taken_in: TakenIn
+    ) -> None:
+        """Refuse a file whose rows may be those of another one: the same name with another ending, compressed or not."""
+        present, recorded = {file.name for file in files}, taken_in.names or frozenset()
+        for file in new:
+            for twin in self.listing.twins_of(file.name):
+                if twin in present or digest(twin) in recorded or twin == offset.last_file:
+                    raise _has_twin(
+                        self._name, file.name, twin, is_taken=digest(twin) in recorded or twin not in present
+                    )
 
     def _check_unread(self, unread: Sequence[SourceFile], offset: SourceOffset) -> None:
         """Refuse to skip files that micro-batches have begun and not finished."""
@@ -306,21 +284,13 @@ class FolderSource:
         return "" if interval is None else f"run interval {interval} again with --replay, "
 
 
-def _is_input(name: str, suffixes: Sequence[str]) -> bool:
-    return name.endswith(tuple(suffixes)) and name[0] not in "._"
-
-
-def _is_utf8(name: bytes) -> bool:
-    try:
-        name.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def stamp(file: SourceFile) -> str:
-    """Return the short digest by which checkpoints remember what a file was like: another one once it is written again."""
-    return blake2b(f"{file.size} {file.modified}".encode(), digest_size=8).hexdigest()
+def _has_twin(source: str, name: str, twin: str, *, is_taken: bool) -> SourceError:
+    other = "was taken in before" if is_taken else "is in the folder too"
+    return SourceError(
+        f"source '{source}': {name} has the name of {twin} with another ending, and {twin} {other}: its rows would count twice. Nothing was "
+        f"taken in. Remove one of them. If {name} has other rows, rename it; if it is a correction, 'headrace backfill' takes it in instead; "
+        f"'headrace input JOB --acknowledge {name}' passes it over for good."
+    )
 
 
 def _unrecorded(files: list[SourceFile], taken_in: TakenIn) -> list[SourceFile]:

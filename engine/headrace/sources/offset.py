@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 
 import msgspec
@@ -63,6 +63,9 @@ class SourceOffset(msgspec.Struct, frozen=True):
     files before the interval's end. None in checkpoints of earlier releases, which have only the count in `files_behind`."""
     stamps: tuple[str, ...] = ()
     """Digest of size and modification time of each file in `names`, in their order. Empty if an earlier release recorded the names."""
+    contents: tuple[str, ...] = ()
+    """Digest of the content of each file in `names`, in their order; empty text for a file that no checkpoint took in. Empty if an earlier
+    release recorded the names."""
     number: int = 0
     """Number of the source, never changed: it orders rows with equal merge keys."""
     unread: tuple[str, ...] = ()
@@ -105,6 +108,21 @@ class SourceOffset(msgspec.Struct, frozen=True):
         """Return the offset without the files whose versions are those of `tables`."""
         others = tuple(versions for versions in self.file_tables if versions.tables != self.tables)
         return msgspec.structs.replace(self, file_tables=others)
+
+    def with_records(self, records: Mapping[str, tuple[str, str]]) -> SourceOffset:
+        """Return the offset with further records of files: stamp and digest of the content, by the digests of their names."""
+        if not records:
+            return self
+        names = self.names or ()
+        has_all = len(self.contents) == len(self.stamps) == len(names)
+        known = dict(zip(names, zip(self.stamps, self.contents, strict=True), strict=True)) if has_all else {}
+        together = {**known, **records}
+        return msgspec.structs.replace(
+            self,
+            names=tuple(together),
+            stamps=tuple(mark for mark, _ in together.values()),
+            contents=tuple(content for _, content in together.values()),
+        )
 
 
 def digest(name: str) -> str:

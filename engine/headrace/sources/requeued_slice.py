@@ -55,7 +55,7 @@ class RequeuedSlice:
 
     def _behind(self, name: str, files: int) -> SourceOffset:
         offset = self.offsets[name]
-        return msgspec.structs.replace(offset, requeued=offset.requeued[files:], names=None, stamps=())
+        return msgspec.structs.replace(offset, requeued=offset.requeued[files:], names=None, stamps=(), contents=())
 
     def _files(self, name: str, ordinal: int) -> list[InputFile]:
         """Return the files taken from a source, with ordinals from `ordinal` on."""

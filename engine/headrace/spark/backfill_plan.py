@@ -108,7 +108,7 @@ def plan_backfill(
         wanted = wanted if replaced is None else union(wanted, replaced.requested)
     asked = _taken_in(config, wanted, line)
     branch = joined_branch(config, name, asked, line, replaced=replaced)
-    changes = input_changes(line, listed)
+    changes = input_changes(line, listed, config.storage_options)
     reason = None
     if branch is None:
         fork_id, reason = _fork_of(asked, line, changes)
@@ -159,7 +159,7 @@ def _stale_branch(
         begins_behind(branch, asked, line)
         or differences_to_file(config, branch)
         or code_differences(config, branch)
-        or input_changes(_line_of(config, branch, line), listed)
+        or input_changes(_line_of(config, branch, line), listed, config.storage_options)
     )
     return branch if is_stale else None
 
@@ -181,7 +181,7 @@ def refuse_changed_input(
     config: JobConfig, name: str, line: Sequence[Checkpoint], listed: Mapping[str, Sequence[ListedFile]]
 ) -> None:
     """Raise `SourceError` if input that a branch has taken in has changed since. `line` is the branch's."""
-    changes = input_changes(line, listed)
+    changes = input_changes(line, listed, config.storage_options)
     if changes:
         more = f" ({len(changes)} such files)" if len(changes) > 1 else ""
         msg = (

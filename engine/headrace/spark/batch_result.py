@@ -107,6 +107,7 @@ class BatchResult:
                 due=self.due,
                 names=None if moved is None else moved.names,
                 stamps=() if moved is None else moved.stamps,
+                contents=() if moved is None else moved.contents,
                 idle=before.idle if moved is not None else False,
             )
             if (own := lines.get(name)) is not None:

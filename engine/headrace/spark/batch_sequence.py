@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import cast
@@ -22,6 +22,7 @@ from headrace.config import JobConfig
 from headrace.plan.stages import Plan
 from headrace.sources.intake import Intake
 from headrace.sources.interval import Interval
+from headrace.sources.offset import SourceOffset
 from headrace.sources.slice_request import JobPosition
 from headrace.sources.source import NO_INPUT, Slice, TakenIn
 from headrace.spark.followed_line import FollowedLine
@@ -54,6 +55,8 @@ class BatchSequence:
     answers: LiveAnswers | None = None
     stopping: threading.Event = field(default_factory=threading.Event)
     committed: list[Checkpoint] = field(default_factory=list)
+    touched: dict[str, dict[str, tuple[str, str]]] = field(default_factory=dict)
+    """New records of files that were touched since the job took them in, by source: the next checkpoint gets them."""
 
     def total(self, metric: str) -> int:
         """Return the sum of a metric over all checkpoints of the run."""
@@ -185,7 +188,7 @@ class BatchSequence:
             Kind.BATCH,
             files=result.files,
             outputs=result.outputs,
-            offsets=result.offsets_after(self.job.last.offsets, taken),
+            offsets=self._with_touched(result.offsets_after(self.job.last.offsets, taken)),
             numbers=self.plan.numbers(),
             watermark=result.watermark,
             lines=self.plan.lines(),
@@ -205,9 +208,24 @@ class BatchSequence:
             },
         )
         self.committed.append(checkpoint)
+        self.touched.clear()
         self._remove_handed_on(checkpoint)
         self.events.long_histories(result.metrics["long_histories"])
         self.events.committed(checkpoint.checkpoint_id, taken.rows, clock.monotonic() - started)
+
+    def _with_touched(self, offsets: Mapping[str, SourceOffset]) -> dict[str, SourceOffset]:
+        """Return offsets with the records of touched files; without files that a replay in this run has yet to take in again."""
+        if not any(self.touched.values()):
+            return dict(offsets)
+        taken = self.taken_in()
+        return {
+            name: offset.with_records(self._touched_among(name, taken.get(name, TakenIn())))
+            for name, offset in offsets.items()
+        }
+
+    def _touched_among(self, source: str, taken: TakenIn) -> dict[str, tuple[str, str]]:
+        records = self.touched.get(source, {})
+        return {name: record for name, record in records.items() if name in (taken.names or ())}
 
     def _parallelism(self) -> int:
         wanted = self.options.parallelism or self.config.tasks

@@ -82,7 +82,7 @@ class IntervalRun:
         raise refusal(job, wanted, line, changes, finished_replay=has_finished_replay)
 
     def _changes(self, line: Sequence[Checkpoint]) -> list[InputChange]:
-        return input_changes(line, self.intake.listed())
+        return input_changes(line, self.intake.listed(), self.batches.config.storage_options)
 
     def _resume_before(self, wanted: Interval, replay: Replay, *, is_own: bool) -> StoppedBecause | None:
         """Continue an open replay, unless a new one goes back to before its position; return what stopped it."""

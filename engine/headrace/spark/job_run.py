@@ -10,6 +10,7 @@ from headrace import clock
 from headrace.commit.branch_refusals import refuse_effects
 from headrace.commit.branch_settings import check_forked, record_run
 from headrace.commit.checkpoint import Checkpoint
+from headrace.commit.input_report import input_warnings, refuse_changed_files, touched_input
 from headrace.commit.live_answers import live_answers
 from headrace.commit.protocol import open_job
 from headrace.commit.row_times import row_time_warnings, row_times_of
@@ -79,10 +80,13 @@ def run_on(
         watched(config, job.attempt_id, events.progress) if shows_progress else nullcontext(NO_WATCH) as watch,
     ):
         record_run(config, options.run_id)
+        if not options.replay:
+            refuse_changed_files(config, job.lineage.line)
         events.opened(job.last)
         followed = FollowedLine(config, job, [source.name for source in plan.sources])
         answers = live_answers(config, allow_effects=options.allow_effects)
         batches = BatchSequence(tasks, job, plan, config, options, events, begun, followed, watch, answers)
+        batches.touched = touched_input(config, job.lineage.line)
         intake = Intake(plan, config, topics=topics, steps=steps)
         remaining, replays = RemainingWork(batches), ReplayRun(batches, intake)
         this_run = _KINDS[mode](batches, intake, remaining, replays)
@@ -102,6 +106,8 @@ def run_on(
                 events.degrade(warning)
         finally:
             batches.clean_up()
+        for warning in input_warnings(config, job.lineage.line):
+            events.degrade(warning)
         last, sinks = job.last, sink_reports(job)
         interval = _interval_of(options, mode, last)
     return RunReport(

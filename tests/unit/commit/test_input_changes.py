@@ -6,7 +6,7 @@ import pytest
 
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.input_changes import ChangeOfInput, input_changes
-from headrace.sources.folder import stamp
+from headrace.sources.folder_listing import stamp
 from headrace.sources.interval import Interval
 from headrace.sources.offset import SourceOffset, digest
 from headrace.sources.source import ListedFile, SourceFile

@@ -194,7 +194,10 @@ BLOCKS = {
         "$ headrace compact orders": f"{COMMANDS}::test_sinks_page_compacts_small_files",
         "/lake/visits/": DRAWING,
     },
-    "sources": {"$ headrace quarantine orders": f"{COMMANDS}::test_sources_page_shows_refused_rows"},
+    "sources": {
+        "$ headrace quarantine orders": f"{COMMANDS}::test_sources_page_shows_refused_rows",
+        "$ headrace backfill orders": SYNTAX,
+    },
     "state": {"$ headrace state get JOB null": SYNTAX, "$ headrace state get clicks": SHORTENED},
     "state-tables": {
         "$ headrace sql": f"{COMMANDS}::test_state_tables_page_queries_changes",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 
 import pytest
@@ -233,6 +234,15 @@ def test_second_replay_takes_new_input(job):
     assert (len(report.checkpoints), job.contents) == (4, rows_of_days(0, 1, 2))
     retry = job.days(0, replay=True, run_id="asked", recompute=begun_at)
     assert (retry.checkpoints, retry.stopped_because) == ([], "done")
+
+
+def test_replay_takes_touched_files_in_again(job):
+    job.straight()
+    for number in range(3):
+        os.utime(job.home.input / day_name(number), (5, 5))
+    job.days(1, replay=True)
+    assert job.contents == rows_of_days(0, 1, 2)
+    assert job.days(1).stopped_because == "done"
 
 
 def test_open_replay_of_changed_input_begins_anew(job):

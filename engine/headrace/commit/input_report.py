@@ -1,0 +1,187 @@
+"""Report on a job's folders: files that differ from what was taken in, that came late, that look like others, and what is passed over.
+
+`headrace run`, `check`, `status` and `input` name the same files, until a backfill takes them in, somebody moves them away, or acknowledges them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby
+
+from headrace.commit.checkpoint import Checkpoint
+from headrace.commit.input_changes import (
+    ChangeOfInput,
+    InputChange,
+    RecordedFile,
+    input_changes,
+    recorded_files,
+    touched_files,
+)
+from headrace.commit.run_warnings import RunWarning
+from headrace.config import JobConfig, SourceConfig
+from headrace.errors import SourceError
+from headrace.sources.file_formats import format_of
+from headrace.sources.folder_listing import FolderContent, FolderListing
+from headrace.sources.offset import digest
+from headrace.sources.source import ListedFile
+
+_SHOWN = 5
+_NO_FOLDERS = frozenset({"delta", "kafka"})
+
+
+class InputKind(StrEnum):
+    """Kind of a remark on input."""
+
+    CHANGED = "changed_file"
+    GONE = "gone_file"
+    LATE = "late_file"
+    TWIN = "twin_file"
+    PASSED_OVER = "passed_over"
+    UNREADABLE = "unreadable_folder"
+
+
+_SENTENCES = {
+    InputKind.CHANGED: (
+        "source '{source}': {count} file(s) changed after the job took them in ({files}), and the tables have the former rows; 'headrace backfill "
+        "{job}' takes such files in again, if the source has an interval, and 'headrace input {job} --acknowledge FILE' leaves the rows as they are"
+    ),
+    InputKind.GONE: (
+        "source '{source}': {count} file(s) that the job took in are gone ({files}), and the tables have their rows; 'headrace backfill {job}' "
+        "computes such intervals without them, and 'headrace input {job} --acknowledge gone' leaves the rows as they are"
+    ),
+    InputKind.LATE: (
+        "source '{source}': {count} file(s) came late ({files}), and no run takes them in; 'headrace backfill {job}' does, if the source has an "
+        "interval, later names do, and 'headrace input {job} --acknowledge FILE' leaves them out"
+    ),
+    InputKind.TWIN: (
+        "source '{source}': {count} file(s) have the name of another one with another ending ({files}), so rows would count twice, and no run takes "
+        "them in; remove or rename them, or leave them out with 'headrace input {job} --acknowledge FILE'"
+    ),
+    InputKind.PASSED_OVER: (
+        "source '{source}': {count} entries of its folder are passed over ({files}), since a source reads only files right in its folder that end in "
+        "{endings}; move or rename them, or write them under sources.{source}.ignore"
+    ),
+    InputKind.UNREADABLE: "{files}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class InputRemark:
+    """Remark on a file of a source. `file` is its name; of a file that is gone, the checkpoint that took it in."""
+
+    kind: InputKind
+    source: str
+    file: str
+    change: InputChange | None = None
+
+
+def input_remarks(config: JobConfig, line: Sequence[Checkpoint]) -> list[InputRemark]:
+    """Return the remarks on all folders of a job, whose `line` of checkpoints leads to the last one. Reads only listings, and changed files."""
+    folders = {name: source for name, source in config.sources.items() if source.format not in _NO_FOLDERS}
+    return [remark for name, source in folders.items() for remark in _of_folder(config, name, source, line)]
+
+
+def input_warnings(config: JobConfig, line: Sequence[Checkpoint]) -> list[RunWarning]:
+    """Return the warnings on a job's input; none for a branch, which reads the input of its job."""
+    return [] if config.branch is not None else warnings_of(config, input_remarks(config, line))
+
+
+def warnings_of(config: JobConfig, remarks: Sequence[InputRemark]) -> list[RunWarning]:
+    """Return a warning for each source and kind of remark."""
+    groups = groupby(sorted(remarks, key=_group_of), key=_group_of)
+    return [
+        _warning(config, InputKind(kind), source, [remark.file for remark in of_kind])
+        for (source, kind), of_kind in groups
+    ]
+
+
+def touched_input(config: JobConfig, line: Sequence[Checkpoint]) -> dict[str, dict[str, tuple[str, str]]]:
+    """Return by source the new records of files that were touched, or copied, since the job took them in; see `touched_files`."""
+    touched: dict[str, dict[str, tuple[str, str]]] = {}
+    for name, source in config.sources.items():
+        if source.format not in _NO_FOLDERS and config.branch is None:
+            with suppress(SourceError):  # the run itself reports a folder that is gone
+                files = FolderListing(name, source, config.storage_options).content().files
+                touched[name] = touched_files(line, name, files, config.storage_options)
+    return touched
+
+
+def refuse_changed_files(config: JobConfig, line: Sequence[Checkpoint]) -> None:
+    """Raise `SourceError` if a file of a source with `on_changed_file: fail` has changed, or is gone, since it was taken in."""
+    watched = {name for name, source in config.sources.items() if source.on_changed_file == "fail"}
+    if not watched or config.branch is not None:
+        return
+    kinds = {InputKind.CHANGED, InputKind.GONE}
+    remarks = [remark for remark in input_remarks(config, line) if remark.source in watched and remark.kind in kinds]
+    if remarks:
+        msg = f"{'. '.join(warning.message for warning in warnings_of(config, remarks))}. Nothing was taken in (on_changed_file: fail)."
+        raise SourceError(msg)
+
+
+def _of_folder(config: JobConfig, name: str, source: SourceConfig, line: Sequence[Checkpoint]) -> Iterator[InputRemark]:
+    listing = FolderListing(name, source, config.storage_options)
+    try:
+        content = listing.content()
+        listed = [ListedFile(file, listing.interval_of(file.name)) for file in content.files]
+    except SourceError as error:
+        yield InputRemark(InputKind.UNREADABLE, name, str(error).rstrip("."))
+        return
+    others = _names_of_others(config, name, source)
+    yield from (
+        InputRemark(InputKind.PASSED_OVER, name, file) for file in content.passed_over if not file.endswith(others)
+    )
+    recorded = recorded_files(line, name)
+    if line and not recorded and any(name in checkpoint.offsets for checkpoint in line):
+        return  # an earlier release recorded no names
+    changes = input_changes(line, {name: listed}, config.storage_options)
+    for change in changes:
+        if change.change is not ChangeOfInput.NEW:
+            yield _remark_on(change)
+    new = [file for file in content.files if digest(file.name) not in recorded]
+    last = line[-1].offsets[name].last_file if line and name in line[-1].offsets else None
+    passed = {change.file for change in changes if change.change is ChangeOfInput.NEW}
+    for file in new:
+        if _twin_of(listing, content, file.name, recorded) is not None:
+            yield InputRemark(InputKind.TWIN, name, file.name)
+        elif file.name in passed or (last is not None and file.name <= last):
+            yield InputRemark(InputKind.LATE, name, file.name)
+
+
+def _twin_of(
+    listing: FolderListing, content: FolderContent, name: str, recorded: Mapping[str, RecordedFile]
+) -> str | None:
+    """Return a file with the same stem that is in the folder, or was taken in."""
+    present = {file.name for file in content.files}
+    return next((twin for twin in listing.twins_of(name) if twin in present or digest(twin) in recorded), None)
+
+
+def _remark_on(change: InputChange) -> InputRemark:
+    if change.file is None:
+        return InputRemark(InputKind.GONE, change.source, f"a file of checkpoint {change.checkpoint_id}", change)
+    return InputRemark(InputKind.CHANGED, change.source, change.file, change)
+
+
+def _names_of_others(config: JobConfig, name: str, source: SourceConfig) -> tuple[str, ...]:
+    """Return the endings of files in the same folder that other sources of the job read."""
+    sharing = (other for key, other in config.sources.items() if key != name and other.path == source.path)
+    return tuple(suffix for other in sharing for suffix in format_of(other.files).suffixes)
+
+
+def _group_of(remark: InputRemark) -> tuple[str, str]:
+    return remark.source, remark.kind.value
+
+
+def _warning(config: JobConfig, kind: InputKind, source: str, files: Sequence[str]) -> RunWarning:
+    more = f" and {len(files) - _SHOWN:,} more" if len(files) > _SHOWN else ""
+    endings = ", ".join(format_of(config.sources[source].files).suffixes)
+    message = _SENTENCES[kind].format(
+        files=f"{', '.join(files[:_SHOWN])}{more}",
+        count=f"{len(files):,}",
+        source=source,
+        job=config.job,
+        endings=endings,
+    )
+    return RunWarning(kind.value, message, {"source": source, "files": list(files)})

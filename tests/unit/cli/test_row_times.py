@@ -38,7 +38,7 @@ def shop(headrace, monkeypatch):
     return harness
 
 
-def test_status_names_late_and_early_rows_of_the_last_run(shop, headrace):
+def test_status_names_late_and_early_rows(shop, headrace):
     shop.feed("sales", [Sale("a", START), Sale("a", START + DAY), Sale("a", START), Sale("a", START + 9 * DAY)])
     shop.run()
     (job,) = json.loads(headrace("status shop --json").stdout)["jobs"]

@@ -58,12 +58,12 @@ def _with_key(config: JobConfig, key: ErasedKey, is_wanted: Callable[[str], bool
     with storage_errors(f"to list the files in {config.job_folder}"):
         listed = sorted(list_files(config.job_folder, config.storage_options))
     paths = [path for path in listed if (top := path.partition("/")[0]) not in _WITHOUT_RECORDS and is_wanted(top)]
-    found: list[FileWithKey] = []
+    files: list[FileWithKey] = []
     for at in range(0, len(paths), _AT_ONCE):
         batch = paths[at : at + _AT_ONCE]
         has_key = threads.in_parallel(lambda path: _has_key(config, path, key), batch)
-        found += [FileWithKey(path, _mend(config, path)) for path, it_has in zip(batch, has_key, strict=True) if it_has]
-    return found
+        files += [FileWithKey(path, _mend(config, path)) for path, it_has in zip(batch, has_key, strict=True) if it_has]
+    return files
 
 
 def _has_key(config: JobConfig, path: str, key: ErasedKey) -> bool:

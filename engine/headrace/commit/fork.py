@@ -204,13 +204,13 @@ def _half_made(config: JobConfig, name: str) -> Iterator[None]:
         raise StorageError(msg) from error
 
 
-def _confirm(config: JobConfig, made: Branch) -> None:
+def _confirm(config: JobConfig, new: Branch) -> None:
     """Raise `FencedError` if somebody has dropped the branch while this call made it, and remove what it made."""
     branches = Branches(config)
-    if (dropped := branches.dropped(made.name)) is not None:
+    if (dropped := branches.dropped(new.name)) is not None:
         remove_last_branch(config, dropped)
-    if not any((branch.name, branch.created_at) == (made.name, made.created_at) for branch in branches.open):
-        msg = f"lost branch '{made.name}' of job '{config.job}' while it was made: somebody has dropped it meanwhile. Run the command again."
+    if not any((branch.name, branch.created_at) == (new.name, new.created_at) for branch in branches.open):
+        msg = f"lost branch '{new.name}' of job '{config.job}' while it was made: somebody has dropped it meanwhile. Run the command again."
         raise FencedError(msg)
 
 

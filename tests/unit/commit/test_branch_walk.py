@@ -121,7 +121,7 @@ def settle(job, command, depth=3):
         message = refusal(job, command)
         if message is None or VOID.search(message):
             return
-        mends = [(found.start(), act, found[1]) for text, act in NAMED.items() if (found := re.search(text, message))]
+        mends = [(match.start(), act, match[1]) for text, act in NAMED.items() if (match := re.search(text, message))]
         assert mends, message
         assert depth, message
         _, act, name = min(mends, key=lambda mend: mend[0])
@@ -229,7 +229,7 @@ def test_fork_looks_for_files_first(job):
     assert Branches(job.config).all[-1].name == "old"
 
 
-def test_name_of_a_promoted_branch_waits_for_its_end(job):
+def test_name_of_a_branch_waits_for_its_promotion(job):
     """A branch of the same name must not remove what the interrupted promotion still has to take over."""
     with killed_at(job.disk, "promotion.committed"):
         promote(job)

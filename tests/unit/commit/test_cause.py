@@ -59,7 +59,7 @@ def checkpoint(kind, number=0, **fields):
     kept=st.sampled_from(sorted(CAUSES, key=str)).flatmap(lambda kind: st.tuples(st.just(kind), CAUSES[kind])),
     note=st.none() | NOTES,
 )
-def test_causes_are_stored_whatever_the_note(kept, note):
+def test_causes_are_stored_beside_any_note(kept, note):
     kind, cause = kept
     forget_disk("causes")
     (result,) = stored("memory://causes/job", checkpoint(kind, cause=cause, note=note))
@@ -67,7 +67,7 @@ def test_causes_are_stored_whatever_the_note(kept, note):
 
 
 @given(note=st.none() | NOTES, requested=st.none() | INTERVALS)
-def test_branches_keep_their_interval_whatever_the_note(note, requested):
+def test_branches_keep_their_interval_beside_any_note(note, requested):
     branch = branch_with(note=note, requested=requested)
     assert _decoded(_encoded(branch, 1).to_pylist()[0] | {"created_at": 0}) == branch
 
@@ -124,5 +124,5 @@ def played(why):
 
 @settings(max_examples=12, deadline=None)
 @given(NOTES)
-def test_no_reason_changes_what_commands_do(why):
+def test_no_reason_changes_the_result_of_commands(why):
     assert played(why) == played("because")

@@ -152,7 +152,7 @@ def test_erasure_during_a_fork_is_seen(job, place):
         fork(job.config, "other", None, "somebody")
 
 
-def test_fork_that_read_the_log_before_an_erasure_gives_way(job, monkeypatch):
+def test_fork_gives_way_to_an_erasure_before_it(job, monkeypatch):
     def add(self, branch):
         monkeypatch.setattr(Branches, "add", before)
         purge(job)
@@ -178,7 +178,7 @@ def test_fork_that_was_dropped_meanwhile_says_so(job, place):
     assert_gone(job)
 
 
-def test_files_of_a_run_on_a_dropped_branch_are_erased(job):
+def test_late_files_of_a_dropped_branch_are_erased(job):
     with_branch(job)
     on_branch = job.config.on_branch("other")
     drop_branch(job.config, "other", "somebody")

@@ -55,7 +55,7 @@ class InputChange:
 
 @dataclass(frozen=True, slots=True)
 class RecordedFile:
-    """What a line has recorded of a file: the first checkpoint that did, the last record, and the last checkpoint."""
+    """Record that a line has of a file: the first checkpoint that made one, the last one that did, and its content."""
 
     first: Checkpoint
     last: Checkpoint

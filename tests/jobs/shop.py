@@ -23,6 +23,7 @@ from headrace import Context, KeyedProcessFunction, Pipeline, StateTtl, Struct, 
 from headrace.operators import Count, Sum, Tumbling
 
 PATIENCE: Final = timedelta(hours=48)
+PATIENCE_MS: Final = PATIENCE // timedelta(milliseconds=1)
 DAY: Final = timedelta(days=1)
 FIRST_DAY: Final = date(2026, 3, 2)
 OPENS, CLOSES = timedelta(hours=8), timedelta(hours=20)
@@ -66,11 +67,13 @@ class Unpaid(KeyedProcessFunction[Event, Alert]):
     placed = ValueState("placed", Event, ttl=StateTtl(PATIENCE, time=TtlTime.EVENT))
 
     async def process(self, event: Event, ctx: Context, /) -> None:
-        if event.what == "paid":
-            await self.placed.clear()
+        if event.what == "placed":
+            await self.placed.update(event)
+            ctx.timers.register_event_time(event.at + PATIENCE_MS)
             return
-        await self.placed.update(event)
-        ctx.timers.register_event_time(event.at + PATIENCE // timedelta(milliseconds=1))
+        placed = await self.placed.value()
+        if placed is not None and event.at <= placed.at + PATIENCE_MS:
+            await self.placed.clear()
 
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
         placed = await self.placed.value()

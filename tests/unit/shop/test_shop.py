@@ -40,7 +40,7 @@ def naive(value):
     return value.replace(tzinfo=None) if isinstance(value, datetime) else value
 
 
-@examples(8)
+@examples(5)
 @given(
     seed=st.integers(0, 9999),
     cuts=st.sets(st.integers(1, 11), max_size=5),
@@ -75,3 +75,22 @@ def test_a_wrong_row_costs_no_other_row(row, bucket):
     harness.run(end_of_input=True)
     assert tables(harness) == expected(harness.folder / "input" / "events", horizon=date(2027, 1, 1))
     assert quarantined == 1
+
+
+def test_a_corrected_day_is_named():
+    harness = shop()
+    (name, content), *others = Book(4).files()
+    deliver(harness, [(name, content), *others])
+    harness.run()
+    (harness.folder / "input" / "events" / name).write_bytes(content + WRONG["a cell that is no number"])
+    report = harness.run()
+    assert report.rows_in == 0
+    assert any(name in warning.message for warning in report.warnings)
+
+
+def test_a_run_says_what_its_windows_wait_for():
+    harness = shop()
+    deliver(harness, Book(5).files())
+    report = harness.run()
+    assert tables(harness)["sales_by_day"] == []
+    assert [wait.sources for wait in report.watermark_waits] == [("events",)]

@@ -62,7 +62,7 @@ def test_lease_on_another_machine_is_waited_for(tmp_path, run):
 
 
 def _host() -> str:
-    from headrace.commit.lease import this_process
+    from headrace.commit.processes import this_process
 
     return this_process().split(":")[0]
 

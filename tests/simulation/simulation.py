@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from itertools import pairwise
 
 from headrace import clock, faults, threads
-from headrace.commit import lease
+from headrace.commit import processes
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.compaction import compact
 from headrace.commit.log import CheckpointLog
@@ -411,8 +411,8 @@ class Simulation:
     def _in_place(self) -> Iterator[None]:
         """Replace clock, threads, hosts and places by those of the world."""
         clock_before, threads_before = clock.use(self.world), threads.use(self.world)
-        holder_before, alive_before = lease.this_process, lease.is_alive
-        lease.this_process, lease.is_alive = self._holder, self._is_alive
+        holder_before, alive_before = processes.this_process, processes.is_alive
+        processes.this_process, processes.is_alive = self._holder, self._is_alive
         disk = self.job.disk
         disk.fault, disk.acknowledge = self._before_step, self._after_commit
         try:
@@ -421,7 +421,7 @@ class Simulation:
         finally:
             self.is_calm = True
             self._kill_all()
-            lease.this_process, lease.is_alive = holder_before, alive_before
+            processes.this_process, processes.is_alive = holder_before, alive_before
             clock.use(clock_before)
             threads.use(threads_before)
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from headrace import clock, threads
+from headrace.commit import processes
 from headrace.commit.checkpoint import Checkpoint, Lease
 from headrace.commit.log import CheckpointLog, lease_until
 from headrace.commit.notify import Notify, silent
-from headrace.commit.processes import is_alive, this_process
 from headrace.errors import FencedError, StorageError
 
 _POLL = 500
@@ -30,7 +30,7 @@ class JobLease:
         self._log = log
         self._seconds = seconds
         self._notify = notify
-        self._holder = this_process()
+        self._holder = processes.this_process()
         self._lock = threads.lock()
         self._lost: FencedError | None = None
 
@@ -88,7 +88,7 @@ class JobLease:
         lease = self._log.lease
         if lease is None or not lease.left(clock.now()):
             return
-        alive = is_alive(lease.holder)
+        alive = processes.is_alive(lease.holder)
         if alive is False or (lease.holder == self._holder and lease.attempt_id not in _held_here):
             return
         if alive:

@@ -51,7 +51,8 @@ class FirstByTimeFunction(KeyedProcessFunction[In, Out], OperatorFunction):
             msg = f"{self.TAKER} cannot take a record back, and this one is {ctx.row_kind.symbol}: use top() with n=1 there"
             raise ValueError(msg)
         if self._at_watermark and ctx.timestamp <= ctx.watermark:
-            return  # it is late: the first record up to the watermark is decided
+            self.set_aside_late(record, ctx)  # the first record up to the watermark is decided
+            return
         kept = await self.kept.value()
         if kept is not None and ((kept.emitted and self._at_watermark) or not self.replaces(ctx.timestamp, kept.at)):
             return

@@ -96,15 +96,20 @@ def raiser(error):
     return fail
 
 
+def number_of(element):
+    assert isinstance(element.record, Question | Answer)
+    return element.record.number
+
+
 def run(function, mode=OutputMode.ORDERED, *, finishes=False, **options):
     wait = replace(AsyncWait("ask", function, mode, 3, LONG, NoRetry()), **options)
     operator = AsyncWaitOperator(wait, {}, finishes=finishes)
     elements = [Emitted(record_order(number), 0, 0, Question(number)) for number in range(4)]
     if mode is OutputMode.KEYED_ORDERED:
-        emitted = KeyedOrderedWait(operator).run([(b"%d" % element.record.number, element) for element in elements])
+        emitted = KeyedOrderedWait(operator).run([(b"%d" % number_of(element), element) for element in elements])
     else:
         emitted = operator.run(elements)
-    return [element.record.number for element in emitted]
+    return [number_of(element) for element in emitted]
 
 
 @pytest.mark.parametrize("mode", [OutputMode.ORDERED, OutputMode.KEYED_ORDERED])

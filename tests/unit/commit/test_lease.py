@@ -20,8 +20,9 @@ from headrace import clock as engine_clock
 from headrace import threads
 from headrace.commit import processes
 from headrace.commit.checkpoint import Checkpoint, Kind, Lease
-from headrace.commit.lease import JobLease, is_alive, this_process
+from headrace.commit.lease import JobLease
 from headrace.commit.log import CheckpointLog
+from headrace.commit.processes import is_alive, this_process
 from headrace.errors import FencedError
 from headrace.tables.memory_disk import disk_and_path, forget_disk
 from tests.jobs.home import PYTHONPATH

@@ -158,11 +158,15 @@ except HeadraceError as error:
 """
 
 
+def started(name, home):
+    command = [sys.executable, "-c", _RUN, name, str(home)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=PROJECT)
+
+
 def test_one_of_two_processes_gets_the_table(shared, tmp_path):
     names = ("one", "two")
     configs = {name: shared(name, spelling) for name, spelling in zip(names, SPELLINGS, strict=False)}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": PROJECT}
-    processes = {name: subprocess.Popen([sys.executable, "-c", _RUN, name, str(tmp_path)], **pipes) for name in configs}
+    processes = {name: started(name, tmp_path) for name in configs}
     for process in processes.values():
         assert process.stdout.readline() == "ready\n"
     for process in processes.values():

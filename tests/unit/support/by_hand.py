@@ -226,16 +226,16 @@ class End:
 
 def run_by_hand(functions, steps, *, bucket, lag):
     """Run a chain of functions over steps with a watermark after each full bucket; return the stages and the output."""
-    end = following = End()
-    stages = []
+    end = End()
+    stages: list[Stage] = []
     for function in reversed(functions):
-        following = Stage(function, following)
-        stages.insert(0, following)
+        stages.insert(0, Stage(function, stages[0] if stages else end))
+    first = stages[0]
     latest = watermark = None
     for ordinal, step in enumerate(steps, 1):
-        following.take(step, step.at)
+        first.take(step, step.at)
         latest = step.at if latest is None else max(latest, step.at)
         if ordinal % bucket == 0 and (watermark is None or latest - lag > watermark):
             watermark = latest - lag
-            following.advance(watermark)
+            first.advance(watermark)
     return stages, end.records

@@ -32,8 +32,8 @@ from headrace import (
     UpdateType,
     ValueState,
 )
+from headrace.api import UpsertMaterialize
 from headrace.api.functions import function_types
-from headrace.api.graph import UpsertMaterialize
 from headrace.execution.element import Element, Watermark
 from headrace.execution.keyed_process import KeyedProcess
 from headrace.materializer.upsert_materializer import UpsertMaterializer

@@ -145,10 +145,14 @@ def demo_environment(home: Path) -> dict[str, str]:
     return {**given, **environment(home=home), "PYTHONPATH": python_path}
 
 
+_LOOP = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"
+"""Ends with the process that started it, also if that one was killed."""
+
+
 @contextmanager
 def busy_loops(number: int) -> Iterator[None]:
     """Occupy as many cores for the length of a block."""
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)]
+    loops = [subprocess.Popen([sys.executable, "-c", _LOOP]) for _ in range(number)]
     try:
         yield
     finally:

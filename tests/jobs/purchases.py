@@ -176,3 +176,14 @@ other_sink: Final = (
     .sink("board")
 )
 """The same after somebody has given a sink another name."""
+
+other_sinks: Final = (
+    Pipeline("purchases")
+    .source("purchases", Purchase, event_time="at", order_by=("seq",), row_kind="kind", out_of_orderness=LATENESS)
+    .key_by("customer")
+    .process("customers", Customers())
+    .side_output("calls", Reminder, sink="calls")
+    .upsert_materialize("lines", primary_key=("item",))
+    .sink("board")
+)
+"""The same after somebody has given both sinks another name."""

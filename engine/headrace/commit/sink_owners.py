@@ -63,13 +63,14 @@ def take_over(config: JobConfig, sink: str, why: str, run_id: str) -> Checkpoint
 
     The former owner is refused from then on. A job that was never run gets its checkpoint 0. Raises `ConfigError` for an unknown sink, when
     the table belongs to nobody else, or has other columns than the pipeline writes; `FencedError` while a run holds the job;
-    `SinkMismatchError` when the job disagrees with another sink. Then nothing has changed.
+    `SinkMismatchError` when the job disagrees with another sink whose table is its own. Then nothing has changed.
     """
     other_owner(config, sink)
-    tables = sinks_of(config, CheckpointLog(config.job_folder, config.storage_options), plan_of(config.code))
+    log = CheckpointLog(config.job_folder, config.storage_options)
+    tables = sinks_of(config, log, plan_of(config.code))
     schemas = to_schemas({sink: tables[sink]})
     Publisher(config, schemas).check_columns()
-    others = {name: bound for name, bound in config.sinks.items() if name != sink}
+    others = _under_owners(config, log, besides=sink)
     with open_job(replace(config, sinks=others), run_id, create=True) as job:
         owner = other_owner(config, sink).owner
         target = sink_of(config, sink, *schemas[sink])
@@ -120,8 +121,21 @@ def renamable_sink(config: JobConfig, old: str, new: str) -> JobConfig:
             "the other. Nothing was changed. Give the new sink a path of its own."
         )
         raise ConfigError(msg)
-    sinks: dict[str, SinkConfig] = {old if name == new else name: bound for name, bound in config.sinks.items()}
-    return replace(config, sinks=sinks)
+    return replace(config, sinks={**_under_owners(config, log, besides=new), old: config.sinks[new]})
+
+
+def _under_owners(config: JobConfig, log: CheckpointLog, besides: str) -> dict[str, SinkConfig]:
+    """Return the job's other sinks, each under the name that owns its table: the former one, until its table is moved.
+
+    Sinks whose tables belong to another job are left out. So several tables can be moved, or taken over, one after the other.
+    """
+    bound: dict[str, SinkConfig] = {}
+    for name in config.sinks.keys() - {besides}:
+        position = SinkPosition(config, name, log.checkpoints)
+        owner = name if position.owned_by_another is None else position.own_owner
+        if owner is not None and (owner == name or owner not in config.sinks):
+            bound[owner] = config.sinks[name]
+    return bound
 
 
 def _known(config: JobConfig, sink: str) -> str:

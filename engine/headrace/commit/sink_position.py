@@ -190,7 +190,7 @@ class SinkPosition:
         if self._table is None or self._config.branch is not None:
             return None
         if self._owner is not None:
-            own = other_sink_of(self._lineage, self._owner)
+            own = self.own_owner
             of = (
                 f"this job's sink '{own}'"
                 if own
@@ -206,6 +206,11 @@ class SinkPosition:
             return None
         return Mismatch(MismatchKind.OWNED, "has rows of another sink", "has rows of another sink, or of another job")
 
+    @property
+    def own_owner(self) -> str | None:
+        """Return the other sink of this job that owns the table; None where there is none."""
+        return None if self._owner is None else other_sink_of(self._lineage, self._owner)
+
     def _read_history(self, reader: Callable[[Snapshot], T]) -> T:
         assert self._table is not None  # noqa: S101 - the caller has checked
         with storage_errors(f"to read the history of sink '{self.sink}' at {self.path}"):
@@ -214,7 +219,7 @@ class SinkPosition:
     def owner_problem(self, mismatch: Mismatch) -> str:
         """Return the sentence on a table of another sink, with the ways out."""
         job, key = self._config.job, self._config.where(f"sinks.{self.sink}.path")
-        own = None if self._owner is None else other_sink_of(self._lineage, self._owner)
+        own = self.own_owner
         ways = [f"Give the sink another path ({key})"]
         if own is not None and own not in self._config.sinks:
             ways.append(f"if sink '{own}' has this name now: headrace state rename {job} --sink {own} --to {self.sink}")

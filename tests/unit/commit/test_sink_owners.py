@@ -24,7 +24,7 @@ from headrace.plan.pipelines import plan_of
 from headrace.tables.memory_disk import forget_disk, memory_disk
 from headrace.tables.store import OWNER
 from headrace.tables.stores import table_store
-from tests.unit.support.memory_job import BOARD, killed_at
+from tests.unit.support.memory_job import BOARD, REMINDERS, killed_at
 from tests.unit.support.shared_tables import Sharer, customers_at, delete, lake_of, owner_at
 
 DISK = "owners"
@@ -203,6 +203,19 @@ def test_job_that_returns_fills_its_table_again(jobs):
     assert customers_at(one.path) == [first, second]
 
 
+def test_all_tables_of_a_job_are_taken_over_one_by_one(jobs):
+    one, two = jobs
+    one.run()
+    drop_job(one.config, "", "somebody")
+    config = replace(two.config, sinks=one.config.sinks)
+    take_over(config, BOARD, "", "somebody")
+    refused(lambda: two.run(config), "take-over two reminders")
+    take_over(config, REMINDERS, "", "somebody")
+    customer = two.run(config)
+    assert customers_at(two.path) == [customer]
+    assert all(finding.ok for finding in verify(config))
+
+
 def test_new_life_of_a_job_takes_over(jobs):
     one, _ = jobs
     for _ in range(3):
@@ -323,6 +336,26 @@ def test_rename_publishes_the_last_checkpoint_first(jobs):
     one.sink, one.pipeline = "board", "tests.jobs.purchases:other_sink"
     rename_sink(one.config, BOARD, "board", "somebody")
     assert customers_at(one.path) == [first, "one0-2"]
+
+
+@pytest.mark.parametrize("order", [("board", "calls"), ("calls", "board")])
+def test_several_sinks_are_renamed_one_by_one(jobs, order):
+    one, _ = jobs
+    first = one.run()
+    with killed_at(memory_disk(DISK), "commit.after"):
+        one.run()
+    before = one.config
+    former = {"board": BOARD, "calls": REMINDERS}
+    config = replace(
+        before,
+        pipeline="tests.jobs.purchases:other_sinks",
+        sinks={new: before.sinks[old] for new, old in former.items()},
+    )
+    for new in order:
+        refused(lambda: restore(config, 0, "", "somebody"), "headrace state rename one --sink")
+        rename_sink(config, former[new], new, "somebody")
+    assert all(finding.ok for finding in verify(config))
+    assert customers_at(one.path) == customers_at(config.sinks["calls"].path) == [first, "one0-2"]
 
 
 @pytest.mark.parametrize(

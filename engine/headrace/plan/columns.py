@@ -6,6 +6,7 @@ zipping column lists).
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -15,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.api import RowKind
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, UserFunctionError
+from headrace.interrupts import is_interrupt
 from headrace.plan.column_types import Column, columns_of, is_text
 from headrace.plan.raw_row import shown_value
 from headrace.plan.record_columns import build_records, column_values
@@ -30,6 +32,7 @@ __all__ = [
     "RecordReader",
     "changelog_schema",
     "columns_of",
+    "record_error",
     "sink_schema",
     "to_columns",
 ]
@@ -120,7 +123,8 @@ class RecordReader:
     ) -> tuple[list[msgspec.Struct | None], list[int], list[BadRow]]:
         """Return records and row kinds by position, and the rows that do not fit (None among the records).
 
-        `faults` holds the rows already known not to fit, with the reasons.
+        `faults` holds the rows already known not to fit, with the reasons. Raises `UserFunctionError` where code of the record
+        (`__post_init__`, a `default_factory`) fails with anything but `ValueError` and `TypeError`, which refuse a row.
         """
         errors = {**faults}
         columns = [column for column in self._columns if column.name in table.schema.names]
@@ -164,11 +168,14 @@ class RecordReader:
         fit = (row for position, row in enumerate(rows) if position not in errors) if errors else rows
         try:
             records = iter(build_records(self._record, names, fit))
-            return (
+            built: list[msgspec.Struct | None] = (
                 [None if position in errors else next(records) for position in range(count)] if errors else [*records]
             )
-        except (ValueError, TypeError):  # a __post_init__ raised it: find the rows that it refuses
+        except BaseException as error:  # a __post_init__ raised it: find the rows that it refuses
+            if is_interrupt(error):
+                raise
             return list(self._build_one_by_one(names, rows, errors))
+        return built if len(built) == count else list(self._build_one_by_one(names, rows, errors))  # StopIteration
 
     def _build_one_by_one(
         self, names: list[str], rows: Iterable[tuple[Any, ...]], errors: dict[int, str]
@@ -177,9 +184,11 @@ class RecordReader:
             record = None
             if position not in errors:
                 try:
-                    (record,) = build_records(self._record, names, [row])
+                    record = next(iter(build_records(self._record, names, [row])))
                 except (ValueError, TypeError) as error:
                     errors[position] = str(error)
+                except BaseException as error:
+                    raise record_error(self._record, dict(zip(names, row, strict=True)), error) from error
             yield record
 
     def _kinds(self, table: pa.Table, errors: dict[int, str]) -> pa.Int32Array:
@@ -213,7 +222,9 @@ def _values(array: pa.ChunkedArray, column: Column, errors: dict[int, str]) -> l
     fit = [next(values) if is_fit else None for is_fit in keep]
     try:
         return msgspec.convert(fit, list[column.annotation | None])  # type: ignore[name-defined]  # made at run time
-    except msgspec.ValidationError:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         return [_value(value, column, position, errors) for position, value in enumerate(fit)]
 
 
@@ -225,6 +236,16 @@ def _value(value: Any, column: Column, position: int, errors: dict[int, str]) ->
         text = str(error)
         errors[position] = text.replace(" - at `$", at) if " - at `$" in text else f"{text}{at}`"
         return None
+    except BaseException as error:
+        raise record_error(column.annotation, {column.name: value}, error) from error
+
+
+def record_error(record: Any, row: object, error: BaseException) -> BaseException:
+    """Return the error for code of a record that failed at a row, or tried to end the process; Ctrl-C stays what it is."""
+    if is_interrupt(error):
+        return error
+    name = getattr(record, "__name__", str(record))
+    return UserFunctionError(name, None, f"{row!r:.500}", "".join(traceback.format_exception(error)))
 
 
 def _bad_rows(errors: dict[int, str]) -> list[BadRow]:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from headrace.api import RowKind, SourceNode
 from headrace.plan.column_types import Column, columns_of
-from headrace.plan.columns import BadRow
+from headrace.plan.columns import BadRow, record_error
 from headrace.plan.record_columns import UnfitRecord, to_struct_array
 from headrace.plan.source_values import fitting
 from headrace.tables.files import Storage, read_parquet
@@ -85,6 +85,8 @@ class MessageReader:
             except _UNDECODABLE as error:
                 record = None
                 errors[position] = str(error) or type(error).__name__
+            except BaseException as error:
+                raise record_error(self._record, value, error) from error
             records.append(record)
             kinds.append(kind)
         columns = _fit(records, self._record, errors)

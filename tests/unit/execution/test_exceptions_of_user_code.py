@@ -6,6 +6,8 @@ import asyncio
 import signal
 from datetime import timedelta
 
+import msgspec
+import pyarrow as pa
 import pytest
 
 from headrace import (
@@ -18,9 +20,12 @@ from headrace import (
     ValueState,
     interrupts,
 )
+from headrace.api import SourceNode
 from headrace.errors import ConfigError, UserFunctionError
 from headrace.operators import running_aggregate
 from headrace.plan.loader import PipelineCode, load_pipeline
+from headrace.sources.messages import Messages
+from headrace.sources.row_check import RowCheck
 from headrace.testing import KeyedHarness, PipelineHarness
 
 
@@ -252,3 +257,59 @@ def test_sigint_stays_sigint():
     finally:
         signal.signal(signal.SIGINT, former)
         interrupts._sigint.came = came
+
+
+class Checked(Struct, frozen=True):
+    id: str
+    at: Timestamp
+
+    def __post_init__(self):
+        here("__post_init__")
+
+
+class Part(Struct, frozen=True):
+    n: int
+
+    def __post_init__(self):
+        here("__post_init__ of a part")
+
+
+class Whole(Struct, frozen=True):
+    id: str
+    at: Timestamp
+    part: Part
+
+
+ROWS = {
+    "__post_init__": (Checked, {"id": "a", "at": 1}),
+    "__post_init__ of a part": (Whole, {"id": "a", "at": 1, "part": {"n": 7}}),
+}
+
+
+@pytest.mark.parametrize("is_topic", [False, True])
+@pytest.mark.parametrize("place", ROWS)
+@pytest.mark.parametrize(
+    "exception", ["SystemExit(0)", "KeyboardInterrupt", "StopIteration", "MemoryError", "OwnError"]
+)
+def test_exception_of_a_source_record_names_the_row(place, exception, is_topic):
+    raises[place] = exception
+    record, row = ROWS[place]
+    table = pa.Table.from_pylist([row])
+    if is_topic:
+        value = msgspec.json.encode(row).decode()
+        table = pa.table({"topic": ["t"], "partition": [0], "offset": [0], "value": [value]})
+    rows = RowCheck(SourceNode("rows", record, "at", (), None, timedelta(0)), messages=Messages() if is_topic else None)
+    with pytest.raises(UserFunctionError) as error:
+        rows.check(table)
+    assert_names_line_and(
+        error, exception, "'id': 'a'" if record is Checked and not is_topic else "part" if record is Whole else value
+    )
+
+
+def test_exception_of_a_source_record_ends_a_run_with_its_code():
+    h = PipelineHarness(Pipeline("one").source("rows", Checked, event_time="at").sink("out"))
+    h.feed("rows", [Checked("a", 1)])
+    raises["__post_init__"] = "SystemExit(0)"
+    with pytest.raises(UserFunctionError, match="SystemExit"):
+        h.run()
+    assert h.sink("out") == []

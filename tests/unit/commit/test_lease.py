@@ -152,13 +152,13 @@ def test_holder_in_another_pid_namespace_is_unknown():
         pytest.skip("makes a PID namespace, which this system does not allow")
     line = [unshare, *UNSHARED[1:], sys.executable, "-c", code, this_process()]
     environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
-    said, other = subprocess.run(line, env=environment, capture_output=True, text=True, check=True).stdout.split()
-    assert said == "None"
+    verdict, other = subprocess.run(line, env=environment, capture_output=True, text=True, check=True).stdout.split()
+    assert verdict == "None"
     assert is_alive(other) is None
     # A namespace without a /proc of its own would show the numbers of another one.
     inner = [unshare, "--pid", "--fork", sys.executable, "-c", code, this_process()]
-    said, other = subprocess.run(inner, env=environment, capture_output=True, text=True, check=True).stdout.split()
-    assert said == "None"
+    verdict, other = subprocess.run(inner, env=environment, capture_output=True, text=True, check=True).stdout.split()
+    assert verdict == "None"
     assert is_alive(other) is None
 
 

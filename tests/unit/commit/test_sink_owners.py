@@ -203,7 +203,7 @@ def test_job_that_returns_fills_its_table_again(jobs):
     assert customers_at(one.path) == [first, second]
 
 
-def test_all_tables_of_a_job_are_taken_over_one_by_one(jobs):
+def test_tables_are_taken_over_in_turn(jobs):
     one, two = jobs
     one.run()
     drop_job(one.config, "", "somebody")

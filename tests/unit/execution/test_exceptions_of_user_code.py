@@ -1,4 +1,4 @@
-"""User code that raises what would end a process, a loop or a task: an error of user code like any other, with operator, record and line."""
+"""User code that raises exceptions which end a process, a loop or a task: errors of user code like others, with operator, record and line."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ WRONG = {
 
 @pytest.mark.parametrize("row", WRONG.values(), ids=WRONG)
 @pytest.mark.parametrize("bucket", [1, 1000])
-def test_a_wrong_row_costs_no_other_row(row, bucket):
+def test_wrong_row_costs_no_other_row(row, bucket):
     harness = shop(bucket=bucket)
     quarantined = 0
     for name, content in Book(seed=3).files():
@@ -77,7 +77,7 @@ def test_a_wrong_row_costs_no_other_row(row, bucket):
     assert quarantined == 1
 
 
-def test_a_corrected_day_is_named():
+def test_corrected_day_is_named():
     harness = shop()
     (name, content), *others = Book(4).files()
     deliver(harness, [(name, content), *others])
@@ -88,7 +88,7 @@ def test_a_corrected_day_is_named():
     assert any(name in warning.message for warning in report.warnings)
 
 
-def test_a_run_says_what_its_windows_wait_for():
+def test_run_says_why_windows_wait():
     harness = shop()
     deliver(harness, Book(5).files())
     report = harness.run()

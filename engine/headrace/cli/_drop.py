@@ -38,7 +38,8 @@ def drop(
     interruption, no run and no command opens the job any more; call it again to finish.
 
     Example:  headrace drop flights
-              headrace drop flights --apply --why "replaced by flights_by_day"
+
+    Example:  headrace drop flights --apply --why "replaced by flights_by_day"
 
     Exit codes: 0; 2 for an unknown job, one without stored data, or no reason; 3 while a run holds the job; 8 storage; 10 a sink is
     not the job's alone.

@@ -46,7 +46,8 @@ def drop(
     'headrace restore' undoes it.
 
     Example:  headrace state drop flights --operator totals
-              headrace state drop flights --operator totals --apply --why "not needed any more"
+
+    Example:  headrace state drop flights --operator totals --apply --why "not needed any more"
 
     Exit codes: 0; 2 for an unknown job or operator, one that the pipeline has, or no reason; 3 while a run holds the job; 8
     storage; 10 job and sink disagree.
@@ -83,7 +84,8 @@ def rename(
     no state yet. The move is one checkpoint; 'headrace restore' undoes that of an operator. The table of a sink keeps its rows.
 
     Example:  headrace state rename flights --operator totals --to totals_by_day --apply
-              headrace state rename flights --sink board --to flight_board --apply
+
+    Example:  headrace state rename flights --sink board --to flight_board --apply
 
     Exit codes: 0; 2 for an unknown job, operator or sink, names that do not match the pipeline, or a new name with state; 3 while
     a run holds the job; 6 the state does not fit the operator; 8 storage; 10 job and sink disagree.

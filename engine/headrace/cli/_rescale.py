@@ -40,7 +40,8 @@ def rescale(
     file right before or right after.
 
     Example:  headrace rescale flights --max-parallelism 512
-              headrace rescale flights --max-parallelism 512 --apply --why "more than 128 tasks"
+
+    Example:  headrace rescale flights --max-parallelism 512 --apply --why "more than 128 tasks"
 
     Exit codes: 0; 2 for an unknown job, a number that the state has already or that is below 'parallelism', or no reason; 3 while a
     run holds the job; 8 storage; 10 job and sink disagree.

@@ -48,7 +48,8 @@ def take_over(
     published to the sink before goes back by 'headrace reconcile' afterwards, and fills the table again.
 
     Example:  headrace sink take-over flights flight_board
-              headrace sink take-over flights flight_board --apply --why "flights_old is dropped"
+
+    Example:  headrace sink take-over flights flight_board --apply --why "flights_old is dropped"
 
     Exit codes: 0; 2 for an unknown job or sink, a table that is nobody else's, or no reason; 3 while a run holds the job; 8 storage;
     10 the job disagrees with another sink.

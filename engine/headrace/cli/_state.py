@@ -208,7 +208,8 @@ def expired(
     With --ttl, show the immediate effect of another TTL on a state: a dry run, before you change the pipeline.
 
     Example:  headrace state expired flights
-              headrace state expired flights --state legs --ttl 6h
+
+    Example:  headrace state expired flights --state legs --ttl 6h
 
     Exit codes: 0; 2 for an unknown job, checkpoint, operator or state, or a wrong duration; 8 when files are gone.
     """

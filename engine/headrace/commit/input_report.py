@@ -46,15 +46,16 @@ class InputKind(StrEnum):
 _SENTENCES = {
     InputKind.CHANGED: (
         "source '{source}': {count} file(s) changed after the job took them in ({files}), and the tables have the former rows; 'headrace backfill "
-        "{job}' takes such files in again, if the source has an interval, and 'headrace input {job} --acknowledge FILE' leaves the rows as they are"
+        "{job} --from DAY --to DAY' takes such files in again, if the source has an interval, and 'headrace input {job} --acknowledge FILE' leaves "
+        "the rows as they are"
     ),
     InputKind.GONE: (
-        "source '{source}': {count} file(s) that the job took in are gone ({files}), and the tables have their rows; 'headrace backfill {job}' "
-        "computes such intervals without them, and 'headrace input {job} --acknowledge gone' leaves the rows as they are"
+        "source '{source}': {count} file(s) that the job took in are gone ({files}), and the tables have their rows; 'headrace backfill {job} "
+        "--from DAY --to DAY' computes such intervals without them, and 'headrace input {job} --acknowledge gone' leaves the rows as they are"
     ),
     InputKind.LATE: (
-        "source '{source}': {count} file(s) came late ({files}), and no run takes them in; 'headrace backfill {job}' does, if the source has an "
-        "interval, later names do, and 'headrace input {job} --acknowledge FILE' leaves them out"
+        "source '{source}': {count} file(s) came late ({files}), and no run takes them in; 'headrace backfill {job} --from DAY --to DAY' does, "
+        "if the source has an interval, later names do, and 'headrace input {job} --acknowledge FILE' leaves them out"
     ),
     InputKind.TWIN: (
         "source '{source}': {count} file(s) have the name of another one with another ending ({files}), so rows would count twice, and no run takes "

@@ -226,6 +226,6 @@ def test_held_records_precede_new_processing_time(order, new_backend):
         "record 7 after None",
         "record 8 after None",
         "timer 5 is the 1. at 5",
-        "timer 6 is the 2. at 50",
+        "timer 6 is the 2. at 6",
         "timer 150 is the 3. at 50",
     ]

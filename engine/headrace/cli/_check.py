@@ -145,6 +145,8 @@ def changed_input(config: JobConfig) -> Iterator[Finding]:
     from headrace.commit.log import CheckpointLog
 
     stopping = {InputKind.TWIN, InputKind.UNREADABLE}
+    if config.mode == "caught_up":
+        stopping.add(InputKind.LATE)  # an interval run passes over late files from before the first interval
     for warning in input_warnings(config, CheckpointLog(config.job_folder, config.storage_options).lineage.line):
         source = warning.fields["source"]
         fails = warning.kind in stopping or (

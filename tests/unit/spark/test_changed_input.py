@@ -194,6 +194,11 @@ def test_late_file_may_be_left_out():
     with pytest.raises(SourceError, match=r"a\.json"):
         folder.run()
     assert folder.named == {(InputKind.LATE, "a.json")}
+    code, report = commands(folder, "check", "copy")
+    assert (code, [finding["outcome"] for finding in report["findings"] if "came late" in finding["detail"]]) == (
+        1,
+        ["fail"],
+    )
     with pytest.raises(ConfigError, match=r"'c\.json' is none of them\. Nothing was changed"):
         folder.acknowledge("c.json")
     folder.acknowledge("a.json")

@@ -219,7 +219,7 @@ class KeyedProcess:
         Raises `UserFunctionError` with operator, key, record and traceback when the function fails, and
         `StateSchemaError` when a held record waits for a block or a state that the function doesn't declare.
         """
-        pending: _Pending = deque(sorted([*self._processing_time, *watermarks], key=_order_of))
+        pending: _Pending = deque(sorted([*self._processing_time, *watermarks], key=_place_of))
         others: list[Element | BufferedRequest] = [*resumed, *broadcast]
         self.broadcast.expect(others, cut)
         arriving = chunked(merged(batches, others) if others else batches, self._options.in_flight_records_limit)
@@ -301,7 +301,7 @@ class KeyedProcess:
 
     def _reach(self, cut: bytes | None, pending: _Pending, rest: Sequence[Element | BufferedRequest]) -> Held:
         """Finish all elements before the cut."""
-        while pending and (cut is None or pending[0].order <= cut):
+        while pending and (cut is None or any(event.order <= cut for event in pending)):
             self._process_waiting(pending[0])
             self._advance_to_next(pending)
         self._process_waiting(None)
@@ -313,9 +313,6 @@ class KeyedProcess:
         if isinstance(event, Watermark):
             self.advance(event)
             return
-        # A watermark that an earlier micro-batch held is compared like the first record of this micro-batch.
-        while pending and before_watermark(cast("Watermark", pending[0])) < event.order:
-            self.advance(cast("Watermark", pending.popleft()))
         # Elements held by an earlier run go before it, also where state is not cached.
         self.controller.drain()
         self.advance_processing_time(event)
@@ -603,7 +600,11 @@ class _TaskEnd(NamedTuple):
 
 
 def _place_of(event: Watermark | ProcessingTime) -> bytes:
-    """Return the place of an event among elements. A watermark comes behind the effects of all timers that it fires."""
+    """Return the place of an event among elements. A watermark comes behind the effects of all timers that it fires.
+
+    One that an earlier micro-batch held, or that the end of the input adds, comes before the first record of this micro-batch. So it comes
+    before the micro-batch's processing time, too.
+    """
     return behind_watermark(event) if isinstance(event, Watermark) else event.order
 
 

@@ -294,7 +294,7 @@ ROWS = {
 def test_exception_of_a_source_record_names_the_row(place, exception, is_topic):
     raises[place] = exception
     record, row = ROWS[place]
-    table = pa.Table.from_pylist([row])
+    value, table = "", pa.Table.from_pylist([row])
     if is_topic:
         value = msgspec.json.encode(row).decode()
         table = pa.table({"topic": ["t"], "partition": [0], "offset": [0], "value": [value]})

@@ -240,13 +240,16 @@ class Hears(KeyedProcessFunction[Event, Heard]):
         ctx.collect(Heard(f"timer of {timestamp} at {ctx.watermark}"))
 
 
-def test_timers_of_two_operators_take_turns():
-    """One watermark fires all of them."""
+@pytest.mark.parametrize("stop", [None, "ingest.after"])
+def test_timers_of_two_operators_take_turns(stop):
+    """One watermark fires all of them, also where a run that had to stop left it to the next one."""
     events = Pipeline("p").source("events", Event, event_time="at").key_by("key")
     h = PipelineHarness(
         events.process("later", Later()).key_by("key").process("hears", Hears()).sink("heard"), bucket=4
     )
     h.feed("events", [Event("a", 1, 20), Event("b", 1, 50), Event("c", 1, 60), Event("d", 1000, 2000)])
+    h.run(budget_ends_at=stop)
+    assert bool(h.sink("heard")) == (stop is None)
     h.run()
     assert [row.text for row in h.sink("heard")] == [
         "record of 20 at 19",

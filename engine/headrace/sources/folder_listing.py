@@ -57,7 +57,7 @@ class FolderListing:
             if self._is_input(name, info)
         ]
         passed_over = [_shown_name(name, info) for name, info in shown if not self._is_input(name, info)]
-        return FolderContent(tuple(sorted(files)), tuple(sorted(passed_over)))
+        return FolderContent(tuple(sorted(files)), tuple(sorted([*passed_over, *self._links_to_nothing()])))
 
     def interval_of(self, name: str) -> Interval | None:
         """Return the interval in a file's name; None without an `interval` pattern.
@@ -102,6 +102,17 @@ class FolderListing:
             msg = f"source '{self._name}': cannot list {self._config.path}: {error}. Nothing was taken in; repair it, then run again."
             raise SourceError(msg) from error
         return listed
+
+    def _links_to_nothing(self) -> list[str]:
+        """Return the names of links whose target is missing. Arrow leaves them out."""
+        if not isinstance(self._store, fs.LocalFileSystem):
+            return []
+        try:
+            with os.scandir(self._folder) as entries:
+                links = [entry.name for entry in entries if entry.is_symlink() and not Path(entry.path).exists()]
+        except OSError:  # the folder has gone since it was listed: whoever reads the files reports that
+            return []
+        return [name for name in links if _is_utf8(os.fsencode(name)) and not self._is_ignored(name)]
 
     def _check_names(self) -> None:
         """Refuse a file whose name is not UTF-8: no checkpoint could record it. Local disks allow such names."""

@@ -186,6 +186,15 @@ def test_ignored_and_hidden_names_are_not_reported():
     assert (folder.run().warnings, folder.rows) == ((), [])
 
 
+def test_link_to_nothing_is_named():
+    folder = Folder(ignore=["old*"])
+    folder.write("a.json", lines("a"))
+    for name in ("b.json", "old.json", "_c.json"):
+        (folder.path / name).symlink_to("missing")
+    assert kinds(folder.run()) == ["passed_over"]
+    assert folder.named == {(InputKind.PASSED_OVER, "b.json")}
+
+
 def test_late_file_may_be_left_out():
     folder = Folder()
     folder.write("b.json", lines("b"))

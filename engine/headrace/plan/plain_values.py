@@ -20,6 +20,7 @@ import pyarrow as pa
 from msgspec.structs import fields
 
 from headrace.plan.column_types import Column, columns_of
+from headrace.plan.columns import record_error
 from headrace.plan.source_values import Fault, Faults
 from headrace.plan.value_arrays import UnfitRecord, to_array
 
@@ -124,7 +125,10 @@ def _defaults(record: type[msgspec.Struct]) -> Mapping[str, Any]:
     defaults = {}
     for info in fields(record):
         if not info.required:
-            value = info.default if info.default is not msgspec.NODEFAULT else info.default_factory()
+            try:
+                value = info.default if info.default is not msgspec.NODEFAULT else info.default_factory()
+            except BaseException as error:
+                raise record_error(record, {info.name: "the default"}, error) from error
             try:
                 defaults[info.name] = to_array([value], replace(columns[info.name], nullable=True))[0].as_py()
             except UnfitRecord:

@@ -313,3 +313,25 @@ def test_exception_of_a_source_record_ends_a_run_with_its_code():
     with pytest.raises(UserFunctionError, match="SystemExit"):
         h.run()
     assert h.sink("out") == []
+
+
+def number():
+    here("a default_factory")
+    return 1
+
+
+class Filled(Struct, frozen=True):
+    id: str
+    at: Timestamp
+    n: int = msgspec.field(default_factory=number)
+
+
+@pytest.mark.parametrize("exception", ["SystemExit(0)", "KeyboardInterrupt", "ExceptionGroup"])
+def test_exception_of_a_default_names_the_field(exception):
+    one = Pipeline("one").source("rows", Filled, event_time="at").sink("out")
+    h = PipelineHarness(one, job={"sources": {"rows": {"format": "json"}}})
+    h.feed_bytes("rows", b'{"id": "a", "at": 1}', file="1.json")
+    raises["a default_factory"] = exception
+    with pytest.raises(UserFunctionError) as error:
+        h.run()
+    assert_names_line_and(error, exception, "'n': 'the default'")

@@ -101,6 +101,7 @@ def test_code_outside_of_files_is_not_compared():
     job.feed(("ann", 1))
     job.run()
     fork(job.config, "other", None, "somebody")
+    assert "was never run" in uncompared_code(job.config, recorded(job))
     job.run("other")
     assert recorded(job).code is None
     assert code_differences(job.config, recorded(job)) == []

@@ -91,7 +91,7 @@ def test_unknown_runner_is_refused(home):
 def test_run_events_equal_those_on_spark(home, run):
     write_days(home.input, [0])
     run(home)
-    assert [event.kind for event in run.events] == ["opened", "batch", "committed"]
+    assert [event.kind for event in run.events] == ["opened", "batch", "committed", "watermark"]
 
 
 def test_user_errors_end_a_run(home, run):

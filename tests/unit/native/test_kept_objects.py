@@ -308,7 +308,7 @@ def test_unknown_class_is_refused(cls):
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
-def test_interrupt_passes_through(interrupt):
+def test_exit_of_user_code_is_its_error(interrupt):
     async def stop(f, event, ctx):
         raise interrupt
 
@@ -316,7 +316,7 @@ def test_interrupt_passes_through(interrupt):
         raise interrupt
 
     for function in (Scripted(stop), Plain(stop_plainly)):
-        with pytest.raises(interrupt):
+        with pytest.raises(UserFunctionError, match=interrupt.__name__):
             run(function, events())
 
 

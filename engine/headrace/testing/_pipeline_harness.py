@@ -110,7 +110,7 @@ class PipelineHarness:
             raise TypeError(msg)
         self.clock = _PipelineClock(START if now is None else now)
         self._runs_clock = now is None
-        self._new_files: list[tuple[str, str]] = []
+        self._known_files: set[tuple[str, str]] = set()
         self.folder = _new_folder()
         self._modules: list[str] = []
         weakref.finalize(self, _remove, self.folder.parent, self._modules)
@@ -183,7 +183,6 @@ class PipelineHarness:
             msg = f"source '{source}' has a file {file} already: a source's files never change, so give it another name"
             raise ValueError(msg)
         path.write_bytes(content)
-        self._new_files.append((source, file))
         return file
 
     # ----------------------------------------------------------------------------------------------------------- runs
@@ -226,17 +225,24 @@ class PipelineHarness:
             clock.use(before)
 
     def _advance_clock(self) -> None:
-        """Advance the clock to the first event time of each file that was fed since the last run, if that is later.
+        """Advance the clock to the first event time of each file that came since the last run, if that is later.
 
         Without it, rows would be refused because nobody has set the clock. A clock that was set stays.
         """
         from headrace.testing._first_event import last_begin
 
-        if self._runs_clock:
-            begin = last_begin(self.config, self.topics, self._new_files)
-            if begin is not None:
-                self.clock.advance(max(0, min(begin, _LATEST_START) - self.clock.now()))
-        self._new_files.clear()
+        if not self._runs_clock:
+            return
+        files = {
+            (name, path.name)
+            for name in self._declared()
+            for path in (self.folder / "input" / name).iterdir()
+            if path.is_file()
+        }
+        begin = last_begin(self.config, self.topics, files - self._known_files)
+        self._known_files = files
+        if begin is not None:
+            self.clock.advance(max(0, min(begin, _LATEST_START) - self.clock.now()))
 
     def snapshot(self) -> PipelineSnapshot:
         """Return a copy of everything that the job has stored, its input included."""

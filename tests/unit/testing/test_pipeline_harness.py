@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import re
+import shutil
 import subprocess
 import sys
 from datetime import timedelta
@@ -419,3 +420,12 @@ def test_run_errors_equal_those_of_the_command():
     harness.feed("orders", ORDERS, file="a.parquet")
     with pytest.raises(SourceError, match=r"appeared behind the last file read \(b.parquet\)"):
         harness.run()
+
+
+def test_clock_follows_files_that_were_copied_in():
+    fed = PipelineHarness(totals())
+    name = fed.feed("orders", [Order("a", 4_000_000_000_000)])
+    copied = PipelineHarness(totals("copied"))
+    shutil.copy(fed.folder / "input" / "orders" / name, copied.folder / "input" / "orders" / name)
+    assert copied.run().quarantined == 0
+    assert amounts(copied) == [("a", 1.0)]

@@ -194,6 +194,7 @@ def test_crash_points_cover_every_commit(memory_job, clock):
         *("promotion.begun", "promotion.staged", "promotion.prepared"),  # test_promotion
         *("promotion.committed", "promotion.landed", "promotion.removed"),
         *("backfill.forked", "backfill.caught_up"),  # tests/unit/spark/test_backfill.py
+        *("take_over.before", "take_over.after", "sink_rename.before", "sink_rename.after"),  # test_sink_owners
     }
     of_deliveries = {"deliver.half"}  # tests/unit/sinks
     assert faults.PLACES - reached == of_runs | of_commands | of_deliveries

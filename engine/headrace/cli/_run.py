@@ -34,7 +34,7 @@ from headrace.cli._run_events import shown_events
 from headrace.cli._run_report import failure_reported, plain_report, write_report
 
 if TYPE_CHECKING:
-    from headrace.commit.row_times import RowTimes
+    from headrace.commit.run_warnings import RowTimes
     from headrace.config import JobConfig
     from headrace.spark.options import RunOptions, RunReport
 

@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from headrace.commit.checkpoint import Checkpoint, Lease
     from headrace.commit.line_graph import LineGraph, LineNode
     from headrace.commit.log import CheckpointLog
-    from headrace.commit.row_times import RowTimes
-    from headrace.commit.run_warnings import RunWarning
-    from headrace.commit.watermark_steps import WatermarkWait
+    from headrace.commit.run_warnings import RowTimes, RunWarning, WatermarkWait
     from headrace.config import JobConfig
     from headrace.sources.offset import SourceOffset
 

@@ -11,31 +11,9 @@ from typing import Any, Final
 import msgspec
 
 from headrace.commit.checkpoint import Checkpoint
-from headrace.commit.run_warnings import RunWarning
+from headrace.commit.run_warnings import RowTimes, RunWarning
 
 _KEY: Final = "row_times"
-
-
-class RowTimes(msgspec.Struct, frozen=True):
-    """Counts of rows of one operator or source. Rows that were `dropped`, or went `to_side_output`, are rows `behind` as well."""
-
-    behind: int = 0
-    """Rows that arrived at or behind the watermark. The operator may have processed them all the same."""
-    dropped: int = 0
-    """Rows that came too late for the operator, and that no side output takes: they are lost."""
-    to_side_output: int = 0
-    """Rows that came too late for the operator, and went to its side output."""
-    ahead: int = 0
-    """Rows too far ahead of the micro-batch (`max_ahead`): they are in the quarantine."""
-
-    def __add__(self, other: RowTimes) -> RowTimes:
-        """Return the sums of both counts."""
-        return RowTimes(
-            self.behind + other.behind,
-            self.dropped + other.dropped,
-            self.to_side_output + other.to_side_output,
-            self.ahead + other.ahead,
-        )
 
 
 NO_ROW_TIMES: Final = RowTimes()

@@ -14,6 +14,7 @@ import msgspec
 
 from headrace.api import TimeDomain
 from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.run_warnings import WatermarkWait
 from headrace.plan.watermarks import Bucket, latest
 from headrace.tables.predicate import BetweenTimes, OneOf
 from headrace.tables.schemas import TIMERS
@@ -35,25 +36,6 @@ class WatermarkStep(msgspec.Struct, frozen=True):
     """Watermark after the step, if no later row comes (ms)."""
     operators: tuple[str, ...]
     """Operators that get the watermark."""
-
-
-class WatermarkWait(msgspec.Struct, frozen=True):
-    """Timers of event time, such as those of windows, that fire only with the next step of a watermark."""
-
-    sources: tuple[str, ...]
-    rows_missing: int
-    bucket: int
-    timers: int
-
-    def message(self, job: str) -> str:
-        """Return what waits for how many rows, and what to do."""
-        named = " and ".join(f"'{source}'" for source in self.sources)
-        return (
-            f"{self.timers:,} timers of event time, such as those of windows, wait for the watermark of {named}: it moves after each "
-            f"{self.bucket:,} rows, and {self.rows_missing:,} more rows are missing. A job that begins with a smaller "
-            f"watermark.bucket waits for fewer rows, complete_intervals moves the watermark at the end of each file, and 'headrace run {job} "
-            "--end-of-input' ends the input"
-        )
 
 
 def open_step(

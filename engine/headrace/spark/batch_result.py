@@ -12,7 +12,8 @@ import msgspec
 
 from headrace import clock
 from headrace.async_io.service_metrics import ServiceMetrics, merged_metrics
-from headrace.commit.row_times import NO_ROW_TIMES, RowTimes, row_times_of_task
+from headrace.commit.row_times import NO_ROW_TIMES, row_times_of_task
+from headrace.commit.run_warnings import RowTimes
 from headrace.plan.watermarks import Watermarks, cut_at_block
 from headrace.sinks.sink import OutputFile
 from headrace.sources.offset import SourceOffset

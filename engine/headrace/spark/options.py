@@ -6,9 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from headrace.commit.row_times import RowTimes
-from headrace.commit.run_warnings import RunWarning
-from headrace.commit.watermark_steps import WatermarkWait
+from headrace.commit.run_warnings import RowTimes, RunWarning, WatermarkWait
 
 Mode = Literal["auto", "caught_up", "interval", "backfill"]
 StoppedBecause = Literal["drained", "budget", "max_batches", "interval", "done", "terminated", "finished", "ended"]

@@ -12,8 +12,7 @@ import msgspec
 from headrace import clock
 from headrace.commit.checkpoint import Checkpoint
 from headrace.commit.progress_file import BatchProgress
-from headrace.commit.run_warnings import RunWarning
-from headrace.commit.watermark_steps import WatermarkWait
+from headrace.commit.run_warnings import RunWarning, WatermarkWait
 from headrace.materializer.upsert_materializer import LONG_HISTORY
 from headrace.sources.interval import Interval
 from headrace.sources.slice_request import Waiting

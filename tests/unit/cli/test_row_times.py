@@ -10,7 +10,7 @@ import pytest
 
 from headrace import Pipeline, Struct, Timestamp
 from headrace.cli._run import _in_words
-from headrace.commit.row_times import RowTimes
+from headrace.commit.run_warnings import RowTimes
 from headrace.operators import Count, Tumbling
 from headrace.testing import PipelineHarness
 

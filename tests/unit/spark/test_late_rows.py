@@ -9,8 +9,8 @@ import pytest
 
 from headrace import JoinType, Lifetime, Pipeline, Struct, Timestamp
 from headrace.commit.log import CheckpointLog
-from headrace.commit.row_times import RowTimes, row_times_of
-from headrace.commit.watermark_steps import WatermarkWait
+from headrace.commit.row_times import row_times_of
+from headrace.commit.run_warnings import RowTimes, WatermarkWait
 from headrace.operators import Count, Session, Tumbling
 from headrace.testing import PipelineHarness
 

@@ -170,14 +170,14 @@ def test_namespaces_separate_timers_and_order_them(service_of, commit):
     assert fired == [(5, "z"), (10, ""), (10, "b")]
 
 
-def test_cleanup_precedes_user_timers_of_same_moment(service_of, commit):
+def test_cleanup_follows_user_timers_of_same_moment(service_of, commit):
     first = service_of(None)
     for timer in (Timer(10, A), Timer(10, A, EVENT_TIME_CLEANUP, "z"), Timer(9, A), Timer(11, A, EVENT_TIME_CLEANUP)):
         first.register(timer)
     commit(first)
     later = service_of(20)
     fired = [(timer.timestamp, str(timer.domain)) for timer in fire(later, 20)]
-    assert fired == [(9, "event_time"), (10, "event_time_cleanup"), (10, "event_time"), (11, "event_time_cleanup")]
+    assert fired == [(9, "event_time"), (10, "event_time"), (10, "event_time_cleanup"), (11, "event_time_cleanup")]
     assert later.fired == 2
 
 

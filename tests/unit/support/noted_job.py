@@ -90,5 +90,8 @@ def noted_job(folder, monkeypatch, **changes):
             result.metrics["rows_in"] = taken.rows
             return result
 
+        def open_steps(self, _result):
+            return ()
+
     monkeypatch.setattr(batch_sequence, "MicroBatch", NotedBatch)
     return actual

@@ -199,7 +199,7 @@ def _watermark_waits(config: JobConfig, log: CheckpointLog) -> list[WatermarkWai
     if (last := log.last) is None:
         return []
     view_of = state_views(config.job_folder, last.versions, config.storage_options)
-    return watermark_waits(log.lineage.newest_first(), last, view_of)
+    return watermark_waits(log.lineage, last, view_of)
 
 
 def _row_times(log: CheckpointLog) -> dict[str, RowTimes]:

@@ -14,6 +14,7 @@ import msgspec
 
 from headrace.api import TimeDomain
 from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.lineage import Lineage
 from headrace.commit.run_warnings import WatermarkWait
 from headrace.plan.watermarks import Bucket, latest
 from headrace.tables.predicate import BetweenTimes, OneOf
@@ -57,12 +58,12 @@ def steps_entry(steps: Iterable[WatermarkStep]) -> dict[str, Any]:
     return {_KEY: listed} if listed else {}
 
 
-def watermark_waits(line: Iterable[Checkpoint], last: Checkpoint, view_of: ViewOf) -> list[WatermarkWait]:
-    """Return the watermarks that timers wait for, as of the last checkpoint; `line` has the checkpoints before it, newest first.
+def watermark_waits(lineage: Lineage, last: Checkpoint, view_of: ViewOf) -> list[WatermarkWait]:
+    """Return the watermarks that timers wait for, as of the last checkpoint of a lineage.
 
     Reads only files of `timers` that may have such timers.
     """
-    batch = next((checkpoint for checkpoint in line if checkpoint.kind is Kind.BATCH), None)
+    batch = lineage.last_of(Kind.BATCH)
     entry = [] if batch is None else batch.metrics.get(_KEY, [])
     if not entry or not last.versions.get(TIMERS):
         return []

@@ -99,7 +99,7 @@ def run_on(
                     reason = remaining.finish()
             events.answers_taken(batches.total("answers_taken"))
             events.waiting(remaining.waiting, job.last.due)
-            waits = watermark_waits(job.lineage.newest_first(), job.last, job.view)
+            waits = watermark_waits(job.lineage, job.last, job.view)
             events.watermark_waits(waits)
             row_times = row_times_of(batches.committed)
             for warning in row_time_warnings(config.job, row_times):

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from headrace import SourceNode
 from headrace.testing import PipelineHarness
 from pipelines.nexmark.check import Differences, compare
+from pipelines.nexmark.generator import START
 from pipelines.nexmark.queries import load
 
 SINK: Final = "result"
@@ -20,6 +21,9 @@ BY_WALL_CLOCK: Final = frozenset({"q12"})
 
 BETWEEN_BATCHES: Final = 4000
 """How far the clock moves between two micro-batches of such a query (ms)."""
+
+BEGIN: Final = START + 365 * 86_400_000
+"""When the first micro-batch begins: after every event, so no event is too far ahead (ms)."""
 
 UNTIL_TIMERS: Final = 10_000
 """How far it moves before the last one (ms)."""
@@ -46,6 +50,7 @@ class QueryRun:
             parallelism=setting.parallelism,
             bucket=setting.bucket,
             files_per_batch=1,
+            now=BEGIN,
         )
         self._taken_in: dict[str, int] = {}
         for name in sources(query):

@@ -306,7 +306,7 @@ def test_exception_of_a_source_record_names_the_row(place, exception, is_topic):
     )
 
 
-def test_exception_of_a_source_record_ends_a_run_with_its_code():
+def test_exception_of_a_source_record_keeps_its_code():
     h = PipelineHarness(Pipeline("one").source("rows", Checked, event_time="at").sink("out"))
     h.feed("rows", [Checked("a", 1)])
     raises["__post_init__"] = "SystemExit(0)"

@@ -40,10 +40,15 @@ def claim_of(config: JobConfig, sink: str, lineage: Lineage, *, is_empty: bool =
     return Claim(owner_number(lineage.uid, sink), config.job, sink, is_empty)
 
 
+def last_claim(table: Snapshot, owner: int) -> Claim | None:
+    """Return the last claim of an owner on a table. None: it has none, or the table's log has lost it."""
+    claims = (commit.info.claim for commit in table.history())
+    return next((claim for claim in claims if claim is not None and claim.owner == owner), None)
+
+
 def names_of_owner(table: Snapshot, owner: int, job: str) -> str:
     """Return the names of a table's other owner for a message to a `job`. The table's log may have lost them."""
-    claims = (commit.info.claim for commit in table.history())
-    claim = next((claim for claim in claims if claim is not None and claim.owner == owner), None)
+    claim = last_claim(table, owner)
     if claim is None:
         return "another job"
     return f"sink '{claim.sink}' of {'another life of ' if claim.job == job else ''}job '{claim.job}'"

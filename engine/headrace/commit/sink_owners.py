@@ -20,7 +20,7 @@ from headrace.commit.log import CheckpointLog
 from headrace.commit.ownership import claim_of
 from headrace.commit.protocol import OpenJob, open_job, sinks_of
 from headrace.commit.publish import Publisher
-from headrace.commit.sink_position import SinkPosition
+from headrace.commit.sink_position import MismatchKind, SinkPosition
 from headrace.commit.sink_tables import SinkTable, to_schemas
 from headrace.config import JobConfig, SinkConfig
 from headrace.errors import ConfigError, StorageError
@@ -45,7 +45,8 @@ class OtherOwner:
 def other_owner(config: JobConfig, sink: str) -> OtherOwner:
     """Return what `take_over` would take. Changes nothing, needs no lease. Raises `ConfigError` as `take_over` does."""
     checkpoints = CheckpointLog(config.job_folder, config.storage_options).checkpoints
-    mismatch = SinkPosition(config, _known(config, sink), checkpoints).owned_by_another
+    position = SinkPosition(config, _known(config, sink), checkpoints)
+    mismatch = position.owned_by_another
     uri = config.sinks[sink].path
     if mismatch is None:
         msg = (
@@ -53,6 +54,8 @@ def other_owner(config: JobConfig, sink: str) -> OtherOwner:
             "claims it. Nothing was changed."
         )
         raise ConfigError(msg)
+    if mismatch.kind is MismatchKind.COPIED:
+        raise ConfigError(position.owner_problem(mismatch))
     with storage_errors(f"to list sink '{sink}' at {uri}"):
         usage = sum(folder_usage(uri, config.storage_options).values(), Usage())
     return OtherOwner(sink, uri, usage, mismatch.sentence)

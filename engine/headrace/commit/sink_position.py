@@ -39,7 +39,7 @@ from typing import TypeVar
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.lineage import Lineage
 from headrace.commit.log import incarnation_of
-from headrace.commit.ownership import claim_of, foreign_owner, names_of_owner, other_sink_of
+from headrace.commit.ownership import claim_of, foreign_owner, last_claim, names_of_owner, other_sink_of
 from headrace.commit.sink_history import SinkHistory
 from headrace.config import JobConfig
 from headrace.errors import SinkMismatchError, StorageError
@@ -56,6 +56,9 @@ class MismatchKind(enum.Enum):
 
     OWNED = "owned by another"
     """Its table belongs to another sink, of this job or of another one."""
+
+    COPIED = "owned by the original"
+    """Its table belongs to the job that this job's folder is a copy of: both have one uid, and other names."""
 
     FOREIGN = "foreign"
     """Another life of the job has written it."""
@@ -88,7 +91,10 @@ class Mismatch:
     sentence: str
 
 
-_REFUSED = {MismatchKind.OWNED, MismatchKind.FOREIGN, MismatchKind.AHEAD}
+_OWNED = {MismatchKind.OWNED, MismatchKind.COPIED}
+"""Kinds of a table of another owner."""
+
+_REFUSED = {MismatchKind.OWNED, MismatchKind.COPIED, MismatchKind.FOREIGN, MismatchKind.AHEAD}
 """Kinds that a restore does not mend."""
 
 
@@ -164,7 +170,7 @@ class SinkPosition:
         """Return the disagreement of job and sink with the ways out; None if they agree."""
         if self.mismatch is None:
             return None
-        if self.mismatch.kind is MismatchKind.OWNED:
+        if self.mismatch.kind in _OWNED:
             return self.owner_problem(self.mismatch)
         command = f"'headrace reconcile {self._config.job}'"
         way_out = (
@@ -197,14 +203,25 @@ class SinkPosition:
                 else self._read_history(lambda table: names_of_owner(table, self._owner or 0, self._config.job))
             )
             return Mismatch(MismatchKind.OWNED, f"the table of {of}", f"is the table of {of}")
-        if (
-            self._has_owner
-            or self.published != NEVER
-            or not self._table.version
-            or not self._read_history(_has_publication)
-        ):
+        if self._has_owner:
+            return self._copied()
+        if self.published != NEVER or not self._table.version or not self._read_history(_has_publication):
             return None
         return Mismatch(MismatchKind.OWNED, "has rows of another sink", "has rows of another sink, or of another job")
+
+    def _copied(self) -> Mismatch | None:
+        """Return the mismatch of a table that another name of the job has claimed and published to; None where this name has."""
+        claim = claim_of(self._config, self.sink, self._lineage)
+        if claim is None or self.published != NEVER:
+            return None
+        former = self._read_history(lambda table: last_claim(table, claim.owner))
+        if former is None or former.job in {self._config.job, self._config.stored_name}:
+            return None
+        return Mismatch(
+            MismatchKind.COPIED,
+            f"the table of job '{former.job}'",
+            f"is the table of job '{former.job}', of which the folder {self._config.job_folder} is a copy: two jobs would write to one table",
+        )
 
     @property
     def own_owner(self) -> str | None:
@@ -219,6 +236,12 @@ class SinkPosition:
     def owner_problem(self, mismatch: Mismatch) -> str:
         """Return the sentence on a table of another sink, with the ways out."""
         job, key = self._config.job, self._config.where(f"sinks.{self.sink}.path")
+        if mismatch.kind is MismatchKind.COPIED:
+            return (
+                f"sink '{self.sink}' at {self.path} {mismatch.sentence}. No table was changed. If this job is that job under another name: "
+                f"write its former name into the file (state.name). If it is to be a job of its own: begin with an empty job folder, and give "
+                f"the sink another path ({key})."
+            )
         own = self.own_owner
         ways = [f"Give the sink another path ({key})"]
         if own is not None and own not in self._config.sinks:

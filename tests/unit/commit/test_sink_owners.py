@@ -92,6 +92,35 @@ def test_no_command_touches_the_table_of_another_job(jobs):
     assert customers_at(two.path) == [first, second]
 
 
+def test_copy_of_a_job_writes_to_no_table(jobs):
+    one, _ = jobs
+    customers = [one.run(), one.run()]
+    copy = one.copied("three")
+    assert len(copy.log.checkpoints) == 3
+    message = "is the table of job 'one', of which the folder .* is a copy: two jobs would write to one table"
+    for command in (
+        copy.run,
+        lambda: reconcile(copy.config, "somebody", ""),
+        lambda: restore(copy.config, 1, "", "somebody"),
+    ):
+        refused(command, message)
+    refused(lambda: drop_job(copy.config, "", "somebody", sinks=True), "was never written by job 'three'")
+    assert re.search(message, compare(copy.config).refusal)
+    assert any(re.search(message, problem) for problem in problems_of(copy))
+    with pytest.raises(ConfigError, match=message):
+        take_over(copy.config, BOARD, "mine", "somebody")
+    assert customers_at(one.path) == customers
+    assert one.run() in customers_at(one.path)
+
+
+def test_job_keeps_its_table_under_another_name(jobs):
+    one, _ = jobs
+    customers = [one.run()]
+    renamed = replace(one.config, job="three", state=replace(one.config.state, name="one"))
+    customers.append(one.run(renamed))
+    assert customers_at(one.path) == customers
+
+
 def test_claim_is_in_the_first_version(jobs):
     one, _ = jobs
     one.run()

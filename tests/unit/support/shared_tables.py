@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 from msgspec.structs import replace
 
 from headrace.commit.checkpoint import Kind
 from headrace.commit.log import CheckpointLog
 from headrace.commit.protocol import open_job
 from headrace.plan.pipelines import plan_of, sink_schemas
-from headrace.tables.memory_disk import memory_disk
+from headrace.tables.memory_disk import disk_and_path, memory_disk
 from headrace.tables.store import OWNER, TableMissingError
 from headrace.tables.stores import table_store
 from tests.unit.support.memory_job import BOARD, REMINDERS, board, memory_config, reminder
@@ -45,6 +47,20 @@ class Sharer:
     def log(self):
         """Return the job's log."""
         return CheckpointLog(self.config.job_folder)
+
+    def copied(self, name):
+        """Copy the job's folder to that of another name; return the job with that name, whose board is the same table."""
+        other = Sharer(self.disk, name, self.table)
+        other.life, other.rows = self.life, self.rows
+        old, new = (disk_and_path(job.config.job_folder)[1] for job in (self, other))
+        disk = memory_disk(self.disk)
+        for content in (disk.tables, disk.files):
+            content |= {
+                new + path.removeprefix(old): deepcopy(content[path])
+                for path in [*content]
+                if path.startswith(f"{old}/")
+            }
+        return other
 
     def run(self, config=None):
         """Commit a micro-batch with a row of its own; return its customer."""

@@ -31,6 +31,7 @@ from headrace.sources.arrival import (
     until_recorded,
 )
 from headrace.sources.derived import stored_name
+from headrace.sources.interval import Interval
 from headrace.sources.offset import SourceOffset, latest_watermark, line_of
 from headrace.sources.slice_request import GroupSlice, JobPosition, SliceRequest, Waiting
 from headrace.sources.source import InputFile, LineSlice, Source, SourceFile, SourceScan, TakenIn
@@ -132,6 +133,7 @@ class _Reading:
         rows = len(times)
         interval = self.source.interval_of(file.name) if self.config.complete_intervals else None
         if interval is not None:
+            self._refuse_ahead(file, interval)
             times = pa.concat_arrays([times, pa.array([interval.end], pa.int64())])
         skipped = self.offset.rows_taken if file.name in self.offset.unread[:1] else 0
         if skipped > len(times):
@@ -141,6 +143,17 @@ class _Reading:
         self.files.append(_FileItems(file, rows, skipped, merge_keys(times, self.frontier(key)), times.is_valid()))
         if interval is not None and self.count > before:
             self.punctuations[self.count - 1] = interval.end
+
+    def _refuse_ahead(self, file: SourceFile, interval: Interval) -> None:
+        """Raise `SourceError` where a file's interval begins too far ahead: its end would end all windows up to there."""
+        if self.limit is None or interval.start <= self.limit.latest:
+            return
+        msg = (
+            f"source '{self.name}': the interval of {file.path} {self.limit.problem(interval.start)}, and with complete_intervals the watermark "
+            f"would move to its end. Nothing was taken in. Correct the file's name, or name the file in the source's 'ignore', "
+            "or set max_ahead where such intervals are right."
+        )
+        raise SourceError(msg)
 
     def _changed(self, file: SourceFile, rows: int) -> SourceError:
         return SourceError(

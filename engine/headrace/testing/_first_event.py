@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def last_begin(config: JobConfig, topics: Mapping[str, MemoryTopic], files: Collection[tuple[str, str]]) -> int | None:
-    """Return when the last of the files begins: the latest of their first event times (ms); None without one.
+    """Return when the last of the files begins: the latest of their first event times, and of the complete intervals (ms); None without one.
 
     `files` are pairs of a source and a file's name. Partitions of topics, and files of tables, count as well. Files that cannot be read,
     and bad rows, are skipped.
@@ -46,6 +46,8 @@ def _parts(
 
 
 def _of_files(node: SourceNode, config: JobConfig, names: Collection[str]) -> Iterator[pa.Int64Array]:
+    import pyarrow as pa
+
     from headrace.sources.kinds import source_of
     from headrace.sources.offset import SourceOffset
     from headrace.sources.source import TakenIn
@@ -55,6 +57,9 @@ def _of_files(node: SourceNode, config: JobConfig, names: Collection[str]) -> It
     is_table = bound.format == "delta"
     files = source.scan(SourceOffset(), TakenIn()).files if is_table else source.named(names).values()
     for file in files:
+        interval = source.interval_of(file.name) if bound.complete_intervals else None
+        if interval is not None:
+            yield pa.array([interval.start], pa.int64())
         with suppress(HeadraceError):
             yield source.event_times(file)
 

@@ -152,6 +152,24 @@ def test_complete_day_of_a_zone_closes_its_windows():
     assert h.sink_table("out").num_rows == 2
 
 
+def test_complete_day_too_far_ahead_moves_nothing():
+    node = Pipeline("x").source("o", Order, event_time="at").sink("out")
+    source = {"format": "json", "interval": "%Y-%m-%d", "complete_intervals": True}
+    h = PipelineHarness(node, job={"sources": {"o": source}}, now=moment("2026-03-02T10:00"))
+    feed(h, "2026-03-03", at="2026-03-03T09:00")
+    assert h.run().rows_in == 1
+    feed(h, "2099-03-04")
+    with pytest.raises(
+        SourceError,
+        match=r"the interval of .*2099-03-04.json is 2099-03-04T00:00:00Z, .*name the file in the source's 'ignore'",
+    ):
+        h.run()
+    h.change(job={"sources": {"o": {**source, "ignore": ["2099-*"]}}})
+    feed(h, "2026-03-04")
+    h.clock.advance(24 * 3_600_000)
+    assert h.run().rows_in == 1
+
+
 @settings(max_examples=3)
 @given(
     st.sampled_from(["UTC", "America/New_York", "Asia/Kolkata", "America/Sao_Paulo", "Pacific/Chatham"]),

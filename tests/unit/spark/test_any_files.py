@@ -119,7 +119,7 @@ def damaged(draw):
 
 def harness_of(disk, **source):
     job = {
-        "sources": {"rows": {"path": f"memory://{disk}/input", **source}},
+        "sources": {"rows": {"path": f"memory://{disk}/input", "max_ahead": "none", **source}},
         "state": {"root": f"memory://{disk}/state"},
         "sinks": {"taken": {"path": f"memory://{disk}/taken"}},
     }

@@ -14,7 +14,7 @@ INSTALLATIONS := tests/package tests/airflow tests/demo tests/compose
 # counting is a job of benchmarks, Nexmark takes hours, and scale takes gigabytes of memory and disk.
 BENCHMARKS := $(sort $(filter-out _% counting nexmark scale,$(notdir $(basename $(wildcard benchmarks/*.py)))))
 
-.PHONY: help setup .ready demo verify-demo airflow test test-all test-faults test-starts lint types imports format reference peers bench bench-page clean lock \
+.PHONY: help setup .ready demo verify-demo airflow test test-all test-long test-faults test-starts lint types imports format reference peers bench bench-page clean lock \
         tier-unit tier-pure-python tier-compose tier-spark tier-airflow tier-fault tier-simulation tier-cluster tier-kafka tier-installations lane-spark lane-others closing-line
 
 # show this list
@@ -47,9 +47,13 @@ test: .ready lint types imports
 
 # test, the slow tests, those of the engine without its module in C, those on a local Spark cluster and on a Kafka broker, and those of whole installations
 test-all: .ready lint types imports
-	@$(LANES) SPARK="spark fault cluster kafka" OTHERS="unit pure-python simulation compose airflow" QUICK=
+	@$(LANES) SPARK="spark fault cluster kafka" OTHERS="unit pure-python simulation compose airflow" QUICK="$(ALL)"
 	@$(MAKE) tier-installations
 	@$(MAKE) closing-line
+
+# the long tests: many more examples of what test-all draws (docs/guarantees.md has the last result)
+test-long: .ready
+	@$(call TIER,long,tests/unit tests/spark tests/fault -m long)
 
 # simulate a job whose world fails, without a JVM: thousands of worlds, a seed each; SEEDS=17-17 plays one again (about 0.4 s each)
 test-faults: export HEADRACE_SEEDS = $(SEEDS)
@@ -114,8 +118,10 @@ lock: .ready
 TIER = set -o pipefail; mkdir -p var/log; printf '\n-- %s\n' '$(1)'; \
     $(PYTEST) $(2) 2>&1 | tee var/log/tests-$(1).log
 
-# A tier leaves its slow tests out, except in test-all: there they share what the others have set up, such as a Spark session.
-QUICK := -m 'not slow'
+# A tier leaves its slow tests out, except in test-all: there they share what the others have set up, such as a Spark session. Long
+# tests draw many more examples of what quick ones draw; only test-long runs them.
+QUICK := -m 'not (slow or long)'
+ALL := -m 'not long'
 
 # Two lanes of tiers go on at once: those that share a Spark session or a broker often wait, for a JVM or a disk, and leave a
 # core to the others. Never two of the first kind at once. Lines of both are shown as they come; each tier's own are in var/log/.
@@ -138,7 +144,7 @@ tier-unit: .ready
 
 tier-pure-python: export HEADRACE_PURE_PYTHON = 1
 tier-pure-python: .ready
-	@$(call TIER,pure-python,tests/unit/execution tests/unit/state -m 'not slow' --numprocesses logical --dist worksteal)
+	@$(call TIER,pure-python,tests/unit/execution tests/unit/state -m 'not (slow or long)' --numprocesses logical --dist worksteal)
 
 tier-simulation: .ready
 	@$(call TIER,simulation,tests/simulation --numprocesses logical --dist worksteal)

@@ -65,7 +65,7 @@ def inputs(tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("query", TWELVE)
 def test_query_result_survives_crash_and_restore(query, tmp_path, inputs, run):
     home, chance = Home(tmp_path, job_of(query)), random.Random(query)

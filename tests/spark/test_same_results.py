@@ -152,7 +152,7 @@ JANUARY = [
 """Each backend and number of tasks is there. Properties over random graphs run all combinations without Spark."""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("files_per_batch", "parallelism", "backend"), JANUARY)
 def test_january_has_the_same_results(flights, run, first_outcome, files_per_batch, parallelism, backend):
     home = flights(31, max_files_per_batch=files_per_batch)

@@ -232,7 +232,7 @@ def test_each_element_is_in_one_place_over_runs(mode, changes, drawn, scripts, o
     story(mode, changes, drawn, scripts, options, retries, timeout, limit)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @examples(800)
 @stories
 def test_many_more_schedules_keep_elements_in_one_place(

@@ -281,14 +281,14 @@ def test_late_answering_threads_equal_plain_loop(case, function):
     assert job.run(events) == by_hand(events, function)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @examples(2_000)
 @given(events=event_lists(max_size=40), setting=record_ordered, function=functions)
 def test_many_more_answer_orders_equal_plain_loop(events, setting, function):
     assert Job(setting, function=function).run(events) == by_hand(events, function)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @examples(1_000)
 @given(events=event_lists(ways=PATIENT_WAYS, least_calls=1, max_size=40), setting=state_ordered, function=functions)
 def test_many_more_state_ordered_programs_equal_plain_loop(events, setting, function):

@@ -112,7 +112,7 @@ def test_chains_over_each_backend_are_the_same(backends, chain, items, **ways):
         check(tuple(chain), items, **ways, new_backend=new)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @examples(400)
 @given(
     chain=st.lists(st.sampled_from([*STREAMS]), min_size=1, max_size=2),

@@ -141,7 +141,7 @@ def test_command_line_reads_delta_tables(case, tmp_path, monkeypatch, capsys):
     assert "alerts: " in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "days",
     [

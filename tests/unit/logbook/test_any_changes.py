@@ -49,7 +49,7 @@ def day_of(number, steps, in_force):
     return rows
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @examples(10)
 @example(
     [[("planes", "N1", "A320"), ("entries", "f", "N1"), ("entries", "f", "N2")], [("retract", 0, None)]], "map", 1, 2

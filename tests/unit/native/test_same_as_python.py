@@ -148,7 +148,7 @@ def test_plain_functions_give_the_same(case):
     assert_same(*case)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @examples(3_000)
 @given(case=async_cases | plain_cases)
 def test_many_more_programs_give_the_same(case):

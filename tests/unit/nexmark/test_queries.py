@@ -1,6 +1,6 @@
 """Each query equals SQL, for any split of its input, any number of tasks, any backend, and after a crash.
 
-Slow tests run three places of the matrix and one crash for each query, with different places for different queries.
+Long tests run three places of the matrix and one crash for each query, with different places for different queries.
 `HEADRACE_NEXMARK=all` runs the whole matrix, and a crash of every query at every place.
 """
 
@@ -57,7 +57,7 @@ def played(query):
     return [(query, BATCHES[side], (1, 2, 5)[(side + turn) % 3], BACKENDS[(side + turn // 3) % 3]) for side in range(3)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("query", "batches", "parallelism", "backend"), [case for query in NAMES for case in played(query)]
 )
@@ -65,7 +65,7 @@ def test_query_matrix_equals_sql(query, batches, parallelism, backend, inputs):
     assert_as_sql(query, inputs, batches, parallelism, backend)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("query", "place"),
     [(query, place) for query in CRASHING for place in (PLACES if WHOLE else random.Random(query).sample(PLACES, 1))],

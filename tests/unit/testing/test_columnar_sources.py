@@ -150,7 +150,7 @@ def test_columns_and_records_give_equal_results(given_inputs, keys, order_by, pa
     compare(given_inputs, keys, order_by, parallelism)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("keys", KEYS, ids="+".join)
 @examples(3)
 @JOBS()

@@ -92,7 +92,7 @@ def test_end_of_input_fires_every_timer(seed):
     check(seed, end=True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @examples(24)
 @given(seed=SEEDS, crashes=st.booleans(), holds=st.booleans(), end=st.booleans())
 def test_many_random_graphs_equal_loops(seed, crashes, holds, end):

@@ -96,7 +96,7 @@ class UpsertMaterialize:
         """Return whether the operator keeps a history.
 
         It needs none where the upsert key is the primary key: then all changes of a key come from one place, in order,
-        and the last one counts. `force`, a TTL and a policy for conflicts keep it anyway.
+        and the last one counts: a retraction deletes the key. `force`, a TTL and a policy for conflicts keep it anyway.
         """
         if self.force or self.ttl is not None or self.on_conflict is not OnConflict.KEEP_HISTORY:
             return True

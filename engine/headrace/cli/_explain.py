@@ -322,7 +322,7 @@ def _lag(config: JobConfig, operator: Lag, _: str) -> dict[str, Any]:
 
 def _history(operator: UpsertMaterialize) -> str:
     if not operator.is_needed:
-        return "not needed: the upsert key is the primary key, so the last change of a key is what counts"
+        return "not needed: the upsert key is the primary key, so the last change of a key counts; -U and -D delete it"
     if replace(operator, force=False).is_needed:
         return "kept"
     return "kept because of force=True: the upsert key is the primary key, so none is needed"

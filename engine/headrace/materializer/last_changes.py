@@ -45,17 +45,14 @@ class ChangedKeys:
         twice[key[1:][follows[1:] & retracts[1:] & retracts[:-1]]] = True
         return _in_place(needed | twice[key], order)
 
-    def last_to_emit(self) -> Mask:
-        """Return the last change of each key that is not the row before an update, and the last one of all."""
+    def last_of_keys(self) -> Mask:
+        """Return which change is the last one of its key."""
         count = len(self.numbers)
-        kept = self.kinds != int(RowKind.UPDATE_BEFORE)
-        last_of_all, last_kept = np.full(len(self.keys), -1), np.full(len(self.keys), -1)
-        # numpy assigns in order: the last place of a key stays.
-        last_of_all[self.numbers] = np.arange(count)
-        last_kept[self.numbers[kept]] = np.flatnonzero(kept)
-        needed = np.zeros(count + 1, bool)
-        needed[last_of_all] = needed[last_kept] = True
-        return needed[:count]
+        last = np.empty(len(self.keys), np.int64)
+        last[self.numbers] = np.arange(count)  # numpy assigns in order: the last place of a key stays
+        needed = np.zeros(count, bool)
+        needed[last] = True
+        return needed
 
 
 def _in_place(values: Mask, order: npt.NDArray[np.int64]) -> Mask:

@@ -1,7 +1,11 @@
 """Replacement for a materializer where no history is needed: it emits the last change of each key (FLIP-544).
 
-Where the upsert key is the primary key, all changes of a key come from one place, in order. The old row of an update
-then adds nothing to its new row, so it is dropped.
+Where the upsert key is the primary key, all changes of a key come from one place, in order. A retraction (`-U`, `-D`) deletes
+its key, an addition sets its row, and the last change of a micro-batch counts. So the step between an operator and its table may
+drop rows: of an update whose new row a filter refuses, the old row's `-U` is left, which deletes the key.
+
+    changes of a key    +I  -U  +U      -U  +U  -U      +I  -D
+    its net change              +U              -D          -D
 """
 
 from __future__ import annotations
@@ -17,11 +21,12 @@ from headrace.materializer.histories import Histories, HistoryChange
 from headrace.materializer.identities import IdentifiedRows, projection
 from headrace.materializer.last_changes import ChangedKeys, Mask
 from headrace.materializer.options import Layouts
-from headrace.materializer.upsert_materializer import UPDATE_BEFORE, Output, make_output
+from headrace.materializer.upsert_materializer import DELETE, INSERT, UPDATE_AFTER, Output, make_output
 from headrace.plan.order import FIRST_OUTPUT
 from headrace.state.backend import StateBackend, Write
 
-_KINDS = tuple(RowKind)
+_EMITTED: tuple[RowKind, ...] = (INSERT, DELETE, UPDATE_AFTER, DELETE)
+"""The kind that is emitted for each row kind: the row before an update deletes its key, until the row after it comes."""
 
 
 class PassThrough:
@@ -52,9 +57,8 @@ class PassThrough:
             self._forget(dict.fromkeys(element.key_json for element in batch))
             self.metrics["records"] += len(batch)
             self._taken += [
-                make_output((order + FIRST_OUTPUT, _KINDS[kind], key, raw))
+                make_output((order + FIRST_OUTPUT, _EMITTED[kind], key, raw))
                 for (order, _, kind, key, _, _), raw in zip(batch, texts, strict=True)
-                if kind != UPDATE_BEFORE
             ]
 
     def needed(self, changes: ChangedKeys) -> Mask | None:
@@ -62,7 +66,7 @@ class PassThrough:
         if self._emit is Emit.EVERY_CHANGE:
             return None
         self._forget(changes.keys)
-        needed = changes.last_to_emit()
+        needed = changes.last_of_keys()
         self.metrics["records"] += len(needed) - int(needed.sum())
         return needed
 

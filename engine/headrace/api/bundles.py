@@ -71,6 +71,10 @@ class Bundle:
             self.work_on(record)
             yield record
 
+    def quarantine(self, reason: str) -> None:
+        """Move the current record to the job's quarantine, with the reason."""
+        self._context.quarantine(reason)
+
     def work_on_timer(self, timestamp: int, namespace: str = "") -> None:
         """Go on as the code of a timer of the key that is due at `next_watermark`, as if the bundle had registered it.
 

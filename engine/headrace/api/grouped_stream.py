@@ -46,7 +46,8 @@ class GroupedStream(StreamBase[R]):
         Every field may be left out. After a `key_by` with a function, the field `key` holds the key. The first result of
         a key is an insert (`+I`). Later ones replace it: `-U` with the old result and its event time, then `+U` with the
         new one and the event time of the record. A record that changes nothing emits nothing. When all records of a key
-        are retracted, its result is deleted (`-D`).
+        are retracted, its result is deleted (`-D`). A retraction of a key without records, or one that some aggregate
+        knows it never took, changes nothing and goes to the quarantine.
 
         `emit=Emit.NET_CHANGE` emits one change for each key and micro-batch, from the last result before it to the one
         at its end (Flink: mini-batch aggregation). State and tables are the same, but a log of the results is shorter,

@@ -83,7 +83,7 @@ class RankedStream(StreamBase[R]):
         time of its record, also when it is retracted.
 
         `retracting` says whether the stream has `-U` and `-D`. If so, all records of a key are stored, and a retraction
-        of a record that is not stored goes to the side output `unmatched`. None: taken from the graph, which does not
+        of a record that is not stored goes to the side output `unmatched`, or else to the quarantine. None: taken from the graph, which does not
         know what your own process functions emit. `state_ttl` bounds the state: a duration or `StateTtl` after which an
         entry without a write expires (nothing is emitted then), or `Lifetime.FOREVER`.
 

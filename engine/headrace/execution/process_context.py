@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headrace.api import Process, RowKind, TimeDomain
+from headrace.api.bundles import Bundle
 from headrace.api.namespace import check_namespace
 from headrace.api.stream_types import output_type
 from headrace.execution.element import Emitted, Watermark, make_emitted
@@ -206,7 +207,8 @@ class ProcessContext(RecordContext):
         """Move the record to the quarantine with a reason. Raises `RuntimeError` in a timer, which has no record."""
         if self.timer is not None:
             raise RuntimeError("quarantine() in a timer: there is no record to set aside")
-        self._outputs.refused_records.append(Refused(self.order, self.key_json, self.record, reason))
+        record = self.record.current.record if isinstance(self.record, Bundle) else self.record
+        self._outputs.refused_records.append(Refused(self.order, self.key_json, record, reason))
 
     def register_event_time(self, timestamp: int, /, namespace: str = "") -> None:
         """Call `on_timer(timestamp)` for this key once the watermark reaches `timestamp` (ms)."""

@@ -52,7 +52,18 @@ class Accumulator(abc.ABC):
 
     @abc.abstractmethod
     def add(self, state: Any, value: Any, change: Change, /) -> Any:
-        """Return the state with a value (never None) added, or removed if `change` is a retraction."""
+        """Return the state with a value (never None) added."""
+
+    def may_hold(self, state: Any, value: Any, /) -> bool:
+        """Return whether a value (never None) may have been added before: false only where it surely was not.
+
+        Raises `NotImplementedError` where values cannot be removed.
+        """
+        raise NotImplementedError
+
+    def remove(self, state: Any, value: Any, /) -> Any:
+        """Return the state with a value removed that it `may_hold`. Raises `NotImplementedError` where values cannot be removed."""
+        raise NotImplementedError
 
     def together(self, state: Any, values: BundledValues, /) -> Callable[[], Any] | None:
         """Return what makes the state with values added (at least one), and cannot fail.
@@ -82,9 +93,19 @@ class CountAccumulator(Accumulator):
         return 0
 
     def add(self, state: int, value: Any, change: Change, /) -> int:
-        """Return the state with a value (never None) added, or removed if `change` is a retraction."""
+        """Return the state with a value (never None) added."""
+        del value, change
+        return state + 1
+
+    def may_hold(self, state: int, value: Any, /) -> bool:
+        """Return whether there are values."""
         del value
-        return state + change.sign
+        return state > 0
+
+    def remove(self, state: int, value: Any, /) -> int:
+        """Return the state with a value removed."""
+        del value
+        return state - 1
 
     def together(self, state: int, values: BundledValues, /) -> Callable[[], int]:
         """Return what makes the state with values added."""
@@ -100,7 +121,7 @@ class CountAccumulator(Accumulator):
 
 
 class DistinctAccumulator(Accumulator):
-    """Counts of the distinct values, by their JSON text. A count is negative where a value was retracted before it arrived."""
+    """Counts of the distinct values, by their JSON text. Earlier versions also stored negative counts."""
 
     type = dict[str, int]
 
@@ -109,12 +130,26 @@ class DistinctAccumulator(Accumulator):
         return {}
 
     def add(self, state: dict[str, int], value: Any, change: Change, /) -> dict[str, int]:
-        """Return the state with a value (never None) added, or removed if `change` is a retraction."""
+        """Return the state with a value (never None) added."""
+        del change
+        _count(state, self._text(value), 1)
+        return state
+
+    def may_hold(self, state: dict[str, int], value: Any, /) -> bool:
+        """Return whether the state holds the value."""
+        return state.get(self._text(value), 0) > 0
+
+    def remove(self, state: dict[str, int], value: Any, /) -> dict[str, int]:
+        """Return the state with a value removed."""
+        _count(state, self._text(value), -1)
+        return state
+
+    @staticmethod
+    def _text(value: Any) -> str:
         if isinstance(value, float):
             _check_finite("CountDistinct", value)
             value += 0.0  # -0.0 and 0.0 are equal, and must have one text
-        _count(state, msgspec.json.encode(value, order="deterministic").decode(), change.sign)
-        return state
+        return msgspec.json.encode(value, order="deterministic").decode()
 
     def together(self, state: dict[str, int], values: BundledValues, /) -> Callable[[], dict[str, int]] | None:
         """Return what makes the state with values added."""
@@ -176,12 +211,22 @@ class SumAccumulator(Accumulator):
         return Total()
 
     def add(self, state: Total, value: float, change: Change, /) -> Total:
-        """Return the state with a value (never None) added, or removed if `change` is a retraction."""
-        total = state.total + change.sign * value
+        """Return the state with a value (never None) added."""
+        del change
+        total = state.total + value
         if type(total) is not int or not _SMALLEST <= total <= _LARGEST:
-            return self._added(state, change.sign * value, change.sign)
-        state.total, state.values = total, state.values + change.sign
+            return self._added(state, value, 1)
+        state.total, state.values = total, state.values + 1
         return state
+
+    def may_hold(self, state: Total, value: float, /) -> bool:
+        """Return whether there are values."""
+        del value
+        return state.values > 0
+
+    def remove(self, state: Total, value: float, /) -> Total:
+        """Return the state with a value removed. Without values the sum is exactly 0."""
+        return Total() if state.values == 1 else self._added(state, -value, -1)
 
     def together(self, state: Total, values: BundledValues, /) -> Callable[[], Total] | None:
         """Return what makes the state with values added."""
@@ -237,7 +282,7 @@ class ExtremeAccumulator(Accumulator):
         """Return an empty state."""
 
     def add(self, state: Any, value: Any, change: Change, /) -> Any:
-        """Return the state with a value (never None) added, or removed if `change` is a retraction."""
+        """Return the state with a value (never None) added."""
         del change
         if isinstance(value, float):
             _check_finite(self._name, value)
@@ -281,7 +326,7 @@ class ExtremeByAccumulator(Accumulator):
         """Return an empty state."""
 
     def add(self, state: Any, value: Any, change: Change, /) -> Any:
-        """Return the state with a value (never None) added, or removed if `change` is a retraction."""
+        """Return the state with a value (never None) added."""
         by = self._by(change.record)
         if by is None:
             return state
@@ -317,7 +362,7 @@ class FirstAccumulator(Accumulator):
         """Return an empty state."""
 
     def add(self, state: Any, value: Any, change: Change, /) -> Any:
-        """Return the state with a value (never None) added, or removed if `change` is a retraction."""
+        """Return the state with a value (never None) added."""
         if isinstance(value, float):
             _check_finite(self._name, value)
         return self._better(state, (change.at, value))
@@ -363,7 +408,7 @@ class OwnAccumulator(Accumulator):
         return self._function.create_accumulator()
 
     def add(self, state: Any, value: Any, change: Change, /) -> Any:
-        """Return the state with a value (never None) added, or removed if `change` is a retraction."""
+        """Return the state with a value (never None) added."""
         del change
         return self._function.add(value, state)
 

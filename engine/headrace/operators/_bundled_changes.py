@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from headrace.api import RowKind
 from headrace.api.bundles import Bundle, BundledRecord
 from headrace.operators._accumulators import Change, sign_of
+from headrace.operators._unmatched import IN_WINDOW, unmatched
 
 _SIGNS = tuple(sign_of(kind) for kind in RowKind)
 
@@ -27,6 +28,10 @@ class BundledChanges:
         for record in self.records:
             work_on(record)
             yield Change(record.record, record.timestamp, _SIGNS[record.kind])
+
+    def set_aside(self) -> None:
+        """Move the current record to the quarantine: a retraction that matches nothing."""
+        self._bundle.quarantine(unmatched(RowKind(self._bundle.current.kind), IN_WINDOW))
 
     def end(self) -> None:
         """Make the last record the current one, as after an iteration."""

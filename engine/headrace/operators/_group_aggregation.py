@@ -15,6 +15,7 @@ from headrace.api.operator_library import GroupOptions
 from headrace.operators._accumulators import Change, sign_of
 from headrace.operators._result_record import ResultRecord
 from headrace.operators._state_lives import freed_by
+from headrace.operators._unmatched import OF_KEY, unmatched
 from headrace.operators._window_result import check_can_retract, check_kind
 
 if TYPE_CHECKING:
@@ -48,19 +49,38 @@ class GroupAggregation(KeyedProcessFunction[In, Out], OperatorFunction, BundleFu
         self.retracts = options.retract or options.retracting
 
     async def process(self, record: In, ctx: Context, /) -> None:
-        """Add or remove a record, and emit the change. Raises `ValueError` for a retraction where a field cannot remove a record."""
+        """Add or remove a record, and emit the change. A retraction that matches nothing goes to the quarantine.
+
+        Raises `ValueError` for a retraction where a field cannot remove a record.
+        """
         group = await self.aggregate.value()
         before = self._shown(group, ctx)
-        after = self._changed(group, Change(record, ctx.timestamp, self._sign(ctx.row_kind)))
-        await self._keep(before, after, ctx)
+        change = Change(record, ctx.timestamp, self._sign(ctx.row_kind))
+        if change.sign < 0 and self._set_aside(change, group, ctx.row_kind, ctx):
+            return
+        await self._keep(before, self._changed(group, change), ctx)
 
     async def process_bundle(self, bundle: Bundle, ctx: Context, /) -> None:
         """Add all records of the key in a micro-batch, and emit one change, at the place of the last record."""
         group = await self.aggregate.value()
         before = self._shown(group, ctx)
+        last = None
         for record in bundle.walk(bundle.records):
-            group = self._changed(group, Change(record.record, record.timestamp, self._sign(RowKind(record.kind))))
-        await self._keep(before, group, ctx)
+            kind = RowKind(record.kind)
+            change = Change(record.record, record.timestamp, self._sign(kind))
+            if change.sign < 0 and self._set_aside(change, group, kind, ctx):
+                continue
+            group, last = self._changed(group, change), record
+        if last is not None:
+            bundle.work_on(last)
+            await self._keep(before, group, ctx)
+
+    def _set_aside(self, change: Change, group: Any, kind: RowKind, ctx: Context) -> bool:
+        """Move a retraction that matches nothing to the quarantine, and return whether it was one."""
+        if self._result.may_hold(change, group):
+            return False
+        ctx.quarantine(unmatched(kind, OF_KEY, self._options.ttl))
+        return True
 
     def _sign(self, kind: RowKind) -> int:
         check_kind(kind, self._refusing)
@@ -68,7 +88,9 @@ class GroupAggregation(KeyedProcessFunction[In, Out], OperatorFunction, BundleFu
 
     def _changed(self, group: Any, change: Change) -> Any:
         """Return a group with a change applied; None if no record is left."""
-        group = self._result.add(change, self._group(0, self._result.create().aggregates) if group is None else group)
+        if group is None or group.rows <= 0:  # earlier versions stored negative numbers
+            group = self._group(0, self._result.create().aggregates)
+        group = self._result.add(change, group)
         return group if group.rows else None
 
     def _shown(self, group: Any, ctx: Context) -> tuple[Any, int]:

@@ -44,7 +44,7 @@ class RankedWindow(WindowResult):
         return self.slice(first=[])
 
     def add(self, change: Change, part: Any) -> Any:
-        """Return `part` with a change applied. A retraction of an unknown record changes nothing."""
+        """Return `part` with a change applied: a record added, or one removed that the part holds."""
         row = self._ranking.row_of(change.record, change.at)
         if change.sign < 0:
             place = self._ranking.place_of(part.first, row)
@@ -53,6 +53,12 @@ class RankedWindow(WindowResult):
             return part
         part.first = self._kept(self._ranking.inserted(part.first, row))
         return part
+
+    def may_hold(self, change: Change, part: Any) -> bool:
+        """Return whether the part has the record of a retraction."""
+        if part is None:
+            return False
+        return self._ranking.place_of(part.first, self._ranking.row_of(change.record, change.at)) is not None
 
     def add_together(self, changes: BundledChanges, part: Any) -> Any:
         """Return `part` with the changes applied: sorted together, where all are inserts."""

@@ -14,6 +14,7 @@ from headrace.api import Context, JoinType, KeyedCoProcessFunction, Lifetime, Ma
 from headrace.api.bundles import Bundle, BundleFunction
 from headrace.api.operator_function import OperatorFunction
 from headrace.operators._calendar import LAST_TIME
+from headrace.operators._unmatched import unmatched
 
 In1 = TypeVar("In1", bound=Struct)
 In2 = TypeVar("In2", bound=Struct)
@@ -160,7 +161,7 @@ class RegularJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, Bundl
     async def _take_back(self, record: Struct, ctx: Context, side: _Side, other: _Side) -> None:
         name, kept = await self._find(record, side)
         if kept is None:
-            ctx.quarantine(_unmatched(ctx.row_kind, side))
+            ctx.quarantine(unmatched(ctx.row_kind, f"{side.name} records of its key", side.ttl))
             return
         # Copies have different numbers of matches only if a TTL removed partners of the earlier copies.
         place = min(kept.copies)
@@ -233,11 +234,6 @@ def _matched(kept: Any, change: int) -> Any:
         place = max(matches + change, 0)
         copies[place] = copies.get(place, 0) + count
     return msgspec.structs.replace(kept, copies=copies)
-
-
-def _unmatched(kind: RowKind, side: _Side) -> str:
-    expired = "" if side.ttl is None else f" (a record is forgotten after state_ttl={side.ttl.ttl})"
-    return f"a retraction ({kind.symbol}) that matches none of the {side.name} records of its key{expired}"
 
 
 def _digest(record: Struct) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -145,7 +145,9 @@ class ResultRecord(WindowResult):
 
     def add(self, change: Change, part: Any) -> Any:
         """Return `part` with a change applied."""
-        part.rows += change.sign
+        if change.sign < 0:
+            return self._remove(change, part)
+        part.rows += 1
         states, record = part.aggregates, change.record
         # Called for each record of each window: fields with the same `where`, and the same value, share its calls.
         for where, reads in self._additions:
@@ -154,6 +156,34 @@ class ResultRecord(WindowResult):
                 for name, accumulator in fields if value is not None else ():
                     setattr(states, name, accumulator.add(getattr(states, name), value, change))
         return part
+
+    def may_hold(self, change: Change, part: Any) -> bool:
+        """Return whether the part may have the record of a retraction: false without records, or where one aggregate can tell."""
+        if part is None or part.rows <= 0:
+            return False
+        states = part.aggregates
+        return all(
+            accumulator.may_hold(getattr(states, name), value) for name, accumulator, value in self._read(change.record)
+        )
+
+    def _remove(self, change: Change, part: Any) -> Any:
+        """Return `part` without a record that it may hold. Without records, all aggregates are empty."""
+        part.rows -= 1
+        if part.rows <= 0:
+            part.rows, part.aggregates = 0, self.create().aggregates
+            return part
+        states = part.aggregates
+        for name, accumulator, value in self._read(change.record):
+            setattr(states, name, accumulator.remove(getattr(states, name), value))
+        return part
+
+    def _read(self, record: Any) -> Iterator[tuple[str, Accumulator, Any]]:
+        """Yield the aggregates that take a value of the record, by name, and the value."""
+        for where, reads in self._additions:
+            for read, fields in reads if where is None or where(record) else ():
+                value = read(record)
+                for name, accumulator in fields if value is not None else ():
+                    yield name, accumulator, value
 
     def add_together(self, changes: BundledChanges, part: Any) -> Any:
         """Return `part` with the changes applied, field by field where no field has to take one after the other."""

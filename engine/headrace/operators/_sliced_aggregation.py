@@ -15,6 +15,7 @@ from headrace.operators._bundled_changes import BundledChanges
 from headrace.operators._calendar import check_in_calendar
 from headrace.operators._early_results import EARLY, next_step, state_name
 from headrace.operators._slices import Sliced, SliceTimes
+from headrace.operators._unmatched import IN_WINDOW, unmatched
 from headrace.operators._window_result import WindowResult, aggregate_function, check_can_retract, check_kind
 
 In = TypeVar("In", bound=Struct)
@@ -55,22 +56,27 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
     async def process(self, record: In, ctx: Context, /) -> None:
         """Add a record to its slice. Corrects windows that have fired already.
 
-        Raises `ValueError` for a retraction where a field cannot remove a record, and for a window outside the
-        calendar.
+        A retraction that matches nothing goes to the quarantine. Raises `ValueError` for a retraction where a field
+        cannot remove a record, and for a window outside the calendar.
         """
         check_kind(ctx.row_kind, self._refusing)
+        change = Change(record, ctx.timestamp, sign_of(ctx.row_kind))
         start = self._times.slice_of(ctx.timestamp)
         ends = self._times.ends_of(start)
         if self._over_at(ends[-1]) <= ctx.watermark:
             self.set_aside_late(record, ctx)
             return
         check_in_calendar(ctx.timestamp, self._times.start_of(ends[0]), ends[-1], self._lateness)
+        slice_ = self.slices.namespace(str(start))
+        stored = await slice_.get()
+        if change.sign < 0 and not self._window_result.may_hold(change, stored):
+            ctx.quarantine(unmatched(ctx.row_kind, IN_WINDOW))
+            return
         fired = [end for end in ends if end - 1 <= ctx.watermark < self._over_at(end)]
         before = [await self._result(end, ctx) for end in fired]
-        slice_ = self.slices.namespace(str(start))
-        if await slice_.get() is None:
+        if stored is None:
             self._register(start, ends, ctx)
-        await slice_.add(Change(record, ctx.timestamp, sign_of(ctx.row_kind)))
+        await slice_.add(change)
         for end, result in zip(fired, before, strict=True):
             self._window_result.emit(ctx, result, await self._result(end, ctx), at=end - 1)
         if self._early is not None:
@@ -88,7 +94,10 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
         by_slice = self._by_slice(bundle.records)
         known = await self._known(by_slice)
         new_timers = set[int]()
-        for start, records in by_slice.items():
+        for start, all_records in by_slice.items():
+            records = all_records if str(start) in known else self._from_first_addition(bundle, all_records)
+            if not records:
+                continue
             bundle.work_on(records[0])
             ends = self._times.ends_of(start)
             check_in_calendar(ctx.timestamp, self._times.start_of(ends[0]), ends[-1], self._lateness)
@@ -98,6 +107,17 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
             await self.slices.namespace(name).add_all(BundledChanges(bundle, records))
             if self._early is not None:
                 self._register_early(ends, self._early, ctx)
+
+    @staticmethod
+    def _from_first_addition(bundle: Bundle, records: Sequence[BundledRecord]) -> Sequence[BundledRecord]:
+        """Return the records of a new slice without the retractions before the first addition, which match nothing."""
+        if not records[0].kind:
+            return records
+        additions = (place for place, record in enumerate(records) if not RowKind(record.kind).is_retraction)
+        first = next(additions, len(records))
+        for record in bundle.walk(records[:first]):
+            bundle.quarantine(unmatched(RowKind(record.kind), IN_WINDOW))
+        return records[first:]
 
     async def _known(self, starts: Collection[int]) -> Collection[str]:
         """Return the names of those slices that the key has."""

@@ -10,6 +10,7 @@ from headrace.api.operator_function import OperatorFunction
 from headrace.api.ranks import Ranks
 from headrace.operators._ranking import Ranking
 from headrace.operators._state_lives import freed_by
+from headrace.operators._unmatched import OF_KEY, unmatched
 
 In = TypeVar("In", bound=Struct)
 Out = TypeVar("Out", bound=Struct)
@@ -85,7 +86,8 @@ class RetractableTopFunction(TopFunction[In, Out]):
     async def process(self, record: In, ctx: Context, /) -> None:
         """Insert a record in its place, or remove a retracted one: of several equal ones, the first.
 
-        A retraction of a record that is not there goes to the side output `unmatched`.
+        A retraction of a record that is not there goes to the side output `unmatched`, if the pipeline takes it, else to
+        the quarantine.
         """
         stored = await self.top.value() or []
         row = self._ranking.row_of(record, ctx.timestamp)
@@ -142,6 +144,8 @@ class RetractableTopFunction(TopFunction[In, Out]):
     def _unmatched(self, record: In, ctx: Context) -> None:
         if self.UNMATCHED in self.declared:
             ctx.output(self.UNMATCHED, record)
+        else:
+            ctx.quarantine(unmatched(ctx.row_kind, OF_KEY, self._ttl))
 
     def side_types(self) -> dict[str, type[Struct]]:
         """Return the function's side outputs, and the types of their records."""
@@ -150,7 +154,7 @@ class RetractableTopFunction(TopFunction[In, Out]):
     def described(self) -> dict[str, Any]:
         """Return the properties that `headrace explain` shows: texts, lists of texts, and durations."""
         kept = f"a row for each key, with its first {self._ranking.n} records, and a row for each different value behind them"
-        unmatched = "go to side output 'unmatched'" if self.UNMATCHED in self.declared else "are dropped"
+        unmatched = "go to side output 'unmatched'" if self.UNMATCHED in self.declared else "go to the quarantine"
         return {**super().described(), "state_kept": kept, "unmatched_retractions": unmatched}
 
 

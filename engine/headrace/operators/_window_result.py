@@ -33,12 +33,22 @@ class WindowResult(abc.ABC):
 
     @abc.abstractmethod
     def add(self, change: Change, part: Any) -> Any:
-        """Return `part` with a change applied."""
+        """Return `part` with a change applied: a record added, or one removed that the part `may_hold`."""
+
+    @abc.abstractmethod
+    def may_hold(self, change: Change, part: Any) -> bool:
+        """Return whether the part (None: there is none) may have the record of a retraction: false only where it surely has not."""
 
     def add_together(self, changes: BundledChanges, part: Any) -> Any:
-        """Return `part` with all changes of a bundle applied: the same as one by one, which is how it is done by default."""
+        """Return `part` with all changes of a bundle applied: the same as one by one, which is how it is done by default.
+
+        A retraction that matches nothing goes to the quarantine.
+        """
         for change in changes:
-            part = self.add(change, part)
+            if change.sign < 0 and not self.may_hold(change, part):
+                changes.set_aside()
+            else:
+                part = self.add(change, part)
         return part
 
     @abc.abstractmethod

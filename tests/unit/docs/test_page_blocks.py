@@ -50,6 +50,9 @@ BLOCKS = {
         "pip install": NETWORK,
         "$ headrace state list flights": FLIGHTS,
     },
+    "aggregates": {
+        "+I 1": "unit/operators/test_unmatched_retractions.py::test_retractions_never_go_below_empty",
+    },
     "airflow": {
         "make airflow": AIRFLOW,
         "{": "unit/docs/test_page_blocks.py::test_result_on_the_airflow_page_is_json",

@@ -32,7 +32,8 @@ RANKS = st.builds(
 def changes_of(rows, current):
     """Return (score, kind) rows as changes of a bundle, whose current records are added to a list."""
     records = [SimpleNamespace(record=score, timestamp=score.at, kind=int(kind)) for score, kind in rows]
-    return BundledChanges(SimpleNamespace(work_on=current.append), records)
+    bundle = SimpleNamespace(work_on=current.append, quarantine=lambda _: None, current=SimpleNamespace(kind=DELETE))
+    return BundledChanges(bundle, records)
 
 
 def assert_equal_one_by_one(window, bundles):

@@ -20,7 +20,7 @@ from headrace.api.lifetime import Lifetime
 from headrace.api.lookup_function import LookupFunction
 from headrace.api.migration import Migration
 from headrace.api.pipeline import Pipeline
-from headrace.api.records import RowKind, Struct, Timestamp
+from headrace.api.records import FlooredTimestamp, RowKind, Struct, Timestamp
 from headrace.api.retry_strategies import AsyncRetryStrategy, ExponentialBackoff, FixedDelay, NoRetry
 from headrace.api.state_ttl import Cleanup, ExpiryClock, OnGap, StateTtl, TtlTime, UpdateType, Visibility
 from headrace.api.states import (
@@ -59,6 +59,7 @@ __all__ = [
     "ExpiryClock",
     "ExponentialBackoff",
     "FixedDelay",
+    "FlooredTimestamp",
     "JoinType",
     "Keep",
     "KeyedBroadcastFunction",

@@ -12,9 +12,15 @@ Struct = msgspec.Struct
 values, so a value changed in place would change state without a write."""
 
 TIMESTAMP = "timestamp"
+FLOORED = "floored"
 
 Timestamp = Annotated[int, msgspec.Meta(extra={"arrow": TIMESTAMP})]
-"""Milliseconds since the epoch, UTC. An `int` in Python; a timestamp column in sources and sinks."""
+"""Milliseconds since the epoch, UTC. An `int` in Python; a timestamp column in sources and sinks.
+
+A file with a time that is finer than a millisecond is refused."""
+
+FlooredTimestamp = Annotated[int, msgspec.Meta(extra={"arrow": TIMESTAMP, "finer": FLOORED})]
+"""`Timestamp` for sources whose times are finer than a millisecond: the rest is dropped (rounded down, also before 1970)."""
 
 
 class RowKind(enum.IntEnum):

@@ -213,5 +213,6 @@ def _in_words(counts: RowTimes) -> str:
         "dropped as late": counts.dropped,
         "late, to a side output": counts.to_side_output,
         "too far ahead": counts.ahead,
+        "times that look like seconds or days": counts.doubtful,
     }
     return "; ".join(f"{count:,} {text}" for text, count in parts.items() if count)

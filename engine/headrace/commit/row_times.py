@@ -1,4 +1,4 @@
-"""Counts of rows with event times that need attention: late rows, by operator, and rows too far ahead, by source.
+"""Counts of rows with times that need attention: late rows, by operator; rows too far ahead and doubtful times, by source.
 
 A micro-batch records them in the metrics of its checkpoint. The report of a run and `headrace status` add them up.
 """
@@ -21,7 +21,7 @@ NO_ROW_TIMES: Final = RowTimes()
 
 def row_times_of_task(metrics: Mapping[str, int]) -> RowTimes:
     """Return the counts in the metrics of a task."""
-    names = ("late", "dropped_late", "late_to_side", "ahead")
+    names = ("late", "dropped_late", "late_to_side", "ahead", "doubtful_times")
     return RowTimes(*(metrics.get(name, 0) for name in names))
 
 
@@ -41,7 +41,7 @@ def row_times_of(checkpoints: Iterable[Checkpoint]) -> dict[str, RowTimes]:
 
 
 def row_time_warnings(job: str, row_times: Mapping[str, RowTimes]) -> Iterator[RunWarning]:
-    """Yield a warning for each operator that dropped late rows, and for each source with rows too far ahead."""
+    """Yield a warning for each operator that dropped late rows, and for each source with rows too far ahead or doubtful times."""
     for name, counts in row_times.items():
         fields = {"operator": name, **msgspec.structs.asdict(counts)}
         if counts.dropped:
@@ -56,3 +56,10 @@ def row_time_warnings(job: str, row_times: Mapping[str, RowTimes]) -> Iterator[R
                 "if such times are right, set max_ahead of the source in the job's file"
             )
             yield RunWarning("ahead", text, fields)
+        if counts.doubtful:
+            text = (
+                f"{counts.doubtful:,} times of '{name}' are numbers that look like seconds since 1970, or like the digits of a day (20260131), and "
+                "were read as milliseconds: days in January and February 1970; if they are no milliseconds, convert them where they are written, "
+                "or in a Spark step right after the source"
+            )
+            yield RunWarning("doubtful_times", text, fields)

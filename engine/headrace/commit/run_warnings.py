@@ -30,6 +30,8 @@ class RowTimes(msgspec.Struct, frozen=True):
     """Rows that came too late for the operator, and went to its side output."""
     ahead: int = 0
     """Rows too far ahead of the micro-batch (`max_ahead`): they are in the quarantine."""
+    doubtful: int = 0
+    """Numbers for times that look like seconds since 1970, or like the digits of a day; they were read as milliseconds."""
 
     def __add__(self, other: RowTimes) -> RowTimes:
         """Return the sums of both counts."""
@@ -38,6 +40,7 @@ class RowTimes(msgspec.Struct, frozen=True):
             self.dropped + other.dropped,
             self.to_side_output + other.to_side_output,
             self.ahead + other.ahead,
+            self.doubtful + other.doubtful,
         )
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from msgspec import inspect
 from msgspec.structs import FieldInfo, fields
 
-from headrace.api.records import TIMESTAMP
+from headrace.api.records import FLOORED, TIMESTAMP
 from headrace.errors import ConfigError
 
 SINK_TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -48,6 +48,9 @@ class Column:
     """Value of a field that a row lacks; NODEFAULT also where a factory makes it."""
 
     is_time: bool = False
+    floors: bool = False
+    """Whether times of a source that are finer than a millisecond are rounded down; else they are refused."""
+
     allowed: dict[str, Any] = field(default_factory=dict)
     """Values of a literal or enum by their texts; empty where every value is allowed."""
 
@@ -130,8 +133,10 @@ def _column(name: str, info: inspect.Type, within: _Within) -> Column | None:
 
 def _metadata(name: str, info: inspect.Metadata, within: _Within) -> Column | None:
     column = _column(name, info.type, within)
-    is_time = isinstance(info.type, inspect.IntType) and (info.extra or {}).get("arrow") == TIMESTAMP
-    return replace(column, sink_type=SINK_TIMESTAMP, is_time=True) if column and is_time else column
+    extra = info.extra or {}
+    if column is None or not isinstance(info.type, inspect.IntType) or extra.get("arrow") != TIMESTAMP:
+        return column
+    return replace(column, sink_type=SINK_TIMESTAMP, is_time=True, floors=extra.get("finer") == FLOORED)
 
 
 def _union(name: str, info: inspect.UnionType, within: _Within) -> Column | None:

@@ -1,17 +1,16 @@
 """Plain Python values, as JSON, CSV and Avro hold them, as columns of a record.
 
-The rules are those of `headrace.plan.source_values`: text never becomes a number, nor a number a truth value. Times are
-the exception, since these formats have none: a number is milliseconds since 1970, a text is ISO 8601.
+The rules are those of `headrace.plan.source_values` and `headrace.plan.value_rules`: text never becomes a number, nor a number
+a truth value. Times are the exception, since these formats have none: a number is milliseconds since 1970, a text is ISO 8601.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from decimal import Decimal
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -23,17 +22,13 @@ from headrace.plan.column_types import Column, columns_of
 from headrace.plan.columns import record_error
 from headrace.plan.source_values import Fault, Faults
 from headrace.plan.value_arrays import UnfitRecord, to_array
+from headrace.plan.value_rules import INEXACT, TOO_FINE, IsoTime, iso_time, nearest_float, whole_number
 
 MISSING: Final = msgspec.UNSET
 """Marks a field that a row does not have."""
 
 _SHOWN: Final = 200
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_INT64: Final = range(-(2**63), 2**63)
-_ISO: Final = re.compile(
-    r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?:Z|[+-]\d\d(?::?\d\d)?)?)?", re.ASCII
-)
-_FRACTION: Final = re.compile(r"[.,](\d{1,9})")
+_NUMBERS: Final = frozenset({int, float, Decimal})
 _FAST: Final[Mapping[pa.DataType, frozenset[type]]] = {
     pa.string(): frozenset({str, type(None)}),
     pa.int64(): frozenset({int, type(None)}),
@@ -45,9 +40,20 @@ _FAST: Final[Mapping[pa.DataType, frozenset[type]]] = {
 
 
 class Instant(NamedTuple):
-    """A moment that a format marks as one (ms since 1970)."""
+    """A moment that a format marks as one: a number since 1970, and how many of its units are a millisecond."""
 
-    milliseconds: int
+    number: int
+    per_millisecond: int = 1
+
+    @property
+    def milliseconds(self) -> int:
+        """Return the milliseconds since 1970, rounded down."""
+        return self.number // self.per_millisecond
+
+    @property
+    def is_finer(self) -> bool:
+        """Return whether the moment is between two milliseconds."""
+        return self.number % self.per_millisecond != 0
 
 
 class OtherType(NamedTuple):
@@ -61,9 +67,9 @@ class OtherType(NamedTuple):
 
 
 class _UnfitValue(Exception):  # noqa: N818 - it never leaves this module
-    def __init__(self, why: str, path: str = "") -> None:
+    def __init__(self, why: str, path: str = "", *, of_file: bool = False) -> None:
         super().__init__(why)
-        self.why, self.path = why, path
+        self.fault = Fault(path, why, of_file)
 
 
 _Reader = Callable[[Any], Any]
@@ -75,7 +81,7 @@ def to_column(values: Sequence[Any], column: Column, record: type[msgspec.Struct
     `record` has the field, and its default for rows without a value (`MISSING`); None: missing values are nulls. Nulls
     and values that the field does not allow are left for `headrace.plan.source_values.fitting` to refuse.
     """
-    types = {type(value) for value in values}
+    types = {*map(type, values)}
     if types <= _FAST.get(column.type, frozenset()):
         try:
             return pa.array(values, column.type), {}
@@ -88,7 +94,7 @@ def to_column(values: Sequence[Any], column: Column, record: type[msgspec.Struct
             plain.append(read(value))
         except _UnfitValue as error:
             plain.append(None)
-            faults[position] = Fault(error.path, error.why)
+            faults[position] = error.fault
     return pa.array(plain, column.type), faults
 
 
@@ -148,7 +154,16 @@ def _present_reader(column: Column) -> _Reader:
 
 
 def _refuse(value: Any, column: Column) -> Any:
-    raise _UnfitValue(f"is {value!r:.{_SHOWN}}, which is not {'a timestamp' if column.is_time else column.type}")
+    raise _UnfitValue(f"is {_shown(value)}, which is not {'a timestamp' if column.is_time else column.type}")
+
+
+def _shown(value: Any) -> str:
+    """Return a value as errors show it."""
+    if isinstance(value, Decimal):
+        return f"{value!s:.{_SHOWN}}"
+    if isinstance(value, Instant):
+        return f"{value.number / value.per_millisecond} ms since 1970"
+    return f"{value!r:.{_SHOWN}}"
 
 
 def _text(value: Any, column: Column) -> Any:
@@ -162,26 +177,19 @@ def _text(value: Any, column: Column) -> Any:
 
 
 def _integer(value: Any, column: Column) -> int:
-    number: int
-    if isinstance(value, float) and value.is_integer():
-        number = int(value)
-    elif isinstance(value, int) and not isinstance(value, bool):
-        number = value
-    else:
-        _refuse(value, column)
-    return number if number in _INT64 else _refuse(value, column)
+    number = whole_number(value) if type(value) in _NUMBERS else None
+    return int(_refuse(value, column)) if number is None else number
 
 
 def _float(value: Any, column: Column) -> float:
     if isinstance(value, float):
         return value
-    if not isinstance(value, int) or isinstance(value, bool):
+    if type(value) not in _NUMBERS:
         _refuse(value, column)
-    try:
-        number = float(value)
-    except OverflowError:
-        return float(_refuse(value, column))
-    return number if int(number) == value else float(_refuse(value, column))
+    number = nearest_float(value)
+    if number is None:
+        raise _UnfitValue(f"is {_shown(value)}{INEXACT}")
+    return number
 
 
 def _bytes(value: Any, column: Column) -> Any:
@@ -196,14 +204,12 @@ def _bytes(value: Any, column: Column) -> Any:
 
 
 def _time(value: Any, column: Column) -> int:
-    if isinstance(value, Instant):
-        return _integer(value.milliseconds, column)
-    if isinstance(value, str):
-        moment = milliseconds_of(value)
-        if moment is None:
-            raise _UnfitValue(f"is {value!r:.{_SHOWN}}, which is not a timestamp")
-        return moment
-    return _integer(value, column)
+    moment = iso_time(value) if isinstance(value, str) else value
+    if not isinstance(moment, IsoTime | Instant):
+        return _integer(value, column)
+    if moment.is_finer and not column.floors:
+        raise _UnfitValue(f"is {_shown(value)}{TOO_FINE}", of_file=True)
+    return moment.milliseconds
 
 
 def _truth(value: Any, column: Column) -> Any:
@@ -217,23 +223,6 @@ _SCALARS: Final[Mapping[pa.DataType, Callable[[Any, Column], Any]]] = {
     pa.bool_(): _truth,
     pa.binary(): _bytes,
 }
-
-
-def milliseconds_of(text: str) -> int | None:
-    """Return a text of ISO 8601, a day or a day and a time of day, in milliseconds since 1970.
-
-    Without a zone it is in UTC. Fractions of a millisecond are cut off. None for any other text.
-    """
-    if _ISO.fullmatch(text) is None:
-        return None
-    fraction = _FRACTION.search(text)
-    plain = _FRACTION.sub("", text)
-    try:
-        moment = datetime.fromisoformat(plain)
-        seconds = round(((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH).total_seconds())
-    except (ValueError, OverflowError):
-        return None
-    return seconds * 1_000 + (int(fraction[1].ljust(3, "0")[:3]) if fraction else 0)
 
 
 def _list_reader(column: Column) -> _Reader:
@@ -275,4 +264,5 @@ def _within(read: _Reader, value: Any, path: str) -> Any:
     try:
         return read(value)
     except _UnfitValue as error:
-        raise _UnfitValue(error.why, path + error.path) from None
+        fault = error.fault
+        raise _UnfitValue(fault.why, path + fault.path, of_file=fault.of_file) from None

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from headrace.plan.column_types import Column, columns_of
 from headrace.plan.columns import sink_schema
-from headrace.plan.source_values import FIRST_TIME, LAST_TIME
+from headrace.plan.value_rules import FIRST_TIME, LAST_TIME
 
 _MILLISECONDS = pa.timestamp("ms", tz="UTC")
 

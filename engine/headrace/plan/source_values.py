@@ -12,10 +12,21 @@ import pyarrow.compute as pc
 
 from headrace.plan.column_types import Column, is_text
 from headrace.plan.raw_row import shown_value
-
-FIRST_TIME = -62_135_596_800_000
-LAST_TIME = 253_402_300_799_999
-"""Milliseconds of the years 1 and 9999: `datetime` and SQL have no others."""
+from headrace.plan.value_rules import (
+    EXACT_DIGITS,
+    EXACT_SCALE,
+    FIRST_DAY_DIGITS,
+    FIRST_SECONDS,
+    FIRST_TIME,
+    INEXACT,
+    LAST_DAY_DIGITS,
+    LAST_SECONDS,
+    LAST_TIME,
+    OUTSIDE,
+    TOO_FINE,
+    are_day_digits,
+    nearest_float,
+)
 
 
 class Fault(NamedTuple):
@@ -23,6 +34,8 @@ class Fault(NamedTuple):
 
     path: str
     why: str
+    of_file: bool = False
+    """Whether a file with such a value is refused as a whole: all its values are likely to be like this one."""
 
 
 Faults = dict[int, Fault]
@@ -43,12 +56,23 @@ def fitting(values: pa.ChunkedArray, column: Column) -> tuple[pa.ChunkedArray, F
     return pa.chunked_array(chunks), faults
 
 
-def times(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
-    """Return times in milliseconds, null for a value that is no time, or one outside the years 1 to 9999."""
-    kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-    if pa.types.is_timestamp(kind) or _family(kind) == "number":
-        return fitting(values, column)[0]
-    return pa.chunked_array([pa.nulls(len(values), pa.int64())])
+def count_doubtful(times: pa.Int64Array) -> int:
+    """Count numbers of milliseconds that look like seconds since 1970, or like the digits of a day."""
+    ends = pc.min_max(times).as_py()
+    if ends["min"] is None or ends["min"] > LAST_SECONDS or ends["max"] < FIRST_DAY_DIGITS:
+        return 0
+    seconds = pc.sum(_between(times, FIRST_SECONDS, LAST_SECONDS)).as_py() or 0
+    digits = times.filter(_between(times, FIRST_DAY_DIGITS, LAST_DAY_DIGITS)).to_pylist()
+    return int(seconds) + sum(map(are_day_digits, digits))
+
+
+def _between(values: pa.Array, first: int, last: int) -> pa.BooleanArray:
+    return pc.fill_null(pc.and_(pc.greater_equal(values, first), pc.less_equal(values, last)), False)
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Return whether a type holds numbers."""
+    return _family(kind) == "number"
 
 
 def _fitting(array: pa.Array, column: Column) -> tuple[pa.Array, Faults]:
@@ -105,20 +129,20 @@ def _other_type(value: pa.Scalar, column: Column) -> Fault:
     return Fault("", f"is {shown_value(value)}, which is not {'a timestamp' if column.is_time else column.type}")
 
 
-def _refuse(array: pa.Array, wrong: pa.Array, faults: Faults, why: str) -> pa.Array:
+def _refuse(array: pa.Array, wrong: pa.Array, faults: Faults, why: str, *, of_file: bool = False) -> pa.Array:
     """Return the array with nulls where it is `wrong`, and add the faults: "is", the value, and `why`."""
     positions = pc.indices_nonzero(wrong).to_pylist()
     if not positions:
         return array
     for position in positions:
-        faults.setdefault(position, Fault("", f"is {shown_value(array[position])}{why}"))
+        faults.setdefault(position, Fault("", f"is {shown_value(array[position])}{why}", of_file))
     return pc.if_else(pc.fill_null(wrong, False), pa.scalar(None, array.type), array)
 
 
 def _scalars(array: pa.Array, column: Column, faults: Faults) -> pa.Array:
     if pa.types.is_timestamp(array.type):
-        return _milliseconds(array, faults)
-    array = _cast(array, column, faults)
+        return _milliseconds(array, column, faults)
+    array = _floats(array, faults) if pa.types.is_floating(column.type) else _cast(array, column, faults)
     if column.is_time:
         wrong = pc.or_(pc.less(array, FIRST_TIME), pc.greater(array, LAST_TIME))
         return _refuse(array, wrong, faults, f" ms since 1970, {OUTSIDE}")
@@ -134,18 +158,84 @@ def _scalars(array: pa.Array, column: Column, faults: Faults) -> pa.Array:
     return array
 
 
-OUTSIDE = "which is outside the years 1 to 9999"
-_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000}
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
-def _milliseconds(array: pa.Array, faults: Faults) -> pa.Array:
-    unit = array.type.unit
-    if unit != "ns":  # 64 bits of nanoseconds end within those years
-        numbers, per_second = array.cast(pa.int64()), _PER_SECOND[unit]
-        first, end = FIRST_TIME // 1_000 * per_second, (LAST_TIME + 1) // 1_000 * per_second
-        wrong = pc.or_(pc.less(numbers, first), pc.greater_equal(numbers, end))
-        array = _refuse(array, wrong, faults, f", {OUTSIDE}")
-    return array.cast(pa.timestamp("ms", tz=array.type.tz), safe=False).cast(pa.int64())
+def _milliseconds(array: pa.Array, column: Column, faults: Faults) -> pa.Array:
+    """Return timestamps in milliseconds, rounded down where the column says so; values between milliseconds are refused elsewhere."""
+    array = _refuse(array, _outside(array), faults, f", {OUTSIDE}")
+    whole = _whole_milliseconds(array)
+    if whole is not None:
+        return whole
+    if not column.floors:
+        array = _refuse(array, _between_milliseconds(array), faults, TOO_FINE, of_file=True)
+    numbers, step = array.cast(pa.int64()), _PER_SECOND[array.type.unit] // 1_000
+    cut = pc.divide(numbers, step)
+    return pc.if_else(pc.less(numbers, pc.multiply(cut, step)), pc.subtract(cut, 1), cut)
+
+
+def _whole_milliseconds(array: pa.Array) -> pa.Array | None:
+    """Return timestamps in milliseconds; None if some are between milliseconds."""
+    try:
+        return array.cast(pa.timestamp("ms", tz=array.type.tz)).cast(pa.int64())
+    except pa.ArrowInvalid:
+        return None
+
+
+def _outside(array: pa.Array) -> pa.BooleanArray:
+    """Return which of these timestamps are outside the years that records have."""
+    if array.type.unit == "ns":  # 64 bits of nanoseconds end within those years
+        return pa.repeat(False, len(array))
+    numbers, per_second = array.cast(pa.int64()), _PER_SECOND[array.type.unit]
+    first, end = FIRST_TIME // 1_000 * per_second, (LAST_TIME + 1) // 1_000 * per_second
+    return pc.or_(pc.less(numbers, first), pc.greater_equal(numbers, end))
+
+
+def _between_milliseconds(array: pa.Array) -> pa.BooleanArray:
+    """Return which of these timestamps are finer than a millisecond."""
+    numbers, step = array.cast(pa.int64()), max(_PER_SECOND[array.type.unit] // 1_000, 1)
+    is_finer = pc.not_equal(pc.multiply(pc.divide(numbers, step), step), numbers)
+    return pc.and_(is_finer, pc.invert(_outside(array)))
+
+
+def too_fine(values: pa.ChunkedArray, column: Column) -> Fault | None:
+    """Return the fault for which a file with this column is refused as a whole: a time finer than a millisecond. None without one."""
+    for chunk in values.chunks if _holds_times(column) else ():
+        if (value := _finer_time(chunk, column)) is not None:
+            return Fault("", f"holds {shown_value(value)}{TOO_FINE}", of_file=True)
+    return None
+
+
+def _holds_times(column: Column) -> bool:
+    return (column.is_time and not column.floors) or any(_holds_times(part) for part in column.parts)
+
+
+def _finer_time(array: pa.Array, column: Column) -> pa.Scalar | None:
+    """Return the first time of a column, or of a part of it, that is finer than a millisecond."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if column.is_time and pa.types.is_timestamp(array.type):
+        if column.floors or _whole_milliseconds(array) is not None:
+            return None
+        at = pc.index(_between_milliseconds(array), True).as_py()
+        return None if at < 0 else array[at]
+    finer = (_finer_time(child, part) for child, part in _parts(array, column) if _holds_times(part))
+    return next((value for value in finer if value is not None), None)
+
+
+def _parts(array: pa.Array, column: Column) -> Iterator[tuple[pa.Array, Column]]:
+    """Yield the values of each part of a column that an array holds, without those below nulls."""
+    if not is_kindred(array.type, column) or not column.parts:
+        return
+    if pa.types.is_map(array.type):
+        entries = slice(array.offsets[0].as_py(), array.offsets[-1].as_py())
+        yield from zip((array.keys[entries], array.items[entries]), column.parts, strict=True)
+        return
+    if column.record is None:
+        yield array.flatten(), column.parts[0]
+        return
+    children = dict(zip([field.name for field in array.type], array.flatten(), strict=True))
+    yield from ((children[part.name], part) for part in column.parts if part.name in children)
 
 
 def _utf8(array: pa.Array, faults: Faults) -> pa.Array:
@@ -178,6 +268,47 @@ def _cast(array: pa.Array, column: Column, faults: Faults, start: int = 0) -> pa
     return pa.concat_arrays([_cast(half, column, faults, at) for half, at in halves])
 
 
+def _floats(array: pa.Array, faults: Faults) -> pa.Array:
+    """Return numbers as floats. A number whose digits no float shows is refused."""
+    if pa.types.is_decimal(array.type):
+        floats = _short_decimals(array)
+        return _nearest_floats(array, faults) if floats is None else floats
+    try:
+        return array.cast(pa.float64())
+    except pa.ArrowInvalid:  # Arrow refuses all integers from 2**53 on
+        return _nearest_floats(array, faults)
+
+
+def _short_decimals(array: pa.Array) -> pa.Array | None:
+    """Return decimals as floats if none has more digits than any float shows; else None.
+
+    The quotient of two integers that are floats is correctly rounded; Arrow's own cast of decimals is not.
+    """
+    scale = array.type.scale
+    if array.type.bit_width != _DECIMAL_BITS or not 0 <= scale <= EXACT_SCALE:
+        return None
+    unscaled = pa.Array.from_buffers(pa.decimal128(38, 0), len(array), array.buffers(), offset=array.offset)
+    try:
+        numbers = unscaled.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return None
+    ends = pc.min_max(numbers).as_py()
+    longest = max(abs(ends["min"] or 0), abs(ends["max"] or 0))
+    return pc.divide(numbers.cast(pa.float64()), 10.0**scale) if longest < 10**EXACT_DIGITS else None
+
+
+_DECIMAL_BITS = 128
+
+
+def _nearest_floats(array: pa.Array, faults: Faults) -> pa.Array:
+    values = array.to_pylist()
+    floats = [None if value is None else nearest_float(value) for value in values]
+    for position, (value, number) in enumerate(zip(values, floats, strict=True)):
+        if number is None and value is not None:
+            faults.setdefault(position, Fault("", f"is {value}{INEXACT}"))
+    return pa.array(floats, pa.float64())
+
+
 def _structs(array: pa.Array, column: Column, faults: Faults) -> pa.Array:
     names = [field.name for field in array.type]
     children, names_present = [], []
@@ -199,7 +330,7 @@ def _add(faults: Faults, parts: Iterable[tuple[int, str, Fault]], array: pa.Arra
     """Add the faults of parts to those of the values that contain them; faults below a null do not count."""
     for position, path, fault in parts:
         if position not in faults and array[position].is_valid:
-            faults[position] = Fault(path + fault.path, fault.why)
+            faults[position] = fault._replace(path=path + fault.path)
 
 
 def _lists(array: pa.Array, column: Column, faults: Faults) -> pa.Array:

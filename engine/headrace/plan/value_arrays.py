@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.plan.column_types import Column
-from headrace.plan.source_values import FIRST_TIME, LAST_TIME, OUTSIDE
+from headrace.plan.value_rules import FIRST_TIME, LAST_TIME, OUTSIDE
 
 _PYTHON: dict[pa.DataType, type] = {
     pa.int64(): int,

@@ -157,17 +157,12 @@ def _logical(logical: str, schema: dict[str, Any]) -> _Convert | None:
     name, _, unit = logical.rpartition("-")
     if name in {"timestamp", "local-timestamp"} and unit in _PER_MILLISECOND and schema.get("type") == "long":
         per_millisecond = _PER_MILLISECOND[unit]
-        return lambda value: Instant(_cut(value, per_millisecond))
+        return lambda value: Instant(value, per_millisecond)
     if logical == "decimal" and isinstance(scale := schema.get("scale", 0), int):
-        return lambda value: OtherType(repr(_decimal(value, scale)))
+        return lambda value: _decimal(value, scale)
     if logical in {"date", "time-millis", "time-micros", "duration"}:
         return lambda value: OtherType(f"{value!r} ({logical})")
     return None
-
-
-def _cut(value: int, unit: int) -> int:
-    """Divide a number by a unit and round towards zero, as Arrow does."""
-    return value // unit if value >= 0 else -(-value // unit)
 
 
 def _decimal(value: Any, scale: int) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -14,12 +15,14 @@ from headrace.api import SourceNode
 from headrace.config import CsvOptions
 from headrace.plan.column_types import Column
 from headrace.plan.plain_values import OtherType
+from headrace.plan.value_rules import written_number
 from headrace.sources.csv_rows import CsvRow, csv_rows
 from headrace.sources.file_format import DamagedFileError, FileRows, content_of, typed_table, wanted_columns
 from headrace.tables.files import Storage
 
-_INTEGER: Final = re.compile(r"-?[0-9]{1,20}", re.ASCII)
-_FLOAT: Final = re.compile(r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|-?inf(?:inity)?|nan", re.IGNORECASE)
+_NUMBER: Final = re.compile(r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
+_WHOLE: Final = re.compile(r"-?[0-9]{1,4000}", re.ASCII)
+_NO_NUMBERS: Final = {text: float(text) for text in ("nan", "inf", "-inf", "infinity", "-infinity")}
 _TRUTH: Final = {"true": True, "false": False}
 _ESCAPED: Final = re.compile("[\udc80-\udcff]")
 """Characters that decoding puts in place of bytes that are not text."""
@@ -109,16 +112,25 @@ def _reader(column: Column) -> Callable[[str], Any] | None:
     if column.parts:
         return _json
     if column.is_time or pa.types.is_integer(column.type):
-        return lambda text: int(text) if _INTEGER.fullmatch(text) else text
+        return _number
     if pa.types.is_floating(column.type):
-        return lambda text: float(text) if _FLOAT.fullmatch(text) else text
+        return lambda text: written_number(text) if _NUMBER.fullmatch(text) else _NO_NUMBERS.get(text.lower(), text)
     if pa.types.is_boolean(column.type):
         return lambda text: _TRUTH.get(text.lower(), text)
     return None
 
 
+def _number(text: str) -> int | float | Decimal | str:
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    return written_number(text) if _NUMBER.fullmatch(text) else text
+
+
+_decode_json = msgspec.json.Decoder(float_hook=written_number).decode
+
+
 def _json(text: str) -> Any:
     try:
-        return msgspec.json.decode(text)
+        return _decode_json(text)
     except (msgspec.DecodeError, RecursionError):
         return OtherType(repr(text))

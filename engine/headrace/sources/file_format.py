@@ -69,9 +69,18 @@ def wanted_columns(node: SourceNode, columns: Collection[str] = ()) -> list[Colu
 
 
 def typed_table(
-    values: Mapping[str, Sequence[Any]], node: SourceNode, columns: Sequence[Column], rows: int, faults: dict[int, str]
+    values: Mapping[str, Sequence[Any]],
+    node: SourceNode,
+    columns: Sequence[Column],
+    rows: int,
+    faults: dict[int, str],
+    *,
+    of_file: bool = True,
 ) -> pa.Table:
-    """Convert plain values by column to a table; add the first fault of each row to `faults`, unless it has one already."""
+    """Convert plain values by column to a table; add the first fault of each row to `faults`, unless it has one already.
+
+    Raises `DamagedFileError` for rows `of_file` with a value for which a file is refused as a whole.
+    """
     fields = {column.name for column in columns_of(node.record)}
     arrays = {}
     for column in columns:
@@ -79,7 +88,11 @@ def typed_table(
             record = node.record if column.name in fields else None
             arrays[column.name], column_faults = to_column(values[column.name], column, record)
             for position, fault in column_faults.items():
-                faults.setdefault(position, f"{column.name}{fault.path} {fault.why}")
+                why = f"{column.name}{fault.path} {fault.why}"
+                if of_file and fault.of_file:
+                    msg = f"row {position}: {why}"
+                    raise DamagedFileError(msg)
+                faults.setdefault(position, why)
     if not arrays:  # an Arrow table without a column has no rows
         return pa.table({"": pa.nulls(rows)})
     return pa.table(arrays)

@@ -40,7 +40,7 @@ def columns_of_rows(
     file that lacks a required column, or has a column twice.
     """
     check = RowCheck(node, file.messages)
-    if (problem := check.problem(rows.table.schema.names)) is not None:
+    if (problem := check.problem(rows.table)) is not None:
         raise DamagedFileError(problem)
     checked = check.check(rows.table, rows.faults)
     return checked.columns, checked.kinds, {row.position: row.error for row in checked.bad}

@@ -57,7 +57,7 @@ def _read_all(task: SourceTask, source: SourceNode, output: TaskOutput, notes: T
             parts.append(rows)
         notes.note()
     output.quarantine(reader.quarantined)
-    output.count(rows_in=reader.rows, ahead=reader.ahead)
+    output.count(rows_in=reader.rows, ahead=reader.ahead, doubtful_times=reader.doubtful)
     output.report.buckets = reader.buckets
     return _joined(parts) if parts else None
 
@@ -103,7 +103,7 @@ class _FileReader:
 
     def __init__(self, task: SourceTask, source: SourceNode) -> None:
         self.quarantined: list[QuarantineRow] = []
-        self.rows = self.ahead = 0
+        self.rows = self.ahead = self.doubtful = 0
         self.buckets: dict[int, int] = {}
         self._task = task
         self._source = source
@@ -125,6 +125,7 @@ class _FileReader:
             return None
         self.rows += len(taken.ordinals)
         self.ahead += checked.ahead
+        self.doubtful += checked.doubtful
         times = check.times(checked.columns)
         self._note_times(times, taken.ordinals)
         for row in checked.bad:
@@ -179,7 +180,7 @@ class _FileReader:
         return rows
 
     def _fault(self, file: InputFile, table: pa.Table) -> str | None:
-        if (problem := self._check(file).problem(table.schema.names)) is not None:
+        if (problem := self._check(file).problem(table)) is not None:
             return problem
         # The arrival order of other files depends on this number.
         return f"{table.num_rows} rows, {file.rows} when the run began" if table.num_rows != file.rows else None

@@ -6,6 +6,7 @@ import json
 from datetime import timedelta
 from typing import Annotated
 
+import pyarrow as pa
 import pytest
 
 from headrace import Pipeline, Struct, Timestamp
@@ -43,13 +44,21 @@ def test_status_names_late_and_early_rows(shop, headrace):
     shop.run()
     (job,) = json.loads(headrace("status shop --json").stdout)["jobs"]
     assert job["row_times"] == {
-        "counts": {"behind": 1, "dropped": 1, "to_side_output": 0, "ahead": 0},
-        "sales": {"behind": 0, "dropped": 0, "to_side_output": 0, "ahead": 1},
+        "counts": {"behind": 1, "dropped": 1, "to_side_output": 0, "ahead": 0, "doubtful": 0},
+        "sales": {"behind": 0, "dropped": 0, "to_side_output": 0, "ahead": 1, "doubtful": 0},
     }
     assert sorted(warning["kind"] for warning in job["warnings"]) == ["ahead", "late"]
     shown = " ".join(headrace("status shop").stdout.split())
     assert "shop: 1 rows came too late for 'counts' and were dropped (1 arrived behind the watermark)" in shown
     assert "shop: 1 rows of 'sales' have event times too far ahead, and are in the quarantine" in shown
+
+
+def test_numbers_like_seconds_are_warned_of(shop, headrace):
+    shop.feed_table("sales", pa.table({"shop": ["a"] * 3, "at": [1767261600, 20260131, START]}))
+    shop.run()
+    (job,) = json.loads(headrace("status shop --json").stdout)["jobs"]
+    assert job["row_times"]["sales"]["doubtful"] == 2
+    assert [warning["kind"] for warning in job["warnings"] if warning["kind"] != "late"] == ["doubtful_times"]
 
 
 def test_status_names_rows_missing_to_the_next_watermark(shop, headrace):

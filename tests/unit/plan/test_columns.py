@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import Struct, Timestamp
+from headrace import FlooredTimestamp, Struct, Timestamp
 from headrace.errors import ConfigError
 from headrace.plan.columns import BadRow, RecordReader, columns_of, sink_schema, to_columns
 
@@ -201,7 +201,10 @@ def test_only_first_error_of_row_is_reported():
         (bytes, pa.array([b"ab"], pa.binary(2)), [b"ab"]),
         (int | None, pa.nulls(2), [None, None]),
         (Timestamp, pa.array([5, -5]), [5, -5]),
-        (Timestamp, pa.array([1_999], pa.timestamp("us")), [1]),
+        (FlooredTimestamp, pa.array([1_999, -1], pa.timestamp("us")), [1, -1]),
+        (Timestamp, pa.array([2_000], pa.timestamp("us")), [2]),
+        (float, pa.array([Decimal("0.35")], pa.decimal128(20, 2)), [0.35]),
+        (float, pa.array([2**60]), [2.0**60]),
         (Timestamp, pa.array([1], pa.timestamp("s", tz="Europe/Berlin")), [1_000]),
         (Timestamp, pa.array([datetime(2013, 1, 1, 10, tzinfo=UTC)]), [1_357_034_400_000]),
         (Literal["a", None], pa.array(["a", None]), ["a", None]),  # noqa: PYI061 - the other spelling is the usual one
@@ -237,7 +240,7 @@ def test_text_is_never_converted_to_other_types(text, kind):
         (int, pa.array([2**63], pa.uint64()), "x is 9223372036854775808, which is not int64"),
         (int, pa.array([True]), "x is True, which is not int64"),
         (int, pa.array([1], pa.timestamp("ms")), "which is not int64"),
-        (float, pa.array([2**53 + 1]), "x is 9007199254740993, which is not double"),
+        (float, pa.array([2**53 + 1]), "x is 9007199254740993, of which a float loses digits"),
         (float, pa.array([float("nan")]), "x is null"),
         (float, pa.array([float("-inf")]), "x is -inf, which JSON cannot hold"),
         (float | None, pa.array([float("inf")]), "x is inf, which JSON cannot hold"),

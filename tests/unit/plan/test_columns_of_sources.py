@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import Struct, Timestamp
+from headrace import FlooredTimestamp, Struct, Timestamp
 from headrace.plan.columns import RecordReader
 from headrace.plan.keys import stage_key
 from headrace.plan.order import record_order
@@ -164,7 +164,7 @@ def test_time_out_of_range_is_a_bad_row(values, shown):
 def test_first_and_last_time_are_read(unit):
     per_second = {"s": 1, "ms": 1_000, "us": 1_000_000}[unit]
     numbers = [FIRST // 1_000 * per_second, (LAST + 1) // 1_000 * per_second - 1]
-    record = msgspec.defstruct("One", [("at", Timestamp)])
+    record = msgspec.defstruct("One", [("at", FlooredTimestamp)])
     records, _, bad = RecordReader(record, None).read(pa.table({"at": pa.array(numbers, pa.timestamp(unit))}))
     assert bad == []
     assert [record.at // 1_000 for record in records] == [FIRST // 1_000, LAST // 1_000]
@@ -243,7 +243,8 @@ def times_of(values):
 
 
 def test_event_times_are_milliseconds_or_null():
-    assert times_of(pa.array([1_999, None, 2**62], pa.timestamp("us", "UTC"))) == [1, None, None]
+    assert times_of(pa.array([2_000, None, 2**62], pa.timestamp("us", "UTC"))) == [2, None, None]
+    assert times_of(pa.array([2_000, 1_999], pa.timestamp("us", "UTC"))) == [None, None]
     assert times_of(pa.array([1.0, 1.5, float("nan"), 1e30])) == [1, None, None, None]
     assert times_of(pa.array([FIRST, FIRST - 1, LAST, LAST + 1])) == [FIRST, None, LAST, None]
     assert times_of(pa.array([2**63, 7], pa.uint64())) == [None, 7]

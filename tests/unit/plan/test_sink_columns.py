@@ -12,7 +12,7 @@ from headrace import Struct, Timestamp
 from headrace.plan.columns import sink_schema, to_columns
 from headrace.plan.record_columns import to_struct_array
 from headrace.plan.sink_columns import sink_columns
-from headrace.plan.source_values import FIRST_TIME, LAST_TIME
+from headrace.plan.value_rules import FIRST_TIME, LAST_TIME
 
 
 class Row(Struct):

@@ -1,0 +1,140 @@
+"""Rules by which stored numbers and texts become values of fields: the same for all formats and sources. Pure, without Arrow.
+
+- A field of whole numbers takes any number that is whole and fits into 64 bits, however it is written: `5`, `5.0`, `5e0`.
+- A field of floats takes a number if the nearest float shows all of its digits, so that nothing is lost.
+- A time is a whole number of milliseconds, or a text of ISO 8601.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from decimal import Context, Decimal, InvalidOperation
+from typing import Final, NamedTuple
+
+FIRST_TIME: Final = -62_135_596_800_000
+LAST_TIME: Final = 253_402_300_799_999
+"""Milliseconds of the years 1 and 9999: `datetime` and SQL have no others."""
+
+OUTSIDE: Final = "which is outside the years 1 to 9999"
+INEXACT: Final = ", of which a float loses digits"
+"""Reason why a number does not fit a field of floats, after the value."""
+TOO_FINE: Final = (
+    ", which is finer than a millisecond, and a Timestamp keeps whole milliseconds: declare the field FlooredTimestamp to drop "
+    "the rest on purpose (rounded down), or round the values where they are written"
+)
+"""Reason why a time is refused, after the value."""
+
+EXACT_DIGITS: Final = 15
+"""Number of decimal digits that every float keeps."""
+EXACT_SCALE: Final = 22
+"""Largest power of ten that is exactly a float."""
+
+_EXACT_INTEGERS: Final = 2**53
+_SHORT: Final = EXACT_DIGITS + 1
+_SAFE: Final = (1e-290, 1e290)
+"""Bounds of absolute values between which each float keeps all its digits."""
+_INT64: Final = range(-(2**63), 2**63)
+_WIDEST_WHOLE: Final = 40
+"""Exponent from which on no number fits into 64 bits; larger ones would be written out at length."""
+_EXPANDED: Final = Context(prec=1_100)
+"""Context with enough digits to write any float in full."""
+
+_ISO: Final = re.compile(
+    r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d)(:\d\d)?(?:[.,](\d+))?(?: ?(?:[Zz]|UTC|GMT|([+-]\d\d)(?::?(\d\d))?))?)?",
+    re.ASCII,
+)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+FIRST_SECONDS: Final = 946_684_800
+LAST_SECONDS: Final = 4_102_444_799
+"""Seconds of the years 2000 to 2099: as milliseconds they are days of January and February 1970."""
+FIRST_DAY_DIGITS: Final = 19_000_101
+LAST_DAY_DIGITS: Final = 20_991_231
+"""Days of the years 1900 to 2099 as digits: as milliseconds they are minutes of 1 January 1970."""
+_DAY_DIGITS: Final = re.compile(r"\d{4}(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])", re.ASCII)
+
+
+class IsoTime(NamedTuple):
+    """Time of a text: whole milliseconds since 1970, rounded down, and whether the text is finer than that."""
+
+    milliseconds: int
+    is_finer: bool
+
+
+def written_number(text: str) -> float | Decimal:
+    """Return the number that a text of JSON writes with a point or an exponent: a float if it shows all digits, else a decimal.
+
+    A decimal that is no number stands for an exponent that not even decimals have.
+    """
+    number = float(text)
+    if len(text) <= _SHORT:
+        if _SAFE[0] < number < _SAFE[1] or _SAFE[0] < -number < _SAFE[1] or not text.strip("-0."):
+            return number
+    elif repr(number) == text:
+        return number
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return Decimal("NaN")
+
+
+def whole_number(value: float | Decimal) -> int | None:
+    """Return the integer of 64 bits that a number is; None for any other number."""
+    if isinstance(value, Decimal):
+        is_small = value.is_finite() and value.adjusted() <= _WIDEST_WHOLE
+        is_whole = is_small and value == value.to_integral_value()
+    else:
+        is_whole = isinstance(value, int) or value.is_integer()
+    if not is_whole:
+        return None
+    number = int(value)
+    return number if number in _INT64 else None
+
+
+def nearest_float(value: int | Decimal) -> float | None:
+    """Return the float nearest to a number; None where it does not show all digits of the number.
+
+    It shows them if its shortest form, or its full form rounded to as many places as the number has, is the number.
+    """
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    if isinstance(value, int) and abs(value) <= _EXACT_INTEGERS:
+        return number
+    exact = Decimal(value)
+    if number in {float("inf"), float("-inf")}:
+        return None
+    if Decimal(repr(number)) == exact:
+        return number
+    try:
+        rounded = Decimal(number).quantize(exact, context=_EXPANDED)
+    except InvalidOperation:
+        return None
+    return number if rounded == exact else None
+
+
+def iso_time(text: str) -> IsoTime | None:
+    """Return the time of a text of ISO 8601: a day, or a day and a time of day. None for any other text.
+
+    The zone is `Z`, `UTC`, `GMT` or an offset; without one it is UTC. A fraction of a second may have any number of digits.
+    """
+    match = _ISO.fullmatch(text)
+    if match is None:
+        return None
+    day, minute, second, fraction, hours, minutes = match.groups()
+    if fraction and not second:
+        return None
+    try:
+        moment = datetime.fromisoformat(f"{day}T{minute or '00:00'}{second or ':00'}{hours or '+00'}:{minutes or '00'}")
+        seconds = round((moment - _EPOCH).total_seconds())
+    except (ValueError, OverflowError):
+        return None
+    digits = fraction or ""
+    return IsoTime(seconds * 1_000 + int(digits[:3].ljust(3, "0")), bool(digits[3:].strip("0")))
+
+
+def are_day_digits(number: int) -> bool:
+    """Return whether a number has the digits of a day, as 20260131."""
+    return _DAY_DIGITS.fullmatch(str(number)) is not None

@@ -1,0 +1,85 @@
+"""Rows of a record from JSON objects: lines of a file, or messages of a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from headrace.api import SourceNode
+from headrace.plan.column_types import Column
+from headrace.plan.plain_values import MISSING
+from headrace.plan.value_rules import written_number
+from headrace.sources.file_format import typed_table
+
+
+class JsonRows:
+    """Decoder of objects to the columns that a source reads. Members that the record lacks are skipped."""
+
+    def __init__(self, node: SourceNode, columns: Sequence[Column], *, of_file: bool = True) -> None:
+        """Make a decoder to these columns of the source's rows. Rows `of_file` may refuse their file as a whole."""
+        self._node, self._columns, self._of_file = node, columns, of_file
+        row = _row_type([column.name for column in columns])
+        self._decode = msgspec.json.Decoder(row, float_hook=written_number).decode
+
+    def table(
+        self, texts: Sequence[bytes | str | None], faults: dict[int, str], place: Callable[[int], str]
+    ) -> pa.Table:
+        """Return the rows of texts; None is a row without values. `faults` gets the reasons of rows that do not fit.
+
+        `place` returns how a reason names the text of a row. Raises `DamagedFileError` as `typed_table` does.
+        """
+        fields = dict(zip([column.name for column in self._columns], _fields(len(self._columns)), strict=True))
+        values: dict[str, list[Any]]
+        if (good := self._all_rows(texts)) is not None:
+            values = {name: [*map(field, good)] for name, field in fields.items()}
+        else:
+            rows = [None if text is None else self._row(text, faults, at, place) for at, text in enumerate(texts)]
+            values = {name: [None if row is None else field(row) for row in rows] for name, field in fields.items()}
+        return typed_table(values, self._node, self._columns, len(texts), faults, of_file=self._of_file)
+
+    def _all_rows(self, texts: Sequence[bytes | str | None]) -> list[msgspec.Struct] | None:
+        """Return the rows of texts if each of them is one; else None."""
+        try:
+            if texts and isinstance(texts[0], bytes):
+                b"\n".join(texts).decode()  # type: ignore[arg-type]  # texts of another type raise TypeError
+            return [*map(self._decode, texts)]  # type: ignore[arg-type]  # None raises TypeError
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError):
+            return None
+
+    def _row(
+        self, text: bytes | str, faults: dict[int, str], position: int, place: Callable[[int], str]
+    ) -> msgspec.Struct | None:
+        try:
+            if isinstance(text, bytes):
+                text.decode()  # msgspec does not check the bytes of fields that it skips
+            row: msgspec.Struct = self._decode(text)
+        except UnicodeDecodeError as error:
+            why = f"is not UTF-8 ({error.reason} at byte {error.start})"
+        except msgspec.ValidationError as error:
+            why = f"is not a JSON object ({error})"
+        except msgspec.DecodeError as error:
+            why = f"is not JSON ({error})"
+        except RecursionError:
+            why = "is not read: its lists and objects are nested too deep"
+        else:
+            return row
+        faults[position] = f"{place(position)} {why}"
+        return None
+
+
+def _row_type(names: Sequence[str]) -> type[msgspec.Struct]:
+    """Return a type with which msgspec decodes only these fields of an object, of any value."""
+    return msgspec.defstruct(
+        "Row",
+        [(f"f{number}", Any, MISSING) for number in range(len(names))],
+        rename={f"f{number}": name for number, name in enumerate(names)},
+    )
+
+
+def _fields(count: int) -> list[Callable[[msgspec.Struct], Any]]:
+    """Return getters of the fields of `_row_type`."""
+    return [attrgetter(f"f{number}") for number in range(count)]

@@ -1,0 +1,96 @@
+"""Read stored bytes as a source does, in any format: the records, the rows that are refused, or why the file is refused."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from typing import Any, NamedTuple
+
+import fastavro
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace import Pipeline
+from headrace.config import CsvOptions, FileOptions
+from headrace.plan.record_columns import from_struct_array
+from headrace.sources.delta_rows import DeltaRows
+from headrace.sources.file_format import UNREADABLE, FileRows
+from headrace.sources.file_formats import format_of, read_file
+from headrace.sources.landed import MESSAGES
+from headrace.sources.messages import Messages, text_columns
+from headrace.sources.row_check import RowCheck
+from headrace.tables.files import touch
+from headrace.tables.memory_disk import forget_disk, memory_disk
+
+FILE_KINDS = ("parquet", "json", "csv", "avro")
+
+_disks = (f"source-reading-{number}" for number in itertools.count())
+
+
+class Outcome(NamedTuple):
+    """Result of reading a file: records by row (None for a refused row), the errors by row, or why the file is refused."""
+
+    records: list[Any]
+    errors: dict[int, str]
+    refused: str | None = None
+
+
+def read_bytes(
+    kind: str, content: bytes, record: type[msgspec.Struct], *, csv: CsvOptions | None = None, suffix: str | None = None
+) -> Outcome:
+    """Read the content of a file of a kind."""
+    node = _node(record)
+    disk, options = next(_disks), FileOptions(format=kind if kind != "delta" else "parquet", csv=csv or CsvOptions())
+    name = f"input/file.{suffix or ('parquet' if kind == 'delta' else kind)}"
+    uri = f"memory://{disk}/{name}"
+    touch(uri)
+    memory_disk(disk).files[name].content = content
+    delta = DeltaRows(tuple(record.__struct_fields__)) if kind == "delta" else None
+    try:
+        rows = read_file(uri, node, options, delta=delta)
+        assert format_of(options).count(uri, node) == rows.table.num_rows
+        for number in range(rows.table.num_rows):
+            rows.raw(number).encode()
+        return _checked(RowCheck(node), rows, record)
+    except UNREADABLE as error:
+        return Outcome([], {}, str(error))
+    finally:
+        forget_disk(disk)
+
+
+def read_messages(values: list[bytes | None], record: type[msgspec.Struct]) -> Outcome:
+    """Read the values of a topic's messages."""
+    rows = [{"value": value, "topic": "t", "partition": 0, "offset": at} for at, value in enumerate(values)]
+    table = text_columns(pa.Table.from_pylist(rows, MESSAGES))
+    return _checked(RowCheck(_node(record), Messages()), FileRows(table), record)
+
+
+def parquet_bytes(table: pa.Table, **options: Any) -> bytes:
+    """Return a table as a Parquet file."""
+    file = io.BytesIO()
+    pq.write_table(table, file, **options)
+    return file.getvalue()
+
+
+def avro_bytes(types: dict[str, Any], rows: list[dict[str, Any]], **options: Any) -> bytes:
+    """Return rows as an Avro file, whose schema has these types by name."""
+    file = io.BytesIO()
+    schema = {
+        "type": "record",
+        "name": "Root",
+        "fields": [{"name": name, "type": kind} for name, kind in types.items()],
+    }
+    fastavro.writer(file, schema, rows, **options)
+    return file.getvalue()
+
+
+def _node(record: type[msgspec.Struct]) -> Any:
+    return Pipeline("rows").source("rows", record, event_time="at").sink("taken").operators[0]
+
+
+def _checked(check: RowCheck, rows: FileRows, record: type[msgspec.Struct]) -> Outcome:
+    if (problem := check.problem(rows.table)) is not None:
+        return Outcome([], {}, problem)
+    columns, _, bad, *_ = check.check(rows.table, rows.faults)
+    return Outcome(from_struct_array(columns, record), {row.position: row.error for row in bad})

@@ -117,11 +117,15 @@ class Context(Protocol):
     def collect(
         self, record: msgspec.Struct, /, kind: RowKind = RowKind.INSERT, *, timestamp: int | None = None
     ) -> None:
-        """Emit a record downstream, in the order of these calls. `timestamp` is its event time (ms), by default this context's."""
+        """Emit a record downstream as it is now, in the order of these calls.
+
+        `timestamp` is its event time (ms), by default this context's. Later changes of the record have no effect: a record whose type
+        is not frozen, or holds a list or the like, is copied.
+        """
         ...
 
     def output(self, name: str, record: msgspec.Struct, /) -> None:
-        """Emit a record to the side output `name`, which the pipeline must declare."""
+        """Emit a record to the side output `name`, which the pipeline must declare, as it is now."""
         ...
 
     def quarantine(self, reason: str, /) -> None:

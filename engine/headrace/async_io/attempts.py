@@ -24,7 +24,7 @@ import msgspec
 
 from headrace import clock
 from headrace.api import AsyncWait, OnFailure
-from headrace.api.stream_types import output_type
+from headrace.api.stream_types import input_type, output_type
 from headrace.async_io.circuit_breaker import CLOSED, Breaker, BreakerState
 from headrace.async_io.deadlines import Deadlines
 from headrace.async_io.element import PENDING, AsyncElement, Status
@@ -34,6 +34,7 @@ from headrace.async_io.recovery import seconds_left
 from headrace.async_io.service_metrics import ServiceMetrics
 from headrace.async_io.tasks import continued, own_cancellation, raised, returned
 from headrace.errors import HeadraceError, ServiceError, UserFunctionError
+from headrace.execution.record_copies import copied, is_immutable
 from headrace.interrupts import is_interrupt
 
 _LATEST = 253_402_300_799_000
@@ -59,6 +60,8 @@ class Attempts:
         self._metrics = metrics
         self._breaker = breaker
         self._out = output_type(wait.function)
+        self._copies_results = not is_immutable(self._out)
+        self._copies_records = not is_immutable(input_type(wait.function))
         self._seconds = wait.timeout.total_seconds()
         self._park_after = None if wait.park_after is None else wait.park_after.total_seconds()
         self._loop = asyncio.get_running_loop()
@@ -92,7 +95,7 @@ class Attempts:
             self._metrics.elements += 1
             if breaker is not None:
                 breaker.succeeded()
-            element.complete(results)
+            element.complete(self._own(results))
             return True
         element.begun = returned(results)
         element.is_changed = element.is_calling = True
@@ -100,7 +103,7 @@ class Attempts:
 
     def _results_at_once(self, element: AsyncElement) -> Any:
         """Return the results of a call that does not wait; None if it waits or fails: `element.begun` is then the rest of the call."""
-        record = element.emitted.record
+        record = self._record_of(element)
         try:
             known = self._invocation.known(record)
             if known is not None:
@@ -196,7 +199,7 @@ class Attempts:
             if begun is None:
                 self._note_call(element)
             try:
-                results = await (begun or self._ask(element.emitted.record))
+                results = await (begun or self._ask(self._record_of(element)))
                 if element.task is not None and element.task.cancelling() and not self._ends(element):
                     await own_cancellation(element.task)
             except asyncio.CancelledError as error:
@@ -432,11 +435,20 @@ class Attempts:
         out = self._out
         if isinstance(results, list | tuple):
             if len(results) == 1 and type(results[0]) is out:
-                return results
+                return self._own(results)
             if all(isinstance(result, out) for result in results):
-                return results
+                return self._own(results)
         msg = f"{method}() must answer with a list of {out.__name__}, not {results!r:.200}"
         raise UserFunctionError(self._wait.name, None, f"{element.emitted.record!r:.500}", msg)
+
+    def _own(self, results: Sequence[msgspec.Struct]) -> Sequence[msgspec.Struct]:
+        """Return a list of results that the function's code cannot change any more."""
+        return [*map(copied, results)] if self._copies_results else [*results]
+
+    def _record_of(self, element: AsyncElement) -> Any:
+        """Return what the function gets: a copy, if its code may change it. Another attempt, or a later run, gets the same."""
+        record = element.emitted.record
+        return copied(record) if self._copies_records else record
 
     def _given_up(self, element: AsyncElement, error: Exception) -> ServiceError:
         return ServiceError(

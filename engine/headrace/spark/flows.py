@@ -9,6 +9,7 @@ from headrace.api import AsyncWait
 from headrace.api.graph import AssignEventTime, DropUpdateBefore, FlatMap, Map, StatelessStep
 from headrace.errors import SourceError
 from headrace.execution.element import Emitted, make_emitted
+from headrace.execution.record_copies import copied, is_immutable
 from headrace.plan.order import edge_order
 from headrace.plan.record_columns import UnfitRecord
 from headrace.plan.stages import Flow, Through, ToSink, ToStage
@@ -45,6 +46,8 @@ class Sender:
             taken = rows if use.edge is None else _on_edge(rows, use.edge)
             if isinstance(use.to, Through):
                 step = use.to.step
+                if len(flow.uses) > 1 and not isinstance(taken, ColumnarRows) and not is_immutable(flow.record):
+                    taken = [emitted._replace(record=copied(emitted.record)) for emitted in taken]  # for this use alone
                 by = step.name if isinstance(step, Map | FlatMap | AsyncWait) else maker
                 self.send(use.to.flow, self._through(step, taken), by)
             elif isinstance(use.to, ToStage) and isinstance(taken, ColumnarRows):

@@ -13,6 +13,7 @@ from headrace.api import RowKind
 from headrace.api.graph import AssignEventTime, DropUpdateBefore, Filter, FlatMap, Map, StatelessStep
 from headrace.execution.element import Emitted, make_emitted
 from headrace.execution.process_context import LATEST_TIMER
+from headrace.execution.record_copies import copied, is_immutable
 from headrace.plan.order import output_order
 from headrace.spark.step_errors import called, failed
 
@@ -23,15 +24,13 @@ def applied(step: StatelessStep, emitted: Iterable[Emitted]) -> Iterator[Emitted
     Raises `UserFunctionError` when the step's function fails, or returns a value of a wrong type.
     """
     match step:
-        case Map(function, wanted):
-            for order, timestamp, kind, record in emitted:
-                result = _typed(step.name, record, called(step.name, function, record), wanted)
-                yield make_emitted((order, timestamp, kind, result))
+        case Map():
+            yield from _mapped(step, emitted)
         case Filter(predicate):
             is_kept = partial(_is_kept, predicate)
             yield from (element for element in emitted if called(step.name, is_kept, element.record))
         case FlatMap(function, wanted):
-            listed = partial(_listed, function)
+            listed = partial(_listed, function, copies=not is_immutable(wanted))
             for order, timestamp, kind, record in emitted:
                 for index, result in enumerate(called(step.name, listed, record)):
                     typed = _typed(step.name, record, result, wanted)
@@ -45,6 +44,16 @@ def applied(step: StatelessStep, emitted: Iterable[Emitted]) -> Iterator[Emitted
                 yield make_emitted((order, called(step.name, moment, record), kind, record))
         case _:
             yield from emitted
+
+
+def _mapped(step: Map, emitted: Iterable[Emitted]) -> Iterator[Emitted]:
+    function, wanted = step.function, step.record
+    taken = wanted if is_immutable(wanted) else None
+    for order, timestamp, kind, record in emitted:
+        result = called(step.name, function, record)
+        if type(result) is not taken:
+            result = copied(_typed(step.name, record, result, wanted))
+        yield make_emitted((order, timestamp, kind, result))
 
 
 def _typed(step: str, record: msgspec.Struct, result: object, wanted: type[msgspec.Struct]) -> msgspec.Struct:
@@ -67,10 +76,13 @@ def _is_kept(predicate: Callable[[Any], object], record: msgspec.Struct) -> bool
     return bool(answer)
 
 
-def _listed(function: Callable[[Any], object], record: msgspec.Struct) -> list[Any]:
+def _listed(function: Callable[[Any], object], record: msgspec.Struct, *, copies: bool) -> list[Any]:
+    """Return the results of a function for a record; copies of those that a generator may change behind a yield."""
     result = function(record)
     if isinstance(result, Iterable):
-        return list(result)
+        return (
+            [copied(item) if isinstance(item, msgspec.Struct) else item for item in result] if copies else list(result)
+        )
     msg = f"it returned {result!r:.300} of type {type(result).__name__}, not records: return a list of them, or yield them"
     raise TypeError(msg)
 

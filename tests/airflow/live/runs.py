@@ -11,6 +11,7 @@ from tests.airflow.live.jobs import start_of
 from tests.airflow.live.services import Airflow
 
 _PATIENCE = 900
+_ENDED = {"success", "failed", "skipped", "upstream_failed", "removed"}
 
 
 class Runs:
@@ -96,9 +97,14 @@ class Runs:
         return int(self._api.get(f"/dags/{self._dag}/dagRuns/{quote(run)}/taskInstances/{task}")["try_number"])
 
     def wait_for_task(self, run: str, task: str, state: str) -> None:
-        """Wait until a task of a run is in a state."""
-        what = f"{self._dag} {run} {task} {state}"
-        self._airflow.wait_for(what, lambda: self.task_state(run, task) == state, _PATIENCE)
+        """Wait until a task of a run is in a state. Fails when it has ended in another one."""
+
+        def look() -> bool:
+            now = self.task_state(run, task)
+            assert now == state or now not in _ENDED, f"{run}: {task} is {now}: {self.log(run, task)}"
+            return now == state
+
+        self._airflow.wait_for(f"{self._dag} {run} {task} {state}", look, _PATIENCE)
 
     def assert_succeeds(self, *runs: str) -> None:
         """Wait until runs have ended, and assert that they succeeded."""

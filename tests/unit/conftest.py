@@ -13,6 +13,7 @@ from headrace.state.backend import HashMapBackend
 from headrace.state.rocksdb import RocksDbBackend
 from headrace.state.state_cache import StateCache
 from tests.jobs.quick_syncs import without_waiting
+from tests.unit.support.command_line import make_applications_once
 from tests.unit.support.committed_state import CommittedState, Memory
 from tests.unit.support.s3 import object_store
 
@@ -27,6 +28,7 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("engine")
+make_applications_once()
 
 
 @pytest.fixture(autouse=True)

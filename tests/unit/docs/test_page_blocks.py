@@ -12,13 +12,13 @@ from pathlib import Path
 import click
 import duckdb
 import pytest
-import typer
 import yaml
 from msgspec.structs import fields
 
 from headrace.cli import app
 from headrace.config import ClusterFile, JobFile, load_cluster, load_job
 from tests.jobs.home import PROJECT
+from tests.unit.support.command_line import whole_command
 from tests.unit.support.doc_pages import PAGES, blocks_of
 
 # All blocks of these languages are checked: by `test_page_code.py`, and by a test below.
@@ -317,7 +317,7 @@ def command_lines(block):
 def problem_of(line):
     """Return why the command line refuses these words; None if it takes them, or lacks a value that the page omits."""
     words = [PLACEHOLDERS.get(word, word) for word in shlex.split(line, comments=True)[1:]]
-    command, context = typer.main.get_command(app), None
+    command, context = whole_command(app), None
     try:
         context = command.make_context("headrace", words, resilient_parsing=False)
         while isinstance(command, click.Group) and (rest := [*context.protected_args, *context.args]):

@@ -46,7 +46,7 @@ def parts_of(files, ends):
     [
         (3, [2, 3], {"parallelism": 2, "strategy": "map", "backend": "hashmap"}),
         *(
-            pytest.param(*case, marks=pytest.mark.slow)
+            pytest.param(*case, marks=pytest.mark.long)
             for case in [
                 (1, [], {"parallelism": 1, "strategy": "legacy"}),
                 (1, [1, 2, 3, 5], {"parallelism": 3, "strategy": "map", "backend": "rocksdb"}),

@@ -26,10 +26,10 @@ def flights(board_ttl: StateTtl | None = None, overdue_after: timedelta = OVERDU
         row_kind="kind",
         out_of_orderness=timedelta(minutes=5),
     )
-    # Both branches replace a flight's row by the row after an update: half of all updates need no weather, and no operator.
-    changes = events.drop_update_before()
     (
-        changes.async_wait(
+        # The board replaces a flight's row by the row after an update: half of all updates need no weather, and no operator.
+        events.drop_update_before("flight_id")
+        .async_wait(
             "weather",
             WeatherLookup(),
             # The next step of an aircraft depends on the order of its events, so no event may overtake a waiting one.
@@ -67,7 +67,7 @@ def flights(board_ttl: StateTtl | None = None, overdue_after: timedelta = OVERDU
     )
     # A second branch: it calls no service, so it continues while the weather service is down.
     (
-        changes.filter(has_departed)
+        events.filter(has_departed)
         .key_by(airport_and_hour)
         .process("count_departures", CountDepartures())
         .upsert_materialize("departures", primary_key=("origin", "hour"), upsert_key=("origin", "hour"))

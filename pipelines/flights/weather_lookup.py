@@ -82,6 +82,10 @@ class WeatherLookup(LookupFunction[FlightEvent, Enriched]):
         """Return `record` with its weather."""
         return [with_weather(record, answer)]
 
+    def deleted(self, record: FlightEvent, /) -> Enriched:
+        """Return `record` without weather."""
+        return with_weather(record)
+
 
 def _read(status: int, body: bytes, query: dict[str, str]) -> Weather:
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:

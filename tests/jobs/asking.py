@@ -28,6 +28,8 @@ class Unavailable(Exception):  # noqa: N818 - a test's own
 class Ask(AsyncFunction[Purchase, Purchase]):
     """Answers with the purchase."""
 
+    deterministic = True
+
     def __init__(self, service: str = "oracle") -> None:
         self._name = service
 

@@ -3,6 +3,7 @@
 from headrace.api.async_io import Batching, CircuitBreaker, LookupCache, OnFailure, RecoveryOption
 from headrace.api.blocking_function import BlockingFunction
 from headrace.api.blocks import declare
+from headrace.api.changelog_mode import ChangelogMode
 from headrace.api.functions import (
     AsyncFunction,
     BroadcastContext,
@@ -51,6 +52,7 @@ __all__ = [
     "BlockingFunction",
     "BroadcastContext",
     "BroadcastState",
+    "ChangelogMode",
     "CircuitBreaker",
     "Cleanup",
     "ConnectedStreams",

@@ -6,10 +6,11 @@ import abc
 import enum
 import inspect
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast, get_args, get_origin
 
 import msgspec
 
+from headrace.api.changelog_mode import ChangelogMode
 from headrace.api.records import RowKind
 
 In = TypeVar("In", bound=msgspec.Struct)
@@ -165,6 +166,8 @@ class KeyedFunction:
 
     _inputs: ClassVar[tuple[str, ...]]
     """Names of the methods that take records, by input."""
+    _emits: ClassVar[ChangelogMode | None] = None
+    """Mode of what the function emits, where `process(emits=...)` declares none."""
 
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
         """Handle a timer of the current key. Called when the watermark, or processing time, reaches `timestamp` (ms).
@@ -248,6 +251,11 @@ def input_methods(function: KeyedFunction) -> tuple[str, ...]:
     return function._inputs  # noqa: SLF001 - of the classes above
 
 
+def own_mode(function: KeyedFunction) -> ChangelogMode | None:
+    """Return the mode that a function of the library gives for itself; None for functions of users."""
+    return function._emits  # noqa: SLF001 - of the classes above
+
+
 def has_timers(function: KeyedFunction) -> bool:
     """Return whether the function handles timers. The inherited method does nothing, and need not be a coroutine."""
     return type(function).on_timer is not KeyedFunction.on_timer
@@ -292,6 +300,10 @@ class AsyncFunction(abc.ABC, Generic[In, Out]):
     one, also when the task fails.
     """
 
+    deterministic: bool = False
+    """Declares that equal records always have equal answers. Streams that may retract rows need it: `-U` calls again, and its
+    answer must take back the row that the first answer made."""
+
     async def open(self, services: dict[str, str], /) -> None:
         """Create clients. `services` maps the names in the job's configuration to URLs."""
 
@@ -333,6 +345,17 @@ class AsyncFunction(abc.ABC, Generic[In, Out]):
         raise NotImplementedError(
             f"{type(self).__name__} has no default(), which on_failure=DEFAULT asks for"
         ) from error
+
+    def deleted(self, record: In, /) -> Out:
+        """Return the record of a `-D`, in a stream of upserts: for a `-D`, which makes no call, and for a record without results.
+
+        Only its key counts, but functions behind it see all fields. Unless overridden, fields have the values of the
+        record's fields of the same names, or their defaults; a required field that the record lacks is refused when the
+        pipeline is built.
+        """
+        gives = function_types(self)[1]
+        fields = {name: getattr(record, name) for name in gives.__struct_fields__ if hasattr(record, name)}
+        return cast("Out", gives(**fields))
 
     def cache_key(self, record: In, /) -> Hashable:
         """Return the value that identifies the answer, where the operator has `cache=LookupCache(...)`; by default the record.

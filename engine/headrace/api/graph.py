@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from headrace.api.async_io import Batching, CircuitBreaker, LookupCache, OnFailure, RecoveryOption
+from headrace.api.changelog_mode import INSERTS, ChangelogMode, StreamChanges
 from headrace.api.functions import AsyncFunction, KeyedFunction
 from headrace.api.retry_strategies import AsyncRetryStrategy
 from headrace.api.upsert_materialize import UpsertMaterialize
@@ -94,6 +95,8 @@ class Map:
 
     function: Callable[[Any], msgspec.Struct]
     record: type[msgspec.Struct]
+    keeps: tuple[str, ...] = ()
+    """Fields that a result has with the values of its record."""
 
     @property
     def name(self) -> str:
@@ -106,6 +109,8 @@ class Filter:
     """Records for which a predicate is true."""
 
     predicate: Callable[[Any], object]
+    deletes: bool = False
+    """True: updates come without their old rows, so a refused row deletes its key."""
 
     @property
     def name(self) -> str:
@@ -119,6 +124,8 @@ class FlatMap:
 
     function: Callable[[Any], Iterable[msgspec.Struct]]
     record: type[msgspec.Struct]
+    keeps: tuple[str, ...] = ()
+    """Fields that a result has with the values of its record."""
 
     @property
     def name(self) -> str:
@@ -128,7 +135,9 @@ class FlatMap:
 
 @dataclass(frozen=True, slots=True)
 class DropUpdateBefore:
-    """Changes without the rows before updates (row kind -U)."""
+    """Changes without the rows before updates (row kind -U). `key` identifies a row; empty: the known unique key."""
+
+    key: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -173,6 +182,8 @@ class AsyncWait:
     batch: Batching | None = None
     service: str | None = None
     key: KeyBy | None = None
+    upsert_key: tuple[str, ...] = ()
+    """Key of the stream's upserts; empty for other streams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +203,8 @@ class Process:
     key: str
     function: KeyedFunction
     side_outputs: tuple[SideOutput, ...] = ()
+    emits: ChangelogMode | None = None
+    """Mode of what a function of a user emits; None: not declared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,10 +230,11 @@ class Input:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """An operator in a graph, and its input streams."""
+    """An operator in a graph, its input streams, and the changes of its main output."""
 
     operator: Operator
     inputs: tuple[Input, ...] = ()
+    changes: StreamChanges = INSERTS
 
 
 def step_over(source: Node, nodes: Iterable[Node]) -> Node | None:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from headrace.api.changelog_inference import may_retract
 from headrace.api.lifetime import Life, ttl_of
 from headrace.api.operator_library import GroupOptions, operator_library
 from headrace.api.stream_base import StreamBase
 from headrace.api.stream_types import check_record
 from headrace.api.upsert_materialize import Emit
-from headrace.api.windows import may_retract
 
 if TYPE_CHECKING:
     from headrace.api.stream import OperatorStream

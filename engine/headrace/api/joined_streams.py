@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from headrace.api.changelog_inference import may_retract
 from headrace.api.join_emit import emitted_type
 from headrace.api.join_type import JoinType, check_how
 from headrace.api.lifetime import Life, ttls_of_sides
 from headrace.api.operator_library import operator_library
 from headrace.api.state_ttl import StateTtl
 from headrace.api.stream_base import StreamBase
-from headrace.api.windows import may_retract
 
 if TYPE_CHECKING:
     from headrace.api.stream import OperatorStream, Stream

@@ -63,5 +63,9 @@ def inner_lookup(function: LookupFunction[In, Out]) -> LookupFunction[In, Out]:
         def default(self, record: Any, error: Exception, /) -> list[Any]:
             return function.default(record, error)
 
+        def deleted(self, record: Any, /) -> Any:
+            return function.deleted(record)
+
+    InnerLookup.deterministic = function.deterministic
     InnerLookup.__name__ = type(function).__name__
     return InnerLookup()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar, cast
 
 import msgspec
+
+from headrace.api.changelog_mode import ChangelogMode, StreamChanges
+from headrace.api.functions import function_types
 
 
 class OperatorFunction:
@@ -21,12 +25,34 @@ class OperatorFunction:
 
     retracts: bool = False
     declared: frozenset[str] = frozenset()
+    takes_upserts: ClassVar[tuple[int, ...]] = ()
+    """Numbers of the inputs whose updates may come without their old rows."""
+    has_row_of_each_key: bool = False
+    """True: the result has one row for each key of the stream, whose fields hold the key under their names."""
+
+    def changes(self, _name: str, keys: Sequence[Any], _taken: Sequence[StreamChanges], /) -> StreamChanges:
+        """Return the changes of the output of the operator `_name`, by the keys (`KeyBy`) and the changes of its inputs.
+
+        Raises `ValueError` where the result could not be right.
+        """
+        mode = ChangelogMode.RETRACT if self.retracts else ChangelogMode.INSERT
+        key = self.key_of_rows(keys[0].fields) if self.has_row_of_each_key else ()
+        return StreamChanges(mode, unique=(key,) if key else ())
+
+    def key_of_rows(self, fields: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the fields of the stream's key, if the result has all of them; else none."""
+        gives = function_types(cast("Any", self))[1]
+        return fields if {*fields} <= {*gives.__struct_fields__} else ()
+
+    def late_sides(self) -> dict[str, int]:
+        """Return the side outputs of late records, with the number of the input that they come from."""
+        return {side: int(side.endswith("_right")) for side in self.side_types() if side.startswith("late")}
 
     def set_aside_late(self, record: msgspec.Struct, ctx: Any, side: str = "late") -> None:
         """Send a record that is too late to the side output `side`, if the pipeline takes it, else drop it; count it in any case."""
         is_taken = side in self.declared
         if is_taken:
-            ctx.output(side, record)
+            ctx.output(side, record, kind=ctx.row_kind)
         ctx.count_too_late(dropped=not is_taken)
 
     def described(self) -> dict[str, Any]:

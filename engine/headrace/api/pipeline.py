@@ -7,6 +7,7 @@ from typing import TypeVar, get_args
 
 import msgspec
 
+from headrace.api.changelog_inference import output_changes
 from headrace.api.graph import Input, Node, Operator, SinkNode, SourceNode, StatelessStep
 from headrace.api.stream import Stream
 from headrace.api.stream_types import check_field, check_record
@@ -76,10 +77,13 @@ class Pipeline:
         return Stream(self, node, record)
 
     def _add(self, operator: Operator, *inputs: Input) -> Node:
-        """Add an operator with its inputs. Raises `ValueError` for a name that another operator has."""
+        """Add an operator with its inputs.
+
+        Raises `ValueError` for a name that another operator has, and for an operator that the changes of its inputs do not fit.
+        """
         if not isinstance(operator, get_args(StatelessStep)):
             self._check_name(operator)
-        node = Node(operator, inputs)
+        node = Node(operator, inputs, output_changes(operator, inputs))
         self.nodes.append(node)
         return node
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 import msgspec
 
 from headrace.api.async_io import Batching, CircuitBreaker, LookupCache, OnFailure, RecoveryOption, check_limits
+from headrace.api.changelog_mode import ChangelogMode
 from headrace.api.changelog_stream import ChangelogStream
 from headrace.api.functions import (
     AsyncFunction,
@@ -47,6 +48,7 @@ from headrace.api.retry_strategies import AsyncRetryStrategy, NoRetry
 from headrace.api.stream_base import StreamBase
 from headrace.api.stream_types import (
     check_callable,
+    check_emitted,
     check_field,
     check_function,
     check_kept_field,
@@ -122,47 +124,68 @@ class Stream(ChangelogStream[R], GroupedStream[R], JoinableStream[R], RankedStre
 
     # ------------------------------------------------------------------------------------------------ stateless
 
-    def map(self, function: Callable[[R], S], /, *, record: type[S] | None = None) -> Stream[S]:
+    def map(
+        self, function: Callable[[R], S], /, *, record: type[S] | None = None, keeps: Collection[str] = ()
+    ) -> Stream[S]:
         """Emit one record for each record: `function(record)`.
 
         `record` is the type of the result; by default the function's annotation names it. The function is plain, and
         depends on its argument alone: it may be called again for the same record. Order, event time and row kind stay.
+        `keeps` are fields that a result has with the values of its record, so that keys stay known; a result with
+        another value fails the run.
 
-        Raises `TypeError` for a coroutine or a generator function, and without a type.
+        Raises `TypeError` for a coroutine or a generator function, and without a type; `ValueError` for a field of
+        `keeps` that one of the types lacks, and for a stream of upserts whose key is not in `keeps`.
         """
         check_plain("map", function)
         self._check_argument("map", function)
         output = returned_type("map", function) if record is None else record
         check_record(f"map({name_of(function)})", output)
-        return self._then(Map(function, output), output)
+        return self._then(Map(function, output, self._kept_fields(keeps, output)), output)
 
     def filter(self, predicate: Callable[[R], object], /) -> Stream[R]:
         """Emit the records for which `predicate(record)` is true. The predicate has the rules of `map`'s function.
+
+        In a changelog each row is looked at by itself. Of an update whose new row is refused, the `-U` of the old row is
+        left, which `upsert_materialize`, aggregates and joins take back. In a stream of upserts, which has no `-U`, a
+        refused row becomes a `-D` of its key, and each `-D` is emitted.
 
         Raises `TypeError` for a coroutine or a generator function.
         """
         check_plain("filter", predicate)
         self._check_argument("filter", predicate)
-        return self._then(Filter(predicate), self._record)
+        return self._then(Filter(predicate, self._changes.mode.is_upsert), self._record)
 
-    def flat_map(self, function: Callable[[R], Iterable[S]], /, *, record: type[S]) -> Stream[S]:
+    def flat_map(
+        self, function: Callable[[R], Iterable[S]], /, *, record: type[S], keeps: Collection[str] = ()
+    ) -> Stream[S]:
         """Emit the records of type `record` that `function(record)` returns or yields, in their order: none, one or many.
 
-        The function has the rules of `map`'s, but may be a generator. Raises `TypeError` for a coroutine function.
+        The function has the rules of `map`'s, but may be a generator; `keeps` is as for `map`.
+
+        Raises `TypeError` for a coroutine function; `ValueError` for a field of `keeps` that one of the types lacks, and
+        for a stream of upserts.
         """
         check_callable("flat_map", function)
         self._check_argument("flat_map", function)
         check_record(f"flat_map({name_of(function)})", record)
-        return self._then(FlatMap(function, record), record)
+        return self._then(FlatMap(function, record, self._kept_fields(keeps, record)), record)
 
-    def drop_update_before(self) -> Stream[R]:
+    def drop_update_before(self, *key: str) -> Stream[R]:
         """Emit the changes without the rows before updates (row kind -U): `DropUpdateBefore` in Flink's plans.
 
-        For operators that replace a row by the row after the update, and need no retraction: nothing is called, sent and
-        processed for rows that they would ignore. An update that changes the key of a later `key_by` leaves the row of
-        the former key in place. The step reads only the row kinds, so rows of a source stay columns.
+        `key` are the fields that identify a row: the result is a stream of upserts by them. They may be left out where
+        the stream has one known unique key, as behind `aggregate`. It is for operators that replace a row by the row
+        after the update: nothing is called, sent and processed for rows that they would ignore. An update that changes
+        the key of a later `key_by` leaves the row of the former key in place. The step reads only the row kinds, so rows
+        of a source stay columns.
+
+        Raises `ValueError` for a field that the record lacks, without a key, and behind a step that may have dropped
+        rows after updates (`filter`, `flat_map`): call it before that step.
         """
-        return self._then(DropUpdateBefore(), self._record)
+        for column in key:
+            check_field(self._record, column)
+        return self._then(DropUpdateBefore(key), self._record)
 
     def assign_event_time(self, time: str | Callable[[R], int], /) -> Stream[R]:
         """Give records another event time: a field (`Timestamp`, not optional), or what `time(record)` returns (ms since 1970, UTC).
@@ -185,8 +208,8 @@ class Stream(ChangelogStream[R], GroupedStream[R], JoinableStream[R], RankedStre
 
         A stream may be united with itself: each record is then emitted twice.
 
-        Raises `TypeError` unless all have the same type, `ValueError` without others and for streams of another
-        pipeline.
+        Raises `TypeError` unless all have the same type, `ValueError` without others, for streams of another pipeline,
+        and for a stream of upserts.
         """
         if not others:
             msg = f"union of '{self._origin}' needs at least one other stream"
@@ -241,11 +264,15 @@ class Stream(ChangelogStream[R], GroupedStream[R], JoinableStream[R], RankedStre
         self._check_connected(other)
         return ConnectedStreams(self, other)
 
-    def process(self, name: str, function: KeyedProcessFunction[Any, S], /) -> ProcessedStream[S]:
+    def process(
+        self, name: str, function: KeyedProcessFunction[Any, S], /, *, emits: ChangelogMode | None = None
+    ) -> ProcessedStream[S]:
         """Run a keyed process function; needs `key_by` before it.
 
         `process` and `on_timer` must both be `async def`, or both plain `def`. `name` is stored with the function's
-        state.
+        state. `emits` declares what the function's changes mean: `ChangelogMode.INSERT`, `ChangelogMode.RETRACT` or
+        `ChangelogMode.upsert("id")`. None: they may retract rows, and no key is known; an operator that takes only
+        inserts fails the run at the first `-U` or `-D`.
 
         Raises `ValueError` for a stream that is not keyed; `TypeError` for methods of different kinds, and for a
         function that takes records of another type.
@@ -257,7 +284,8 @@ class Stream(ChangelogStream[R], GroupedStream[R], JoinableStream[R], RankedStre
         is_blocking(function)
         takes, gives = input_type(function), cast("type[S]", output_type(function))
         self._check_accepted(f"process '{name}'", takes)
-        node = self._pipeline._add(Process(name, str(self._key), function), self._use())
+        check_emitted(f"process '{name}'", emits, gives)
+        node = self._pipeline._add(Process(name, str(self._key), function, emits=emits), self._use())
         return ProcessedStream(self._pipeline, node, gives)
 
     def window(self, windows: Windows, /) -> WindowedStream[R]:
@@ -303,8 +331,13 @@ class Stream(ChangelogStream[R], GroupedStream[R], JoinableStream[R], RankedStre
         for good. `service` names the service in the job's file whose `rate` and `concurrency` this operator shares with
         others.
 
-        Raises `ValueError` for a `capacity` below 1, a `timeout` that is not positive, a negative `park_after`, and a
-        `mode` that does not fit the stream's key; `TypeError` for a function that is no `AsyncFunction` or takes
+        A stream that may retract rows needs a function with `deterministic = True`. In a stream of upserts
+        (`drop_update_before`), a `-D` makes no call, and a record without a result deletes its key:
+        `AsyncFunction.deleted` makes the `-D`. The results then have the fields of the key with the record's values, and
+        the mode is `ORDERED`, or `KEYED_ORDERED` by fields of the key.
+
+        Raises `ValueError` for a `capacity` below 1, a `timeout` that is not positive, a negative `park_after`, a
+        `mode` that does not fit the stream's key, and for changes that the call could not keep right; `TypeError` for a function that is no `AsyncFunction` or takes
         records of another type.
         """
         check_limits(name, capacity, timeout, park_after)
@@ -327,6 +360,7 @@ class Stream(ChangelogStream[R], GroupedStream[R], JoinableStream[R], RankedStre
             batch=batch,
             service=service,
             key=self._key,
+            upsert_key=self._changes.mode.key,
         )
         return Stream(self._pipeline, self._pipeline._add(wait, self._use()), gives)
 
@@ -344,6 +378,16 @@ class Stream(ChangelogStream[R], GroupedStream[R], JoinableStream[R], RankedStre
     def _keyed(self, key: KeyBy) -> Stream[R]:
         self._check_free("key_by()")
         return Stream(self._pipeline, self._node, self._record, side=self._side, key=key)
+
+    def _kept_fields(self, keeps: Collection[str], record: type[msgspec.Struct]) -> tuple[str, ...]:
+        """Check `keeps`. Raises `TypeError` for a single text, `ValueError` for a field that one of the types lacks."""
+        if isinstance(keeps, str):
+            msg = f"keeps takes several names, as in keeps=('{keeps}',), not a text"
+            raise TypeError(msg)
+        for column in keeps:
+            check_field(self._record, column)
+            check_field(record, column)
+        return tuple(keeps)
 
     def _in_spark(
         self,
@@ -386,6 +430,9 @@ class Stream(ChangelogStream[R], GroupedStream[R], JoinableStream[R], RankedStre
 
     def _materialized(self, materializer: UpsertMaterialize, record: type[S]) -> Stream[S]:
         self._check_free(f"'{materializer.name}'")
+        if not self._changes.keeps_order_of(materializer.keyed_by):
+            # A late -U would remove the row that replaced its own: rows are found as a whole, in a history.
+            materializer = replace(materializer, upsert_key=None)
         use = Input(self._node, self._side, KeyBy(materializer.keyed_by))
         return Stream(self._pipeline, self._pipeline._add(materializer, use), record)
 
@@ -460,12 +507,17 @@ class ConnectedStreams(Generic[R, S]):
         self._second = second
 
     def process(
-        self, name: str, function: KeyedCoProcessFunction[Any, Any, T] | KeyedBroadcastFunction[Any, Any, T], /
+        self,
+        name: str,
+        function: KeyedCoProcessFunction[Any, Any, T] | KeyedBroadcastFunction[Any, Any, T],
+        /,
+        *,
+        emits: ChangelogMode | None = None,
     ) -> ProcessedStream[T]:
         """Run a function of two inputs: `process1` gets the records of the stream on which `connect` was called, `process2` the others.
 
         After `connect(rules.broadcast())` it is a `KeyedBroadcastFunction`: `process` and `process_broadcast`. Records
-        come in the order of their arrival. Raises `TypeError` for another kind of function, and for one that takes
+        come in the order of their arrival. `emits` is as for `Stream.process`. Raises `TypeError` for another kind of function, and for one that takes
         records of other types.
         """
         first, second = self._first, self._second
@@ -476,6 +528,7 @@ class ConnectedStreams(Generic[R, S]):
         takes, gives = function_types(function)
         first._check_accepted(taker, takes[0])
         second._check_accepted(taker, takes[1])
-        process = Process(name, f"{first._key} | {second._key or 'broadcast'}", function)
+        check_emitted(taker, emits, cast("type[T]", gives))
+        process = Process(name, f"{first._key} | {second._key or 'broadcast'}", function, emits=emits)
         node = first._pipeline._add(process, first._use(), second._use())
         return ProcessedStream(first._pipeline, node, cast("type[T]", gives))

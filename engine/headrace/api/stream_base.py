@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 
+from headrace.api.changelog_inference import changes_of
+from headrace.api.changelog_mode import StreamChanges
 from headrace.api.graph import Input, KeyBy, Node, Operator, OutputMode, name_of
 from headrace.api.stream_types import hints_of, key_types, shown_types
 
@@ -61,6 +63,10 @@ class StreamBase(Generic[R]):
         """Return the name of the operator that emits these records, for errors."""
         name = self._node.operator.name
         return name if self._side is None else f"{name}.{self._side}"
+
+    @property
+    def _changes(self) -> StreamChanges:
+        return changes_of(self._use())
 
     def _use(self) -> Input:
         return Input(self._node, self._side, self._key, self._is_broadcast)

@@ -6,10 +6,11 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Collection
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from headrace.api.changelog_mode import ChangelogMode
 from headrace.api.functions import AsyncFunction, KeyedFunction, function_types
 from headrace.api.graph import KeyBy, name_of
 from headrace.names import check_name
@@ -21,6 +22,20 @@ def check_field(record: type[msgspec.Struct], name: str) -> None:
         known = ", ".join(record.__struct_fields__)
         msg = f"{record.__name__} has no field '{name}'; it has {known}"
         raise ValueError(msg)
+
+
+def check_emitted(taker: str, emits: ChangelogMode | None, record: type[msgspec.Struct]) -> None:
+    """Check what a function declares to emit.
+
+    Raises `TypeError` unless it is a `ChangelogMode`, `ValueError` for a key that the record lacks.
+    """
+    if emits is None:
+        return
+    if not isinstance(cast("object", emits), ChangelogMode):
+        msg = f"{taker}: emits is ChangelogMode.INSERT, ChangelogMode.RETRACT or ChangelogMode.upsert(FIELD), not {emits!r:.60}"
+        raise TypeError(msg)
+    for column in emits.key:
+        check_field(record, column)
 
 
 def check_kept_field(taker: str, record: type[msgspec.Struct], name: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import msgspec
 
 from headrace.api.async_io import CircuitBreaker, LookupCache, OnFailure
+from headrace.api.changelog_inference import may_retract
 from headrace.api.graph import OutputMode
 from headrace.api.join_emit import emitted_type
 from headrace.api.join_type import JoinType, check_how
@@ -18,7 +19,6 @@ from headrace.api.operator_library import operator_library
 from headrace.api.retry_strategies import AsyncRetryStrategy
 from headrace.api.stream_base import StreamBase
 from headrace.api.stream_types import check_function
-from headrace.api.windows import may_retract
 
 if TYPE_CHECKING:
     from headrace.api.stream import OperatorStream, Stream

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 import msgspec
 
+from headrace.api.changelog_inference import may_retract
 from headrace.api.join_emit import emitted_type
 from headrace.api.join_type import JoinType, check_how
 from headrace.api.ranks import Ranks
 from headrace.api.stream_types import check_record
 from headrace.api.window_join import Results, WindowJoin, matched, pairs, unmatched
-from headrace.api.windows import WindowOptions, Windows, may_retract
+from headrace.api.windows import WindowOptions, Windows
 
 if TYPE_CHECKING:
     from headrace.api.stream import AggregatedStream, OperatorStream, Stream

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 
 from headrace.api.functions import KeyedCoProcessFunction, KeyedProcessFunction, function_types
-from headrace.api.graph import Input, KeyBy, Process, SourceNode
+from headrace.api.graph import KeyBy
 from headrace.api.operator_function import OperatorFunction
 from headrace.api.ranks import Ranks
 from headrace.api.window_join import WindowJoin
@@ -76,18 +76,3 @@ class Windows(abc.ABC):
 
         Raises `ValueError`, with the reason, for windows that cannot be joined.
         """
-
-
-def may_retract(node_input: Input) -> bool:
-    """Return whether a stream may have `-U` and `-D`, as far as the graph knows.
-
-    The graph does not know what user process functions emit: for them it returns False.
-    """
-    operator = node_input.node.operator
-    if isinstance(operator, SourceNode):
-        return operator.row_kind is not None
-    if isinstance(operator, Process):
-        return (
-            node_input.side is None and isinstance(operator.function, OperatorFunction) and operator.function.retracts
-        )
-    return any(may_retract(before) for before in node_input.node.inputs)

@@ -15,9 +15,10 @@ from heapq import merge
 from operator import attrgetter
 
 from headrace import clock
-from headrace.api import AsyncWait, OutputMode
+from headrace.api import AsyncWait, OutputMode, RowKind
 from headrace.async_io.attempts import Attempts, user_error
 from headrace.async_io.circuit_breaker import Breaker, BreakerState
+from headrace.async_io.deletions import Deletions
 from headrace.async_io.element import PENDING, QUARANTINED, AsyncElement, outputs_of
 from headrace.async_io.element_queue import ElementQueue, OrderedQueue, UnorderedQueue
 from headrace.async_io.first_of_keys import first_of_keys_first
@@ -32,6 +33,7 @@ from headrace.execution.element import Emitted
 from headrace.interrupts import is_interrupt
 
 _SECONDS_BETWEEN_LOOKS = 0.25
+_RETRACTIONS = frozenset(int(kind) for kind in RowKind if kind.is_retraction)
 
 
 class AsyncWaitOperator:
@@ -68,6 +70,7 @@ class AsyncWaitOperator:
         self._stop = stop
         self._finishes = finishes
         self._answers = answers
+        self._deletions = Deletions(operator) if operator.upsert_key else None
         self._arrived: Sequence[AsyncElement] = ()
         self._done_before: set[int | None] = set()
         self._breaker: Breaker | None = None
@@ -103,7 +106,7 @@ class AsyncWaitOperator:
         queue = queue_of(self.operator.mode)
         arrived = in_arrival_order(map(AsyncElement, elements), self.taken_up(resumed))
         self.look_up(arrived)
-        if self.has_answers:
+        if self.needs_no_call_for_some:
             for element in arrived:
                 self.take(element)
         for element in arrived:
@@ -141,6 +144,11 @@ class AsyncWaitOperator:
         """Return whether elements may take outcomes of the live line."""
         return self._answers is not None
 
+    @property
+    def needs_no_call_for_some(self) -> bool:
+        """Return whether `take` may complete elements."""
+        return self._answers is not None or self._deletions is not None
+
     def look_up(self, arrived: Sequence[AsyncElement]) -> bool:
         """Read the kept answers to elements; return whether all of them are done, or have one.
 
@@ -149,27 +157,41 @@ class AsyncWaitOperator:
         if self._answers is None:
             return False
         self._answers.look_up(arrived)
-        unanswered = [element for element in arrived if not element.is_done and not self._answers.has(element)]
+        unanswered = [
+            element
+            for element in arrived
+            if not element.is_done and not self._answers.has(element) and not self._is_deletion(element)
+        ]
         for element in unanswered:
             if is_due(element):
                 self._answers.refuse_call(element)
         return not unanswered
 
     def take(self, element: AsyncElement) -> bool:
-        """Give an element the outcome that the live line got; return False if none is kept."""
+        """Give an element its outcome without a call: that of the live line, or of a deletion; return False if there is none."""
+        if self._is_deletion(element) and not element.is_done:
+            assert self._deletions is not None  # noqa: S101 - only then it is one
+            return self._deletions.settle(element)
         if self._answers is None or element.is_done or not self._answers.take(element):
             return False
         self.metrics.answers_taken += 1
         self.metrics.quarantined += element.status is QUARANTINED
         return True
 
+    def _is_deletion(self, element: AsyncElement) -> bool:
+        return self._deletions is not None and element.emitted.kind in _RETRACTIONS
+
     def keep(
         self, taken: Sequence[AsyncElement], left: Sequence[AsyncElement], arrived: Sequence[AsyncElement]
     ) -> None:
         """Store the results and states of elements: those that may be emitted (`taken`), those `left`, of all that `arrived`."""
-        self.emitted = list(outputs_of(taken))
-        # A quarantined element has no results, so nothing waits for earlier elements.
-        self.pending = [element for element in left if element.status is not QUARANTINED]
+        if self._deletions is None:
+            self.emitted = list(outputs_of(taken))
+            # A quarantined element has no results, so nothing waits for earlier elements.
+            self.pending = [element for element in left if element.status is not QUARANTINED]
+        else:
+            self.emitted = list(self._deletions.outputs(taken))
+            self.pending = self._deletions.left(left)
         self.quarantined = [element for element in arrived if element.status is QUARANTINED]
         self._arrived = arrived
         finished = [*taken, *(element for element in left if element.status is QUARANTINED)]

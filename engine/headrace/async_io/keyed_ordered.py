@@ -42,7 +42,7 @@ class KeyedOrderedWait:
         """
         self._wait = wait
         self._blocked: set[bytes] = set()
-        self._has_answers = wait.has_answers
+        self._takes_some = wait.needs_no_call_for_some
         executor = AsyncioExecutor(wait.operator.capacity, wait.opened, _settle, loop)
         options = AsyncStateOptions(
             buffer_size=_HANDED_OVER_AT_ONCE,
@@ -87,7 +87,7 @@ class KeyedOrderedWait:
         """Start the user code of a record: return its coroutine, or None if it has run to its end."""
         element: AsyncElement = context.record
         # Most elements are new, and so are due.
-        if self._has_answers and element.key_json not in self._blocked and self._wait.take(element):
+        if self._takes_some and element.key_json not in self._blocked and self._wait.take(element):
             return
         if element.key_json in self._blocked or (element.next_attempt_at is not None and not is_due(element)):
             self._blocked.add(element.key_json)

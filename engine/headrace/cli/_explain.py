@@ -74,12 +74,14 @@ class _Stages:
 
     def _stage(self, name: str, first: dict[str, Any], flows: Mapping[str | None, Flow]) -> dict[str, Any]:
         operators, places = [first], dict[int, int]()
+        first["changes"] = str(flows[None].changes)
         described = {side: self._flow(flow, operators, places) for side, flow in flows.items()}
         return {
             "stage": self._numbers[name],
             "operators": operators,
             "flow": described.pop(None),
             "side_flows": described,
+            "side_changes": {side: str(flows[side].changes) for side in described},
         }
 
     def _keyed(self, stage: KeyedStage) -> dict[str, Any]:
@@ -110,7 +112,7 @@ class _Stages:
             return {"operator": len(operators) - 1}
         if id(to.step) not in places:  # a step after several uses that meet appears once
             places[id(to.step)] = len(operators)
-            operators.append(_operator(self._config, to.step))
+            operators.append(_operator(self._config, to.step) | {"changes": str(to.flow.changes)})
         return {"operator": places[id(to.step)], "flow": self._flow(to.flow, operators, places)}
 
 

@@ -65,7 +65,8 @@ def tree(described: dict[str, Any]) -> Tree:
         _grow(branch.add(Text(_title(first))), first)
         _grow_flow(branch, stage["flow"], stage["operators"])
         for side, flow in stage["side_flows"].items():
-            _grow_flow(branch.add(Text(f"side output {side}")), flow, stage["operators"])
+            label = f"side output {side}: {stage['side_changes'][side]}"
+            _grow_flow(branch.add(Text(label)), flow, stage["operators"])
     return root
 
 

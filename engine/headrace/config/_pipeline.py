@@ -51,7 +51,7 @@ def binding_problems(config: JobConfig, pipeline: Pipeline) -> list[str]:
 def kindless_sinks(config: JobConfig, pipeline: Pipeline) -> list[str]:
     """Return the sinks that append rows without their kinds, of streams that may retract rows (`-U`, `-D`)."""
     from headrace.api import SinkNode, UpsertMaterialize
-    from headrace.api.windows import may_retract
+    from headrace.api.changelog_inference import may_retract
 
     return [
         node.operator.name

@@ -212,12 +212,15 @@ class ProcessContext(RecordContext):
         at = self.timestamp if timestamp is None else timestamp
         outputs.main.append(make_emitted((order, at, kind, record)))
 
-    def output(self, name: str, record: msgspec.Struct, /) -> None:
-        """Emit a record to the side output `name`. Raises `ValueError` if it is not declared, `TypeError` for another type."""
+    def output(self, name: str, record: msgspec.Struct, /, *, kind: RowKind = RowKind.INSERT) -> None:
+        """Emit a record to the side output `name`. Raises `ValueError` if it is not declared, `TypeError` for another type.
+
+        `kind` is for operators of the library: late records keep theirs.
+        """
         record = self._outputs.taken_aside(name, record)
         order = output_order(self.order, self.index)
         self.index += 1
-        self._outputs.sides[name].append(make_emitted((order, self.timestamp, RowKind.INSERT, record)))
+        self._outputs.sides[name].append(make_emitted((order, self.timestamp, kind, record)))
 
     def count_too_late(self, *, dropped: bool) -> None:
         """Count the record as too late for the operator: it was dropped, or went to a side output."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import msgspec
 
 from headrace.api import Context, KeyedCoProcessFunction, ListState, MapState, RowKind, StateTtl, Struct
+from headrace.api.changelog_mode import StreamChanges
 from headrace.api.join_type import JoinType
 from headrace.api.operator_function import OperatorFunction
 from headrace.operators._sort_text import sort_text
@@ -46,6 +48,7 @@ class AsOfJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunctio
     KIND = "as-of join"
     TAKER = "join_as_of"
     LATE = "late"
+    takes_upserts = (1,)
 
     waiting: ListState[Any]
     versions: MapState[str, Any]
@@ -110,6 +113,22 @@ class AsOfJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunctio
                 await self.versions.remove(_time(valid.at))
             valid = version
         return valid
+
+    def changes(self, name: str, _keys: Sequence[Any], taken: Sequence[StreamChanges], /) -> StreamChanges:
+        """Return the changes of the left side, each at the time of its event.
+
+        Raises `ValueError` for versions whose updates may lack their new rows: nothing would end the version before.
+        """
+        left, right = taken
+        if right.mode.is_retract and right.may_lack_updates and right.is_known:
+            msg = (
+                f"{self.TAKER} '{name}': a step before it may drop the new row of an update of a version (filter, flat_map), and "
+                "nothing would say when the version before it ends: call drop_update_before(KEY) before that step, whose refused rows "
+                "are then -D; or normalize() behind it"
+            )
+            raise ValueError(msg)
+        changes = replace(left, unique=(), may_lack_updates=True)
+        return replace(changes, reordered_by=name, ordered_within=None) if left.may_retract else changes
 
     def side_types(self) -> dict[str, type[Struct]]:
         """Return the function's side outputs, and the types of their records."""

@@ -31,6 +31,7 @@ class FirstByTimeFunction(KeyedProcessFunction[In, Out], OperatorFunction):
 
     KIND = "first by event time"
     TAKER = "first_by_time"
+    has_row_of_each_key = True
 
     kept: ValueState[Any]
 

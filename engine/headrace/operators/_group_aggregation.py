@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -9,7 +11,9 @@ import msgspec
 
 from headrace.api import Context, Emit, KeyedProcessFunction, RowKind, Struct, ValueState
 from headrace.api.bundles import Bundle, BundleFunction
+from headrace.api.changelog_mode import UPSERTS_OF_UNKNOWN_KEY, ChangelogMode, StreamChanges
 from headrace.api.column_function import ColumnFunction, ColumnResults, KeyedColumns
+from headrace.api.graph import KeyBy
 from headrace.api.operator_function import OperatorFunction
 from headrace.api.operator_library import GroupOptions
 from headrace.operators._accumulators import Change, sign_of
@@ -37,6 +41,7 @@ class GroupAggregation(KeyedProcessFunction[In, Out], OperatorFunction, BundleFu
 
     KIND = "aggregates"
     TAKER = "aggregate"
+    has_row_of_each_key = True
 
     aggregate: ValueState[Any]
 
@@ -110,6 +115,18 @@ class GroupAggregation(KeyedProcessFunction[In, Out], OperatorFunction, BundleFu
         if after is not None and before != after:
             ctx.collect(after, RowKind.INSERT if before is None else RowKind.UPDATE_AFTER)
         await (self.aggregate.clear() if group is None else self.aggregate.update(group))
+
+    def changes(self, name: str, keys: Sequence[KeyBy], taken: Sequence[StreamChanges], /) -> StreamChanges:
+        """Return upserts where the row before an update is left out; by the fields of the key, if the result has them."""
+        changes = super().changes(name, keys, taken)
+        if self._options.retract:
+            return changes
+        key = next(iter(changes.unique), ())
+        return replace(changes, mode=ChangelogMode.upsert(*key) if key else UPSERTS_OF_UNKNOWN_KEY)
+
+    def key_of_rows(self, fields: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the fields of the result that hold the key; after `key_by` with a function, `key` does."""
+        return super().key_of_rows(fields or ("key",))
 
     # ------------------------------------------------------------------------------------------ bundles, columns
 

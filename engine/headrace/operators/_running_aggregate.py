@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from headrace.api import AggregateFunction, AggregatingState, Context, KeyedProcessFunction, RowKind, StateTtl, Struct
+from headrace.api.changelog_mode import UPSERTS_OF_UNKNOWN_KEY
 
 Acc = TypeVar("Acc")
 In = TypeVar("In", bound=Struct)
@@ -28,6 +29,7 @@ def running_aggregate(
     """
 
     class RunningAggregate(KeyedProcessFunction[takes, gives]):  # type: ignore[valid-type]  # known when it is called
+        _emits = UPSERTS_OF_UNKNOWN_KEY
         aggregate = AggregatingState("aggregate", function, ttl=ttl)
 
         async def process(self, record: Any, ctx: Context, /) -> None:

@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.api import AsyncWait, Pipeline, Process, SinkNode, SourceNode, UpsertMaterialize
+from headrace.api.changelog_inference import changes_of
 from headrace.api.graph import AssignEventTime, Input, Node, SparkStep, StatelessStep, step_over
 from headrace.api.stream_types import output_type
 from headrace.errors import ConfigError
@@ -225,6 +226,7 @@ class _Graph:
         return Flow(
             record_of(Input(node, side)),
             tuple(Use(edge if several else None, self._target(*use)) for edge, use in enumerate(uses)),
+            changes_of(Input(node, side)),
         )
 
     def _target(self, node: Node, number: int) -> ToStage | ToSink | Through:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from headrace.api import AsyncWait, Process, SourceNode, UpsertMaterialize
+from headrace.api.changelog_mode import INSERTS, StreamChanges
 from headrace.api.graph import KeyBy, StatelessStep
 
 Keyed = Process | UpsertMaterialize | AsyncWait
@@ -55,10 +56,11 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A stream within a stage: the type of its records and their uses. Each use gets all records."""
+    """A stream within a stage: the type of its records, their uses, and what their changes mean. Each use gets all records."""
 
     record: type[msgspec.Struct]
     uses: tuple[Use, ...]
+    changes: StreamChanges = INSERTS
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,41 +19,83 @@ from headrace.spark.step_errors import called, failed
 
 
 def applied(step: StatelessStep, emitted: Iterable[Emitted]) -> Iterator[Emitted]:
-    """Yield the results of a step on records, each at the place of its record. Several results of one record get an index each.
+    """Return the results of a step on records, each at the place of its record. Several results of one record get an index each.
 
     Raises `UserFunctionError` when the step's function fails, or returns a value of a wrong type.
     """
     match step:
         case Map():
-            yield from _mapped(step, emitted)
-        case Filter(predicate):
-            is_kept = partial(_is_kept, predicate)
-            yield from (element for element in emitted if called(step.name, is_kept, element.record))
-        case FlatMap(function, wanted):
-            listed = partial(_listed, function, copies=not is_immutable(wanted))
-            for order, timestamp, kind, record in emitted:
-                for index, result in enumerate(called(step.name, listed, record)):
-                    typed = _typed(step.name, record, result, wanted)
-                    yield make_emitted((output_order(order, index), timestamp, kind, typed))
+            return _mapped(step, emitted)
+        case Filter():
+            return _filtered(step, emitted)
+        case FlatMap():
+            return _flat_mapped(step, emitted)
         case DropUpdateBefore():
-            yield from (element for element in emitted if element.kind != RowKind.UPDATE_BEFORE)
-        case AssignEventTime(time):
-            read: Callable[[Any], Any] = operators.attrgetter(time) if isinstance(time, str) else time
-            moment = partial(_moment, read)
-            for order, _, kind, record in emitted:
-                yield make_emitted((order, called(step.name, moment, record), kind, record))
+            return (element for element in emitted if element.kind != RowKind.UPDATE_BEFORE)
+        case AssignEventTime():
+            return _timed(step, emitted)
         case _:
-            yield from emitted
+            return iter(emitted)
 
 
 def _mapped(step: Map, emitted: Iterable[Emitted]) -> Iterator[Emitted]:
-    function, wanted = step.function, step.record
+    name, function, wanted = step.name, step.function, step.record
+    check = _kept_check(name, step.keeps)
     taken = wanted if is_immutable(wanted) else None
     for order, timestamp, kind, record in emitted:
-        result = called(step.name, function, record)
+        result = called(name, function, record)
         if type(result) is not taken:
-            result = copied(_typed(step.name, record, result, wanted))
+            result = copied(_typed(name, record, result, wanted))
+        if check is not None:
+            check(record, result)
         yield make_emitted((order, timestamp, kind, result))
+
+
+def _filtered(step: Filter, emitted: Iterable[Emitted]) -> Iterator[Emitted]:
+    name, is_kept = step.name, partial(_is_kept, step.predicate)
+    if step.deletes:
+        return (_kept_or_deleted(name, is_kept, element) for element in emitted)
+    return (element for element in emitted if called(name, is_kept, element.record))
+
+
+def _flat_mapped(step: FlatMap, emitted: Iterable[Emitted]) -> Iterator[Emitted]:
+    name, check = step.name, _kept_check(step.name, step.keeps)
+    listed = partial(_listed, step.function, copies=not is_immutable(step.record))
+    for order, timestamp, kind, record in emitted:
+        for index, result in enumerate(called(name, listed, record)):
+            typed = _typed(name, record, result, step.record)
+            if check is not None:
+                check(record, typed)
+            yield make_emitted((output_order(order, index), timestamp, kind, typed))
+
+
+def _timed(step: AssignEventTime, emitted: Iterable[Emitted]) -> Iterator[Emitted]:
+    time = step.time
+    read: Callable[[Any], Any] = operators.attrgetter(time) if isinstance(time, str) else time
+    moment = partial(_moment, read)
+    for order, _, kind, record in emitted:
+        yield make_emitted((order, called(step.name, moment, record), kind, record))
+
+
+def _kept_or_deleted(step: str, is_kept: Callable[[Any], bool], element: Emitted) -> Emitted:
+    """Return an upsert, or a deletion of its key where the row is refused."""
+    if element.kind == RowKind.DELETE or called(step, is_kept, element.record):
+        return element
+    return element._replace(kind=RowKind.DELETE)
+
+
+def _kept_check(step: str, keeps: tuple[str, ...]) -> Callable[[Any, Any], None] | None:
+    """Return the function that raises `UserFunctionError` where a result does not keep the fields of its record."""
+    if not keeps:
+        return None
+    read = operators.attrgetter(*keeps)
+
+    def check(record: Any, result: Any) -> None:
+        if read(record) != read(result):
+            why = f"it declares keeps={keeps!r}, and returned {result!r:.300}: let it keep these fields, or take them out of keeps"
+            raise failed(step, record, why)
+
+    return check
 
 
 def _typed(step: str, record: msgspec.Struct, result: object, wanted: type[msgspec.Struct]) -> msgspec.Struct:

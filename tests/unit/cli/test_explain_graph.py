@@ -86,10 +86,10 @@ def test_tree_shows_branches(headrace):
     parts = [line.strip("│├└─ ") for line in shown.splitlines()]
     assert "one order of arrival for orders, refunds" in parts
     at = parts.index("branch 0")
-    assert parts[at + 1 : at + 3] == ["filter is_large", "sink large_orders"]
+    assert parts[at + 1 : at + 4] == ["filter is_large", "changes: insert", "sink large_orders"]
     assert parts.count("-> stage 3: totals, by customer, id") == 2
     assert "map <lambda>" in parts
-    assert "side output late" in parts
+    assert "side output late: insert" in parts
 
 
 def test_mermaid_draws_every_stream(headrace):

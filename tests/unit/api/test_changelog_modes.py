@@ -1,0 +1,219 @@
+"""Changelog modes and unique keys: what the graph knows of each stream, and what it refuses."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+import pytest
+
+from headrace import (
+    AsyncFunction,
+    ChangelogMode,
+    JoinType,
+    KeyedProcessFunction,
+    Lifetime,
+    OutputMode,
+    Pipeline,
+    Struct,
+    Timestamp,
+)
+from headrace.api.changelog_inference import changes_of
+from headrace.operators import Count, Sum, Tumbling
+
+FOREVER = {"state_ttl": Lifetime.FOREVER}
+SECOND = timedelta(seconds=1)
+
+
+class Order(Struct, frozen=True):
+    id: str
+    at: Timestamp
+    customer: str = ""
+    amount: int = 0
+
+
+class Total(Struct, frozen=True):
+    customer: str
+    amount: Annotated[int, Sum("amount")]
+
+
+class Number(Struct, frozen=True):
+    orders: Annotated[int, Count()]
+
+
+class Named(Struct, frozen=True):
+    id: str
+    name: str
+
+
+class Same(KeyedProcessFunction[Order, Order]):
+    async def process(self, order, ctx, /):
+        ctx.collect(order, ctx.row_kind)
+
+
+class Ask(AsyncFunction[Order, Order]):
+    async def invoke(self, order, /):
+        return [order]
+
+
+class Certain(Ask):
+    deterministic = True
+
+
+class Name(AsyncFunction[Order, Named]):
+    async def invoke(self, order, /):
+        return [Named(order.id, "")]
+
+
+def inserts(name="orders", pipeline=None, **options):
+    return (pipeline or Pipeline("shop")).source(name, Order, event_time="at", **options)
+
+
+def retracts():
+    return inserts(row_kind="op")
+
+
+def upserts():
+    return retracts().drop_update_before("id")
+
+
+def same(order: Order) -> Order:
+    return order
+
+
+def pair(left: Order, right: Order | None) -> Order:
+    return left
+
+
+def totals(stream, result=Total, **options):
+    return stream.key_by("customer").aggregate("totals", result, **FOREVER, **options)
+
+
+def processed(stream, **options):
+    return stream.key_by("id").process("same", Same(), **options)
+
+
+def ask(stream, function=Ask, **options):
+    return stream.async_wait("ask", function(), timeout=SECOND, **options)
+
+
+def shown(stream):
+    return str(changes_of(stream._use()))
+
+
+@pytest.mark.parametrize(
+    ("stream", "expected"),
+    [
+        (inserts, "insert"),
+        (lambda: inserts().filter(bool).map(same), "insert"),
+        (retracts, "retract"),
+        (lambda: retracts().filter(bool).flat_map(lambda row: [row], record=Order), "retract"),
+        (upserts, "upsert(id)"),
+        (lambda: upserts().filter(bool).map(same, keeps=("id",)), "upsert(id)"),
+        (lambda: inserts().drop_update_before(), "insert"),
+        (lambda: totals(inserts()), "retract; unique by customer"),
+        (lambda: totals(inserts()).filter(bool), "retract; unique by customer"),
+        (lambda: totals(inserts()).drop_update_before(), "upsert(customer)"),
+        (lambda: totals(inserts(), Number), "retract"),
+        (lambda: totals(inserts(), retract=False), "upsert(customer)"),
+        (lambda: totals(inserts(), Number, retract=False), "upsert(unknown key)"),
+        (lambda: inserts().key_by("id").last_by_time("last", **FOREVER), "retract; unique by id"),
+        (lambda: inserts().key_by("id").first_by_time("f", at_watermark=True, **FOREVER), "insert; unique by id"),
+        (lambda: inserts().key_by("id").window(Tumbling(SECOND)).aggregate("sums", Number), "insert"),
+        (
+            lambda: inserts().key_by("id").window(Tumbling(SECOND)).aggregate("sums", Number, allowed_lateness=SECOND),
+            "retract",
+        ),
+        (
+            lambda: retracts().key_by("id").window(Tumbling(SECOND)).aggregate("n", Number).side("late", Order),
+            "retract",
+        ),
+        (lambda: processed(inserts()), "retract, assumed: it declares no emits="),
+        (lambda: processed(inserts()).side("aside", Order), "insert"),
+        (lambda: processed(inserts(), emits=ChangelogMode.INSERT), "insert"),
+        (lambda: processed(inserts(), emits=ChangelogMode.upsert("id", "at")), "upsert(id, at)"),
+        (lambda: ask(inserts()), "insert"),
+        (lambda: ask(upserts(), mode=OutputMode.ORDERED), "upsert(id)"),
+        (lambda: ask(upserts().key_by("id"), mode=OutputMode.KEYED_ORDERED), "upsert(id)"),
+        (lambda: ask(retracts(), Certain, mode=OutputMode.ORDERED), "retract"),
+        (lambda: ask(retracts(), Certain), "retract; 'ask' may change their order"),
+        (lambda: retracts().upsert_materialize("m", primary_key=("id",)), "upsert(id)"),
+    ],
+)
+def test_graph_knows_changes_of_each_stream(stream, expected):
+    assert shown(stream()) == expected
+
+
+def test_union_retracts_where_an_input_does():
+    pipeline = Pipeline("shop")
+    plain = inserts(pipeline=pipeline)
+    changed = inserts("changes", pipeline, row_kind="op")
+    assert shown(plain.union(plain)) == "insert"
+    assert shown(plain.union(changed)) == "retract"
+    unknown = processed(plain)
+    assert shown(plain.union(unknown)) == "retract, assumed: it declares no emits="
+    assert shown(changed.union(unknown)) == "retract"
+
+
+def as_of(left, right):
+    return left.key_by("id").join_as_of("as_of", right.key_by("id"), emit=pair, how=JoinType.LEFT, **FOREVER)
+
+
+def versions(build):
+    pipeline = Pipeline("shop")
+    return as_of(inserts(pipeline=pipeline), build(inserts("changes", pipeline, row_kind="op")))
+
+
+@pytest.mark.parametrize(
+    ("build", "reason"),
+    [
+        (lambda: retracts().drop_update_before(), 'fields that identify a row, as in drop_update_before."id".'),
+        (lambda: retracts().filter(bool).drop_update_before("id"), "Call it before that step"),
+        (lambda: retracts().drop_update_before("sku"), "has no field 'sku'"),
+        (lambda: upserts().union(upserts()), "another pipeline|of pipeline"),
+        (lambda: (some := upserts()).union(some), r"'drop_update_before' is upsert\(id\).*normalize\(\)"),
+        (lambda: upserts().map(same), r"map\(..., keeps=\('id',\)\)"),
+        (lambda: upserts().flat_map(lambda row: [row], record=Order), r"normalize\(\).*filter\(\) and map"),
+        (lambda: inserts().map(same, keeps=("sku",)), "has no field 'sku'"),
+        (lambda: inserts().map(same, keeps="id"), "several names"),
+        (lambda: totals(upserts()), r"aggregate 'totals' gets upsert\(id\) from 'drop_update_before'.*normalize\(\)"),
+        (lambda: totals(inserts(), Number, retract=False).filter(bool), "nothing declares their key"),
+        (lambda: upserts().key_by("id").top("best", 1, by="amount", **FOREVER), r"top 'best' gets.*normalize"),
+        (lambda: upserts().upsert_materialize("m", primary_key=("id",)), r"give upsert_key=\('id',\)"),
+        (
+            lambda: upserts().upsert_materialize("m", primary_key=("customer",), upsert_key=("id",)),
+            "would leave the old row. Call normalize",
+        ),
+        (lambda: ask(retracts(), mode=OutputMode.ORDERED), "deterministic = True"),
+        (lambda: ask(retracts().key_by("id"), mode=OutputMode.KEYED_ORDERED), "drop_update_before"),
+        (lambda: ask(upserts()), "mode=OutputMode.ORDERED"),
+        (lambda: ask(upserts().key_by("customer"), mode=OutputMode.KEYED_ORDERED), r"key_by\('id',\)"),
+        (lambda: ask(upserts(), Name, mode=OutputMode.ORDERED), r"name. Give these fields defaults.*deleted\(\)"),
+        (lambda: processed(inserts(), emits=ChangelogMode.upsert("sku")), "has no field 'sku'"),
+        (lambda: processed(inserts(), emits="insert"), "emits is ChangelogMode"),
+        (lambda: versions(lambda changes: changes.filter(bool)), "when the version before it ends"),
+    ],
+)
+def test_changes_that_cannot_be_right_are_refused(build, reason):
+    with pytest.raises((TypeError, ValueError), match=f"(?s){reason}"):
+        build()
+
+
+def test_versions_may_be_upserts():
+    assert shown(versions(lambda changes: changes.drop_update_before("id").filter(bool))) == "insert"
+    assert shown(versions(lambda changes: changes)) == "insert"
+
+
+@pytest.mark.parametrize(
+    ("stream", "upsert_key"),
+    [
+        (lambda: ask(retracts(), Certain, mode=OutputMode.ORDERED), ("id",)),
+        (lambda: ask(retracts(), Certain), None),
+        (lambda: ask(retracts().key_by("id"), Certain, mode=OutputMode.KEYED_ORDERED), ("id",)),
+        (lambda: ask(retracts().key_by("customer"), Certain, mode=OutputMode.KEYED_ORDERED), None),
+    ],
+)
+def test_reordered_changes_need_a_history(stream, upsert_key):
+    stream().upsert_materialize("m", primary_key=("id",), upsert_key=("id",)).sink("table")
+    materializer = stream().upsert_materialize("m", primary_key=("id",), upsert_key=("id",)).operators[-1]
+    assert (materializer.upsert_key, materializer.is_needed) == (upsert_key, upsert_key is None)

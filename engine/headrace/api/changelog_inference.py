@@ -221,6 +221,28 @@ def _required(gives: type[Any], takes: type[Any]) -> list[str]:
     return [field.name for field in fields if field.required and field.name not in takes.__struct_fields__]
 
 
+def check_normalized(taker: str, key: tuple[str, ...], changes: StreamChanges) -> None:
+    """Check the key of `normalize`.
+
+    Raises `ValueError` without one, for another one than that of the upserts, and where the changes of a key may come in
+    another order.
+    """
+    if not key:
+        msg = f'{taker} needs the fields that identify a row, as in normalize("latest", key=("id",))'
+        raise ValueError(msg)
+    if changes.mode.key and {*key} != {*changes.mode.key}:
+        msg = (
+            f"{taker}: the stream is {changes.mode}, so its rows are identified by {changes.mode.key!r}, not by {key!r}"
+        )
+        raise ValueError(msg)
+    if not changes.keeps_order_of(key):
+        msg = (
+            f"{taker}: '{changes.reordered_by}' before it may change the order of a key's rows, so the last one is not known: call "
+            "normalize() before it, or give it mode=OutputMode.ORDERED"
+        )
+        raise ValueError(msg)
+
+
 def _processed(process: Process, inputs: _Inputs, taken: _Taken) -> StreamChanges:
     function = process.function
     if isinstance(function, OperatorFunction):

@@ -54,6 +54,10 @@ class OperatorLibrary(Protocol):
         """Return the function of `Stream.last_by_time`."""
         ...
 
+    def normalize(self, takes: type, *, ttl: StateTtl | None) -> KeyedProcessFunction[Any, Any]:
+        """Return the function of `Stream.normalize`."""
+        ...
+
     def as_of_join(
         self,
         sides: tuple[type, type],

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 import msgspec
 
 from headrace.api.async_io import Batching, CircuitBreaker, LookupCache, OnFailure, RecoveryOption, check_limits
+from headrace.api.changelog_inference import check_normalized
 from headrace.api.changelog_mode import ChangelogMode
 from headrace.api.changelog_stream import ChangelogStream
 from headrace.api.functions import (
@@ -42,7 +43,9 @@ from headrace.api.graph import (
 )
 from headrace.api.grouped_stream import GroupedStream
 from headrace.api.joined_streams import JoinableStream
+from headrace.api.lifetime import Life, Lifetime, ttl_of
 from headrace.api.operator_function import OperatorFunction
+from headrace.api.operator_library import operator_library
 from headrace.api.ranked_stream import RankedStream
 from headrace.api.retry_strategies import AsyncRetryStrategy, NoRetry
 from headrace.api.stream_base import StreamBase
@@ -186,6 +189,34 @@ class Stream(ChangelogStream[R], GroupedStream[R], JoinableStream[R], RankedStre
         for column in key:
             check_field(self._record, column)
         return self._then(DropUpdateBefore(key), self._record)
+
+    def normalize(
+        self, name: str, /, *, key: tuple[str, ...] = (), state_ttl: Life = Lifetime.FOREVER
+    ) -> OperatorStream[R]:
+        """Make whole updates of a stream of upserts: `-U` with the last row of the key before each `+U`, `-D` with the last row.
+
+        `key` are the fields that identify a row; by default the stream's own key, where it has one. So aggregates, windows
+        and joins can follow. An equal row emits nothing. A `-D` needs only the fields of the key; a retraction of a key
+        without a row goes to the quarantine, and is counted. Rows of sources with `row_kind` may lack their `-U`, and rows
+        of others may come again with other values.
+
+        `state_ttl` bounds the state: a duration or `StateTtl` after which a key without rows is forgotten. Nothing is
+        emitted then, and the next row of the key is an insert: operators behind it count it beside the forgotten one.
+
+        Raises `ValueError` without a key, for a field that the record lacks, for a key other than that of the upserts,
+        and behind an operator that may change the order of a key's rows.
+        """
+        taker, changes = f"normalize '{name}'", self._changes
+        fields = key or changes.mode.key or (changes.unique[0] if len(changes.unique) == 1 else ())
+        check_normalized(taker, fields, changes)
+        for column in fields:
+            check_key_field(self._record, column)
+        try:
+            ttl = ttl_of(state_ttl, kept="the last row of each key", after="a key is new again")
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{taker}: {error}") from None
+        function = operator_library().normalize(self._record, ttl=ttl)
+        return self._keyed(KeyBy(fields))._operated(name, function, self._record)
 
     def assign_event_time(self, time: str | Callable[[R], int], /) -> Stream[R]:
         """Give records another event time: a field (`Timestamp`, not optional), or what `time(record)` returns (ms since 1970, UTC).

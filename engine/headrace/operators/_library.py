@@ -6,6 +6,7 @@ from headrace.operators._as_of_join import as_of_join
 from headrace.operators._first_by_time import first_by_time, last_by_time
 from headrace.operators._group_aggregation import group_aggregation
 from headrace.operators._interval_join import interval_join
+from headrace.operators._normalize import normalize
 from headrace.operators._regular_join import regular_join
 from headrace.operators._top_n import top_n
 
@@ -15,6 +16,7 @@ __all__ = [
     "group_aggregation",
     "interval_join",
     "last_by_time",
+    "normalize",
     "regular_join",
     "top_n",
 ]

@@ -20,6 +20,7 @@ from headrace import clock
 from headrace.commit.protocol import OpenJob
 from headrace.plan.columns import ROW_KIND
 from headrace.sinks.kinds import sink_of
+from headrace.sinks.partitions import folders_of
 from headrace.sinks.sink import OutputFile
 from headrace.tables.files import Storage, partition_text, read_parquet, stage
 from headrace.tables.overlay import DELETED, OverlaySnapshot, own_rows, without
@@ -55,8 +56,11 @@ def _added_files(job: OpenJob, name: str, of_branch: Snapshot, checkpoint_id: in
     own = own_rows(of_branch)
     for action in own.add_actions().to_pylist():
         rows = read_parquet(f"{own.uri}/{unquote(action['path'])}", storage)
-        staged = stage(folder, _file_name(job, name, checkpoint_id), rows, storage)
-        yield OutputFile(staged.path, staged.rows, staged.size, _partition(action))
+        values = _partition(action)
+        partition = {column: values[column] for column in of_branch.partition_columns}
+        path = f"{folders_of(partition)}{_file_name(job, name, checkpoint_id)}"
+        staged = stage(folder, path, rows, storage)
+        yield OutputFile(staged.path, staged.rows, staged.size, partition)
 
 
 def _changes_file(

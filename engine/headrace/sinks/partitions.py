@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -48,12 +49,16 @@ def check_partition_values(rows: pa.Table, columns: Sequence[str]) -> None:
                 raise UnfitRecord(empty[0].as_py(), name, why)
 
 
-def check_folder_names(rows: pa.Table, columns: Sequence[str]) -> None:
-    """Raise `UnfitRecord` for a row with a text in a partition column that is too long for a folder's name."""
+def check_folder_names(rows: pa.Table, columns: Sequence[str], *, is_merged: bool) -> None:
+    """Raise `UnfitRecord` for a row with a text in a partition column that is too long for a folder's name.
+
+    `is_merged`: a merge or a compaction by deltalake names the folder, too, and escapes all but ASCII letters and digits.
+    """
     for name in columns:
         if rows.schema.field(name).type == pa.string():
             for value in pc.unique(rows[name]).to_pylist():
-                size = len(folder_name(name, value).encode())
+                escaped = quote(value, safe="") if is_merged and value is not None else None
+                size = len((folder_name(name, value) if escaped is None else f"{name}={escaped}").encode())
                 if size > _LONGEST_NAME:
                     row = pc.index(rows[name], pa.scalar(value, pa.string())).as_py()
                     why = f"is too long: the sink's partitions are folders, and this one's name would have {size:,} of {_LONGEST_NAME} bytes"
@@ -82,8 +87,17 @@ def by_partition(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[dict[
 def folder_name(column: str, value: Any) -> str:
     """Return the name of a partition's folder in Hive's form: `day=mon`. Characters with a special meaning there are escaped."""
     text = partition_text(value)
-    escaped = _NULL if text is None else _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", text)
-    return f"{column}={escaped}"
+    escaped = _NULL if text is None else _escaped(text)
+    return f"{_escaped(column)}={escaped}"
+
+
+def _escaped(text: str) -> str:
+    return _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", text)
+
+
+def folders_of(partition: Partition) -> str:
+    """Return the folders of a partition's files in a table, as Spark names them, with a slash at the end; nothing without partitions."""
+    return "".join(f"{folder_name(column, value)}/" for column, value in partition.items())
 
 
 _LONGEST_NAME: Final = 255

@@ -17,7 +17,7 @@ from headrace.plan.keys import key_reader
 from headrace.plan.pipelines import plan_of
 from headrace.plan.record_columns import to_struct_array
 from headrace.plan.stages import SinkPlan, ToStage
-from headrace.sinks.partitions import by_partition, check_folder_names, check_partition_values
+from headrace.sinks.partitions import by_partition, check_folder_names, check_partition_values, folders_of
 from headrace.sinks.sink import OutputFile
 from headrace.spark.columnar_rows import ColumnarRows
 from headrace.spark.reports import BatchSettings, TaskReport
@@ -173,10 +173,10 @@ class TaskOutput:
     def append_table(self, sink: str, rows: pa.Table) -> None:
         """Stage rows, at least one, with the columns of an append-only sink."""
         columns = self._batch.partition_by.get(sink, ())
-        if sink in self._batch.folders:
-            check_folder_names(rows, columns)
+        check_folder_names(rows, columns, is_merged=sink not in self._batch.folders)
         for partition, part in by_partition(rows, columns):
-            staged = stage(self._batch.sinks[sink], self._file_name(), part, self._batch.storage)
+            name = f"{folders_of(partition)}{self._file_name()}"
+            staged = stage(self._batch.sinks[sink], name, part, self._batch.storage)
             self._output(sink, OutputFile(staged.path, staged.rows, staged.size, partition))
 
     def changes(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
@@ -216,7 +216,9 @@ class TaskOutput:
         """Stage net changes for a merge: the sink's columns and the row kind."""
         schema = sink_schema(sink.record, sink.primary_key)
         rows = _sink_columns(emitted, schema)
-        check_partition_values(rows, self._batch.partition_by.get(sink.name, ()))
+        columns = self._batch.partition_by.get(sink.name, ())
+        check_partition_values(rows, columns)
+        check_folder_names(rows, columns, is_merged=True)
         kinds = _symbols(emitted)
         rows = rows.append_column(pa.field(ROW_KIND, pa.string(), nullable=False), kinds)
         name = f"{OUTPUTS}/{sink.name}/{self._file_name()}"

@@ -19,6 +19,7 @@ from headrace.commit.restore import restore, savepoint
 from headrace.commit.vacuum import vacuum
 from headrace.commit.verify import verify
 from headrace.errors import ConfigError, FencedError, SinkMismatchError, StorageError
+from headrace.sinks.partitions import folder_name
 from headrace.tables.files import delete_files, list_files
 from headrace.tables.stores import table_store
 from tests.unit.support.branched_job import CUSTOMERS, BranchedJob, Order
@@ -407,3 +408,6 @@ def test_partitioned_sinks_are_promoted():
     promote(job)
     assert job.content() == expected
     assert sound(job)
+    table = table_store(job.config.sinks["small"].table_path, job.config.storage_options).latest()
+    customers = table.read(table.schema)["customer"].to_pylist()
+    assert {file.rpartition("/")[0] for file in table.files()} == {folder_name("customer", name) for name in customers}

@@ -114,6 +114,27 @@ class VirtualClock:
 _clock: Clock = SystemClock()
 
 
+def shift_wall_clock(seconds: int) -> None:
+    """Make `time`, `datetime.now` and `date.today` of this process show another time, also to modules that are imported later.
+
+    For a process that tries user code on another day. It cannot be undone.
+    """
+    import ctypes
+    import datetime as dt
+    import gc
+
+    real_time, real_ns, local, utc = time.time, time.time_ns, time.localtime, time.gmtime
+    time.time = lambda: real_time() + seconds
+    time.time_ns = lambda: real_ns() + seconds * 1_000_000_000
+    time.localtime = lambda at=None: local(time.time() if at is None else at)
+    time.gmtime = lambda at=None: utc(time.time() if at is None else at)
+    names = gc.get_referents(dt.datetime.__dict__)[0]  # the attributes of a class in C, which refuses to set them
+    for name in ("now", "utcnow"):
+        real = getattr(dt.datetime, name)
+        names[name] = classmethod(lambda _, *zone, _real=real, **tz: _real(*zone, **tz) + dt.timedelta(seconds=seconds))
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(dt.datetime))
+
+
 def use(clock: Clock) -> Clock:
     """Install `clock` for this process; return the former one."""
     global _clock

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli._arguments import AsJson, Cluster, Job, load
-from headrace.cli._findings import Finding, as_warnings, finish
+from headrace.cli._findings import Finding, Outcome, as_warnings, finish
 from headrace.cli._machine import runner
 
 if TYPE_CHECKING:
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from headrace.plan.stages import Plan
     from headrace.sources.delta_table import DeltaSource
 
+_DETERMINISM = (
+    "a micro-batch may run again, and must give the same: take no random numbers, no hash() of texts (hashlib gives the same everywhere), "
+    "and no time of today (use the record's event time; or ctx.processing_time in a keyed function)"
+)
 _PATIENCE = 2.0  # seconds for a health check, so that `check` stays quick
 
 
@@ -36,7 +40,8 @@ def check(
     """Check whether a run could start. Changes nothing.
 
     Checks configuration, pipeline, Java, pyspark and jars, stored state and sinks, input folders and tables, services, and
-    whether another run holds the job. Lists all problems of the job's file and pipeline at once.
+    whether another run holds the job. Tries filters, event times and keys on rows of the input, in two processes, and refuses
+    those that depend on chance or on the date. Lists all problems of the job's file and pipeline at once.
 
     Example:  headrace check flights --strict
 
@@ -54,6 +59,7 @@ def check(
     failing = {finding.check for finding in findings if finding.outcome == "fail"}
     findings += [finding for finding in changed_input(config) if finding.check not in failing]
     findings += step_tables(config)
+    findings += determinism(config, plan)
     outside = [*services(config), lease(config)]
     findings += outside if strict else as_warnings(outside)
     finish(findings, as_json=as_json, job=config.job)
@@ -195,6 +201,19 @@ def _folder(what: str, folder: Path, suffixes: Sequence[str], where: str) -> Fin
     if not files:
         return Finding(what, "warn", f"{folder} has no {suffixes[0]} file", "a run would find nothing to do")
     return Finding(what, "ok", f"{folder}: {files:,} files")
+
+
+def determinism(config: JobConfig, plan: Plan) -> Iterator[Finding]:
+    """Yield a finding for each function whose result depends on chance, on the seed of `hash`, or on the date."""
+    from headrace.errors import HeadraceError
+    from headrace.local.determinism import DETERMINES_ROWS, differences
+
+    try:
+        for difference in differences(config, plan):
+            outcome: Outcome = "fail" if difference.kind in DETERMINES_ROWS else "warn"
+            yield Finding("determinism", outcome, str(difference), _DETERMINISM)
+    except HeadraceError as error:
+        yield Finding("determinism", "warn", str(error))
 
 
 def services(config: JobConfig) -> Iterator[Finding]:

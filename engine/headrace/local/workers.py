@@ -102,7 +102,12 @@ class _Worker:
     @classmethod
     def started(cls) -> _Worker:
         """Start a process with the same module path as this one."""
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        path = os.pathsep.join(filter(None, sys.path))
+        environment = {
+            **os.environ,
+            "PYTHONPATH": path,
+            "PYTHONHASHSEED": "0",
+        }  # as in Spark: hash() is the same in all tasks
         line = [sys.executable, "-c", "from headrace.local.worker import main; main()"]
         return cls(subprocess.Popen(line, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
 

@@ -41,6 +41,7 @@ def context(config: JobConfig) -> SparkContext:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ["PYTHONHASHSEED"] = "0"  # pyspark gives it to all executors: hash() is the same in all tasks
     # Only for the short-lived JVM that composes the command line of Spark's own: it ends 0.1 s sooner.
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     conf = SparkConf().setAppName(f"headrace-{config.job}")

@@ -1,0 +1,61 @@
+"""`headrace check` names functions whose results depend on chance, on the seed of `hash`, or on the date."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+
+from headrace.cli._check import determinism
+from headrace.errors import HeadraceError
+from headrace.local import determinism as processes
+from headrace.plan.loader import PipelineCode
+from headrace.plan.pipelines import plan_of
+from headrace.testing import PipelineHarness
+from tests.jobs import undetermined
+from tests.jobs.undetermined import Order
+
+ROWS = [Order(f"order {number}" + "x" * (number % 2), number) for number in range(50)]
+
+
+@pytest.fixture(scope="module")
+def harness():
+    harness = PipelineHarness(undetermined.fields)
+    harness.feed("orders", ROWS)
+    return harness
+
+
+def findings(harness, pipeline):
+    code = PipelineCode(f"tests.jobs.undetermined:{pipeline}", str(Path(__file__).parents[3]))
+    config = SimpleNamespace(code=code, sources={"orders": harness.config.sources["orders"]})
+    return list(determinism(config, plan_of(code)))
+
+
+def test_undetermined_functions_are_named(harness):
+    named = findings(harness, "undetermined")
+    assert [(finding.outcome, finding.detail.split(" in another process")[0]) for finding in named] == [
+        ("fail", "key_by by_chance of 'relay_0' gives the same record another key"),
+        ("fail", "key_by by_hash of 'relay_1' gives the same record another key"),
+        ("fail", "filter of_today gives the same record another verdict"),
+        ("fail", "filter after_day gives the same record another verdict"),
+        ("fail", "assign_event_time arrival gives the same record another event time"),
+        ("warn", "map stamped gives the same record another result"),
+    ]
+    assert "hashlib" in named[0].advice
+
+
+def test_same_results_are_no_finding(harness):
+    assert findings(harness, "repeatable") == []
+
+
+def test_plain_keys_start_no_process(harness):
+    with mock.patch("subprocess.Popen", side_effect=AssertionError):
+        assert findings(harness, "fields") == []
+
+
+def test_processes_that_fail_are_a_warning(harness):
+    with mock.patch.object(processes, "differences", side_effect=HeadraceError("too slow")):
+        (finding,) = findings(harness, "undetermined")
+    assert (finding.outcome, finding.detail) == ("warn", "too slow")

@@ -48,7 +48,7 @@ DETERMINES_ROWS: Final = ("key", "filter", "event time")
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """What a process tries: a file of each source. `shift` is what its clock is ahead, in seconds."""
+    """Input of a process: the pipeline, and a file of each source. Its clock is ahead by `shift` seconds."""
 
     code: PipelineCode
     files: dict[str, tuple[str, FileOptions]]

@@ -8,11 +8,11 @@ from typing import Final, Literal
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from headrace.api import RowKind
 from headrace.api.graph import CHANGE_TYPE
-from headrace.tables.files import Storage, file_system
+from headrace.sources.parquet_columns import ParquetColumns
+from headrace.tables.files import Storage
 
 _SYMBOLS: Final = {
     "insert": RowKind.INSERT.symbol,
@@ -64,16 +64,15 @@ def read_rows(uri: str, delta: DeltaRows | None, storage: Storage = None, column
     Without `delta`, return the rows exactly as the file has them. Raises `OSError` and `pa.ArrowException` where the file
     cannot be read.
     """
-    store, path = file_system(uri, storage)
-    file = pq.ParquetFile(store.open_input_file(path))
+    file = ParquetColumns(uri, storage)
     if delta is None:
-        return file.read(columns=[*columns] or None)
+        return file.read(columns)
     # Spark leaves an empty column _change_type in data files that a MERGE writes beside files of changes.
     own = {*delta.columns, CHANGE_TYPE} if delta.side is not None else {*delta.columns}
     wanted = own & {*columns, CHANGE_TYPE} if columns else own
-    names = [name for name in file.schema_arrow.names if name in wanted]
+    names = [name for name in file.names if name in wanted]
     # An Arrow table without a column has no rows, so constants could not be added.
-    table = _without_views(file.read(columns=names or file.schema_arrow.names[:1]))
+    table = _without_views(file.read(names or file.names[:1]))
     table = _of_side(table, delta.side) if delta.side is not None else table
     for value in delta.partition:
         if value.column not in table.schema.names:
@@ -88,12 +87,8 @@ def read_rows(uri: str, delta: DeltaRows | None, storage: Storage = None, column
 
 def count_rows_of(uri: str, delta: DeltaRows, storage: Storage = None) -> int:
     """Count the rows that `read_rows` returns for the file."""
-    store, path = file_system(uri, storage)
-    file = pq.ParquetFile(store.open_input_file(path))
-    if delta.side is None:
-        count: int = file.metadata.num_rows
-        return count
-    return len(_of_side(file.read(columns=[CHANGE_TYPE]), delta.side))
+    file = ParquetColumns(uri, storage)
+    return file.rows if delta.side is None else len(_of_side(file.read([CHANGE_TYPE]), delta.side))
 
 
 def partition_scalar(value: PartitionValue) -> pa.Scalar:

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 
 from headrace.api import SourceNode
 from headrace.sources.file_format import FileRows
+from headrace.sources.parquet_columns import ParquetColumns
 from headrace.tables.files import Storage, file_system
 
 
@@ -37,5 +38,4 @@ class ParquetFiles:
         columns: Collection[str] = (),
     ) -> FileRows:
         """Read the rows of a file, with these `columns` only if any are given. Raises one of `UNREADABLE`."""
-        store, path = file_system(uri, storage)
-        return FileRows(pq.ParquetFile(store.open_input_file(path)).read(columns=[*columns] or None))
+        return FileRows(ParquetColumns(uri, storage).read(columns))

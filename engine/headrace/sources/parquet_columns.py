@@ -1,0 +1,109 @@
+"""Columns of a Parquet file as Arrow tables, with INT96 times read exactly.
+
+INT96, in which Spark writes times unless it is told otherwise, holds days and nanoseconds. Arrow turns it into 64 bits of
+nanoseconds, which end in the year 2262: 9999-12-31 would become a day in 1816. So they are read in microseconds, except
+where a time is finer than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headrace.sources.file_format import DamagedFileError
+from headrace.tables.files import Storage, file_system
+
+_PER_MICROSECOND: Final = 1_000
+
+
+class ParquetColumns:
+    """Reader of one file."""
+
+    def __init__(self, uri: str, storage: Storage = None) -> None:
+        """Read the footer. Raises `OSError` and `pa.ArrowException` where it cannot be read."""
+        self._store, self._path = file_system(uri, storage)
+        self._file = self._open("us")
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the columns."""
+        names: list[str] = self._file.schema_arrow.names
+        return names
+
+    @property
+    def rows(self) -> int:
+        """Return the number of rows."""
+        count: int = self._file.metadata.num_rows
+        return count
+
+    def read(self, names: Collection[str] = ()) -> pa.Table:
+        """Read these columns, all without `names`.
+
+        Raises `pa.ArrowException` where they cannot be read, and `DamagedFileError` for a column of INT96 whose times neither
+        micro- nor nanoseconds can represent.
+        """
+        table = self._file.read(columns=[*names] or None)
+        old = [name for name in self._int96() if not names or name in names]
+        if not old:
+            return table
+        fine = self._open("ns").read(columns=old)
+        for place, column in enumerate(table.schema.names):
+            if column in old and _is_finer(table.column(place), fine[column]):
+                table = table.set_column(place, column, _in_nanoseconds(column, table.column(place), fine[column]))
+        return table
+
+    def _open(self, unit: str) -> Any:
+        return pq.ParquetFile(self._store.open_input_file(self._path), coerce_int96_timestamp_unit=unit)
+
+    def _int96(self) -> list[str]:
+        """Return the columns with INT96, also in a part; names that are there twice are left to the check of names."""
+        schema = self._file.schema
+        leaves = [schema.column(place) for place in range(len(schema))]
+        paths = [leaf.path for leaf in leaves if leaf.physical_type == "INT96"]
+        names = [name for name in self.names if self.names.count(name) == 1] if paths else []
+        return [name for name in names if any(f"{path}.".startswith(f"{name}.") for path in paths)]
+
+
+def _is_finer(micros: pa.ChunkedArray, nanos: pa.ChunkedArray) -> bool:
+    """Return whether a time of INT96 is finer than a microsecond."""
+    return any(
+        pc.any(pc.not_equal(_numbers(fine), pc.multiply(_numbers(coarse), _PER_MICROSECOND))).as_py()
+        for coarse, fine in _times(micros, nanos)
+    )
+
+
+def _in_nanoseconds(name: str, micros: pa.ChunkedArray, nanos: pa.ChunkedArray) -> pa.ChunkedArray:
+    for coarse, fine in _times(micros, nanos):
+        cut = pc.floor_temporal(fine, unit="microsecond").cast(pa.timestamp("us"), safe=False)
+        if not pc.all(pc.equal(_numbers(cut), _numbers(coarse))).as_py() and len(coarse) > coarse.null_count:
+            msg = f"column {name} has INT96 times that are finer than a microsecond, and others outside the years 1678 to 2261"
+            raise DamagedFileError(msg)
+    return nanos
+
+
+def _numbers(times: pa.Array) -> pa.Array:
+    return times.cast(pa.int64())
+
+
+def _times(micros: pa.ChunkedArray, nanos: pa.ChunkedArray) -> Iterator[tuple[pa.Array, pa.Array]]:
+    """Yield the times of a column, and of its parts, that the two readings have in different units."""
+    coarse, fine = micros.combine_chunks(), nanos.combine_chunks()
+    yield from _leaves(coarse, fine)
+
+
+def _leaves(coarse: pa.Array, fine: pa.Array) -> Iterator[tuple[pa.Array, pa.Array]]:
+    if coarse.type == fine.type:
+        return
+    if pa.types.is_struct(coarse.type):
+        for left, right in zip(coarse.flatten(), fine.flatten(), strict=True):
+            yield from _leaves(left, right)
+    elif pa.types.is_map(coarse.type):
+        yield from _leaves(coarse.items, fine.items)
+    elif pa.types.is_timestamp(coarse.type):
+        yield coarse, fine
+    else:
+        yield from _leaves(coarse.flatten(), fine.flatten())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any, Final
 
 import msgspec
@@ -17,12 +17,16 @@ from headrace.sources.file_format import DamagedFileError, FileRows, content_of,
 from headrace.tables.files import Storage
 
 _PER_MILLISECOND: Final = {"millis": 1, "micros": 1_000, "nanos": 1_000_000}
-_Convert = Callable[[Any], Any]
+_TIMES: Final = ("timestamp", "local-timestamp")
+_PREFIX: Final = "headrace-"
+_LARGEST_SCALE: Final = 1_000
+_ALL_DIGITS: Final = Context(prec=1_000_000)
+_Read = Callable[[Any, dict[str, Any]], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class AvroFiles:
-    """Format of Avro files. Logical timestamp types are read as times; no field accepts other logical types, except `uuid`."""
+    """Format of Avro files. Timestamps are times, decimals are numbers; no field accepts other logical types, except `uuid`."""
 
     suffixes = (".avro",)
 
@@ -44,14 +48,10 @@ class AvroFiles:
         wanted = [
             column for column in wanted_columns(node, columns) if column.name in {field["name"] for field in fields}
         ]
-        converts = {field["name"]: _converter(field["type"]) for field in fields}
-        values = {
-            column.name: _converted([record[column.name] for record in records], converts[column.name])
-            for column in wanted
-        }
+        values = {column.name: [record[column.name] for record in records] for column in wanted}
         faults: dict[int, str] = {}
         table = typed_table(values, node, wanted, len(records), faults)
-        return FileRows(table, faults, lambda number: _text(records[number], converts))
+        return FileRows(table, faults, lambda number: _text(records[number]))
 
 
 def _is_record(schema: Any) -> bool:
@@ -71,14 +71,16 @@ def _check_counts(container: AvroContainer) -> None:
 
 
 def _records(container: AvroContainer) -> Iterator[dict[str, Any]]:
-    """Yield the records; values of logical types stay the numbers that are stored.
+    """Yield the records, with values of logical types as `_LOGICAL` makes them.
 
-    With logical types, fastavro makes Python's `datetime`, and fails for the whole file if one value is outside its years.
+    fastavro itself makes Python's `datetime`, and fails for the whole file if one value is outside its years.
     """
     import fastavro
+    from fastavro.read import LOGICAL_READERS
 
+    LOGICAL_READERS.update(_READERS)
     try:
-        schema = fastavro.parse_schema(_without_logical_types(container.schema))
+        schema = fastavro.parse_schema(_with_own_types(container.schema))
         for block in container.blocks:
             content = io.BytesIO(container.unpacked(block))
             for _ in range(block.records):
@@ -99,80 +101,59 @@ def _check_end(content: io.BytesIO) -> None:
         raise DamagedFileError(msg)
 
 
-def _without_logical_types(schema: Any) -> Any:
-    if isinstance(schema, dict):
-        return {
-            name: part if name in {"default", "doc", "aliases", "symbols"} else _without_logical_types(part)
-            for name, part in schema.items()
-            if name != "logicalType"
-        }
-    return [_without_logical_types(part) for part in schema] if isinstance(schema, list) else schema
+def _with_own_types(schema: Any) -> Any:
+    """Return a schema whose logical types have our names, so that fastavro calls our readers wherever such a value is.
 
-
-def _converted(values: list[Any], convert: _Convert | None) -> list[Any]:
-    return values if convert is None else [None if value is None else convert(value) for value in values]
-
-
-def _converter(schema: Any) -> _Convert | None:
-    """Return the function that converts stored values of a schema; None where they need no conversion.
-
-    A union with one branch besides null is converted like that branch. A union of several branches is not converted.
+    That is also behind a named type that is used again, and in any branch of a union. Other logical types are left out.
     """
     if isinstance(schema, list):
-        branches = [field for field in schema if field != "null"]
-        return _converter(branches[0]) if len(branches) == 1 else None
+        return [_with_own_types(part) for part in schema]
     if not isinstance(schema, dict):
-        return None
-    if (logical := schema.get("logicalType")) is not None and logical != "uuid":
-        return _logical(str(logical), schema)
-    if schema.get("type") in {"array", "map"}:
-        return _items(schema)
-    if _is_record(schema):
-        converts = {field["name"]: convert for field in schema["fields"] if (convert := _converter(field["type"]))}
-        return _fields(converts) if converts else None
-    return _converter(schema["type"]) if isinstance(schema.get("type"), dict | list) else None
+        return schema
+    own = {
+        name: part if name in {"default", "doc", "aliases", "symbols"} else _with_own_types(part)
+        for name, part in schema.items()
+        if name != "logicalType"
+    }
+    kind, logical = schema.get("type"), schema.get("logicalType")
+    known = isinstance(kind, str) and isinstance(logical, str) and (kind, logical) in _LOGICAL
+    return own | {"logicalType": f"{_PREFIX}{logical}"} if known else own
 
 
-def _items(schema: dict[str, Any]) -> _Convert | None:
-    convert = _converter(schema.get("items", schema.get("values")))
-    if convert is None:
-        return None
-    if schema["type"] == "array":
-        return lambda values: _converted(values, convert)
-    return lambda values: dict(zip(values, _converted([*values.values()], convert), strict=True))
+def _instant(per_millisecond: int) -> _Read:
+    return lambda value, _: Instant(value, per_millisecond)
 
 
-def _fields(converts: dict[str, _Convert]) -> _Convert:
-    def convert(record: dict[str, Any]) -> dict[str, Any]:
-        changed = {
-            name: None if record[name] is None else convert_field(record[name])
-            for name, convert_field in converts.items()
-        }
-        return record | changed
-
-    return convert
+def _decimal(value: bytes, schema: dict[str, Any]) -> Any:
+    scale = schema.get("scale", 0)
+    if not isinstance(scale, int) or not 0 <= scale <= _LARGEST_SCALE:
+        return OtherType(f"{value!r} (decimal of scale {scale!r:.20})")
+    return Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-scale, _ALL_DIGITS)
 
 
-def _logical(logical: str, schema: dict[str, Any]) -> _Convert | None:
-    name, _, unit = logical.rpartition("-")
-    if name in {"timestamp", "local-timestamp"} and unit in _PER_MILLISECOND and schema.get("type") == "long":
-        per_millisecond = _PER_MILLISECOND[unit]
-        return lambda value: Instant(value, per_millisecond)
-    if logical == "decimal" and isinstance(scale := schema.get("scale", 0), int):
-        return lambda value: _decimal(value, scale)
-    if logical in {"date", "time-millis", "time-micros", "duration"}:
-        return lambda value: OtherType(f"{value!r} ({logical})")
-    return None
+def _other(value: Any, schema: dict[str, Any]) -> OtherType:
+    return OtherType(f"{value!r} ({schema['logicalType'].removeprefix(_PREFIX)})")
 
 
-def _decimal(value: Any, scale: int) -> Any:
-    return Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-scale) if isinstance(value, bytes) else value
+_LOGICAL: Final[dict[tuple[str, str], _Read]] = {
+    **{("long", f"{name}-{unit}"): _instant(per) for name in _TIMES for unit, per in _PER_MILLISECOND.items()},
+    **dict.fromkeys((("bytes", "decimal"), ("fixed", "decimal")), _decimal),
+    **dict.fromkeys((("int", "date"), ("int", "time-millis"), ("long", "time-micros"), ("fixed", "duration")), _other),
+}
+"""Readers of values by their type and logical type."""
 
 
-def _text(record: dict[str, Any], converts: dict[str, _Convert | None]) -> str:
+def _reader(read: _Read) -> Callable[..., Any]:
+    return lambda value, schema=None, _reader_schema=None: read(value, schema)
+
+
+_READERS: Final = {f"{kind}-{_PREFIX}{logical}": _reader(read) for (kind, logical), read in _LOGICAL.items()}
+"""The same by the keys of fastavro."""
+
+
+def _text(record: dict[str, Any]) -> str:
     """Return a record as a JSON object, whatever values it has."""
-    shown = {name: _shown(*_converted([value], converts.get(name))) for name, value in record.items()}
-    return msgspec.json.encode(shown, enc_hook=str).decode()
+    return msgspec.json.encode(_shown(record), enc_hook=str).decode()
 
 
 def _shown(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import itertools
+from datetime import date
 from decimal import Decimal
 from enum import Enum
 from typing import Literal
@@ -335,6 +336,50 @@ def test_avro_decimals_are_numbers():
     assert records[0] == Flat("a", 1, weight=0.35)
     assert bad == {1: "weight is 12345678901234567.89, of which a float loses digits"}
     assert rows.raw(1) == """{"id":"a","at":1,"weight":"12345678901234567.89"}"""
+
+
+DATE = logical("int", "date")
+MOMENT = logical("long", "timestamp-millis")
+
+
+def test_avro_named_types_keep_their_meaning():
+    day = {
+        "type": "record",
+        "name": "Day",
+        "fields": [{"name": "n", "type": DATE}, {"name": "at", "type": ["null", MOMENT]}],
+    }
+    money = {"type": "fixed", "name": "Money", "size": 4, "logicalType": "decimal", "precision": 8, "scale": 2}
+    schema = schema_of(
+        id="string", at="long", first=day, parts={"type": "array", "items": "Day"}, paid=money, weight=["null", "Money"]
+    )
+    value = {"n": 5, "at": 7}
+    row = {"id": "a", "at": 1, "first": value, "parts": [value], "paid": Decimal("1.25"), "weight": Decimal("2.50")}
+    records, bad, _ = read(avro(schema, [row]), "avro", Row)
+    assert bad == {0: "parts[0].n is 5 (date), which is not int64"}
+    records, bad, _ = read(avro(schema, [row | {"parts": []}]), "avro", Row)
+    assert (records[0].weight, bad) == (2.5, {})
+
+
+@pytest.mark.parametrize("branches", itertools.permutations([DATE, "string", "long", "null"]))
+def test_avro_union_branches_keep_their_types(branches):
+    schema = schema_of(id="string", at=["null", MOMENT, "string"], number=[*branches])
+    rows = [
+        {"id": "a", "at": 7, "number": ("long", 3)},
+        {"id": "b", "at": ("string", "1970-01-02"), "number": date(1970, 1, 6)},
+        {"id": "c", "at": None, "number": None},
+    ]
+    records, bad, table = read(avro(schema, rows), "avro")
+    assert records == [Flat("a", 7, 3), None, None]
+    assert bad == {1: "number is 5 (date), which is not int64", 2: "at is null"}
+    assert table.raw(1) == '{"id":"b","at":"1970-01-02","number":"5 (date)"}'
+
+
+def test_avro_decimal_of_negative_scale_is_bad():
+    money = logical("bytes", "decimal", precision=4, scale=2)
+    content = avro(schema_of(id="string", at="long", weight=money), [{"id": "a", "at": 1, "weight": Decimal("1.50")}])
+    assert content.count(b'"scale": 2') == 1
+    _, bad, _ = read(content.replace(b'"scale": 2', b'"scale":-2'), "avro")
+    assert "(decimal of scale -2), which is not double" in bad[0]
 
 
 def test_avro_text_not_in_utf8_is_bad():

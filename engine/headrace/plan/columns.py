@@ -6,7 +6,6 @@ zipping column lists).
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -16,11 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.api import RowKind
-from headrace.errors import ConfigError, UserFunctionError
+from headrace.errors import ConfigError
 from headrace.interrupts import is_interrupt
 from headrace.plan.column_types import Column, columns_of, is_text
+from headrace.plan.defaults import default_for_null
 from headrace.plan.raw_row import shown_value
 from headrace.plan.record_columns import build_records, column_values
+from headrace.plan.record_errors import record_error
 from headrace.plan.source_values import fitting
 from headrace.plan.value_arrays import UnfitRecord, attributes, to_array
 
@@ -32,7 +33,6 @@ __all__ = [
     "RecordReader",
     "changelog_schema",
     "columns_of",
-    "record_error",
     "sink_schema",
     "to_columns",
 ]
@@ -128,7 +128,7 @@ class RecordReader:
         """
         errors = {**faults}
         columns = [column for column in self._columns if column.name in table.schema.names]
-        arrays = [_fitting(table, column, errors) for column in columns]
+        arrays = [self._fitting(table, column, errors) for column in columns]
         kinds = self._kinds(table, errors).to_pylist()
         lists = [_values(array, column, errors) for array, column in zip(arrays, columns, strict=True)]
         records = self._build([column.name for column in columns], lists, errors, table.num_rows)
@@ -151,9 +151,17 @@ class RecordReader:
         mask = pa.array([position in errors for position in range(table.num_rows)]) if errors else None
         return pa.StructArray.from_arrays(arrays, fields=types, mask=mask), kinds, _bad_rows(errors)
 
+    def _fitting(self, table: pa.Table, column: Column, errors: dict[int, str]) -> pa.ChunkedArray:
+        stored = table[column.name]
+        default = default_for_null(self._record, column) if stored.null_count else None
+        values, faults = fitting(stored, column, default)
+        for position, fault in faults.items():
+            errors.setdefault(position, f"{column.name}{fault.path} {fault.why}")
+        return values
+
     def _array(self, table: pa.Table, column: Column, errors: dict[int, str]) -> pa.Array | None:
         if column.name in table.schema.names:
-            return _fitting(table, column, errors).combine_chunks()
+            return self._fitting(table, column, errors).combine_chunks()
         if column.default is msgspec.NODEFAULT:
             return None
         try:
@@ -206,13 +214,6 @@ class RecordReader:
         return pc.fill_null(kinds, 0)
 
 
-def _fitting(table: pa.Table, column: Column, errors: dict[int, str]) -> pa.ChunkedArray:
-    values, faults = fitting(table[column.name], column)
-    for position, fault in faults.items():
-        errors.setdefault(position, f"{column.name}{fault.path} {fault.why}")
-    return values
-
-
 def _values(array: pa.ChunkedArray, column: Column, errors: dict[int, str]) -> list[Any]:
     """Return a column's values as records hold them; check the constraints of the annotation."""
     if not column.parts and column.limits is None:
@@ -238,14 +239,6 @@ def _value(value: Any, column: Column, position: int, errors: dict[int, str]) ->
         return None
     except BaseException as error:
         raise record_error(column.annotation, {column.name: value}, error) from error
-
-
-def record_error(record: Any, row: object, error: BaseException) -> BaseException:
-    """Return the error for code of a record that failed at a row, or tried to end the process; Ctrl-C stays what it is."""
-    if is_interrupt(error):
-        return error
-    name = getattr(record, "__name__", str(record))
-    return UserFunctionError(name, None, f"{row!r:.500}", "".join(traceback.format_exception(error)))
 
 
 def _bad_rows(errors: dict[int, str]) -> list[BadRow]:

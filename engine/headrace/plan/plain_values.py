@@ -9,19 +9,16 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from decimal import Decimal
-from functools import cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
-from msgspec.structs import fields
 
-from headrace.plan.column_types import Column, columns_of
-from headrace.plan.columns import record_error
+from headrace.plan.column_names import near_miss, near_name
+from headrace.plan.column_types import Column
+from headrace.plan.defaults import defaults_of
 from headrace.plan.source_values import Fault, Faults
-from headrace.plan.value_arrays import UnfitRecord, to_array
 from headrace.plan.value_rules import INEXACT, TOO_FINE, IsoTime, iso_time, nearest_float, whole_number
 
 MISSING: Final = msgspec.UNSET
@@ -116,30 +113,12 @@ def _default(column: Column, record: type[msgspec.Struct] | None) -> Any:
     """Return the value of a missing field: the default, else null where the field may be null. Raises `_UnfitValue` otherwise."""
     if record is None:
         return None
-    defaults = _defaults(record)
-    if column.name in defaults:
-        return defaults[column.name]
+    default = defaults_of(record).get(column.name)
+    if default is not None:
+        return default.as_py()
     if column.required and column.nullable:
         return None
     raise _UnfitValue("is missing" if column.required else "is missing, and its default does not fit a column")
-
-
-@cache
-def _defaults(record: type[msgspec.Struct]) -> Mapping[str, Any]:
-    """Return the default of each field that has one which a column can hold, converted for Arrow."""
-    columns = {column.name: column for column in columns_of(record)}
-    defaults = {}
-    for info in fields(record):
-        if not info.required:
-            try:
-                value = info.default if info.default is not msgspec.NODEFAULT else info.default_factory()
-            except BaseException as error:
-                raise record_error(record, {info.name: "the default"}, error) from error
-            try:
-                defaults[info.name] = to_array([value], replace(columns[info.name], nullable=True))[0].as_py()
-            except UnfitRecord:
-                continue
-    return defaults
 
 
 def _present_reader(column: Column) -> _Reader:
@@ -251,10 +230,14 @@ def _map_reader(column: Column) -> _Reader:
 
 def _struct_reader(column: Column, record: type[msgspec.Struct]) -> _Reader:
     parts = [(part.name, _reader(part, record)) for part in column.parts]
+    names = {part.name for part in column.parts}
 
     def read_struct(value: Any) -> Any:
         if not isinstance(value, dict):
             _refuse(value, column)
+        for name in names - value.keys():
+            if (other := near_miss(name, value)) is not None:
+                raise _UnfitValue(near_name(other), f".{name}")
         return {name: _within(read, value.get(name, MISSING), f".{name}") for name, read in parts}
 
     return read_struct

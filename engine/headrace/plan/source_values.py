@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.plan.column_types import Column, is_text
+from headrace.plan.defaults import default_for_null
 from headrace.plan.raw_row import shown_value
 from headrace.plan.value_rules import (
     EXACT_DIGITS,
@@ -42,14 +44,16 @@ Faults = dict[int, Fault]
 """First fault of each value, by position."""
 
 
-def fitting(values: pa.ChunkedArray, column: Column) -> tuple[pa.ChunkedArray, Faults]:
-    """Return the values in the column's type, null where there is a fault.
+def fitting(
+    values: pa.ChunkedArray, column: Column, default: pa.Scalar | None = None
+) -> tuple[pa.ChunkedArray, Faults]:
+    """Return the values in the column's type, null where there is a fault. A null becomes the `default`, if there is one.
 
     Fields of a struct that the source lacks are left out, if they have a default.
     """
     chunks, faults, start = [], {}, 0
     for chunk in values.chunks or [pa.nulls(0, values.type)]:
-        array, chunk_faults = _fitting(chunk, column)
+        array, chunk_faults = _fitting(chunk, column, default)
         chunks.append(array)
         faults.update({start + position: fault for position, fault in chunk_faults.items()})
         start += len(chunk)
@@ -75,7 +79,8 @@ def is_number(kind: pa.DataType) -> bool:
     return _family(kind) == "number"
 
 
-def _fitting(array: pa.Array, column: Column) -> tuple[pa.Array, Faults]:
+def _fitting(array: pa.Array, column: Column, default: pa.Scalar | None = None) -> tuple[pa.Array, Faults]:
+    stored = array
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     faults: Faults = {}
@@ -84,15 +89,24 @@ def _fitting(array: pa.Array, column: Column) -> tuple[pa.Array, Faults]:
     elif not is_kindred(array.type, column):
         array = _refuse_all(array, column, faults)
     elif column.record is not None:
-        array = _structs(array, column, faults)
+        array = _structs(array, column, column.record, faults)
     elif column.parts:
         array = _maps(array, column, faults) if pa.types.is_map(column.type) else _lists(array, column, faults)
     else:
         array = _scalars(array, column, faults)
+    if default is not None and stored.null_count:
+        array = _filled(array, stored.is_null(), default)
     if not column.nullable and array.null_count:
         for position in pc.indices_nonzero(pc.is_null(array)).to_pylist():
             faults.setdefault(position, Fault("", "is null"))
     return array, faults
+
+
+def _filled(array: pa.Array, is_null: pa.BooleanArray, default: pa.Scalar) -> pa.Array:
+    """Return an array with the default in place of nulls."""
+    own = pa.array([default.as_py()], array.type)  # a struct may lack fields
+    places = pc.if_else(is_null, len(array), pa.array(range(len(array)), pa.int64()))
+    return pa.concat_arrays([array, own]).take(places)
 
 
 def is_kindred(kind: pa.DataType, column: Column) -> bool:
@@ -309,12 +323,14 @@ def _nearest_floats(array: pa.Array, faults: Faults) -> pa.Array:
     return pa.array(floats, pa.float64())
 
 
-def _structs(array: pa.Array, column: Column, faults: Faults) -> pa.Array:
+def _structs(array: pa.Array, column: Column, record: type[msgspec.Struct], faults: Faults) -> pa.Array:
     names = [field.name for field in array.type]
     children, names_present = [], []
     for part in column.parts:
         if part.name in names:
-            child, child_faults = _fitting(array.field(names.index(part.name)), part)
+            stored = array.field(names.index(part.name))
+            default = default_for_null(record, part) if stored.null_count else None
+            child, child_faults = _fitting(stored, part, default)
             children.append(child)
             names_present.append(part.name)
             _add(faults, ((at, f".{part.name}", fault) for at, fault in child_faults.items()), array)

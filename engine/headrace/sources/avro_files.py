@@ -13,7 +13,7 @@ import msgspec
 from headrace.api import SourceNode
 from headrace.plan.plain_values import Instant, OtherType
 from headrace.sources.avro_container import AvroContainer
-from headrace.sources.file_format import DamagedFileError, FileRows, content_of, typed_table, wanted_columns
+from headrace.sources.file_format import DamagedFileError, FileRows, content_of, present_columns, typed_table
 from headrace.tables.files import Storage
 
 _PER_MILLISECOND: Final = {"millis": 1, "micros": 1_000, "nanos": 1_000_000}
@@ -45,9 +45,7 @@ class AvroFiles:
             msg = "its schema is no record, so it has no columns"
             raise DamagedFileError(msg)
         records = list(_records(container))
-        wanted = [
-            column for column in wanted_columns(node, columns) if column.name in {field["name"] for field in fields}
-        ]
+        wanted = present_columns(node, [field["name"] for field in fields], columns)
         values = {column.name: [record[column.name] for record in records] for column in wanted}
         faults: dict[int, str] = {}
         table = typed_table(values, node, wanted, len(records), faults)

@@ -17,7 +17,14 @@ from headrace.plan.column_types import Column
 from headrace.plan.plain_values import OtherType
 from headrace.plan.value_rules import written_number
 from headrace.sources.csv_rows import CsvRow, csv_rows
-from headrace.sources.file_format import DamagedFileError, FileRows, content_of, typed_table, wanted_columns
+from headrace.sources.file_format import (
+    DamagedFileError,
+    FileRows,
+    content_of,
+    present_columns,
+    typed_table,
+    wanted_columns,
+)
 from headrace.tables.files import Storage
 
 _NUMBER: Final = re.compile(r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
@@ -29,8 +36,11 @@ _ESCAPED: Final = re.compile("[\udc80-\udcff]")
 
 
 class _Rows(NamedTuple):
+    """Rows of a file below its header. The first fields of a row have these names; a row has `width` fields."""
+
     names: Sequence[str]
     rows: Sequence[CsvRow]
+    width: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +57,13 @@ class CsvFiles:
 
     def read(self, uri: str, node: SourceNode, storage: Storage = None, columns: Collection[str] = ()) -> FileRows:
         """Read the rows of a file, with these `columns` only if any are given. Raises one of `UNREADABLE`."""
-        names, rows = self._rows(uri, node, storage)
+        names, rows, width = self._rows(uri, node, storage)
         faults = {
             position: f"line {row.line} {why}"
             for position, row in enumerate(rows)
-            if (why := self._fault(row, names)) is not None
+            if (why := self._fault(row, width)) is not None
         }
-        wanted = [column for column in wanted_columns(node, columns) if column.name in names]
+        wanted = present_columns(node, names, columns)
         values = {column.name: self._values(names.index(column.name), rows, column, faults) for column in wanted}
         table = typed_table(values, node, wanted, len(rows), faults)
         return FileRows(table, faults, lambda number: self._raw(rows[number]))
@@ -62,34 +72,43 @@ class CsvFiles:
         content = content_of(uri, storage)
         text = content.decode(self.options.encoding, errors="surrogateescape").removeprefix("\ufeff")
         rows = list(csv_rows(text, self.options.delimiter, frozenset(self.options.null_values)))
-        if not self.options.header:
-            return _Rows([column.name for column in wanted_columns(node)], rows)
-        if not rows:
-            msg = "it is empty, and its first row should name the columns"
-            raise DamagedFileError(msg)
+        if not self.options.header or not rows:
+            names = [column.name for column in wanted_columns(node)]
+            return _Rows(names, rows, len(names))
         header = rows[0]
-        fault = self._fault_of_header(header)
+        names = self._names(header)
+        fault = self._fault_of_header(header, names)
         if fault is not None:
             msg = f"its header {fault}"
             raise DamagedFileError(msg)
-        return _Rows([name or "" for name in header.fields], rows[1:])
+        return _Rows(names, rows[1:], len(header.fields))
 
-    def _fault_of_header(self, row: CsvRow) -> str | None:
-        if _ESCAPED.search(row.text):
-            return f"is not {self.options.encoding}"
-        if not all(row.fields):
-            return "has a column without a name"
-        twice = sorted({name for name in row.fields if name and row.fields.count(name) > 1})
-        return f"has more than one column {', '.join(twice)}" if twice else row.fault
+    @staticmethod
+    def _names(header: CsvRow) -> list[str]:
+        """Return the names in a header, without empty ones at its end, as spreadsheets write them."""
+        names = [name or "" for name in header.fields]
+        while names and not names[-1]:
+            names.pop()
+        return names
 
-    def _fault(self, row: CsvRow, names: Sequence[str]) -> str | None:
+    def _fault_of_header(self, row: CsvRow, names: Sequence[str]) -> str | None:
         if _ESCAPED.search(row.text):
             return f"is not {self.options.encoding}"
         if row.fault is not None:
             return row.fault
-        if len(row.fields) != len(names):
+        if not all(names):
+            return "has a column without a name"
+        twice = sorted({name for name in names if names.count(name) > 1})
+        return f"has more than one column {', '.join(twice)}" if twice else None
+
+    def _fault(self, row: CsvRow, width: int) -> str | None:
+        if _ESCAPED.search(row.text):
+            return f"is not {self.options.encoding}"
+        if row.fault is not None:
+            return row.fault
+        if len(row.fields) != width:
             what = "the header has" if self.options.header else "the record has"
-            return f"has {len(row.fields)} fields, {what} {len(names)}"
+            return f"has {len(row.fields)} fields, {what} {width}"
         return None
 
     def _values(self, place: int, rows: Sequence[CsvRow], column: Column, faults: Mapping[int, str]) -> list[Any]:

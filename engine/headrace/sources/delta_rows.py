@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 
 from headrace.api import RowKind
 from headrace.api.graph import CHANGE_TYPE
+from headrace.plan.column_names import near_miss
+from headrace.plan.column_types import columns_of
 from headrace.sources.parquet_columns import ParquetColumns
 from headrace.tables.files import Storage
 
@@ -58,8 +60,23 @@ class DeltaRows(msgspec.Struct, frozen=True):
     side: Side | None = None
 
 
-def read_rows(uri: str, delta: DeltaRows | None, storage: Storage = None, columns: Collection[str] = ()) -> pa.Table:
-    """Read the rows of a source's file, with these `columns` only if any are given.
+def null_columns(record: type[msgspec.Struct]) -> Collection[str]:
+    """Return the fields that are null where a table has no column for them, although they have another default.
+
+    Once the table has the column, rows of before are null to every reader. So they are null before, too.
+    """
+    optional = (column for column in columns_of(record) if column.nullable and not column.required)
+    return [column.name for column in optional if column.default is not None]
+
+
+def read_rows(
+    uri: str,
+    delta: DeltaRows | None,
+    storage: Storage = None,
+    columns: Collection[str] = (),
+    nulls: Collection[str] = (),
+) -> pa.Table:
+    """Read the rows of a source's file, with these `columns` only if any are given; add the columns `nulls` if they are absent.
 
     Without `delta`, return the rows exactly as the file has them. Raises `OSError` and `pa.ArrowException` where the file
     cannot be read.
@@ -79,6 +96,9 @@ def read_rows(uri: str, delta: DeltaRows | None, storage: Storage = None, column
             table = table.append_column(value.column, pa.repeat(partition_scalar(value), table.num_rows))
     for name in delta.columns:
         if name not in table.schema.names and name in wanted:
+            table = table.append_column(name, pa.nulls(table.num_rows))
+    for name in nulls:
+        if name not in table.schema.names and near_miss(name, table.schema.names) is None:
             table = table.append_column(name, pa.nulls(table.num_rows))
     if delta.kind is not None:
         table = table.append_column(CHANGE_TYPE, pa.repeat(pa.scalar(delta.kind), table.num_rows))

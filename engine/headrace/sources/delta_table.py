@@ -17,11 +17,12 @@ from headrace.api import RowKind, SourceNode
 from headrace.api.graph import CHANGE_TYPE
 from headrace.config import SourceConfig, StartKind
 from headrace.errors import ConfigError, HeadraceError, SourceError
+from headrace.plan.column_names import near_miss, near_name
 from headrace.plan.columns import RecordReader, columns_of
 from headrace.plan.event_time_limit import EventTimeLimit
 from headrace.plan.source_values import is_kindred
 from headrace.sources.delta_faults import DeltaFaults
-from headrace.sources.delta_rows import DeltaRows, PartitionValue, Side, count_rows_of, read_rows
+from headrace.sources.delta_rows import DeltaRows, PartitionValue, Side, count_rows_of, null_columns, read_rows
 from headrace.sources.file_format import UNREADABLE, unreadable
 from headrace.sources.interval import Interval
 from headrace.sources.limits import first_files
@@ -143,7 +144,7 @@ class DeltaSource:
         Raises `SourceError` as `rows` does; all times of an unreadable file in quarantine are null.
         """
         try:
-            table = read_rows(file.path, file.delta, self._storage)
+            table = read_rows(file.path, file.delta, self._storage, nulls=null_columns(self._node.record))
             return RowCheck(self._node, limit=limit).times_in_order(table)
         except FileNotFoundError as error:
             raise self._faults.vacuumed(version_of(file.name), file.path) from error
@@ -199,6 +200,9 @@ class DeltaSource:
         schema = self._log.schema(latest)
         columns = {column.name: column for column in columns_of(self._node.record)}
         own = (CHANGE_TYPE,) if self._config.change_feed else ()
+        for column in columns.values():
+            if column.name not in schema.names and (other := near_miss(column.name, schema.names)) is not None:
+                yield f"{self._config.path}: {column.name} {near_name(other)}"
         for name in RecordReader(self._node.record, self._node.row_kind).missing([*schema.names, *own]):
             yield f"{self._config.path} has no column {name}, which {self._node.record.__name__} needs"
         for name in schema.names:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from headrace.api import SourceNode
 from headrace.errors import SourceError
+from headrace.plan.column_names import near_miss, near_name
 from headrace.plan.column_types import Column, columns_of
 from headrace.plan.plain_values import to_column
 from headrace.plan.raw_row import raw_row
@@ -66,6 +67,19 @@ def wanted_columns(node: SourceNode, columns: Collection[str] = ()) -> list[Colu
     if node.row_kind is not None and node.row_kind not in {column.name for column in wanted}:
         wanted.append(Column(node.row_kind, pa.string(), pa.string(), nullable=True))
     return [column for column in wanted if not columns or column.name in columns]
+
+
+def present_columns(node: SourceNode, names: Sequence[str], columns: Collection[str] = ()) -> list[Column]:
+    """Return the wanted columns that a file with these names has.
+
+    Raises `DamagedFileError` for one that the file lacks, and has under a name that is almost the same.
+    """
+    wanted = wanted_columns(node, columns)
+    for column in wanted:
+        if column.name not in names and (other := near_miss(column.name, names)) is not None:
+            msg = f"{column.name} {near_name(other)}"
+            raise DamagedFileError(msg)
+    return [column for column in wanted if column.name in names]
 
 
 def typed_table(

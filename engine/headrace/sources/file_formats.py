@@ -9,7 +9,7 @@ from headrace.api import SourceNode
 from headrace.config import FileOptions
 from headrace.sources.avro_files import AvroFiles
 from headrace.sources.csv_files import CsvFiles
-from headrace.sources.delta_rows import DeltaRows, read_rows
+from headrace.sources.delta_rows import DeltaRows, null_columns, read_rows
 from headrace.sources.file_format import FileFormat, FileRows
 from headrace.sources.json_lines import JsonLines
 from headrace.sources.parquet_files import ParquetFiles
@@ -42,7 +42,7 @@ def read_file(
     Raises one of `headrace.sources.file_format.UNREADABLE`.
     """
     if delta is not None:
-        return FileRows(read_rows(uri, delta, storage, columns))
+        return FileRows(read_rows(uri, delta, storage, columns, null_columns(node.record)))
     return format_of(options).read(uri, node, storage, columns)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -10,6 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.api import SourceNode
+from headrace.plan.column_names import near_miss, near_name
 from headrace.plan.column_types import Column
 from headrace.plan.plain_values import MISSING
 from headrace.plan.value_rules import written_number
@@ -39,7 +40,23 @@ class JsonRows:
         else:
             rows = [None if text is None else self._row(text, faults, at, place) for at, text in enumerate(texts)]
             values = {name: [None if row is None else field(row) for row in rows] for name, field in fields.items()}
+        self._refuse_near_names(texts, values, faults, place)
         return typed_table(values, self._node, self._columns, len(texts), faults, of_file=self._of_file)
+
+    def _refuse_near_names(
+        self,
+        texts: Sequence[bytes | str | None],
+        values: dict[str, list[Any]],
+        faults: dict[int, str],
+        place: Callable[[int], str],
+    ) -> None:
+        """Refuse objects that lack a field, and have a member whose name is almost the field's."""
+        for name, of_column in values.items():
+            if MISSING not in of_column:
+                continue
+            for position, (text, value) in enumerate(zip(texts, of_column, strict=True)):
+                if value is MISSING and (other := near_miss(name, _names(text))) is not None:
+                    faults.setdefault(position, f"{place(position)}: {name} {near_name(other)}")
 
     def _all_rows(self, texts: Sequence[bytes | str | None]) -> list[msgspec.Struct] | None:
         """Return the rows of texts if each of them is one; else None."""
@@ -69,6 +86,13 @@ class JsonRows:
             return row
         faults[position] = f"{place(position)} {why}"
         return None
+
+
+_decode_names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def _names(text: bytes | str | None) -> Iterable[str]:
+    return () if text is None else _decode_names(text)
 
 
 def _row_type(names: Sequence[str]) -> type[msgspec.Struct]:

@@ -14,12 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.api import SourceNode
+from headrace.plan.column_names import near_names
 from headrace.plan.column_types import columns_of
 from headrace.plan.columns import NO_FAULTS, BadRow, RecordReader
 from headrace.plan.event_time_limit import EventTimeLimit
 from headrace.plan.record_columns import UnfitRecord, to_struct_array
 from headrace.plan.source_columns import arrival_order
 from headrace.plan.source_values import count_doubtful, is_number, too_fine
+from headrace.sources.file_format import wanted_columns
 from headrace.sources.messages import MessageReader, Messages, message_places
 
 
@@ -48,11 +50,14 @@ class RowCheck:
     def problem(self, table: pa.Table) -> str | None:
         """Return why a file with this table is refused as a whole; None if it is not.
 
-        A column is missing or there twice, or has times that are finer than a millisecond.
+        A column is missing, there twice, or there under a name that is almost its own; or it has times that are finer than a millisecond.
         """
+        if self._messages is not None:
+            return None
         names = table.schema.names
-        missing = [] if self._messages is not None else self._reader.missing(names)
-        if missing:
+        if (near := near_names(table.schema, wanted_columns(self._node))) is not None:
+            return near
+        if missing := self._reader.missing(names):
             return f"no column {', '.join(missing)}"
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -60,7 +65,7 @@ class RowCheck:
         return next(self._too_fine(table), None)
 
     def _too_fine(self, table: pa.Table) -> Iterator[str]:
-        for column in columns_of(self._node.record) if self._messages is None else ():
+        for column in columns_of(self._node.record):
             if column.name in table.schema.names and (fault := too_fine(table[column.name], column)) is not None:
                 yield f"column {column.name} {fault.why}"
 

@@ -22,69 +22,83 @@ class CsvRow(NamedTuple):
     fault: str | None = None
 
 
+_BARE_RETURN: Final = "has a carriage return outside quotes, and other lines end with a line feed"
+
+
 def csv_rows(text: str, delimiter: str, null_values: frozenset[str]) -> Iterator[CsvRow]:
-    """Yield the rows of a text; empty lines are no rows. A field without quotes is null if it is one of `null_values`."""
+    r"""Yield the rows of a text; empty lines are no rows. A field without quotes is null if it is one of `null_values`.
+
+    Lines end with `\n` or `\r\n`; in a text without `\n` they end with `\r`.
+    """
+    parser = _Parser(text, delimiter, null_values, "\n" if "\n" in text else "\r")
     place, line = 0, 1
     while place < len(text):
-        end = _line_end(text, place)
+        end = parser.line_end(place)
         row_text = text[place:end]
         if QUOTE in row_text:
-            row, end = _quoted_row(text, place, line, delimiter, null_values)
+            row, end = parser.quoted_row(place, line)
             yield row
-        elif row_text := row_text.removesuffix("\r"):
-            yield CsvRow(line, row_text, [_plain(part, null_values) for part in row_text.split(delimiter)])
-        line += text.count("\n", place, end) + 1
+        elif row_text := row_text.rstrip("\r"):
+            yield parser.plain_row(row_text, line)
+        line += text.count(parser.newline, place, end) + 1
         place = end + 1
 
 
-def _line_end(text: str, place: int) -> int:
-    end = text.find("\n", place)
-    return len(text) if end < 0 else end
+class _Parser(NamedTuple):
+    text: str
+    delimiter: str
+    null_values: frozenset[str]
+    newline: str
 
+    def line_end(self, place: int) -> int:
+        end = self.text.find(self.newline, place)
+        return len(self.text) if end < 0 else end
 
-def _plain(field: str, null_values: frozenset[str]) -> str | None:
-    return None if field in null_values else field
+    def plain_row(self, row_text: str, line: int) -> CsvRow:
+        if "\r" in row_text:
+            return CsvRow(line, row_text, (), _BARE_RETURN)
+        return CsvRow(line, row_text, [self._plain(part) for part in row_text.split(self.delimiter)])
 
-
-def _quoted_row(text: str, start: int, line: int, delimiter: str, null_values: frozenset[str]) -> tuple[CsvRow, int]:
-    """Return the row that begins at `start`, and the place of its end."""
-    fields: list[str | None] = []
-    place = start
-    while True:
-        if text.startswith(QUOTE, place):
-            closing = _closing_quote(text, place + 1)
-            if closing < 0:
-                return _bad_row(text, start, line, "has a quote that is not closed")
-            fields.append(text[place + 1 : closing].replace(QUOTE * 2, QUOTE))
-            place = closing + 1
-            rest = text[place : place + 2]
-            if not rest.startswith((delimiter, "\n")) and rest not in {"", "\r", "\r\n"}:
-                return _bad_row(text, start, line, "has text after a closing quote")
-            if not rest.startswith(delimiter):
-                break
+    def quoted_row(self, start: int, line: int) -> tuple[CsvRow, int]:
+        """Return the row that begins at `start`, and the place of its end."""
+        fields: list[str | None] = []
+        place = start
+        while True:
+            if self.text.startswith(QUOTE, place):
+                closing = self._closing_quote(place + 1)
+                if closing < 0:
+                    return self._bad_row(start, line, "has a quote that is not closed")
+                fields.append(self.text[place + 1 : closing].replace(QUOTE * 2, QUOTE))
+                place = closing + 1
+                if not self.text.startswith(self.delimiter, place):
+                    break
+            else:
+                end = self.line_end(place)
+                comma = self.text.find(self.delimiter, place, end)
+                field = self.text[place:end].rstrip("\r") if comma < 0 else self.text[place:comma]
+                if "\r" in field:
+                    return self._bad_row(start, line, _BARE_RETURN)
+                fields.append(self._plain(field))
+                place = end if comma < 0 else comma
+                if comma < 0:
+                    break
             place += 1
-        else:
-            end = _line_end(text, place)
-            comma = text.find(delimiter, place, end)
-            field = text[place : end if comma < 0 else comma]
-            fields.append(_plain(field.removesuffix("\r") if comma < 0 else field, null_values))
-            if comma < 0:
-                place = end
-                break
-            place = comma + 1
-    end = _line_end(text, place)
-    return CsvRow(line, text[start:end].removesuffix("\r"), fields), end
+        end = self.line_end(place)
+        if self.text[place:end].strip("\r"):
+            return self._bad_row(start, line, "has text after a closing quote")
+        return CsvRow(line, self.text[start:end].rstrip("\r"), fields), end
 
+    def _plain(self, field: str) -> str | None:
+        return None if field in self.null_values else field
 
-def _closing_quote(text: str, place: int) -> int:
-    """Return the place of the quote that closes the field whose text begins at `place`; -1 without one."""
-    while (place := text.find(QUOTE, place)) >= 0:
-        if not text.startswith(QUOTE, place + 1):
-            return place
-        place += 2
-    return -1
+    def _closing_quote(self, place: int) -> int:
+        """Return the place of the quote that closes the field whose text begins at `place`; -1 without one."""
+        while (place := self.text.find(QUOTE, place)) >= 0:
+            if not self.text.startswith(QUOTE, place + 1):
+                return place
+            place += 2
+        return -1
 
-
-def _bad_row(text: str, start: int, line: int, why: str) -> tuple[CsvRow, int]:
-    end = _line_end(text, start)
-    return CsvRow(line, text[start:end].removesuffix("\r"), (), why), end
+    def _bad_row(self, start: int, line: int, why: str) -> tuple[CsvRow, int]:
+        end = self.line_end(start)
+        return CsvRow(line, self.text[start:end].rstrip("\r"), (), why), end

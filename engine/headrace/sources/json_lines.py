@@ -1,6 +1,7 @@
-"""Files of JSON lines: one object per line, in UTF-8.
+"""Files of JSON, in UTF-8: one object per line, or one array of objects, or one object over several lines.
 
-Each line that is not blank is a row. A line that is not a JSON object is a bad row, and does not affect other rows.
+Each line that is not blank, or each element of the array, is a row. One that is not a JSON object is a bad row, and does not
+affect other rows.
 """
 
 from __future__ import annotations
@@ -8,18 +9,22 @@ from __future__ import annotations
 import codecs
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+import msgspec
 
 from headrace.api import SourceNode
-from headrace.sources.file_format import FileRows, content_of, wanted_columns
+from headrace.sources.file_format import DamagedFileError, FileRows, content_of, wanted_columns
 from headrace.sources.json_rows import JsonRows
 from headrace.tables.files import Storage
 
+_BLANK: Final = b" \t\r\n"
+
 
 class _Line(NamedTuple):
-    """Line that is a row: its number in the file (from 1), and its bytes."""
+    """Line or element that is a row: its place in the file, as errors name it, and its bytes."""
 
-    number: int
+    place: str
     content: bytes
 
 
@@ -38,11 +43,53 @@ class JsonLines:
         lines = _lines(uri, storage)
         faults: dict[int, str] = {}
         rows = JsonRows(node, wanted_columns(node, columns))
-        table = rows.table([line.content for line in lines], faults, lambda position: f"line {lines[position].number}")
+        table = rows.table([line.content for line in lines], faults, lambda position: lines[position].place)
         return FileRows(table, faults, lambda number: lines[number].content.decode(errors="backslashreplace"))
 
 
 def _lines(uri: str, storage: Storage) -> list[_Line]:
     content = content_of(uri, storage).removeprefix(codecs.BOM_UTF8)
-    lines = enumerate(content.split(b"\n"), 1)
-    return [_Line(number, line.removesuffix(b"\r")) for number, line in lines if line.strip(b" \t\r")]
+    first = content.lstrip(_BLANK)[:1]
+    if first == b"[":
+        return _array(content)
+    if first == b"{" and _first_error(content) is not None and _error(content) is None:
+        return [_Line("the object", content)]
+    return _numbered(content)
+
+
+def _numbered(content: bytes) -> list[_Line]:
+    lines = enumerate(content.split(_line_end(content)), 1)
+    return [_Line(f"line {number}", line.removesuffix(b"\r")) for number, line in lines if line.strip(_BLANK)]
+
+
+def _line_end(content: bytes) -> bytes:
+    """Return what ends a line: a carriage return only in a file without line feeds, as old systems write it."""
+    return b"\r" if b"\n" not in content else b"\n"
+
+
+def _array(content: bytes) -> list[_Line]:
+    """Return the elements of the array that a file is. Raises `DamagedFileError` for an array that cannot be read.
+
+    A file whose first line is an array, and whose next ones are objects, has lines: the first is a bad row.
+    """
+    try:
+        elements = msgspec.json.decode(content, type=list[msgspec.Raw])
+    except (msgspec.MsgspecError, RecursionError) as error:
+        if _first_error(content) is None:
+            return _numbered(content)
+        msg = f"it begins with a JSON array that cannot be read ({error}), and lines must be objects"
+        raise DamagedFileError(msg) from error
+    return [_Line(f"element {number}", bytes(element)) for number, element in enumerate(elements, 1)]
+
+
+def _first_error(content: bytes) -> Exception | None:
+    """Return why the first line that is not blank is no JSON; None if it is."""
+    return _error(content.lstrip(_BLANK).split(_line_end(content), 1)[0])
+
+
+def _error(text: bytes) -> Exception | None:
+    try:
+        msgspec.json.decode(text, type=msgspec.Raw)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        return error
+    return None

@@ -180,6 +180,41 @@ def test_huge_json_line_is_a_row():
     assert (records[0].id, list(bad)) == (text, [1])
 
 
+OBJECTS = [{"id": "a", "at": 1}, {"id": "b", "at": 2, "number": 5}, {"id": "c", "at": 3}]
+
+
+@pytest.mark.parametrize("around", ["[{}]", "[\n{}\n]", " [\r\n  {} ]\n", "[{}\n]"])
+@pytest.mark.parametrize("between", [",", ",\n", "\n,\n", ",\r\n\r\n"])
+def test_json_array_is_read(around, between):
+    content = around.format(between.join(msgspec.json.encode(row).decode() for row in OBJECTS))
+    records, bad, _ = read(content.encode(), "json")
+    assert (records, bad) == ([Flat("a", 1), Flat("b", 2, 5), Flat("c", 3)], {})
+
+
+def test_json_array_has_bad_elements():
+    records, bad, rows = read(b'[{"id":"a","at":1},\n7,\n{"id":"b"}]', "json")
+    assert records == [Flat("a", 1), None, None]
+    assert bad == {1: "element 2 is not a JSON object (Expected `object`, got `int`)", 2: "at is missing"}
+    assert rows.raw(1) == "7"
+    assert read(b"[]", "json")[0] == []
+
+
+@pytest.mark.parametrize("content", [b'[\n{"id":"a","at":1},\n{"id":"b","at":2}\n', b"[", b"[{},"])
+def test_damaged_json_array_is_refused(content):
+    with pytest.raises(UNREADABLE, match="begins with a JSON array that cannot be read"):
+        read(content, "json")
+
+
+def test_object_over_several_lines_is_read():
+    content = b'{\n "id": "a",\n "at": 1,\n "more": [\n{"id": "x", "at": 2}\n]}\n'
+    assert read(content, "json")[:2] == ([Flat("a", 1)], {})
+
+
+def test_carriage_returns_end_lines_of_json():
+    content = b"\r".join(map(msgspec.json.encode, OBJECTS))
+    assert [record.id for record in read(content, "json")[0]] == ["a", "b", "c"]
+
+
 def test_compressed_files_are_decompressed():
     records, _, _ = read(gzip.compress(lines({"id": "a", "at": 1}), mtime=0), "json", suffix="json.gz")
     assert records == [Flat("a", 1)]
@@ -253,7 +288,6 @@ def test_csv_options_say_how_files_are_written():
 @pytest.mark.parametrize(
     ("content", "error"),
     [
-        (b"", "it is empty, and its first row should name the columns"),
         (b"id,at,at\n", "its header has more than one column at"),
         (b"id,,at\n", "its header has a column without a name"),
         (b"id,\xff\n", "its header is not utf-8"),
@@ -263,6 +297,27 @@ def test_csv_options_say_how_files_are_written():
 def test_csv_file_without_a_header_is_refused(content, error):
     with pytest.raises(UNREADABLE, match=error):
         read(content, "csv")
+
+
+@pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf", b"\n\r\n", b"id,at\n", b"id,at"])
+def test_csv_file_without_rows_is_empty(content):
+    records, bad, _ = read(content, "csv")
+    assert (records, bad) == ([], {})
+
+
+def test_empty_names_at_end_of_header_are_passed_over():
+    records, bad, _ = read(b"id,at,number,,\na,1,2,x,\nb,2,3,,\nc,3,4\n", "csv")
+    assert records == [Flat("a", 1, 2), Flat("b", 2, 3), None]
+    assert bad == {2: "line 4 has 3 fields, the header has 5"}
+
+
+def test_carriage_returns_end_lines_of_csv():
+    assert read(b'id,at\ra,1\r"b\rc",2\r\rd,3', "csv")[0] == [Flat("a", 1), Flat("b\rc", 2), Flat("d", 3)]
+    assert read(b"id,at\r\r\na,1\r\r\n", "csv")[0] == [Flat("a", 1)]
+    records, bad, _ = read(b'id,at\na\rb,1\nc,2\n"d\re",3\n"f",4\rg,5', "csv")
+    assert records == [None, Flat("c", 2), Flat("d\re", 3), None]
+    assert "line 2 has a carriage return outside quotes" in bad[0]
+    assert "line 5 has a carriage return outside quotes" in bad[3]
 
 
 FIELDS = st.text(st.sampled_from('a1",\r\n é'), max_size=5)

@@ -49,7 +49,8 @@ def submitted(run, monkeypatch):
     run.allow_nested_operators = True
     run.application_args = ["run", "flights", "--budget="]
     context = {
-        "ti": SimpleNamespace(xcom_push=lambda **_: None),
+        "ti": SimpleNamespace(xcom_push=lambda **_: None, try_number=1, max_tries=0),
+        "task": run,
         "run_id": "r1",
         "dag_run": SimpleNamespace(
             conf=None, run_type="manual", logical_date=None, data_interval_start=None, data_interval_end=None

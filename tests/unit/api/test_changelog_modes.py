@@ -20,6 +20,7 @@ from headrace import (
 )
 from headrace.api.changelog_inference import changes_of
 from headrace.operators import Count, Sum, Tumbling
+from tests.jobs.home import PROJECT
 
 FOREVER = {"state_ttl": Lifetime.FOREVER}
 SECOND = timedelta(seconds=1)
@@ -217,3 +218,12 @@ def test_reordered_changes_need_a_history(stream, upsert_key):
     stream().upsert_materialize("m", primary_key=("id",), upsert_key=("id",)).sink("table")
     materializer = stream().upsert_materialize("m", primary_key=("id",), upsert_key=("id",)).operators[-1]
     assert (materializer.upsert_key, materializer.is_needed) == (upsert_key, upsert_key is None)
+
+
+def test_page_shows_real_changes():
+    page = " ".join((PROJECT / "docs" / "changelogs.md").read_text().split())
+    last = inserts().key_by("id").last_by_time("latest", **FOREVER)
+    assert f"changes: {shown(last)}".replace("unique by id", "unique by order_id") in page
+    with pytest.raises(ValueError, match="aggregate 'spent'") as raised:
+        retracts().drop_update_before("id").key_by("customer").aggregate("spent", Total, **FOREVER)
+    assert f"ValueError: {raised.value}".replace("upsert(id)", "upsert(order_id)") in page

@@ -184,6 +184,8 @@ class AsyncWait:
     key: KeyBy | None = None
     upsert_key: tuple[str, ...] = ()
     """Key of the stream's upserts; empty for other streams."""
+    takes_inserts_alone: bool = False
+    """True: nothing declares what the stream's changes mean, and a retraction must not call again."""
 
 
 @dataclass(frozen=True, slots=True)

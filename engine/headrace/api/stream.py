@@ -392,6 +392,7 @@ class Stream(ChangelogStream[R], GroupedStream[R], JoinableStream[R], RankedStre
             service=service,
             key=self._key,
             upsert_key=self._changes.mode.key,
+            takes_inserts_alone=not self._changes.is_known and not function.deterministic,
         )
         return Stream(self._pipeline, self._pipeline._add(wait, self._use()), gives)
 

@@ -18,7 +18,7 @@ from headrace import clock
 from headrace.api import AsyncWait, OutputMode, RowKind
 from headrace.async_io.attempts import Attempts, user_error
 from headrace.async_io.circuit_breaker import Breaker, BreakerState
-from headrace.async_io.deletions import Deletions
+from headrace.async_io.deletions import Deletions, settling_retractions
 from headrace.async_io.element import PENDING, QUARANTINED, AsyncElement, outputs_of
 from headrace.async_io.element_queue import ElementQueue, OrderedQueue, UnorderedQueue
 from headrace.async_io.first_of_keys import first_of_keys_first
@@ -71,6 +71,7 @@ class AsyncWaitOperator:
         self._finishes = finishes
         self._answers = answers
         self._deletions = Deletions(operator) if operator.upsert_key else None
+        self._settle = settling_retractions(operator, self._deletions)
         self._arrived: Sequence[AsyncElement] = ()
         self._done_before: set[int | None] = set()
         self._breaker: Breaker | None = None
@@ -147,7 +148,7 @@ class AsyncWaitOperator:
     @property
     def needs_no_call_for_some(self) -> bool:
         """Return whether `take` may complete elements."""
-        return self._answers is not None or self._deletions is not None
+        return self._answers is not None or self._settle is not None
 
     def look_up(self, arrived: Sequence[AsyncElement]) -> bool:
         """Read the kept answers to elements; return whether all of them are done, or have one.
@@ -169,9 +170,8 @@ class AsyncWaitOperator:
 
     def take(self, element: AsyncElement) -> bool:
         """Give an element its outcome without a call: that of the live line, or of a deletion; return False if there is none."""
-        if self._is_deletion(element) and not element.is_done:
-            assert self._deletions is not None  # noqa: S101 - only then it is one
-            return self._deletions.settle(element)
+        if self._settle is not None and self._is_deletion(element) and not element.is_done:
+            return self._settle(element)
         if self._answers is None or element.is_done or not self._answers.take(element):
             return False
         self.metrics.answers_taken += 1
@@ -179,7 +179,7 @@ class AsyncWaitOperator:
         return True
 
     def _is_deletion(self, element: AsyncElement) -> bool:
-        return self._deletions is not None and element.emitted.kind in _RETRACTIONS
+        return self._settle is not None and element.emitted.kind in _RETRACTIONS
 
     def keep(
         self, taken: Sequence[AsyncElement], left: Sequence[AsyncElement], arrived: Sequence[AsyncElement]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from operator import attrgetter
 
 import msgspec
@@ -13,6 +14,26 @@ from headrace.async_io.element import QUARANTINED, AsyncElement, outputs_of
 from headrace.execution.element import Emitted, make_emitted
 from headrace.interrupts import is_interrupt
 from headrace.plan.order import FIRST_OUTPUT
+
+
+def settling_retractions(wait: AsyncWait, deletions: Deletions | None) -> Callable[[AsyncElement], bool] | None:
+    """Return the function that settles retractions without a call; None where they call as other elements do.
+
+    Where nothing declares what the stream's changes mean, it raises `UserFunctionError`.
+    """
+    if deletions is not None:
+        return deletions.settle
+    return partial(_refuse, wait) if wait.takes_inserts_alone else None
+
+
+def _refuse(wait: AsyncWait, element: AsyncElement) -> bool:
+    symbol = RowKind(element.emitted.kind).symbol
+    error = ValueError(
+        f"the row is {symbol}, and another answer to it would take back a row that never was. Nothing declares what the stream's "
+        "changes mean: let process() emit inserts alone, or declare emits=ChangelogMode.upsert(KEY) there; or declare deterministic = "
+        f"True in {type(wait.function).__name__} if equal records always have equal answers"
+    )
+    raise user_error(wait.name, f"{element.emitted.record!r:.300}", error)
 
 
 class Deletions:

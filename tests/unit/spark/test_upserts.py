@@ -13,6 +13,7 @@ from headrace import (
     AsyncFunction,
     FixedDelay,
     JoinType,
+    KeyedProcessFunction,
     Lifetime,
     OnFailure,
     OutputMode,
@@ -184,6 +185,31 @@ def test_answers_must_keep_the_key():
     pipeline = into_table(upserts().async_wait("ask", Move(), mode=OutputMode.ORDERED, timeout=timedelta(1)))
     with pytest.raises(UserFunctionError, match="another key: let the results keep"):
         fed(pipeline, [(INSERT, Order("a", 1, 1))])
+
+
+class Copy(KeyedProcessFunction[Order, Order]):
+    async def process(self, order, ctx, /):
+        ctx.collect(order, ctx.row_kind)
+
+
+class Certain(Ask):
+    deterministic = True
+
+
+@pytest.mark.parametrize("function", [Ask(), Certain()])
+def test_undeclared_retractions_never_call_again(function):
+    copies = retracts().key_by("id").process("copy", Copy()).key_by("id")
+    pipeline = into_table(copies.async_wait("ask", function, mode=OutputMode.KEYED_ORDERED, timeout=timedelta(1)))
+    changes = [(INSERT, Order("a", 1, 1)), (DELETE, Order("a", 1, 1))]
+    harness = fed(pipeline, changes[:1])
+    assert table_of(harness) == [("a", 1)]
+    harness.feed("orders", [changes[1][1]], kinds=[DELETE])
+    if function.deterministic:
+        harness.run()
+        assert table_of(harness) == []
+    else:
+        with pytest.raises(UserFunctionError, match=r"the row is -D.*emits=ChangelogMode.*deterministic"):
+            harness.run()
 
 
 class Amount(Struct, frozen=True):

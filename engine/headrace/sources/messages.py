@@ -7,12 +7,15 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.api import SourceNode
 from headrace.sources.file_format import wanted_columns
 from headrace.sources.json_rows import JsonRows
 from headrace.tables.files import Storage, read_parquet
 
+_NOT_UTF8: Final = "the value is not UTF-8"
+_IS_UTF8: Final = "is_utf8"
 _TOMBSTONE: Final = "the message has no value (a tombstone)"
 
 
@@ -36,18 +39,36 @@ def read_messages(uri: str, storage: Storage = None) -> pa.Table:
 
 
 def text_columns(table: pa.Table) -> pa.Table:
-    """Return messages with their keys and values as text."""
+    """Return messages with their keys and values as text. The column `is_utf8` says which values are, if some are not."""
+    values = table["value"]
     for name in ("key", "value"):
         table = table.set_column(table.schema.names.index(name), name, _as_text(table[name]))
-    return table
+    if _is_text(values):
+        return table
+    return table.append_column(_IS_UTF8, pa.array([*map(_is_utf8, values.to_pylist())], pa.bool_()))
 
 
 def _as_text(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    try:
+    if _is_text(values):
         return values.cast(pa.string())
+    texts = (None if value is None else value.decode(errors="backslashreplace") for value in values.to_pylist())
+    return pa.chunked_array([pa.array(texts, pa.string())])
+
+
+def _is_text(values: pa.ChunkedArray) -> bool:
+    try:
+        values.cast(pa.string())
     except pa.ArrowInvalid:
-        texts = (None if value is None else value.decode(errors="backslashreplace") for value in values.to_pylist())
-        return pa.chunked_array([pa.array(texts, pa.string())])
+        return False
+    return True
+
+
+def _is_utf8(value: bytes | None) -> bool:
+    try:
+        (value or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 class MessageReader:
@@ -61,9 +82,13 @@ class MessageReader:
     def read(self, table: pa.Table) -> MessageRows:
         """Return the rows of messages; `table` comes from `read_messages`."""
         values = table["value"].to_pylist()
-        faults: dict[int, str] = {}
-        rows = self._rows.table(values, faults, lambda _: "the value")
         tombstones = {position: _TOMBSTONE for position, value in enumerate(values) if value is None}
+        faults: dict[int, str] = {}
+        if _IS_UTF8 in table.schema.names:
+            wrong = pc.indices_nonzero(pc.invert(table[_IS_UTF8])).to_pylist()
+            faults = dict.fromkeys(wrong, _NOT_UTF8)
+            values = [None if position in faults else value for position, value in enumerate(values)]
+        rows = self._rows.table(values, faults, lambda _: "the value")
         return MessageRows(rows, {**faults, **tombstones}, frozenset(tombstones if self._skips else ()))
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from headrace.plan.value_rules import FIRST_TIME, LAST_TIME
 from headrace.sources.file_format import DamagedFileError
 from headrace.tables.files import Storage, file_system
 
@@ -69,11 +70,14 @@ class ParquetColumns:
 
 
 def _is_finer(micros: pa.ChunkedArray, nanos: pa.ChunkedArray) -> bool:
-    """Return whether a time of INT96 is finer than a microsecond."""
-    return any(
-        pc.any(pc.not_equal(_numbers(fine), pc.multiply(_numbers(coarse), _PER_MICROSECOND))).as_py()
-        for coarse, fine in _times(micros, nanos)
-    )
+    """Return whether a time of INT96 is finer than a microsecond. Times outside all years do not count: their rows are refused."""
+    for coarse, fine in _times(micros, nanos):
+        numbers = _numbers(coarse)
+        is_other = pc.not_equal(_numbers(fine), pc.multiply(numbers, _PER_MICROSECOND))
+        is_time = pc.and_(pc.greater_equal(numbers, FIRST_TIME * 1_000), pc.less(numbers, (LAST_TIME + 1) * 1_000))
+        if pc.any(pc.and_(is_other, is_time)).as_py():
+            return True
+    return False
 
 
 def _in_nanoseconds(name: str, micros: pa.ChunkedArray, nanos: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -97,3 +97,12 @@ def test_int96_beyond_both_units_is_refused():
         outcome.refused
         == "column at has INT96 times that are finer than a microsecond, and others outside the years 1678 to 2261"
     )
+
+
+def test_int96_of_no_year_is_a_bad_row():
+    table = pa.table({"at": pa.array([86_400_000_000_000, 0], pa.timestamp("ns"))})
+    content = parquet_bytes(table, use_deprecated_int96_timestamps=True, compression="none", use_dictionary=False)
+    far = struct.pack("<qi", 3_600_000_000_000, 108_360_000)  # in about the year 290,000, as a file of Spark has it
+    outcome = read_bytes("parquet", content.replace(struct.pack("<qi", 0, 2_440_588), far), Timed)
+    assert outcome.records == [Timed(86_400_000), None]
+    assert "outside the years 1 to 9999" in outcome.errors[1]

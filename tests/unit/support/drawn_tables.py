@@ -280,7 +280,7 @@ def _parsed(text: str | None, column: Column) -> Any:
 
 
 def _value(raw: Any, column: Column, *, is_text: bool) -> Any:
-    if raw is None:
+    if raw is None or (isinstance(raw, float) and math.isnan(raw) and pa.types.is_floating(column.type)):
         if not column.nullable:
             raise Refused(column.name)
         return None
@@ -333,9 +333,9 @@ def _integer(raw: Any) -> int:
 
 
 def _float(raw: Any) -> float:
-    if isinstance(raw, float):
+    if isinstance(raw, float) and math.isfinite(raw):
         return raw
-    if isinstance(raw, bool) or not isinstance(raw, int | Decimal):
+    if isinstance(raw, bool | float) or not isinstance(raw, int | Decimal):
         raise Refused(str(raw)[:99])
     try:
         number, exact = float(raw), Decimal(raw)

@@ -305,7 +305,7 @@ def test_csv_file_without_rows_is_empty(content):
     assert (records, bad) == ([], {})
 
 
-def test_empty_names_at_end_of_header_are_passed_over():
+def test_empty_names_at_header_end_are_ignored():
     records, bad, _ = read(b"id,at,number,,\na,1,2,x,\nb,2,3,,\nc,3,4\n", "csv")
     assert records == [Flat("a", 1, 2), Flat("b", 2, 3), None]
     assert bad == {2: "line 4 has 3 fields, the header has 5"}

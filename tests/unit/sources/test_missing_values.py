@@ -95,7 +95,7 @@ SOME = {"id": "a", "at": 1}
 NULLS = SOME | dict.fromkeys(("currency", "parts", "rate", "note"))
 
 
-def test_null_is_the_default_where_null_is_not_allowed():
+def test_null_is_default_where_it_is_forbidden():
     schema = pa.schema(
         [
             ("id", pa.string()),

@@ -67,6 +67,7 @@ def _relayed(*streams):
 
 
 fields = _relayed(lambda orders: orders.key_by("id"))
+chance = _relayed(lambda orders: orders.key_by(by_chance))
 repeatable = _relayed(
     lambda orders: orders.filter(is_even).key_by(by_text),
     lambda orders: orders.filter(broken).key_by(by_chance),

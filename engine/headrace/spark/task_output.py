@@ -21,7 +21,7 @@ from headrace.sinks.partitions import by_partition, check_folder_names, check_pa
 from headrace.sinks.sink import OutputFile
 from headrace.spark.columnar_rows import ColumnarRows
 from headrace.spark.reports import BatchSettings, TaskReport
-from headrace.spark.step_errors import called
+from headrace.spark.step_errors import called, failed
 from headrace.spark.transit import transit_table
 from headrace.state.broadcast_store import BROADCAST_KEY
 from headrace.state.codec import encode
@@ -36,6 +36,8 @@ TRANSIT = "transit"
 OUTPUTS = "outputs"
 _LARGE = 32 << 20
 """Bytes of values from which on they are copied in parts: that takes 0.4 us a value more."""
+_TRIED_TWICE = 16
+"""Number of records of a task for which a key function is called twice."""
 
 QuarantineRow = tuple[str, str, str, str | None, str]
 """source, position, key (JSON), raw, error."""
@@ -58,6 +60,7 @@ class TaskOutput:
         self._batch = batch
         self._changelog = Changelog(operator, batch.checkpoint_id, batch.max_parallelism)
         self._operator = operator
+        self._tried_keys: set[int] = set()
         self._prefix = f"{batch.checkpoint_id:010d}-{operator}-{label}-{batch.attempt_id[:12]}"
 
     @property
@@ -142,7 +145,13 @@ class TaskOutput:
             key = read(record)
             return None if key is None else encode(key)
 
-        keys = (called(f"key_by {key}", made_key, record) for record in records)
+        step = f"key_by {key}"
+        keys = [called(step, made_key, record) for record in records]
+        if id(key) not in self._tried_keys:  # the plan keeps it
+            self._tried_keys.add(id(key))
+            for record, key_json in zip(records[:_TRIED_TWICE], keys, strict=False):
+                if (again := called(step, made_key, record)) != key_json:
+                    raise failed(step, record, _not_the_same(key_json, again))
         return pa.array(keys, pa.binary())
 
     def _refuse_without_key(self, to: ToStage, rows: ColumnarRows) -> None:
@@ -231,6 +240,14 @@ class TaskOutput:
 
     def _file_name(self) -> str:
         return f"{self._prefix}-{clock.unique_id()[:12]}.parquet"
+
+
+def _not_the_same(key: bytes | None, again: bytes | None) -> str:
+    one, other = (b"null" if shown is None else shown for shown in (key, again))
+    return (
+        f"it gave this record the key {one.decode():.100}, and {other.decode():.100} when it was called again. A micro-batch may run "
+        "again, and must give the same: make the key of the record alone, without random numbers, clocks and counters"
+    )
 
 
 def _symbols(emitted: Sequence[Emitted]) -> pa.StringArray:

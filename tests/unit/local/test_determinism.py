@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 from headrace.cli._check import determinism
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, UserFunctionError
 from headrace.local import determinism as processes
 from headrace.plan.loader import PipelineCode
 from headrace.plan.pipelines import plan_of
@@ -48,6 +48,15 @@ def test_undetermined_functions_are_named(harness):
 
 def test_same_results_are_no_finding(harness):
     assert findings(harness, "repeatable") == []
+
+
+def test_run_refuses_keys_of_chance():
+    harness = PipelineHarness(undetermined.chance)
+    harness.feed("orders", ROWS)
+    with pytest.raises(
+        UserFunctionError, match="it gave this record the key [0-8], and [0-8] when it was called again"
+    ):
+        harness.run()
 
 
 def test_plain_keys_start_no_process(harness):

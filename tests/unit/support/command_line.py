@@ -13,4 +13,4 @@ whole_command = cache(typer.main.get_command)
 
 def make_applications_once():
     """Let Typer's runners make each application once, not at each call: hundreds of tests call a command."""
-    typer.testing._get_command = whole_command
+    typer.testing._get_command = whole_command  # type: ignore[attr-defined]

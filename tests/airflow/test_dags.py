@@ -39,7 +39,7 @@ def test_job_is_checked_run_verified_and_compacted(dag_bag):
     dag = dag_bag().dags["flights"]
 
     assert [task.task_id for task in dag.topological_sort()] == ["check", "run", "verify", "refused", "compact"]
-    assert dag.get_task("check").words == ["check", "flights"]
+    assert dag.get_task("check").words == ["check", "flights", "--no-sample"]
     assert dag.get_task("compact").words == ["compact", "flights", "--every=7"]
 
 

@@ -7,12 +7,15 @@ from types import SimpleNamespace
 from unittest import mock
 
 import pytest
+from typer.testing import CliRunner
 
+from headrace.cli import app
 from headrace.cli._check import determinism
 from headrace.errors import HeadraceError, UserFunctionError
 from headrace.local import determinism as processes
 from headrace.plan.loader import PipelineCode
 from headrace.plan.pipelines import plan_of
+from headrace.tables import late_pandas
 from headrace.testing import PipelineHarness
 from tests.jobs import undetermined
 from tests.jobs.undetermined import Order
@@ -68,3 +71,12 @@ def test_processes_that_fail_are_a_warning(harness):
     with mock.patch.object(processes, "differences", side_effect=HeadraceError("too slow")):
         (finding,) = findings(harness, "undetermined")
     assert (finding.outcome, finding.detail) == ("warn", "too slow")
+
+
+@pytest.mark.parametrize("options", [[], ["--no-sample"]])
+def test_functions_are_tried_unless_refused(harness, options, monkeypatch):
+    monkeypatch.setenv("HEADRACE_HOME", str(harness.config.file.parents[2]))
+    monkeypatch.setattr(late_pandas, "without_pandas", lambda: None)
+    with mock.patch.object(processes, "differences", return_value=iter(())) as tried:
+        CliRunner().invoke(app, ["check", harness.config.job, *options])
+    assert tried.called == (not options)

@@ -13,7 +13,7 @@ import pytest
 from tests.jobs.home import PROJECT, PYTHONPATH
 from tests.unit.support.doc_pages import blocks_of, shows
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long  # it plays a whole day of corrections, a minute
 
 PROGRAMS = {
     "headrace": [sys.executable, "-c", "from headrace.cli import main; main()"],

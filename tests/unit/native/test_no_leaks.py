@@ -203,7 +203,7 @@ def left_behind(action):
 
 @pytest.mark.parametrize("function", [Counts, PlainCounts])
 def test_records_leave_nothing_behind(function):
-    events = [Event("")] * 100_000
+    events = [Event("")] * 30_000
     counts, objects, traced = left_behind(lambda: run(function, events))
     assert (counts < 50, objects < 50, traced < 50_000) == (True, True, True)
 
@@ -233,7 +233,7 @@ def test_uncommon_ends_leave_nothing_behind(function, do):
 )
 def test_refused_arguments_leave_nothing_behind(arguments):
     def often():
-        for _ in range(1_000):
+        for _ in range(200):
             with contextlib.suppress(TypeError, AttributeError):
                 native.run_at_once(*arguments)
 
@@ -255,7 +255,7 @@ def test_refused_arguments_leave_nothing_behind(arguments):
 )
 def test_refused_elements_leave_nothing_behind(element):
     def often():
-        for _ in range(200):
+        for _ in range(100):
             process = process_of(Counts)
             with pytest.raises((TypeError, IndexError)):
                 native.run_at_once(process, iter([element]), 0, (0, 1))

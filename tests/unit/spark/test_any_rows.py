@@ -22,6 +22,8 @@ from tests.unit.support.arrow_rows import columns, texts, times
 
 SIZE = 3
 FILE = "2024-01-01.parquet"
+NOW = 1_704_103_200_000
+"""The day of the file, at ten o'clock (ms)."""
 names = (f"any-rows-{number}" for number in itertools.count())
 
 
@@ -100,7 +102,7 @@ def harness_of(pipeline, disk, **source):
         "state": {"root": f"memory://{disk}/state"},
         "sinks": {"taken": {"path": f"memory://{disk}/taken"}},
     }
-    return PipelineHarness(pipeline, job=job)
+    return PipelineHarness(pipeline, job=job, now=NOW)
 
 
 def as_stored(table, disk):

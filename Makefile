@@ -51,9 +51,10 @@ test-all: .ready lint types imports
 	@$(MAKE) tier-installations
 	@$(MAKE) closing-line
 
-# the long tests: many more examples of what test-all draws (docs/guarantees.md has the last result)
+# the long tests: many more examples of what test-all draws
 test-long: .ready
-	@$(call TIER,long,tests/unit tests/spark tests/fault -m long)
+	@$(MAKE) tier-unit QUICK="$(LONG)"
+	@$(MAKE) tier-spark QUICK="$(LONG)"
 
 # simulate a job whose world fails, without a JVM: thousands of worlds, a seed each; SEEDS=17-17 plays one again (about 0.4 s each)
 test-faults: export HEADRACE_SEEDS = $(SEEDS)
@@ -122,6 +123,7 @@ TIER = set -o pipefail; mkdir -p var/log; printf '\n-- %s\n' '$(1)'; \
 # tests draw many more examples of what quick ones draw; only test-long runs them.
 QUICK := -m 'not (slow or long)'
 ALL := -m 'not long'
+LONG := -m long
 
 # Two lanes of tiers go on at once: those that share a Spark session or a broker often wait, for a JVM or a disk, and leave a
 # core to the others. Never two of the first kind at once. Lines of both are shown as they come; each tier's own are in var/log/.

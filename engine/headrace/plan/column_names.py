@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 
 import pyarrow as pa
@@ -12,15 +12,14 @@ from headrace.plan.column_types import Column
 _IGNORED = str.maketrans("", "", " _-\t\u00a0\ufeff")
 
 
-def near_miss(name: str, stored: Iterable[str]) -> str | None:
-    """Return the stored name that differs from a missing one only in case, spaces, underscores or dashes; None without one."""
-    wanted = _normal(name)
-    return next((other for other in stored if _normal(other) == wanted), None)
-
-
-def near_name(stored: str) -> str:
-    """Return the reason, after the name of the field, why a file or row with this name is refused."""
-    return f"is missing, but there is {stored!r}, and names must be equal: rename the field or the column"
+def near_misses(wanted: Iterable[str], stored: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield each wanted name that is not stored, but for case, spaces, underscores or dashes, with the reason that follows it."""
+    missing = [name for name in wanted if name not in stored]
+    by_normal = {_normal(other): other for other in reversed([*stored])} if missing else {}
+    for name in missing:
+        other = by_normal.get(_normal(name))
+        if other is not None:
+            yield name, f"is missing, but there is {other!r}, and names must be equal: rename the field or the column"
 
 
 def near_names(schema: pa.Schema, columns: Sequence[Column]) -> str | None:
@@ -32,8 +31,8 @@ def _near(types: dict[str, pa.DataType], columns: Iterable[Column], path: str) -
     for column in columns:
         if column.name in types:
             yield from _near_parts(types[column.name], column, f"{path}{column.name}")
-        elif (other := near_miss(column.name, types)) is not None:
-            yield f"{path}{column.name} {near_name(other)}"
+        else:
+            yield from (f"{path}{name} {why}" for name, why in near_misses([column.name], types))
 
 
 def _near_parts(kind: pa.DataType, column: Column, path: str) -> Iterator[str]:

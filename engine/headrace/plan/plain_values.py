@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from headrace.plan.column_names import near_miss, near_name
+from headrace.plan.column_names import near_misses
 from headrace.plan.column_types import Column
 from headrace.plan.defaults import defaults_of
 from headrace.plan.source_values import Fault, Faults
@@ -235,9 +235,9 @@ def _struct_reader(column: Column, record: type[msgspec.Struct]) -> _Reader:
     def read_struct(value: Any) -> Any:
         if not isinstance(value, dict):
             _refuse(value, column)
-        for name in names - value.keys():
-            if (other := near_miss(name, value)) is not None:
-                raise _UnfitValue(near_name(other), f".{name}")
+        missing = names - value.keys()
+        for name, why in near_misses(missing, value) if missing else ():
+            raise _UnfitValue(why, f".{name}")
         return {name: _within(read, value.get(name, MISSING), f".{name}") for name, read in parts}
 
     return read_struct

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from headrace.api import RowKind
 from headrace.api.graph import CHANGE_TYPE
-from headrace.plan.column_names import near_miss
+from headrace.plan.column_names import near_misses
 from headrace.plan.column_types import columns_of
 from headrace.sources.parquet_columns import ParquetColumns
 from headrace.tables.files import Storage
@@ -98,7 +98,7 @@ def read_rows(
         if name not in table.schema.names and name in wanted:
             table = table.append_column(name, pa.nulls(table.num_rows))
     for name in nulls:
-        if name not in table.schema.names and near_miss(name, table.schema.names) is None:
+        if name not in table.schema.names and not any(near_misses([name], table.schema.names)):
             table = table.append_column(name, pa.nulls(table.num_rows))
     if delta.kind is not None:
         table = table.append_column(CHANGE_TYPE, pa.repeat(pa.scalar(delta.kind), table.num_rows))

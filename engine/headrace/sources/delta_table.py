@@ -17,7 +17,7 @@ from headrace.api import RowKind, SourceNode
 from headrace.api.graph import CHANGE_TYPE
 from headrace.config import SourceConfig, StartKind
 from headrace.errors import ConfigError, HeadraceError, SourceError
-from headrace.plan.column_names import near_miss, near_name
+from headrace.plan.column_names import near_misses
 from headrace.plan.columns import RecordReader, columns_of
 from headrace.plan.event_time_limit import EventTimeLimit
 from headrace.plan.source_values import is_kindred
@@ -200,9 +200,8 @@ class DeltaSource:
         schema = self._log.schema(latest)
         columns = {column.name: column for column in columns_of(self._node.record)}
         own = (CHANGE_TYPE,) if self._config.change_feed else ()
-        for column in columns.values():
-            if column.name not in schema.names and (other := near_miss(column.name, schema.names)) is not None:
-                yield f"{self._config.path}: {column.name} {near_name(other)}"
+        for name, why in near_misses(columns, schema.names):
+            yield f"{self._config.path}: {name} {why}"
         for name in RecordReader(self._node.record, self._node.row_kind).missing([*schema.names, *own]):
             yield f"{self._config.path} has no column {name}, which {self._node.record.__name__} needs"
         for name in schema.names:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from headrace.api import SourceNode
 from headrace.errors import SourceError
-from headrace.plan.column_names import near_miss, near_name
+from headrace.plan.column_names import near_misses
 from headrace.plan.column_types import Column, columns_of
 from headrace.plan.plain_values import to_column
 from headrace.plan.raw_row import raw_row
@@ -75,10 +75,9 @@ def present_columns(node: SourceNode, names: Sequence[str], columns: Collection[
     Raises `DamagedFileError` for one that the file lacks, and has under a name that is almost the same.
     """
     wanted = wanted_columns(node, columns)
-    for column in wanted:
-        if column.name not in names and (other := near_miss(column.name, names)) is not None:
-            msg = f"{column.name} {near_name(other)}"
-            raise DamagedFileError(msg)
+    for name, why in near_misses([column.name for column in wanted], names):
+        msg = f"{name} {why}"
+        raise DamagedFileError(msg)
     return [column for column in wanted if column.name in names]
 
 

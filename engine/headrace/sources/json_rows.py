@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.api import SourceNode
-from headrace.plan.column_names import near_miss, near_name
+from headrace.plan.column_names import near_misses
 from headrace.plan.column_types import Column
 from headrace.plan.plain_values import MISSING
 from headrace.plan.value_rules import written_number
@@ -51,12 +51,11 @@ class JsonRows:
         place: Callable[[int], str],
     ) -> None:
         """Refuse objects that lack a field, and have a member whose name is almost the field's."""
-        for name, of_column in values.items():
-            if MISSING not in of_column:
-                continue
-            for position, (text, value) in enumerate(zip(texts, of_column, strict=True)):
-                if value is MISSING and (other := near_miss(name, _names(text))) is not None:
-                    faults.setdefault(position, f"{place(position)}: {name} {near_name(other)}")
+        lacking = {name: of_column for name, of_column in values.items() if MISSING in of_column}
+        for position, (text, *row) in enumerate(zip(texts, *lacking.values(), strict=True) if lacking else ()):
+            missing = [name for name, value in zip(lacking, row, strict=True) if value is MISSING]
+            for name, why in near_misses(missing, _names(text)) if missing else ():
+                faults.setdefault(position, f"{place(position)}: {name} {why}")
 
     def _all_rows(self, texts: Sequence[bytes | str | None]) -> list[msgspec.Struct] | None:
         """Return the rows of texts if each of them is one; else None."""
@@ -91,7 +90,7 @@ class JsonRows:
 _decode_names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-def _names(text: bytes | str | None) -> Iterable[str]:
+def _names(text: bytes | str | None) -> Collection[str]:
     return () if text is None else _decode_names(text)
 
 

@@ -72,7 +72,7 @@ def output_changes(operator: Operator, inputs: Sequence[Input]) -> StreamChanges
     return taken[0] if rule is None else rule(operator, inputs, taken)
 
 
-def declared(mode: ChangelogMode) -> StreamChanges:
+def _declared(mode: ChangelogMode) -> StreamChanges:
     """Return the changes of a stream whose mode is declared."""
     return StreamChanges(mode, unique=(mode.key,) if mode.key else ())
 
@@ -248,7 +248,7 @@ def _processed(process: Process, inputs: _Inputs, taken: _Taken) -> StreamChange
     if isinstance(function, OperatorFunction):
         return _operated(process.name, function, inputs, taken)
     mode = process.emits or own_mode(function)
-    return StreamChanges(ChangelogMode.RETRACT, is_known=False) if mode is None else declared(mode)
+    return StreamChanges(ChangelogMode.RETRACT, is_known=False) if mode is None else _declared(mode)
 
 
 def _operated(name: str, function: OperatorFunction, inputs: _Inputs, taken: _Taken) -> StreamChanges:
@@ -275,7 +275,7 @@ def _materialized(materializer: UpsertMaterialize, _: _Inputs, taken: _Taken) ->
                 f"fields would leave the old row. {_NORMALIZE.capitalize()}"
             )
             raise ValueError(msg)
-    return declared(ChangelogMode.upsert(*materializer.primary_key))
+    return _declared(ChangelogMode.upsert(*materializer.primary_key))
 
 
 _RULES: dict[type, Callable[[Any, _Inputs, _Taken], StreamChanges]] = {

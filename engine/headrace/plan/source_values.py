@@ -143,13 +143,13 @@ def _other_type(value: pa.Scalar, column: Column) -> Fault:
     return Fault("", f"is {shown_value(value)}, which is not {'a timestamp' if column.is_time else column.type}")
 
 
-def _refuse(array: pa.Array, wrong: pa.Array, faults: Faults, why: str, *, of_file: bool = False) -> pa.Array:
+def _refuse(array: pa.Array, wrong: pa.Array, faults: Faults, why: str) -> pa.Array:
     """Return the array with nulls where it is `wrong`, and add the faults: "is", the value, and `why`."""
     positions = pc.indices_nonzero(wrong).to_pylist()
     if not positions:
         return array
     for position in positions:
-        faults.setdefault(position, Fault("", f"is {shown_value(array[position])}{why}", of_file))
+        faults.setdefault(position, Fault("", f"is {shown_value(array[position])}{why}"))
     return pc.if_else(pc.fill_null(wrong, False), pa.scalar(None, array.type), array)
 
 
@@ -182,7 +182,7 @@ def _milliseconds(array: pa.Array, column: Column, faults: Faults) -> pa.Array:
     if whole is not None:
         return whole
     if not column.floors:
-        array = _refuse(array, _between_milliseconds(array), faults, TOO_FINE, of_file=True)
+        array = _refuse(array, _between_milliseconds(array), faults, TOO_FINE)
     numbers, step = array.cast(pa.int64()), _PER_SECOND[array.type.unit] // 1_000
     cut = pc.divide(numbers, step)
     return pc.if_else(pc.less(numbers, pc.multiply(cut, step)), pc.subtract(cut, 1), cut)
@@ -212,11 +212,11 @@ def _between_milliseconds(array: pa.Array) -> pa.BooleanArray:
     return pc.and_(is_finer, pc.invert(_outside(array)))
 
 
-def too_fine(values: pa.ChunkedArray, column: Column) -> Fault | None:
-    """Return the fault for which a file with this column is refused as a whole: a time finer than a millisecond. None without one."""
+def too_fine(values: pa.ChunkedArray, column: Column) -> str | None:
+    """Return why a file with this column is refused as a whole: a time finer than a millisecond. None without one."""
     for chunk in values.chunks if _holds_times(column) else ():
         if (value := _finer_time(chunk, column)) is not None:
-            return Fault("", f"holds {shown_value(value)}{TOO_FINE}", of_file=True)
+            return f"holds {shown_value(value)}{TOO_FINE}"
     return None
 
 

@@ -57,8 +57,9 @@ def check_folder_names(rows: pa.Table, columns: Sequence[str], *, is_merged: boo
     for name in columns:
         if rows.schema.field(name).type == pa.string():
             for value in pc.unique(rows[name]).to_pylist():
-                escaped = quote(value, safe="") if is_merged and value is not None else None
-                size = len((folder_name(name, value) if escaped is None else f"{name}={escaped}").encode())
+                is_theirs = is_merged and value is not None
+                folder = f"{name}={quote(value, safe='')}" if is_theirs else folder_name(name, value)
+                size = len(folder.encode())
                 if size > _LONGEST_NAME:
                     row = pc.index(rows[name], pa.scalar(value, pa.string())).as_py()
                     why = f"is too long: the sink's partitions are folders, and this one's name would have {size:,} of {_LONGEST_NAME} bytes"

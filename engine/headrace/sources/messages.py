@@ -41,26 +41,26 @@ def read_messages(uri: str, storage: Storage = None) -> pa.Table:
 def text_columns(table: pa.Table) -> pa.Table:
     """Return messages with their keys and values as text. The column `is_utf8` says which values are, if some are not."""
     values = table["value"]
-    for name in ("key", "value"):
-        table = table.set_column(table.schema.names.index(name), name, _as_text(table[name]))
-    if _is_text(values):
-        return table
-    return table.append_column(_IS_UTF8, pa.array([*map(_is_utf8, values.to_pylist())], pa.bool_()))
+    texts = {name: _as_text(table[name]) for name in ("key", "value")}
+    if texts["value"] is None:
+        table = table.append_column(_IS_UTF8, pa.array([*map(_is_utf8, values.to_pylist())], pa.bool_()))
+    for name, text in texts.items():
+        column = _escaped(table[name]) if text is None else text
+        table = table.set_column(table.schema.names.index(name), name, column)
+    return table
 
 
-def _as_text(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    if _is_text(values):
+def _as_text(values: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    """Return bytes as text; None if some are not UTF-8."""
+    try:
         return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return None
+
+
+def _escaped(values: pa.ChunkedArray) -> pa.ChunkedArray:
     texts = (None if value is None else value.decode(errors="backslashreplace") for value in values.to_pylist())
     return pa.chunked_array([pa.array(texts, pa.string())])
-
-
-def _is_text(values: pa.ChunkedArray) -> bool:
-    try:
-        values.cast(pa.string())
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 def _is_utf8(value: bytes | None) -> bool:

@@ -66,8 +66,8 @@ class RowCheck:
 
     def _too_fine(self, table: pa.Table) -> Iterator[str]:
         for column in columns_of(self._node.record):
-            if column.name in table.schema.names and (fault := too_fine(table[column.name], column)) is not None:
-                yield f"column {column.name} {fault.why}"
+            if column.name in table.schema.names and (why := too_fine(table[column.name], column)) is not None:
+                yield f"column {column.name} {why}"
 
     def check(self, table: pa.Table, faults: Mapping[int, str] = NO_FAULTS) -> CheckedRows:
         """Return the rows of a table in its order; `faults` has the rows already known not to fit, with the reasons.

@@ -23,6 +23,7 @@ from headrace.config import FileOptions, JobConfig
 from headrace.errors import HeadraceError, UserFunctionError
 from headrace.execution.element import Emitted
 from headrace.execution.record_codec import shown_record
+from headrace.local.workers import child_environment
 from headrace.plan.keys import key_reader
 from headrace.plan.loader import PipelineCode
 from headrace.plan.pipelines import plan_of
@@ -92,9 +93,8 @@ def differences(config: JobConfig, plan: Plan) -> list[Difference]:
     }
     if not files:
         return []
-    processes = [
-        _started(Sample(config.code, files, shift), seed) for seed, shift in (("1", 0), ("2", _DAY))
-    ]  # both at once
+    # Both run at once.
+    processes = [_started(Sample(config.code, files, shift), seed) for seed, shift in (("1", 0), ("2", _DAY))]
     one, other = [_results(process) for process in processes]
     return [*_compared(one, other)]
 
@@ -139,8 +139,6 @@ def _sample_file(config: JobConfig, name: str) -> Path | None:
 
 
 def _started(sample: Sample, seed: str) -> subprocess.Popen[bytes]:
-    path = os.pathsep.join(filter(None, sys.path))
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": seed}
     line = [
         sys.executable,
         "-c",
@@ -148,7 +146,7 @@ def _started(sample: Sample, seed: str) -> subprocess.Popen[bytes]:
         msgspec.json.encode(sample).decode(),
     ]
     return subprocess.Popen(
-        line, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        line, env=child_environment(seed), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
 
 

@@ -93,6 +93,11 @@ def _check_deaths(code: int, deaths: int, stage: str) -> None:
         raise ClusterError(msg)
 
 
+def child_environment(hash_seed: str) -> dict[str, str]:
+    """Return the environment of a child process: the module path of this one, and a seed of `hash`."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONHASHSEED": hash_seed}
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class _Worker:
     """One worker process."""
@@ -102,12 +107,7 @@ class _Worker:
     @classmethod
     def started(cls) -> _Worker:
         """Start a process with the same module path as this one."""
-        path = os.pathsep.join(filter(None, sys.path))
-        environment = {
-            **os.environ,
-            "PYTHONPATH": path,
-            "PYTHONHASHSEED": "0",
-        }  # as in Spark: hash() is the same in all tasks
+        environment = child_environment("0")  # as in Spark: hash() is the same in all tasks
         line = [sys.executable, "-c", "from headrace.local.worker import main; main()"]
         return cls(subprocess.Popen(line, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
 

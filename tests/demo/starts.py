@@ -40,7 +40,7 @@ REFUSED = "Airflow is busy"
 def main() -> int:
     """Make all starts; return the exit code."""
     parser = argparse.ArgumentParser(description="Start the demo often, on a busy machine.")
-    parser.add_argument("starts", nargs="?", type=int, default=STARTS)
+    parser.add_argument("starts", nargs="?", type=int, default=STARTS, help="2 or more: the last is a second start")
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--busy", type=int, default=BUSY_LOOPS)
     parser.add_argument("--lock", type=Path)

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.api import SourceNode
-from headrace.plan.column_types import columns_of
+from headrace.plan.column_types import Column, columns_of
+from headrace.plan.defaults import default_for_null
 
 _ORDER_BYTES = 8
 
@@ -28,13 +29,14 @@ def order_column(ordinals: pa.Int64Array) -> pa.BinaryArray:
 def arrival_order(table: pa.Table, source: SourceNode) -> pa.Array | None:
     """Return the indices of a table's rows in arrival order, by the `order_by` of their source; None: they are in order already.
 
-    Rows without a value come last. A column that the table lacks does not affect the order: all rows have the default
-    of the field. A column of a type without order, such as a list, does not affect it either: its values are refused. Raises
-    `pa.ArrowException` for a field that is itself a list or a map.
+    A null is in order as the default that it means; nulls that are null come last. A column that the table lacks does not
+    affect the order: all rows have the default of the field. A column of a type without order, such as a list, does not affect
+    it either: its values are refused. Raises `pa.ArrowException` for a field that is itself a list or a map.
     """
-    nested = {column.name for column in columns_of(source.record) if column.parts}
+    fields = {column.name: column for column in columns_of(source.record)}
     columns = {name: _sortable(table[name]) for name in source.order_by if name in table.schema.names}
-    by = {name: values for name, values in columns.items() if name in nested or _has_order(values)}
+    ordered = {name: values for name, values in columns.items() if fields[name].parts or _has_order(values)}
+    by = {name: _with_default(values, source, fields[name]) for name, values in ordered.items()}
     if not by:
         return None
     return pc.sort_indices(pa.table(by), [(name, "ascending") for name in by])
@@ -49,6 +51,17 @@ def _sortable(values: pa.ChunkedArray) -> pa.ChunkedArray:
         return values.cast(pa.float32())
     is_view = pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
     return values.cast(pa.large_binary()) if is_view else values
+
+
+def _with_default(values: pa.ChunkedArray, source: SourceNode, column: Column) -> pa.ChunkedArray:
+    """Return values with the default in place of nulls that mean it; as they are if their type cannot hold it."""
+    default = default_for_null(source.record, column) if values.null_count else None
+    if default is None:
+        return values
+    try:
+        return pc.fill_null(values, default.cast(values.type))
+    except pa.ArrowException:
+        return values
 
 
 def _has_order(values: pa.ChunkedArray) -> bool:

@@ -120,6 +120,15 @@ def quarantine_of(harness):
     return state_view(harness.config.job_folder, QUARANTINE, version).live_rows()
 
 
+def finer(column):
+    """Whether a column is of timestamps, some of them between milliseconds."""
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not pa.types.is_timestamp(kind):
+        return False
+    step = {"us": 1_000, "ns": 1_000_000}.get(kind.unit, 1)
+    return any(value % step for value in column.cast(kind).cast(pa.int64()).drop_null().to_pylist())
+
+
 @pytest.mark.parametrize("complete", [False, True])
 @pytest.mark.parametrize("name", PIPELINES)
 @settings(max_examples=30)
@@ -135,7 +144,8 @@ def test_each_row_is_taken_in_or_set_aside(name, complete, table):
     rows = taken.read(taken.schema).num_rows
     aside = quarantine_of(harness)
     positions = {row["position"] for row in aside}
-    assert len(positions) + rows == SIZE
+    # A time finer than a millisecond refuses its file, in one entry.
+    assert len(positions) + rows == SIZE or (positions == {FILE} and rows == 0 and finer(stored["at"]))
     for row in aside:
         assert row["error"]
         assert set(msgspec.json.decode(row["raw"])) == set(table.schema.names)
@@ -161,14 +171,18 @@ def ordered(numbers, **columns):
 
 @pytest.mark.parametrize("complete", [False, True])
 def test_only_rows_without_an_order_are_set_aside(complete):
-    sizes, aside = sizes_in_order(ordered(pa.array([2, None, 1])), complete)
-    assert (sizes, aside) == ([2, 0], [(f"{FILE}:1", "number is null")])
     texts = pa.StructArray.from_arrays([pa.array(["b", "a", "c"]).dictionary_encode()], ["text"])
     _, aside = sizes_in_order(ordered(texts), complete)
     assert [position for position, _ in aside] == [f"{FILE}:{row}" for row in range(3)]
     lists = ordered(pa.array([[1], [2], [3]]))
     _, aside = sizes_in_order(lists, complete)
     assert aside == [(f"{FILE}:{row}", f"number is [{row + 1}], which is not int64") for row in range(3)]
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_null_is_in_order_as_its_default(complete):
+    assert sizes_in_order(ordered(pa.array([2, None, -1])), complete) == ([2, 1, 0], [])
+    assert sizes_in_order(ordered(pa.array([2, None, -1]).dictionary_encode()), complete) == ([2, 1, 0], [])
 
 
 @pytest.mark.parametrize("complete", [False, True])

@@ -20,7 +20,15 @@ At = Annotated[
     typer.Option(
         "--at",
         metavar="CHECKPOINT",
-        help="Checkpoint id, savepoint name or time (UTC); the last checkpoint if left out.",
+        help="Checkpoint id, savepoint name or time of a commit (UTC); the last checkpoint if left out.",
+    ),
+]
+AsOf = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--as-of",
+        metavar="TIME",
+        help="Event time (UTC): the last checkpoint whose watermark is at or before it.",
     ),
 ]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Rows at most.")]

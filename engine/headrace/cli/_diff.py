@@ -31,6 +31,17 @@ To = Annotated[
     typer.Option("--to", metavar="CHECKPOINT", help="Likewise; the last checkpoint if left out."),
 ]
 
+FromAsOf = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--from-as-of", metavar="TIME", help="In place of --from: event time; see --as-of of 'headrace state'."
+    ),
+]
+ToAsOf = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--to-as-of", metavar="TIME", help="In place of --to: likewise."),
+]
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -42,6 +53,8 @@ def diff(
     *,
     start: From = None,
     end: To = None,
+    start_as_of: FromAsOf = None,
+    end_as_of: ToAsOf = None,
     operator: OperatorOption = None,
     limit: Limit = 20,
     as_json: AsJson = False,
@@ -55,14 +68,18 @@ def diff(
 
     Example:  headrace diff flights --from before_the_fix --operator delays
 
+    Example:  headrace diff flights --from-as-of 2013-01-05 --to-as-of 2013-01-06
+
     Exit codes: 0, also when nothing differs; 2 for an unknown job, checkpoint or operator; 8 when files are gone.
     """
     from headrace.readers.difference import default_start, differences
     from headrace.readers.known_operators import WITH_REQUESTS, WITH_STATE, check_operator
 
-    after = open_job(job, end, with_expired=True)
+    after = open_job(job, end, end_as_of, with_expired=True)
     check_operator(after, operator, (*WITH_STATE, *WITH_REQUESTS))
-    before = open_job(job, str(default_start(after)) if start is None else start, with_expired=True)
+    if start is None and start_as_of is None:
+        start = str(default_start(after))
+    before = open_job(job, start, start_as_of, with_expired=True)
     show_differences(before, after, list(differences(before, after, operator, limit)), as_json=as_json)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import msgspec
 import typer
 
-from headrace.cli._arguments import AsJson, At, Limit, OperatorOption, job_and_text, the_job
+from headrace.cli._arguments import AsJson, AsOf, At, Limit, OperatorOption, job_and_text, the_job
 from headrace.cli._state import Second, open_job
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def history(
     *,
     largest: Annotated[bool, typer.Option("--largest", help="The keys with the longest histories.")] = False,
     at: At = None,
+    as_of: AsOf = None,
     operator: OperatorOption = None,
     limit: Limit = 20,
     as_json: AsJson = False,
@@ -55,7 +56,7 @@ def history(
     Exit codes: 0, also without history; 2 for an unknown job, checkpoint or operator; 8 files gone.
     """
     if largest:
-        _largest(first, at, operator, limit, as_json=as_json)
+        _largest(first, at, as_of, operator, limit, as_json=as_json)
         return
     if first is None:
         msg = "give the primary key whose history to show, or --largest"
@@ -63,7 +64,7 @@ def history(
     from headrace.readers.materialized import rows_of_key
 
     name, key = job_and_text(first, second)
-    job = open_job(name, at)
+    job = open_job(name, at, as_of)
     rows = rows_of_key(job, key, operator)
     checkpoint = job.checkpoint.checkpoint_id
     if as_json:
@@ -74,12 +75,14 @@ def history(
     _show(name, key, rows, checkpoint, limit)
 
 
-def _largest(name: str | None, at: str | None, operator: str | None, limit: int, *, as_json: bool) -> None:
+def _largest(
+    name: str | None, at: str | None, as_of: str | None, operator: str | None, limit: int, *, as_json: bool
+) -> None:
     from headrace.cli._output import decoded, print_json, records, show
     from headrace.materializer.upsert_materializer import LONG_HISTORY
     from headrace.readers.materialized import largest_histories
 
-    job = open_job(the_job(name), at)
+    job = open_job(the_job(name), at, as_of)
     rows = largest_histories(job, operator, limit)
     if as_json:
         print_json({"checkpoint": job.checkpoint.checkpoint_id, "histories": decoded(rows)})

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Optional
 
 import typer
 
-from headrace.cli._arguments import AsJson, At, Job, Limit, load, new_run_id
+from headrace.cli._arguments import AsJson, AsOf, At, Job, Limit, load, new_run_id
 from headrace.cli._state import open_job, print_rows
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def quarantine(
     job: Job = None,
     *,
     at: At = None,
+    as_of: AsOf = None,
     limit: Limit = 50,
     requeue: Annotated[bool, typer.Option("--requeue", help="Let the next run try again, where possible.")] = False,
     operator: Annotated[
@@ -60,10 +61,11 @@ def quarantine(
     if requeue:
         _requeue(job, operator, file or [], why, run_id or new_run_id(), as_json=as_json)
         return
-    from headrace.readers.quarantine import list_quarantine
+    from headrace.readers.quarantine import count_quarantine, list_quarantine
 
-    opened = open_job(job, at)
-    print_rows(opened, list_quarantine(opened, limit, operator), "quarantined", as_json=as_json)
+    opened = open_job(job, at, as_of)
+    rows, total = list_quarantine(opened, limit, operator), count_quarantine(opened, operator)
+    print_rows(opened, rows, "quarantined", as_json=as_json, total=total)
 
 
 def _requeue(

@@ -6,7 +6,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from headrace.cli._arguments import All, AsJson, At, Job, Limit, WithExpired, job_and_text
+from headrace.cli._arguments import All, AsJson, AsOf, At, Job, Limit, WithExpired, job_and_text
 from headrace.cli._state import open_job, print_rows
 
 Query = Annotated[str, typer.Argument(metavar="JOB", help="Leave it out if there is only one.", show_default=False)]
@@ -19,7 +19,15 @@ def register(app: typer.Typer) -> None:
     app.command("sql")(sql)
 
 
-def timers(job: Job = None, at: At = None, limit: Limit = 50, show_all: All = False, as_json: AsJson = False) -> None:
+def timers(
+    job: Job = None,
+    *,
+    at: At = None,
+    as_of: AsOf = None,
+    limit: Limit = 50,
+    show_all: All = False,
+    as_json: AsJson = False,
+) -> None:
     """List the registered timers of both domains (event and processing time), the next one first.
 
     Timers that Headrace sets to clean up expired entries are counted at the end, and listed with --all.
@@ -28,19 +36,20 @@ def timers(job: Job = None, at: At = None, limit: Limit = 50, show_all: All = Fa
 
     Exit codes: 0; 2 for an unknown job or checkpoint; 8 when its files are gone.
     """
-    from headrace.readers.timers import count_internal_timers, list_timers
+    from headrace.readers.timers import count_internal_timers, count_timers, list_timers
 
-    opened = open_job(job, at)
+    opened = open_job(job, at, as_of)
     left_out = 0 if show_all else count_internal_timers(opened)
-    print_rows(
-        opened, list_timers(opened, limit, internal=show_all), "timers", as_json=as_json, timers_left_out=left_out
-    )
+    rows, total = list_timers(opened, limit, internal=show_all), count_timers(opened, internal=show_all)
+    print_rows(opened, rows, "timers", as_json=as_json, total=total, timers_left_out=left_out)
 
 
 def sql(
     first: Query,
     second: Second = None,
+    *,
     at: At = None,
+    as_of: AsOf = None,
     with_expired: WithExpired = False,
     as_json: AsJson = False,
 ) -> None:
@@ -59,7 +68,7 @@ def sql(
     from headrace.readers.sql_views import ask_sql
 
     name, query = job_and_text(first, second)
-    job = open_job(name, at, with_expired=with_expired)
+    job = open_job(name, at, as_of, with_expired=with_expired)
     rows = ask_sql(job, query)
     if as_json:
         checkpoint = job.checkpoint.checkpoint_id

@@ -10,6 +10,7 @@ from headrace.cli import _operator_state
 from headrace.cli._arguments import (
     All,
     AsJson,
+    AsOf,
     At,
     Job,
     JobOrText,
@@ -22,6 +23,7 @@ from headrace.cli._arguments import (
 )
 
 if TYPE_CHECKING:
+    from headrace.commit.checkpoint import Checkpoint
     from headrace.readers.job_at_checkpoint import JobAtCheckpoint
     from headrace.readers.query import Rows
 
@@ -44,16 +46,27 @@ def register(app: typer.Typer) -> None:
     app.add_typer(state, name="state")
 
 
-def open_job(name: str | None, at: str | None, *, with_expired: bool = False) -> JobAtCheckpoint:
-    """Open a job's state at a checkpoint."""
+def open_job(
+    name: str | None, at: str | None, as_of: str | None = None, *, with_expired: bool = False
+) -> JobAtCheckpoint:
+    """Open a job's state at a checkpoint, or as of an event time."""
     from headrace.tables.late_pandas import without_pandas
 
     without_pandas()
     from headrace.readers.job_at_checkpoint import JobAtCheckpoint
 
-    job = JobAtCheckpoint(load(name), at, with_expired=with_expired)
+    job = JobAtCheckpoint(load(name), at, as_of=as_of, with_expired=with_expired)
     warn(job.ttl.not_declared)
+    if as_of is not None:
+        warn(_as_of_text(job.checkpoint))
     return job
+
+
+def _as_of_text(checkpoint: Checkpoint) -> str:
+    """Return which checkpoint --as-of has found."""
+    from headrace.sources.interval import moment_text
+
+    return f"this is checkpoint {checkpoint.checkpoint_id}, whose watermark is {moment_text(checkpoint.watermark)}"
 
 
 def warn(what: str | None) -> None:
@@ -63,28 +76,43 @@ def warn(what: str | None) -> None:
 
 
 def print_rows(
-    job: JobAtCheckpoint, rows: Rows, what: str, *, as_json: bool, timers_left_out: int | None = None
+    job: JobAtCheckpoint,
+    rows: Rows,
+    what: str,
+    *,
+    as_json: bool,
+    total: int | None = None,
+    timers_left_out: int | None = None,
 ) -> None:
-    """Print rows with their checkpoint, and the number of the engine's own timers that were left out."""
+    """Print rows with their checkpoint, and the number of the engine's own timers that were left out.
+
+    `total` is the number of rows without a limit; if it is None, there is no limit.
+    """
     from headrace.cli._output import cards, decoded, print_json, records, show
 
     if as_json:
         left_out = {} if timers_left_out is None else {"timers_left_out": timers_left_out}
-        print_json({"checkpoint": job.checkpoint.checkpoint_id, what: decoded(rows), **left_out})
+        limited = {} if total is None else {"total": total}
+        print_json({"checkpoint": job.checkpoint.checkpoint_id, what: decoded(rows), **limited, **left_out})
         return
     body = next((name for name in ("value", "raw") if name in rows.columns), None)
     if rows.rows and body is not None:
         show(cards(rows, body, drop=("key_group",)))
     elif rows.rows:
         show(records(rows, drop=("key_group",)))
-    show(f"{len(rows.rows):,} {what}, at checkpoint {job.checkpoint.checkpoint_id}")
+    number = len(rows.rows)
+    more = total is not None and total > number
+    counted = f"{number:,} of {total:,}" if more else f"{number:,}"
+    show(f"{counted} {what}, at checkpoint {job.checkpoint.checkpoint_id}{' (more with -n)' if more else ''}")
     if timers_left_out:
         show(f"left out: {timers_left_out:,} timers that Headrace sets to clean up; --all shows them")
 
 
 def list_states(
     job: Job = None,
+    *,
     at: At = None,
+    as_of: AsOf = None,
     with_expired: WithExpired = False,
     show_all: All = False,
     as_json: AsJson = False,
@@ -101,7 +129,7 @@ def list_states(
     from headrace.readers.state_list import list_states as states_of
     from headrace.readers.timers import count_internal_timers
 
-    opened = open_job(job, at, with_expired=with_expired)
+    opened = open_job(job, at, as_of, with_expired=with_expired)
     states = states_of(opened, internal=show_all)
     left_out = 0 if show_all else count_internal_timers(opened)
     shown = states if as_json else shortened(states, "type")
@@ -125,6 +153,7 @@ def get(
     second: Second = None,
     *,
     at: At = None,
+    as_of: AsOf = None,
     operator: OperatorOption = None,
     state: StateOption = None,
     with_expired: WithExpired = False,
@@ -139,7 +168,7 @@ def get(
     from headrace.readers import keyed_state
 
     name, key = job_and_text(first, second)
-    job = open_job(name, at, with_expired=with_expired)
+    job = open_job(name, at, as_of, with_expired=with_expired)
     print_rows(job, keyed_state.get(job, key, operator, state), "entries", as_json=as_json)
 
 
@@ -148,6 +177,7 @@ def scan(
     *,
     prefix: Annotated[Optional[str], typer.Option(help="Only keys that begin with this.")] = None,  # noqa: UP045
     at: At = None,
+    as_of: AsOf = None,
     operator: OperatorOption = None,
     state: StateOption = None,
     limit: Limit = 50,
@@ -162,8 +192,10 @@ def scan(
     """
     from headrace.readers import keyed_state
 
-    opened = open_job(job, at, with_expired=with_expired)
-    print_rows(opened, keyed_state.scan(opened, operator, state, prefix, limit), "entries", as_json=as_json)
+    opened = open_job(job, at, as_of, with_expired=with_expired)
+    rows = keyed_state.scan(opened, operator, state, prefix, limit)
+    total = keyed_state.count_scanned(opened, operator, state, prefix)
+    print_rows(opened, rows, "entries", as_json=as_json, total=total)
 
 
 def history(
@@ -171,6 +203,7 @@ def history(
     second: Second = None,
     *,
     at: At = None,
+    as_of: AsOf = None,
     operator: OperatorOption = None,
     state: StateOption = None,
     as_json: AsJson = False,
@@ -186,7 +219,7 @@ def history(
     from headrace.readers.key_history import key_history
 
     name, key = job_and_text(first, second)
-    job = open_job(name, at)
+    job = open_job(name, at, as_of)
     print_rows(job, key_history(job, key, operator, state), "changes", as_json=as_json)
 
 
@@ -194,6 +227,7 @@ def expired(
     job: Job = None,
     *,
     at: At = None,
+    as_of: AsOf = None,
     operator: OperatorOption = None,
     state: StateOption = None,
     ttl: Annotated[
@@ -220,7 +254,9 @@ def expired(
     from headrace.readers.expired import expired_entries
     from headrace.readers.job_at_checkpoint import JobAtCheckpoint
 
-    opened = JobAtCheckpoint(load(job), at)
+    opened = JobAtCheckpoint(load(job), at, as_of=as_of)
+    if as_of is not None:
+        warn(_as_of_text(opened.checkpoint))
     if ttl is not None:
         print_supposed(opened, operator, state, ttl, as_json=as_json)
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from headrace.cli._arguments import AsJson, At, Job, Limit, OperatorOption
+from headrace.cli._arguments import AsJson, AsOf, At, Job, Limit, OperatorOption
 from headrace.cli._state import open_job, print_rows
 
 
@@ -15,7 +15,13 @@ def register(app: typer.Typer) -> None:
 
 
 def retries(
-    job: Job = None, *, operator: OperatorOption = None, at: At = None, limit: Limit = 50, as_json: AsJson = False
+    job: Job = None,
+    *,
+    operator: OperatorOption = None,
+    at: At = None,
+    as_of: AsOf = None,
+    limit: Limit = 50,
+    as_json: AsJson = False,
 ) -> None:
     """List elements that wait for a service: since when, the number of calls, the last error, the next attempt.
 
@@ -28,17 +34,25 @@ def retries(
     """
     from headrace.readers.waiting import count_retries, list_retries
 
-    opened = open_job(job, at)
+    opened = open_job(job, at, as_of)
     rows = list_retries(opened, operator, limit)
-    print_rows(opened, rows, "waiting", as_json=as_json)
+    counts = count_retries(opened, operator)
+    total = sum(row["waiting"] for row in counts.dicts())
+    print_rows(opened, rows, "waiting", as_json=as_json, total=total)
     if rows.rows and not as_json:
         from headrace.cli._output import records, show
 
-        show(records(count_retries(opened, operator)))
+        show(records(counts))
 
 
 def requests(
-    job: Job = None, *, operator: OperatorOption = None, at: At = None, limit: Limit = 50, as_json: AsJson = False
+    job: Job = None,
+    *,
+    operator: OperatorOption = None,
+    at: At = None,
+    as_of: AsOf = None,
+    limit: Limit = 50,
+    as_json: AsJson = False,
 ) -> None:
     """List unfinished input: elements of async operators, and records that operators hold.
 
@@ -49,7 +63,8 @@ def requests(
 
     Exit codes: 0; 2 for an unknown job, checkpoint or operator; 8 when its files are gone.
     """
-    from headrace.readers.waiting import list_requests
+    from headrace.readers.waiting import count_requests, list_requests
 
-    opened = open_job(job, at)
-    print_rows(opened, list_requests(opened, operator, limit), "requests", as_json=as_json)
+    opened = open_job(job, at, as_of)
+    rows, total = list_requests(opened, operator, limit), count_requests(opened, operator)
+    print_rows(opened, rows, "requests", as_json=as_json, total=total)

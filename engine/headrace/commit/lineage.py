@@ -92,6 +92,11 @@ class Lineage:
         """Return the latest checkpoint that was committed at or before a moment (ms)."""
         return next((checkpoint for checkpoint in self.newest_first() if checkpoint.committed_at <= moment), None)
 
+    @property
+    def with_watermarks(self) -> list[tuple[Checkpoint, int]]:
+        """Return the checkpoints of the line that have a watermark, with it (ms), oldest first."""
+        return [(checkpoint, checkpoint.watermark) for checkpoint in self.line if checkpoint.watermark is not None]
+
     def last_micro_batch(self) -> int | None:
         """Return when the last micro-batch of the line ended (ms), by the clock of the line; None before the first.
 

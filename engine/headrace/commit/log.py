@@ -22,6 +22,7 @@ from headrace.commit.sink_tables import SinkTables
 from headrace.commit.state_schemas import StateSchemas
 from headrace.config import JobConfig, parse_moment
 from headrace.errors import ConfigError, FencedError
+from headrace.sources.interval import moment_text
 from headrace.tables.files import Storage, stage
 from headrace.tables.schemas import CHECKPOINTS, CHECKPOINTS_SCHEMA, FORMAT_VERSION, KEYED_STATE
 from headrace.tables.store import TableMissingError, VersionTakenError, storage_errors
@@ -163,6 +164,34 @@ class CheckpointLog:
         except ValueError:
             return self.savepoint(text)
         return self._last_at(moment, text)
+
+    def resolve_as_of(self, config: JobConfig, text: str) -> Checkpoint:
+        """Return the last checkpoint of the live line whose watermark is at or before a moment of event time.
+
+        `text` is ISO 8601, in UTC unless it says otherwise. Checkpoints that a restore left behind do not count. Raises
+        `ConfigError` for anything else, and when no checkpoint's watermark is that early.
+        """
+        self.resolve(config)
+        try:
+            moment = parse_moment(text)
+        except ValueError as error:
+            msg = f"--as-of '{text}' is not a moment; write it as 2013-01-31 or 2013-01-31T05:00"
+            raise ConfigError(msg) from error
+        line = self.lineage.with_watermarks
+        earlier = [checkpoint for checkpoint, watermark in line if watermark <= moment]
+        if earlier:
+            return next((checkpoint for checkpoint in reversed(earlier) if checkpoint.has_state), earlier[-1])
+        watermarks = [watermark for _, watermark in line]
+        known = (
+            f"they go from {moment_text(watermarks[0])} to {moment_text(watermarks[-1])}"
+            if watermarks
+            else "none has one yet"
+        )
+        msg = (
+            f"no checkpoint of job '{config.job}' has a watermark at or before {text} (UTC unless it says otherwise): {known}. "
+            f"See 'headrace checkpoints {config.job}'; --at takes the time of a commit"
+        )
+        raise ConfigError(msg)
 
     def _last_at(self, moment: int, text: str) -> Checkpoint:
         """Return the last checkpoint at a moment (ms), even if a restore left it behind later. Errors show the moment as `text`."""

@@ -16,10 +16,11 @@ from headrace.commit.erased_checkpoints import refuse_purged
 from headrace.commit.lineage import Lineage
 from headrace.commit.log import CheckpointLog
 from headrace.config import JobConfig
-from headrace.readers.job_ttl import JobTtl
+from headrace.errors import ConfigError
+from headrace.readers.job_ttl import AGE_COLUMNS, JobTtl
 from headrace.readers.query import Rows, ask_once, reading
 from headrace.state.key_groups import KeyGroupRange
-from headrace.tables.last_rows import last_rows_sql
+from headrace.tables.last_rows import last_rows_sql, last_values_sql
 from headrace.tables.predicate import Conditions
 from headrace.tables.schemas import ALL_TABLES, KEYED_STATE
 from headrace.tables.store import Snapshot
@@ -30,19 +31,25 @@ from headrace.tables.view import TableView
 class JobAtCheckpoint:
     """State of a job at one checkpoint.
 
-    `at` is a checkpoint id, the name of a savepoint, or None for the last checkpoint. Entries that have expired by the TTL
+    `at` is a checkpoint id, the name of a savepoint, the time of a commit, or None for the last checkpoint. `as_of`, in place of
+    it, is a time by the watermark: the last checkpoint whose watermark is at or before it. Entries that have expired by the TTL
     that the job declares now are hidden, unless `with_expired` (`JobTtl`). Raises `ConfigError` when the job has no checkpoint
-    yet, or `at` names none. All reading methods raise `StorageError` when the files of an old checkpoint are gone.
+    yet, `at` or `as_of` names none, or both are given. All reading methods raise `StorageError` when the files of an old checkpoint are gone.
     """
 
-    def __init__(self, config: JobConfig, at: int | str | None = None, *, with_expired: bool = False) -> None:
-        """Read the list of checkpoints and resolve `at`."""
+    def __init__(
+        self, config: JobConfig, at: int | str | None = None, *, as_of: str | None = None, with_expired: bool = False
+    ) -> None:
+        """Read the list of checkpoints and resolve `at` or `as_of`."""
+        if at is not None and as_of is not None:
+            msg = "give --at (the time of a commit) or --as-of (a time by the watermark), not both"
+            raise ConfigError(msg)
         self.config = config
         self.log = CheckpointLog(config.job_folder, config.storage_options)
-        self.checkpoint = self.log.resolve(config, at)
+        self.checkpoint = self.log.resolve(config, at) if as_of is None else self.log.resolve_as_of(config, as_of)
         refuse_purged(self.log.checkpoints, self.checkpoint.checkpoint_id)
         refuse_without_state(config, self.checkpoint)
-        self.ttl = JobTtl(config, self.log, self.checkpoint, is_now=at is None)
+        self.ttl = JobTtl(config, self.log, self.checkpoint, is_now=at is None and as_of is None)
         self.with_expired = with_expired
 
     @property
@@ -94,6 +101,18 @@ class JobAtCheckpoint:
     def live_sql(self, name: str, changes: str = "raw") -> str:
         """Return SQL for the live entries of a state table, over the relation `changes` with all its changes."""
         return last_rows_sql(changes, ALL_TABLES[name], unless=self.hidden_sql(name))
+
+    def count_live(self, name: str, conditions: Conditions = ()) -> int:
+        """Return the number of live entries of a state table, without entries that readers must not show."""
+        table = ALL_TABLES[name]
+        ages = AGE_COLUMNS if name == KEYED_STATE else ()
+        entries = last_values_sql("raw", table, {age: age for age in ages}, unless=self.hidden_sql(name))
+        columns = sorted({*table.entry, "checkpoint_id", "deleted", *ages} - {"key_group"})
+        query = f"SELECT count(*) FROM ({entries})"  # noqa: S608 - our own names of columns, and a number
+        return sum(
+            int(ask_once(self.changes(name, [*conditions, *part], columns=columns), query, table=name).rows[0][0])
+            for part in self.ranges(name)
+        )
 
     def live_rows(
         self, name: str, conditions: Conditions, order: str, parameters: Sequence[Any] = (), *, columns: str = "*"

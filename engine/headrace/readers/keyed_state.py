@@ -39,9 +39,7 @@ def scan(
 ) -> Rows:
     """Return live entries of keys that begin with `prefix`, in key order. Raises `ConfigError` for an unknown operator."""
     check_operator(job, operator, WITH_STATE)
-    conditions = entries_of(operator, states=state)
-    if prefix is not None:
-        conditions.append(BeginsWith("key", (prefix, f'"{prefix}')))
+    conditions = _scanned(operator, state, prefix)
     order = f"ORDER BY {', '.join(_ORDER)} LIMIT ?"
     parts = [_entries(job, [*conditions, *part], order, [limit]) for part in job.ranges(KEYED_STATE)]
     columns = parts[0].columns
@@ -50,6 +48,20 @@ def scan(
         (row for part in parts for row in part.rows), key=lambda row: [_last_if_none(row[at]) for at in places]
     )
     return Rows(columns, rows[:limit])
+
+
+def count_scanned(
+    job: JobAtCheckpoint, operator: str | None = None, state: str | None = None, prefix: str | None = None
+) -> int:
+    """Count the entries that `scan` returns without a limit."""
+    return job.count_live(KEYED_STATE, _scanned(operator, state, prefix))
+
+
+def _scanned(operator: str | None, state: str | None, prefix: str | None) -> Conditions:
+    conditions = entries_of(operator, states=state)
+    if prefix is not None:
+        conditions.append(BeginsWith("key", (prefix, f'"{prefix}')))
+    return conditions
 
 
 _ORDER = ("operator", "state", "key", "namespace", "user_key")

@@ -18,3 +18,8 @@ def list_quarantine(job: JobAtCheckpoint, limit: int = 50, operator: str | None 
     return job.live_rows(
         QUARANTINE, entries_of(operator), "ORDER BY checkpoint_id DESC, source, position LIMIT ?", [limit]
     )
+
+
+def count_quarantine(job: JobAtCheckpoint, operator: str | None = None) -> int:
+    """Count the rows that `list_quarantine` returns without a limit."""
+    return job.count_live(QUARANTINE, entries_of(operator))

@@ -20,7 +20,11 @@ def list_timers(job: JobAtCheckpoint, limit: int = 50, *, internal: bool = False
     return job.live_rows(TIMERS, conditions, "ORDER BY timestamp, operator, key LIMIT ?", [limit])
 
 
+def count_timers(job: JobAtCheckpoint, *, internal: bool = False) -> int:
+    """Count the timers that `list_timers` lists without a limit."""
+    return job.count_live(TIMERS, [] if internal else [NOT_INTERNAL])
+
+
 def count_internal_timers(job: JobAtCheckpoint) -> int:
     """Count the engine's own timers: they clean up expired state exactly, and sweep materializers."""
-    ((count,),) = job.live_rows(TIMERS, [OneOf("domain", _INTERNAL_DOMAINS)], "", columns="count(*)").rows
-    return int(count)
+    return job.count_live(TIMERS, [OneOf("domain", _INTERNAL_DOMAINS)])

@@ -46,3 +46,8 @@ def list_requests(job: JobAtCheckpoint, operator: str | None = None, limit: int 
     check_operator(job, operator, WITH_REQUESTS)
     query = f"SELECT * FROM ({_ASYNC} UNION ALL {_HELD}) ORDER BY operator, status, key LIMIT {limit}"  # noqa: S608
     return ask_sql(job, query, entries_of(operator))
+
+
+def count_requests(job: JobAtCheckpoint, operator: str | None = None) -> int:
+    """Count the elements and records that `list_requests` returns without a limit."""
+    return sum(job.count_live(name, entries_of(operator)) for name in WITH_REQUESTS)

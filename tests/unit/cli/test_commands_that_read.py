@@ -34,6 +34,14 @@ def test_json_is_one_document_and_nothing_else(headrace, state, command):
     assert result.stderr == ""
 
 
+@pytest.mark.parametrize("command", [*READERS, "history N1", "retries", "requests", "state expired"])
+def test_every_reader_takes_an_event_time(headrace, state, command):
+    state.commit(Kind.BATCH, watermark=state.log.last.watermark + HOUR)
+    result = headrace(*words(command), "--json", "--as-of", "2013-01-31T00:30")
+    assert json.loads(result.stdout)["checkpoint"] == 4
+    assert result.stderr == "note: this is checkpoint 4, whose watermark is 2013-01-31\n"
+
+
 @pytest.mark.parametrize("command", READERS)
 def test_every_reader_takes_a_savepoint(headrace, state, command):
     result = headrace(*words(command), "--at", "before")

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from headrace.commit.checkpoint import Kind
+from tests.unit.support.demo_job import HOUR, START
 
 
 def test_difference_is_summed_up_then_shown(headrace, state):
@@ -82,3 +83,10 @@ def test_checkpoints_command_marks_lines_left_by_restore(headrace, state):
     lines = [line.split()[:3] for line in headrace("checkpoints demo").stdout.splitlines()]
     marked = {line[1] if line[0] == "*" else line[2]: line[0] for line in lines if line and line[0] in {"*", "|"}}
     assert marked == {"5": "*", "4": "|", "3": "|", "2": "|", "1": "*", "0": "*"}
+
+
+def test_ends_may_be_event_times(headrace, state):
+    state.commit(Kind.BATCH, watermark=START + 2 * HOUR)
+    printed = headrace("diff demo --from-as-of 2013-01-31 --to-as-of 2013-01-31T02:00").stdout
+    assert "from checkpoint 4 (compaction" in printed
+    assert "to 5 (batch" in printed

@@ -83,3 +83,12 @@ def test_requests_lists_all_unfinished_elements(headrace, delayed):
 def test_commands_report_zero_waiting_elements(headrace, state):
     assert "0 waiting" in headrace("retries").stdout
     assert "0 requests" in headrace("requests").stdout
+
+
+@pytest.mark.parametrize(("command", "what", "total"), [("retries", "waiting", 2), ("requests", "requests", 4)])
+def test_shortened_lists_say_the_total(headrace, delayed, command, what, total):
+    assert (
+        f"1 of {total} {what}, at checkpoint {delayed} (more with -n)"
+        in headrace(f"{command} -n 1 --at {delayed}").stdout
+    )
+    assert json_of(headrace, command, "-n", "1", "--at", str(delayed))["total"] == total

@@ -39,7 +39,7 @@ def check(headrace, tmp_path):
     def run(calls, exit_codes=(0,), root="/srv"):
         for command, shown in calls:
             result = headrace(*shlex.split(command, comments=True)[1:])
-            printed = (result.stdout + result.stderr).replace(str(tmp_path), root).replace("memory://srv/", "")
+            printed = result.output.replace(str(tmp_path), root).replace("memory://srv/", "")
             assert result.exit_code in exit_codes, printed
             assert not shown.strip() or shows(shown, printed), f"$ {command}\n{printed}"
 
@@ -59,7 +59,7 @@ def test_cli_page_looks_back(check, state):
     state.commit(Kind.BATCH, watermark=START + 20 * HOUR)
     state.add("keyed_state", [], mode="overwrite")
     state.commit(Kind.COMPACTION)
-    check([changes])
+    check([changes, *calls_of("cli", "headrace sql")])
 
 
 def test_cli_page_shows_expired_entries(check, expired):

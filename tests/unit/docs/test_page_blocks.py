@@ -96,6 +96,7 @@ BLOCKS = {
     },
     "cli": {
         "$ headrace checkpoints\n id": f"{COMMANDS}::test_cli_page_looks_back",
+        "$ headrace sql": f"{COMMANDS}::test_cli_page_looks_back",
         "$ headrace checkpoints\n     id": f"{COMMANDS}::test_cli_page_draws_the_lines",
         "$ headrace state expired": f"{COMMANDS}::test_cli_page_shows_expired_entries",
         "$ headrace diff": f"{COMMANDS}::test_cli_page_compares_checkpoints",

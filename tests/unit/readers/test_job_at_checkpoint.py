@@ -9,6 +9,7 @@ from headrace.commit.checkpoint import Kind
 from headrace.errors import ConfigError, StorageError
 from headrace.readers import keyed_state
 from headrace.readers.timers import list_timers
+from tests.unit.support.demo_job import HOUR, START
 from tests.unit.support.opened_jobs import opened, values
 
 
@@ -37,6 +38,36 @@ def test_time_names_the_last_checkpoint_then(state, time, checkpoint):
 def test_time_before_the_job_is_refused(state):
     with pytest.raises(ConfigError, match="no checkpoint at 2013-01-30 .*headrace checkpoints"):
         opened("2013-01-30")
+
+
+@pytest.fixture
+def moved_on(state):
+    """Three more micro-batches, with watermarks of their own, and a restore that leaves the last of them behind."""
+    for hour in (6, 12, 18):
+        state.commit(Kind.BATCH, watermark=START + hour * HOUR)
+    state.commit(Kind.RESTORE, restored_from=6, watermark=START + 12 * HOUR)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("time", "checkpoint"),
+    [("2013-01-31T05:59", 4), ("2013-01-31T06:00", 5), ("2013-01-31T13:00+01:00", 8), ("2099-12-31", 8)],
+)
+def test_as_of_names_the_last_watermark(moved_on, time, checkpoint):
+    assert opened(as_of=time).checkpoint.checkpoint_id == checkpoint
+
+
+@pytest.mark.parametrize(
+    ("at", "as_of", "words"),
+    [
+        (None, "2013-01-30", "they go from 2013-01-31 to 2013-01-31T12:00Z"),
+        (None, "before", "'before' is not a moment"),
+        ("2", "2013-01-31", "not both"),
+    ],
+)
+def test_as_of_without_checkpoint_is_refused(moved_on, at, as_of, words):
+    with pytest.raises(ConfigError, match=words):
+        opened(at, as_of=as_of)
 
 
 def test_undone_checkpoint_is_read_at_its_time(state):

@@ -137,8 +137,12 @@ class AsyncWaitOperator:
 
     @property
     def answered(self) -> list[AsyncElement]:
-        """Return, after a run, the elements that have their outcome since this run."""
-        return [element for element in self._arrived if element.is_done and element.sequence not in self._done_before]
+        """Return, after a run, the elements that have an outcome of the service since this run. A deletion asks it nothing."""
+        return [
+            element
+            for element in self._arrived
+            if element.is_done and element.sequence not in self._done_before and not self._is_deletion(element)
+        ]
 
     @property
     def has_answers(self) -> bool:

@@ -16,6 +16,7 @@ from headrace import (
     OnFailure,
     OutputMode,
     Pipeline,
+    RowKind,
     Struct,
     ValueState,
 )
@@ -244,6 +245,80 @@ def test_effects_of_changed_records_are_refused(mode):
     assert (len(oracle.calls), job.content()) == (6, live)
     job.backfill(days(1), "again", allow_effects=True)
     assert [order.amount for order in oracle.calls[6:]] == [9]
+
+
+class Forgetful(Oracle):
+    """Has no answer for the amount 0."""
+
+    async def invoke(self, order, /):
+        return await super().invoke(order) if order.amount else []
+
+    def deleted(self, order, /):
+        return Answer(order.customer, order.amount, -1.0)
+
+
+class Seen(KeyedProcessFunction[Answer, Answer]):
+    """Emits each change as an insert, with its kind as the amount."""
+
+    async def process(self, answer, ctx, /):
+        ctx.collect(Answer(answer.customer, int(ctx.row_kind), answer.value))
+
+
+def changes_of(oracle, mode):
+    pipeline = Pipeline("shop")
+    orders = pipeline.source("orders", Order, event_time="at", row_kind="op").drop_update_before("customer")
+    keyed = orders.key_by("customer") if mode is OutputMode.KEYED_ORDERED else orders
+    answers = keyed.async_wait("ask", oracle, service="oracle", mode=mode, timeout=timedelta(hours=9))
+    answers.key_by("customer").process("seen", Seen()).sink("changes")
+    return BackfilledJob(pipeline, services={"oracle": KEEP})
+
+
+def write_changes(job, number, *changes):
+    job.path(number).unlink(missing_ok=True)
+    at = days(number).start
+    kinds, customers, amounts = zip(*changes, strict=True)
+    orders = [Order(customer, at, amount) for customer, amount in zip(customers, amounts, strict=True)]
+    job.harness.feed("orders", orders, kinds=kinds, file=job.path(number).name)
+
+
+INSERT, BEFORE, AFTER, DELETE = RowKind
+
+
+@pytest.mark.parametrize("mode", [OutputMode.ORDERED, OutputMode.KEYED_ORDERED])
+def test_branch_repeats_deletions_without_calls(mode):
+    oracle = Forgetful()
+    job = changes_of(oracle, mode)
+    write_changes(job, 0, (INSERT, "ann", 1), (INSERT, "bob", 0))
+    write_changes(job, 1, (BEFORE, "ann", 1), (AFTER, "ann", 2), (DELETE, "ann", 2), (DELETE, "eve", 3))
+    job.run()
+    live, called = job.content(), len(oracle.calls)
+    assert emitted(job) == [
+        ("ann", INSERT, 1.0),
+        ("ann", AFTER, 2.0),
+        ("ann", DELETE, -1.0),
+        ("bob", DELETE, -1.0),  # the service has no answer
+        ("eve", DELETE, -1.0),
+    ]
+    oracle.is_down = True
+    job.backfill(days(1), "again")
+    assert (job.content("again"), len(oracle.calls)) == (live, called)
+
+
+def test_deletion_is_no_answer_to_a_call():
+    oracle = Forgetful()
+    job = changes_of(oracle, OutputMode.ORDERED)
+    write_changes(job, 0, (DELETE, "eve", 3))
+    job.run()
+    assert not answers(job)
+    write_changes(job, 0, (INSERT, "eve", 3))
+    job.backfill(days(0), "again")
+    assert [order.amount for order in oracle.calls] == [3]
+    assert emitted(job, "again") == [("eve", INSERT, 1.0)]
+
+
+def emitted(job, branch=None):
+    rows = map(dict, job.content(branch)["sink changes"])
+    return sorted((row["customer"], row["amount"], row["value"]) for row in rows)
 
 
 def pipeline_of(oracle):

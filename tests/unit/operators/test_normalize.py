@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from datetime import timedelta
+from itertools import count, pairwise
 from typing import Annotated
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import ChangelogMode, KeyedProcessFunction, Lifetime, OutputMode, Pipeline, RowKind, Struct, Timestamp
+from headrace import (
+    ChangelogMode,
+    KeyedProcessFunction,
+    Lifetime,
+    OutputMode,
+    Pipeline,
+    RowKind,
+    Struct,
+    Timestamp,
+    ValueState,
+)
 from headrace.api.changelog_inference import changes_of
 from headrace.operators import Sum
 from headrace.testing import KeyedHarness, PipelineHarness
@@ -87,6 +99,42 @@ def assert_equal(backend, changes):
                 (kind, row) for kind, row in expected if row.id == key
             ]
         assert len(harness.quarantined()) == unknown
+
+
+class Seen(Struct, frozen=True):
+    """A change, with its number among those of its key."""
+
+    id: str
+    number: int
+    kind: int
+    amount: int | None
+
+
+class Number(KeyedProcessFunction[Row, Seen]):
+    count = ValueState("count", int)
+
+    async def process(self, row, ctx, /):
+        number = await self.count.value() or 0
+        await self.count.update(number + 1)
+        ctx.collect(Seen(row.id, number, int(ctx.row_kind), row.amount))
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+@examples(4)
+@given(changes=CHANGES.filter(bool), cuts=st.sets(st.integers(1, 20), max_size=3))
+def test_micro_batches_and_tasks_change_nothing(parallelism, changes, cuts):
+    stream = source(row_kind="op").normalize("latest", key=("id",)).key_by("id").process("number", Number())
+    harness = PipelineHarness(stream.sink("seen"), bucket=1, parallelism=parallelism, files_per_batch=1)
+    places = [0, *sorted(cuts), len(changes)]
+    for begin, end in pairwise(places):
+        if part := changes[begin:end]:
+            kinds, rows = zip(*part, strict=True)
+            harness.feed("rows", rows, kinds=kinds)
+    report = harness.run()
+    expected, unknown = by_loop(changes)
+    counts = defaultdict(count)
+    seen = {Seen(row.id, next(counts[row.id]), int(kind), row.amount) for kind, row in expected}
+    assert ({*harness.sink("seen")}, report.quarantined) == (seen, unknown)
 
 
 def test_deletion_needs_only_the_key():

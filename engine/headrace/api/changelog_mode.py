@@ -42,6 +42,14 @@ class ChangelogMode:
         """Return whether updates and deletions come with their old rows."""
         return self.kind == "retract"
 
+    @property
+    def declaration(self) -> str:
+        """Return the mode as code declares it: `ChangelogMode.INSERT`, `ChangelogMode.upsert("id")`."""
+        if self.is_upsert:
+            names = ", ".join(f'"{name}"' for name in self.key)
+            return f"ChangelogMode.upsert({names})"
+        return f"ChangelogMode.{self.kind.upper()}"
+
     def __str__(self) -> str:
         """Return the mode as `explain` shows it: `insert`, `retract`, `upsert(id)`."""
         return f"{self.kind}({', '.join(self.key) or 'unknown key'})" if self.is_upsert else self.kind

@@ -303,7 +303,8 @@ class Stream(ChangelogStream[R], GroupedStream[R], JoinableStream[R], RankedStre
         `process` and `on_timer` must both be `async def`, or both plain `def`. `name` is stored with the function's
         state. `emits` declares what the function's changes mean: `ChangelogMode.INSERT`, `ChangelogMode.RETRACT` or
         `ChangelogMode.upsert("id")`. None: they may retract rows, and no key is known; an operator that takes only
-        inserts fails the run at the first `-U` or `-D`.
+        inserts fails the run at the first `-U` or `-D`. The run also fails where the function emits a row kind that it does not
+        declare.
 
         Raises `ValueError` for a stream that is not keyed; `TypeError` for methods of different kinds, and for a
         function that takes records of another type.

@@ -30,6 +30,7 @@ from headrace.execution.bound_function import BoundFunction, on_timer_of, ttls_o
 from headrace.execution.broadcast_input import BroadcastInput, is_broadcast
 from headrace.execution.broadcast_moment import BroadcastMoment
 from headrace.execution.controller import AsyncExecutionController
+from headrace.execution.declared_outputs import outputs_of
 from headrace.execution.due_timers import DueTimers, shown_timer
 from headrace.execution.element import (
     NO_WATERMARK,
@@ -45,7 +46,7 @@ from headrace.execution.fast_drain import PROCESS, BufferedRequest, Held, chunke
 from headrace.execution.held_records import HeldRecords
 from headrace.execution.keyed_work import Call
 from headrace.execution.options import AsyncStateOptions, KeyOrder
-from headrace.execution.process_context import BundleContext, Outputs, ProcessContext, Refused
+from headrace.execution.process_context import BundleContext, ProcessContext, Refused
 from headrace.execution.record_codec import RecordCodec, shown_record
 from headrace.execution.request import AsyncExecutor
 from headrace.execution.state_executor import executor_for
@@ -102,7 +103,7 @@ class KeyedProcess:
         )
         self._records = self._late = 0
         self._options = options
-        self._outputs = Outputs(operator)
+        self._outputs = outputs_of(operator)
         self._stage = stage
         self._watermark = self._started_at = NO_WATERMARK if watermark is None else watermark
         self.due_timers = DueTimers(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from headrace import (
     AsyncFunction,
+    ChangelogMode,
     FixedDelay,
     JoinType,
     KeyedProcessFunction,
@@ -210,6 +211,42 @@ def test_undeclared_retractions_never_call_again(function):
     else:
         with pytest.raises(UserFunctionError, match=r"the row is -D.*emits=ChangelogMode.*deterministic"):
             harness.run()
+
+
+class CopyInTimer(Copy):
+    async def process(self, order, ctx, /):
+        ctx.timers.register_event_time(order.at)
+
+    async def on_timer(self, timestamp, ctx, /):
+        ctx.collect(Order(ctx.key, timestamp), DELETE)
+
+
+EMITS = {
+    "insert": (ChangelogMode.INSERT, {INSERT}, "declare ChangelogMode.upsert"),
+    "upsert": (ChangelogMode.upsert("id"), {INSERT, UPDATE_AFTER, DELETE}, "leave the -U out"),
+    "retract": (ChangelogMode.RETRACT, {*RowKind}, ""),
+}
+
+
+@pytest.mark.parametrize("emits", EMITS)
+def test_kinds_that_are_not_declared_are_refused(emits):
+    mode, kinds, way_out = EMITS[emits]
+    for kind in RowKind:
+        harness = PipelineHarness(retracts().key_by("id").process("copy", Copy(), emits=mode).sink("copies"))
+        harness.feed("orders", [Order("a", 1)], kinds=[kind])
+        if kind in kinds:
+            assert harness.run().rows_out == 1
+            continue
+        with pytest.raises(UserFunctionError, match=way_out) as error:
+            harness.run()
+        text = str(error.value)
+        assert [word for word in ("'copy'", 'key "a"', kind.symbol, "ctx.collect(order,") if word not in text] == []
+
+
+def test_kinds_that_timers_emit_are_compared():
+    pipeline = retracts().key_by("id").process("copy", CopyInTimer(), emits=ChangelogMode.INSERT).sink("copies")
+    with pytest.raises(UserFunctionError, match=r"emits=ChangelogMode.INSERT, and emits -D"):
+        fed(pipeline, [(INSERT, Order("a", 1)), (INSERT, Order("b", 5))])
 
 
 class Amount(Struct, frozen=True):

@@ -37,7 +37,7 @@ died or did not start: run again; 70 a bug in Headrace; 130 interrupted.
 
 
 _ON_BRANCHES = {
-    "run", "verify", "checkpoints", "history", "diff", "timers", "sql", "retries", "requests", "quarantine", "savepoint", "restore",
+    "run", "verify", "checkpoints", "history", "diff", "timers", "sql", "views", "retries", "requests", "quarantine", "savepoint", "restore",
     "vacuum", "compact", "state list", "state get", "state scan", "state history", "state expired",
 }  # fmt: skip
 """Commands that take --branch."""
@@ -55,7 +55,7 @@ _COMMANDS = {
     "_diff": ["diff"],
     "_branch": ["branch"],
     "_backfill": ["backfill"],
-    "_read": ["timers", "sql"],
+    "_read": ["timers", "sql", "views"],
     "_waiting": ["retries", "requests"],
     "_quarantine": ["quarantine"],
     "_input": ["input"],

@@ -204,7 +204,8 @@ def _elsewhere(config: JobConfig, sinks: Sequence[SinkRows]) -> Iterator[str]:
         rows = sum(count for _, count in sink.conditions)
         yield f"  {sink.sink} ({sink.mode}): it is a column's value in {_rows(rows)}"
         if sink.statement is not None:
-            yield f"    {sink.statement}"
+            yield f"    Spark SQL:  {sink.statement}"
+            yield f"    deltalake:  {sink.delta_rs_call}"
     if any(sink.statement for sink in sinks):
         yield "  Then VACUUM the table, and let its Delta log expire. Until then a restore of the job"
         yield "  may go back to versions of the sink that have the rows."
@@ -245,6 +246,7 @@ def _as_json(
                 "mode": item.mode,
                 "rows": sum(count for _, count in item.conditions),
                 "statement": item.statement,
+                "delta_rs_call": item.delta_rs_call,
             }
             for item in sinks
         ],

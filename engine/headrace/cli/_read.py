@@ -1,4 +1,4 @@
-"""`headrace timers` and `sql`: list timers, and query the state tables."""
+"""`headrace timers`, `sql` and `views`: list timers, query the state tables, and print views for other engines."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("timers")(timers)
     app.command("sql")(sql)
+    app.command("views")(views)
 
 
 def timers(
@@ -75,3 +76,41 @@ def sql(
         print_json({"checkpoint": checkpoint, "columns": rows.columns, "rows": decoded(rows)})
     else:
         show(records(rows) if rows.rows else "no rows")
+
+
+def views(
+    job: Job = None,
+    *,
+    engine: Annotated[str, typer.Option("--for", metavar="ENGINE", help="duckdb, polars or spark.")] = "duckdb",
+    table: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--table", help="Only this state table, such as keyed_state. May be repeated."),
+    ] = None,
+    at: At = None,
+    as_of: AsOf = None,
+    with_expired: WithExpired = False,
+) -> None:
+    """Print views of live entries, without deleted and expired ones, for DuckDB, Polars (Python) or Spark with Delta Lake.
+
+    The text names the files or versions of one checkpoint, and the times of its TTLs. It stays right as long as retention
+    keeps the checkpoint's files. Each view has the name of its table: keyed_state, timers, materializer_history and others.
+
+    Example:  headrace views flights > live.sql
+
+    Example:  headrace views flights --for spark --table keyed_state --at 12
+
+    Exit codes: 0; 2 for an unknown job, checkpoint, engine or table; 8 when its files are gone.
+    """
+    from headrace.errors import ConfigError
+
+    opened = open_job(job, at, as_of, with_expired=with_expired)
+    from headrace.readers.live_views import DIALECTS, live_views, table_names
+
+    for word, known, what in [
+        (engine, [*DIALECTS], "engine"),
+        *((name, table_names(opened), "table") for name in table or ()),
+    ]:
+        if word not in known:
+            msg = f"there is no {what} '{word}' (known: {', '.join(known)})"
+            raise ConfigError(msg)
+    print(live_views(opened, DIALECTS[engine], table or ()))

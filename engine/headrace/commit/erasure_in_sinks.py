@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -24,14 +25,21 @@ class SinkRows:
     path: str
     mode: str
     primary_key: Sequence[str]
-    conditions: Sequence[tuple[str, int]]
-    """SQL conditions, each with the number of rows that meet it."""
+    conditions: Sequence[tuple[Mapping[str, str | int], int]]
+    """Values of columns, each with the number of rows that have all of them."""
 
     @property
     def statement(self) -> str | None:
-        """Return the SQL statement that deletes the rows; None if no column has the key."""
-        where = " OR ".join(condition for condition, _ in self.conditions)
-        return f"DELETE FROM delta.`{self.path}` WHERE {where};" if where else None  # noqa: S608 - for people to read
+        """Return the statement of Spark SQL that deletes the rows; None if no column has the key."""
+        path = self.path.replace("`", "``")
+        where = _where(self.conditions, "`", _spark_literal)
+        return f"DELETE FROM delta.`{path}` WHERE {where};" if where else None  # noqa: S608 - for people to read
+
+    @property
+    def delta_rs_call(self) -> str | None:
+        """Return the call of Python's deltalake that deletes the rows; None if no column has the key."""
+        where = _where(self.conditions, '"', literal)
+        return f"DeltaTable({self.path!r}).delete({where!r})" if where else None
 
 
 def rows_in_sinks(config: JobConfig, key: ErasedKey) -> Iterator[SinkRows]:
@@ -52,7 +60,9 @@ def rows_in_sinks(config: JobConfig, key: ErasedKey) -> Iterator[SinkRows]:
         yield SinkRows(name, sink.table_path, sink.mode, primary_key, conditions)
 
 
-def _conditions(table: Snapshot, key: ErasedKey, primary_key: Sequence[str]) -> Iterator[tuple[str, int]]:
+def _conditions(
+    table: Snapshot, key: ErasedKey, primary_key: Sequence[str]
+) -> Iterator[tuple[Mapping[str, str | int], int]]:
     values = [msgspec.json.decode(text) for text in key.texts]
     for parts in (value for value in values if isinstance(value, list)):
         named = dict(zip(primary_key, parts, strict=False))
@@ -64,13 +74,13 @@ def _conditions(table: Snapshot, key: ErasedKey, primary_key: Sequence[str]) -> 
                 yield from _counted(table, {column.name: value})
 
 
-def _counted(table: Snapshot, values: dict[str, str | int]) -> Iterator[tuple[str, int]]:
-    """Yield the condition that columns have these values, with its number of rows, if any row meets it."""
+def _counted(table: Snapshot, values: dict[str, str | int]) -> Iterator[tuple[Mapping[str, str | int], int]]:
+    """Yield values of columns with the number of rows that have them, if any row has."""
     conditions = [OneOf(name, (value,)) for name, value in values.items()]
     schema = pa.schema([table.schema.field(name) for name in values])
     rows = table.read(schema, columns=list(values), conditions=conditions).num_rows
     if rows:
-        yield " AND ".join(f"`{name}` = {_sql(value)}" for name, value in values.items()), rows
+        yield values, rows
 
 
 def _fits(kind: pa.DataType, value: object) -> bool:
@@ -81,5 +91,23 @@ def _fits(kind: pa.DataType, value: object) -> bool:
     return is_whole and pa.types.is_integer(kind) and -(1 << (kind.bit_width - 1)) <= value < 1 << (kind.bit_width - 1)
 
 
-def _sql(value: str | int) -> str:
-    return literal(value) if isinstance(value, str) else str(value)
+def _where(
+    conditions: Sequence[tuple[Mapping[str, str | int], int]], quote: str, text_literal: Callable[[str], str]
+) -> str:
+    """Return SQL for rows that have one of several values. `quote` stands around names; texts are written by `text_literal`."""
+
+    def equal(name: str, value: str | int) -> str:
+        quoted = f"{quote}{name.replace(quote, 2 * quote)}{quote}"
+        return f"{quoted} = {text_literal(value) if isinstance(value, str) else value}"
+
+    return " OR ".join(" AND ".join(equal(*item) for item in values.items()) for values, _ in conditions)
+
+
+_SPARK_ESCAPES: Final = str.maketrans(
+    {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\0": "\\0", "\x1a": "\\Z"}
+)
+
+
+def _spark_literal(value: str) -> str:
+    """Return a text as a literal of Spark SQL, on one line: a backslash escapes there, and two quotes end and begin a literal."""
+    return f"'{value.translate(_SPARK_ESCAPES)}'"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace import clock
@@ -14,7 +14,7 @@ from headrace.errors import ConfigError
 from headrace.readers.query import Rows, milliseconds, moment
 from headrace.state.ttl import LiveTtl
 from headrace.state.ttl_history import DeclaredTtls
-from headrace.tables.row_expiry import NEVER_DEAD, RowExpiry, dead_sql
+from headrace.tables.row_expiry import DUCKDB_MILLISECONDS, NEVER_DEAD, RowExpiry, dead_sql
 
 if TYPE_CHECKING:
     from headrace.api import StateTtl
@@ -71,12 +71,12 @@ class JobTtl:
             return (checkpoint or self._checkpoint).watermark_of(operator)
         return self._now if checkpoint is None else checkpoint.line_time
 
-    def dead_sql(self) -> str:
-        """Return an SQL condition for expired rows of keyed_state."""
+    def dead_sql(self, milliseconds: Callable[[str], str] = DUCKDB_MILLISECONDS) -> str:
+        """Return an SQL condition for expired rows of keyed_state; see `RowExpiry.sql`."""
         if self._expiries is not None:
-            return dead_sql(self._expiries)
+            return dead_sql(self._expiries, milliseconds)
         watermark = self._checkpoint.watermark
-        return NEVER_DEAD if watermark is None else f"coalesce(epoch_ms(expires_at) <= {int(watermark)}, false)"
+        return NEVER_DEAD if watermark is None else f"coalesce({milliseconds('expires_at')} <= {int(watermark)}, false)"
 
     def with_deaths(self, entries: Rows) -> Rows:
         """Return rows of keyed_state with `expires_at` by the TTLs declared now."""

@@ -12,7 +12,7 @@ Compaction uses the mask, and so does the rebuilding of a local copy, which leav
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -24,6 +24,9 @@ from headrace.tables.predicate import literal
 
 NEVER_DEAD = "false"
 """SQL condition for a table in which nothing expires."""
+
+DUCKDB_MILLISECONDS = "epoch_ms({})".format
+"""Function that converts a column of times to milliseconds, in the SQL of DuckDB."""
 
 
 class RowExpiry(NamedTuple):
@@ -76,12 +79,13 @@ class RowExpiry(NamedTuple):
             of_state = pc.and_(of_state, pc.equal(rows["operator"], self.operator))
         return pc.and_(of_state, pc.fill_null(dead, False))
 
-    def sql(self) -> str:
-        """Return an SQL condition for the rows that `mask` marks."""
+    def sql(self, milliseconds: Callable[[str], str] = DUCKDB_MILLISECONDS) -> str:
+        """Return an SQL condition for the rows that `mask` marks. `milliseconds` converts a column of times, in the engine's dialect."""
+        stamp = milliseconds("last_access")
         of_state = f"operator = {literal(self.operator)} AND state = {literal(self.state)}"
         youngest = self.youngest_dead
-        by_age = NEVER_DEAD if youngest is None else f"epoch_ms(last_access) <= {youngest}"
-        lived = f"{_counted(self.live, self.clock)} - {_counted_sql(self.live)}"
+        by_age = NEVER_DEAD if youngest is None else f"{stamp} <= {youngest}"
+        lived = f"{_counted(self.live, self.clock)} - {_counted_sql(self.live, stamp)}"
         dead = f"CASE WHEN coalesce(ttl_ms, 0) = 0 THEN {by_age} ELSE {lived} >= ttl_ms END"
         return f"({of_state} AND last_access IS NOT NULL AND {dead})"
 
@@ -119,9 +123,9 @@ def unexpired(rows: pa.Table, expiries: Iterable[RowExpiry]) -> pa.Table:
     return rows
 
 
-def dead_sql(expiries: Iterable[RowExpiry]) -> str:
-    """Return an SQL condition for dead rows."""
-    return f"({' OR '.join(expiry.sql() for expiry in expiries) or NEVER_DEAD})"
+def dead_sql(expiries: Iterable[RowExpiry], milliseconds: Callable[[str], str] = DUCKDB_MILLISECONDS) -> str:
+    """Return an SQL condition for dead rows; see `RowExpiry.sql`."""
+    return f"({' OR '.join(expiry.sql(milliseconds) for expiry in expiries) or NEVER_DEAD})"
 
 
 def _counted(live: LiveTtl, time: int) -> int:
@@ -129,10 +133,9 @@ def _counted(live: LiveTtl, time: int) -> int:
     return time - sum(max(0, min(time, end) - start) for start, end in live.gaps)
 
 
-def _counted_sql(live: LiveTtl) -> str:
+def _counted_sql(live: LiveTtl, stamp: str) -> str:
     """Return SQL for the time (ms) that has counted until an entry's stamp."""
-    stamp = "epoch_ms(last_access)"
     if live.since is not None:
         stamp = f"greatest({stamp}, {live.since})"
-    gaps = ", ".join(f"greatest(0, least({stamp}, {end}) - {start})" for start, end in live.gaps)
-    return f"({stamp} - list_sum([{gaps}]))" if gaps else stamp
+    gaps = " + ".join(f"greatest(0, least({stamp}, {end}) - {start})" for start, end in live.gaps)
+    return f"({stamp} - ({gaps}))" if gaps else stamp

@@ -54,7 +54,7 @@ def test_dry_run_lists_the_rows_of_the_key(job):
         'keyed_state customers "order 1" 1 1',
         "checkpoints that need them: 2 to 4.",
         "headrace savepoint purchases before --drop --why ...",
-        "it is a column's value in 1 row DELETE FROM delta.`",
+        "it is a column's value in 1 row Spark SQL: DELETE FROM delta.`",
         "WHERE `customer` = 'anna';",
         "Nothing was changed. To erase it: headrace erase purchases anna --apply --why ...",
     ):

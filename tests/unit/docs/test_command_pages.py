@@ -80,7 +80,7 @@ def test_cli_page_prints_documents(check, state):
 
 
 def test_state_tables_page_queries_changes(check, state):
-    check(calls_of("state-tables", "headrace sql"))
+    check([*calls_of("state-tables", "headrace sql"), *calls_of("state-tables", "headrace views")])
 
 
 @pytest.fixture

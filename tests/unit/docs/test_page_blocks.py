@@ -209,6 +209,7 @@ BLOCKS = {
     "state": {"$ headrace state get JOB null": SYNTAX, "$ headrace state get clicks": SHORTENED},
     "state-tables": {
         "$ headrace sql": f"{COMMANDS}::test_state_tables_page_queries_changes",
+        "$ headrace views": f"{COMMANDS}::test_state_tables_page_queries_changes",
         "select key, value->>": f"{COMMANDS}::test_state_tables_page_queries_values",
         "$ headrace restore purchases": f"{COMMANDS}::test_state_tables_page_refuses_a_restore",
     },

@@ -13,8 +13,6 @@ import jsonschema
 import pytest
 import yaml
 
-from headrace.provision.jars import DELTA, S3
-
 PROJECT = Path(__file__).resolve().parent.parent.parent
 TEXT = (PROJECT / "docker-compose.yml").read_text()
 COMPOSE = yaml.safe_load(TEXT)
@@ -102,11 +100,10 @@ def test_cluster_profile_names_spark_master_and_driver():
     assert PROFILE["spark"]["spark.driver.host"] == SERVICES["airflow-scheduler"]["hostname"]
 
 
-def test_cluster_profiles_jars_are_those_fetched():
-    """Set-up fetches the jars that the profile names."""
-    pinned = {f"var/jars/{file}" for jars in (DELTA, S3) for file in jars.digests()}
-
-    assert set(PROFILE["jars"]) == pinned
+def test_image_fetches_the_jars_of_the_profiles_connectors():
+    assert PROFILE["connectors"] == ["delta", "s3"]
+    assert "jars" not in PROFILE
+    assert "setup/bootstrap.py --s3 " in (PROJECT / "Dockerfile").read_text()
 
 
 def test_image_has_the_python_of_its_paths():

@@ -10,11 +10,12 @@ from typing import Any, Final
 import yaml
 
 from headrace.config import JobConfig, load_job
+from headrace.provision.jars import DELTA
 
 PROJECT: Final = Path(__file__).resolve().parents[2]
 PYTHONPATH: Final = os.pathsep.join((str(PROJECT / "engine"), str(PROJECT)))
 """Where processes that tests start find the code of this tree."""
-JARS: Final = ("delta-spark_4.2_2.13-4.4.0.jar", "delta-storage-4.4.0.jar")
+JARS: Final = (*DELTA.digests(),)
 """In var/jars, where `headrace setup` puts them."""
 
 BUCKET: Final = 20
@@ -83,7 +84,7 @@ class Home:
     def write_cluster(self, name: str, profile: dict[str, Any]) -> None:
         """Write a cluster profile; the jars that it names are in the project's folder."""
         jars = [str(PROJECT / "var" / "jars" / jar) for jar in profile.get("jars", JARS)]
-        self._write("clusters", name, {**profile, "jars": jars})
+        self._write("clusters", name, {**profile, "connectors": [], "jars": jars})
 
     def config(self, cluster: str | None = None) -> JobConfig:
         """Load the job as it is configured now."""

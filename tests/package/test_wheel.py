@@ -17,6 +17,7 @@ from tests.jobs.home import PROJECT
 
 pytestmark = pytest.mark.slow
 
+OLDEST_SPARK = "pyspark==4.0.1"
 OURS = ("HEADRACE_", "AIRFLOW", "SPARK_", "PYSPARK_", "PYTHON", "VIRTUAL_ENV", "JAVA_HOME", "PATH")
 """What this repository's own environment says, which a user's does not."""
 
@@ -100,6 +101,13 @@ def full(tmp_path_factory, wheel, path_without_java) -> Environment:
 
 
 @pytest.fixture(scope="module")
+def oldest_spark(tmp_path_factory, wheel, path_without_java) -> Environment:
+    """An environment with the oldest Spark that the wheel allows."""
+    folder = tmp_path_factory.mktemp("oldest") / "venv"
+    return Environment(installed(folder, f"headrace[spark] @ {wheel.as_uri()}", OLDEST_SPARK), path_without_java)
+
+
+@pytest.fixture(scope="module")
 def bare(tmp_path_factory, wheel, path_without_java) -> Environment:
     """Return an environment with only the wheel's required packages."""
     folder = tmp_path_factory.mktemp("bare") / "venv"
@@ -173,6 +181,19 @@ def test_setup_makes_a_java_and_fetches_jars(full, shop):
 def test_new_project_is_checked_and_run(full, ran):
     assert json.loads(full.run("headrace", "check", "--json", cwd=ran))["ok"]
     answer = full.run("headrace", "sql", "shop", "select count(*) as n from vouchers", "--json", cwd=ran)
+    assert json.loads(answer)["rows"] == [{"n": 10}]
+
+
+def test_new_project_runs_on_the_oldest_spark(oldest_spark, shop, tmp_path):
+    oldest_spark.run("headrace", "new", "shop", cwd=tmp_path)
+    home = tmp_path / "shop"
+    (home / "var").mkdir()
+    (home / "var" / "jdk").symlink_to(shop / "var" / "jdk")
+    assert "fetched" in oldest_spark.run("headrace", "setup", cwd=home)
+    assert (home / "var" / "jars" / "delta-spark_4.0_2.13-4.4.0.jar").exists()
+    report = json.loads(oldest_spark.run("headrace", "run", "shop", "--json", cwd=home))
+    assert (report["rows_in"], report["quarantined"]) == (600, 0)
+    answer = oldest_spark.run("headrace", "sql", "shop", "select count(*) as n from vouchers", "--json", cwd=home)
     assert json.loads(answer)["rows"] == [{"n": 10}]
 
 

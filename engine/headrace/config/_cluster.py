@@ -43,8 +43,11 @@ class ClusterFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     storage: dict[str, Scalar] = {}
     """Options of the object store for deltalake, such as AWS_ENDPOINT_URL. Secrets: "${NAME}"."""
 
+    connectors: tuple[Literal["delta", "s3", "kafka"], ...] = ("delta",)
+    """What Spark reads and writes with, from the jars of `headrace setup`. []: the cluster has Delta itself."""
+
     jars: tuple[Location, ...] = ()
-    """Jars for the driver and the executors."""
+    """Further jars for the driver and the executors."""
 
     py_files: tuple[Location, ...] = ()
     """Archives of Python code for the executors."""

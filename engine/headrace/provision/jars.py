@@ -7,16 +7,19 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from headrace.errors import ServiceError
+from headrace.errors import ConfigError, ServiceError
 from headrace.provision.command import run_logged
 from headrace.provision.java import packaged_folder
-from headrace.provision.pyspark_version import spark_home
+from headrace.provision.pyspark_version import FITTING_SPARK, spark_home, spark_minor
 from headrace.provision.trust_store import java_options
+
+DELTA_VERSION = "4.4.0"
+"""Version of delta-spark, which the extra `spark` installs, and so of Delta's jars."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,16 +27,26 @@ class Jars:
     """Jars of one Maven package, pinned by their SHA-256."""
 
     name: str
-    package: str
-    """Group, artifact and version on Maven Central."""
+    artifact: str
+    """Group, artifact and version on Maven Central; `{spark}` stands for the minor version of the installed pyspark."""
 
     without: tuple[str, ...]
     """What the package names beside these is in Spark already, or serves what Headrace does not use."""
 
+    sparks: tuple[str, ...] = FITTING_SPARK
+    """Minor versions of Spark that these jars are pinned for."""
+
+    @property
+    def package(self) -> str:
+        """Return the package for the installed pyspark."""
+        return self.artifact.format(spark=spark_minor())
+
     def digests(self) -> dict[str, str]:
-        """Return the SHA-256 of each file, by file name."""
+        """Return the SHA-256 of each file that the installed pyspark needs, by file name."""
         text = resources.files(__package__).joinpath(f"{self.name}.sha256").read_text()
-        return {file: digest for digest, file in map(str.split, text.splitlines())}
+        digests = {file: digest for digest, file in map(str.split, text.splitlines())}
+        others = [f"_{spark}_" for spark in FITTING_SPARK if spark != spark_minor()]
+        return {file: digest for file, digest in digests.items() if not any(other in file for other in others)}
 
     def missing(self, folder: Path) -> list[str]:
         """Return the files that `folder` does not have, or has with another content."""
@@ -42,7 +55,7 @@ class Jars:
 
 DELTA = Jars(
     name="delta",
-    package="io.delta:delta-spark_4.2_2.13:4.4.0",
+    artifact=f"io.delta:delta-spark_{{spark}}_2.13:{DELTA_VERSION}",
     without=(
         "com.fasterxml.jackson.core:jackson-databind",
         "io.delta:delta-kernel-api",
@@ -61,7 +74,8 @@ DELTA = Jars(
 )
 S3 = Jars(
     name="s3",
-    package="org.apache.hadoop:hadoop-aws:3.5.0",
+    artifact="org.apache.hadoop:hadoop-aws:3.5.0",
+    sparks=("4.2",),
     without=(
         "org.apache.hadoop:hadoop-client-api",
         "org.apache.hadoop:hadoop-client-runtime",
@@ -71,7 +85,8 @@ S3 = Jars(
 )
 KAFKA = Jars(
     name="kafka",
-    package="org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+    artifact="org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+    sparks=("4.2",),
     without=(
         "at.yawk.lz4:lz4-java",
         "com.google.code.findbugs:jsr305",
@@ -84,6 +99,16 @@ KAFKA = Jars(
 )
 
 
+CONNECTORS = {jars.name: jars for jars in (DELTA, S3, KAFKA)}
+"""What a cluster profile names under `connectors`, by name."""
+
+
+def connector_files(names: Iterable[str], home: Path) -> Iterator[str]:
+    """Yield the jars of connectors, where `fetch` puts them."""
+    for name in names:
+        yield from (str(jars_folder(home) / file) for file in CONNECTORS[name].digests())
+
+
 def absent_jars(jars: Sequence[str]) -> list[str]:
     """Return the jars of a cluster profile that are missing on this machine; URIs are not checked."""
     return [jar for jar in jars if "://" not in jar and not Path(jar).is_file()]
@@ -92,15 +117,15 @@ def absent_jars(jars: Sequence[str]) -> list[str]:
 def how_to_get(absent: Sequence[str]) -> str:
     """Return advice about missing jars, for messages."""
     names = {Path(jar).name for jar in absent}
-    if names <= DELTA.digests().keys():
-        return "Run: headrace setup"
-    if names <= {**DELTA.digests(), **S3.digests()}.keys():
-        return "Run: headrace setup --s3"
-    if names <= {**DELTA.digests(), **KAFKA.digests()}.keys():
-        return "Run: headrace setup --kafka"
-    if names <= {**DELTA.digests(), **S3.digests(), **KAFKA.digests()}.keys():
-        return "Run: headrace setup --s3 --kafka"
-    return "Put them there, or mend the profile's list."
+    of = {name: names & jars.digests().keys() for name, jars in CONNECTORS.items()}
+    if names != set().union(*of.values()):
+        return "Put them there, or mend the profile's list."
+    command = " ".join(["headrace setup", *(f"--{name}" for name in ("s3", "kafka") if of[name])])
+    return (
+        f"Run: {command} (or, where Spark has Delta itself, write connectors: [] in the profile)"
+        if of["delta"]
+        else f"Run: {command}"
+    )
 
 
 def jars_folder(home: Path) -> Path:
@@ -112,8 +137,14 @@ def fetch(wanted: Jars, home: Path, java: Path, folder: Path | None = None) -> N
     """Fetch jars into `folder` (by default the project's `var/jars`) with Spark's own resolver; check them before they are stored there.
 
     The resolver reads the settings file that HEADRACE_IVY_SETTINGS names. Raises `ServiceError` when the resolver
-    fails, or delivers another file than the pinned one; the folder is unchanged then.
+    fails, or delivers another file than the pinned one; the folder is unchanged then. Raises `ConfigError` for jars that are
+    pinned for another Spark than the installed one.
     """
+    if spark_minor() not in wanted.sparks:
+        raise ConfigError(
+            f"the jars of {wanted.name} are pinned for Spark {', '.join(wanted.sparks)}, and Spark {spark_minor()} is installed. "
+            "Nothing was fetched. Put those of your Spark where you like, and name them under 'jars' of the cluster profile."
+        )
     folder = folder or jars_folder(home)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as temporary:

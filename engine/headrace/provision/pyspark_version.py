@@ -12,12 +12,13 @@ from zipimport import zipimporter
 
 from headrace.errors import ConfigError
 
-FITTING_SPARK = "4.2"
-"""Delta's jars are made for one minor version of Spark: `delta-spark_4.2_2.13`."""
+FITTING_SPARK = ("4.0", "4.1", "4.2")
+"""Minor versions of Spark that delta-spark has jars for: `delta-spark_4.0_2.13` and so on. The last is the default."""
 
 TESTED_PYSPARK = "4.2.0"
 
-_REFUSAL = f"and Delta's jars are made for Spark {FITTING_SPARK}. Spark was not started."
+_SPARKS = f"{', '.join(FITTING_SPARK[:-1])} and {FITTING_SPARK[-1]}"
+_REFUSAL = f"and Delta's jars are made for Spark {_SPARKS}. Spark was not started."
 _INSTALL = "Run: pip install 'headrace[spark]'"
 
 
@@ -31,15 +32,27 @@ def check_pyspark() -> str:
     version = _python_version()
     home = spark_home()
     spark = _jars_version(home) or version
-    if not _fits(version):
+    if _minor(version) not in FITTING_SPARK:
         raise ConfigError(f"pyspark {version} is installed, {_REFUSAL} Run: pip install pyspark=={TESTED_PYSPARK}")
-    if not _fits(spark):
-        reinstall = f"Run: pip install --force-reinstall --no-deps pyspark=={TESTED_PYSPARK}"
+    if _minor(spark) != _minor(version):
+        reinstall = f"Run: pip install --force-reinstall --no-deps pyspark=={version}"
         advice = (
-            f"Unset SPARK_HOME, or let it name a Spark {FITTING_SPARK}." if str(home) == _named_home() else reinstall
+            f"Unset SPARK_HOME, or let it name a Spark {_minor(version)}." if str(home) == _named_home() else reinstall
         )
-        raise ConfigError(f"pyspark {version} finds the jars of Spark {spark} in {home}, {_REFUSAL} {advice}")
+        raise ConfigError(
+            f"pyspark {version} finds the jars of Spark {spark} in {home}, and they do not fit each other. "
+            f"Spark was not started. {advice}"
+        )
     return version
+
+
+def spark_minor() -> str:
+    """Return the minor version of the installed pyspark, such as 4.2; the newest that fits if there is none, or one that does not fit."""
+    try:
+        minor = _minor(_python_version())
+    except (ConfigError, OSError):
+        minor = ""
+    return minor if minor in FITTING_SPARK else FITTING_SPARK[-1]
 
 
 def spark_home() -> Path:
@@ -55,8 +68,8 @@ def spark_home() -> Path:
     raise ConfigError(f"{folder} has no Spark in it: it comes from pyspark-client, not from pyspark. {_INSTALL}")
 
 
-def _fits(version: str) -> bool:
-    return f"{version}.".startswith(f"{FITTING_SPARK}.")
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
 
 
 def _named_home() -> str | None:

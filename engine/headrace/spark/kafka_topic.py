@@ -161,8 +161,8 @@ def kafka_admin(jvm: Any, config: SourceConfig | SinkConfig, doing: str, unchang
         admin = client.create(settings)
     except TypeError as error:  # py4j treats a missing class as a package
         raise ConfigError(
-            f"{doing}, and Spark has no client for it. {unchanged} Run 'headrace setup --kafka', and name the jars under "
-            "'jars' of the cluster profile (docs/kafka.md lists them)."
+            f"{doing}, and Spark has no client for it. {unchanged} Run 'headrace setup --kafka', and add kafka to "
+            "'connectors' of the cluster profile."
         ) from error
     try:
         yield admin

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -51,6 +52,8 @@ _SETTINGS: Final = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
 """Settings of the session in which steps are planned, so that the same input gives the same rows on every machine."""
+_IN_UTC: Final = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+"""How pyspark gives times in UTC; releases before 4.2 do so unasked."""
 
 
 def steps_of(spark: SparkSession, config: JobConfig, plan: Plan) -> dict[str, Derivation]:
@@ -231,5 +234,5 @@ class SourceStep:
 
 def _arrow_schema(result: DataFrame) -> pa.Schema:
     """Return the schema to land a result with: times in UTC, and nullable columns for rows that were refused before the step."""
-    columns = to_arrow_schema(result.schema, timezone="UTC")
+    columns = to_arrow_schema(result.schema, **_IN_UTC)
     return pa.schema([pa.field(column.name, column.type) for column in columns])

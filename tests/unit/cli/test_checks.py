@@ -163,8 +163,8 @@ def test_check_without_java_fails(headrace, monkeypatch):
 
 
 def test_check_without_jars_fails(headrace, home):
-    with (home / "conf/clusters/local.yaml").open("a") as file:
-        file.write("jars: [var/jars/delta-spark_4.2_2.13-4.4.0.jar]\n")
+    profile = home / "conf/clusters/local.yaml"
+    profile.write_text(profile.read_text().replace("connectors: []", "connectors: [delta]"))
     result = headrace("check --json")
     assert (result.exit_code, findings(result)["jars of cluster local"]) == (1, "fail")
     assert "Run: headrace setup" in result.stdout
@@ -183,7 +183,7 @@ def test_check_refuses_a_pyspark_that_does_not_fit(headrace, monkeypatch):
     monkeypatch.setattr(pyspark_version, "_python_version", lambda: "3.5.1")
     result = headrace("check --json")
     assert (result.exit_code, findings(result)["pyspark"]) == (1, "fail")
-    assert "pyspark 3.5.1 is installed, and Delta's jars are made for Spark 4.2" in result.stdout
+    assert "pyspark 3.5.1 is installed, and Delta's jars are made for Spark 4.0, 4.1 and 4.2" in result.stdout
 
 
 def test_doctor_continues_after_a_broken_job(headrace, home):

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from headrace.cli import app
 from headrace.cli._new import FILES
+from headrace.config import load_cluster
 from headrace.provision.jars import DELTA
 from tests.jobs.home import PROJECT
 
@@ -96,9 +97,9 @@ def test_job_and_pipeline_fit(shop):
     assert "CustomerTotals" in done.stdout
 
 
-def test_profile_names_the_jars_of_setup(shop):
-    profile = yaml.safe_load((shop / "conf/clusters/local.yaml").read_text())
-    assert profile["jars"] == [f"var/jars/{file}" for file in DELTA.digests()]
+def test_profile_takes_the_jars_of_setup(shop):
+    assert "jars" not in yaml.safe_load((shop / "conf/clusters/local.yaml").read_text())
+    assert load_cluster("local", shop).jars == (*(f"{shop}/var/jars/{file}" for file in DELTA.digests()),)
 
 
 def test_sample_input_is_two_days(shop):

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from headrace.errors import ServiceError
+from headrace.errors import ConfigError, ServiceError
 from headrace.provision import jars as provision
+from headrace.provision import pyspark_version
 from headrace.provision.command import run_logged
-from headrace.provision.jars import DELTA, KAFKA, S3, Jars, absent_jars, fetch, how_to_get, jars_folder
+from headrace.provision.jars import DELTA, DELTA_VERSION, KAFKA, S3, Jars, absent_jars, fetch, how_to_get, jars_folder
+from headrace.provision.pyspark_version import FITTING_SPARK
 
 
 @pytest.fixture
 def pinned(monkeypatch) -> Jars:
     digests = {"a-1.jar": hashlib.sha256(b"a").hexdigest(), "b-1.jar": hashlib.sha256(b"b").hexdigest()}
     monkeypatch.setattr(Jars, "digests", lambda _: digests)
-    return Jars(name="test", package="org:a:1", without=("org:c",))
+    return Jars(name="test", artifact="org:a:1", without=("org:c",))
 
 
 @pytest.fixture
@@ -83,6 +86,25 @@ def test_packaged_java_uses_the_machines_certificates(tmp_path, pinned, resolver
     assert "-Dtrust" in resolver.environment["SPARK_SUBMIT_OPTS"]
 
 
+@pytest.mark.parametrize("minor", FITTING_SPARK)
+def test_delta_jars_derive_from_the_installed_spark(minor, monkeypatch):
+    monkeypatch.setattr(pyspark_version, "_python_version", lambda: f"{minor}.1")
+    assert DELTA.package == f"io.delta:delta-spark_{minor}_2.13:{DELTA_VERSION}"
+    assert [*DELTA.digests()] == [f"delta-spark_{minor}_2.13-{DELTA_VERSION}.jar", f"delta-storage-{DELTA_VERSION}.jar"]
+
+
+def test_delta_version_is_that_of_the_extra():
+    assert version("delta-spark") == DELTA_VERSION
+
+
+def test_connectors_of_another_spark_are_refused(tmp_path, resolver, monkeypatch):
+    monkeypatch.setattr(pyspark_version, "_python_version", lambda: "4.0.1")
+    with pytest.raises(
+        ConfigError, match=r"jars of s3 are pinned for Spark 4\.2, and Spark 4\.0 is installed.*under 'jars'"
+    ):
+        fetch(S3, tmp_path, Path("/java"))
+
+
 def test_failed_command_shows_the_end_of_its_log(tmp_path):
     log = tmp_path / "log" / "setup.log"
     with pytest.raises(
@@ -94,9 +116,9 @@ def test_failed_command_shows_the_end_of_its_log(tmp_path):
 def test_absent_jars_name_the_command_that_fetches_them(tmp_path):
     delta, s3 = [[str(tmp_path / name) for name in jars.digests()] for jars in (DELTA, S3)]
     assert absent_jars([*delta, "s3://bucket/x.jar"]) == delta
-    assert how_to_get(delta) == "Run: headrace setup"
-    assert how_to_get([*delta, *s3]) == "Run: headrace setup --s3"
+    assert how_to_get(delta).startswith("Run: headrace setup (or, where Spark has Delta itself, write connectors: []")
+    assert how_to_get([*delta, *s3]).startswith("Run: headrace setup --s3 (")
     kafka = [f"var/jars/{file}" for file in KAFKA.digests()]
-    assert how_to_get([*delta, *kafka]) == "Run: headrace setup --kafka"
+    assert how_to_get(kafka) == "Run: headrace setup --kafka"
     assert how_to_get([*s3, *kafka]) == "Run: headrace setup --s3 --kafka"
     assert "mend the profile" in how_to_get([*delta, "/opt/our-own.jar"])

@@ -35,16 +35,18 @@ def installed(tmp_path, monkeypatch):
     return install
 
 
-@pytest.mark.parametrize("version", ["4.2.0", "4.2.11", "4.2.0.dev1"])
+@pytest.mark.parametrize("version", ["4.0.1", "4.1.1", "4.2.0", "4.2.11", "4.2.0.dev1"])
 def test_every_patch_release_fits(installed, version):
     installed(version, version)
     assert check_pyspark() == version
 
 
-@pytest.mark.parametrize("version", ["3.5.1", "4.1.2", "4.20.0", "5.0.0"])
+@pytest.mark.parametrize("version", ["3.5.1", "4.3.0", "4.20.0", "5.0.0"])
 def test_other_minor_releases_are_refused(installed, version):
     installed(version, version)
-    with pytest.raises(ConfigError, match=rf"pyspark {version} is .* Spark 4\.2\..*Run: pip install pyspark==4\.2\.0"):
+    with pytest.raises(
+        ConfigError, match=rf"pyspark {version} is .* Spark 4\.0, 4\.1 and 4\.2\..*Run: pip install pyspark==4\.2\.0"
+    ):
         check_pyspark()
 
 

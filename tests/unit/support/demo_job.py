@@ -64,7 +64,7 @@ pipeline = (
 def home(tmp_path, monkeypatch) -> Path:
     files = {
         "conf/jobs/demo.yaml": JOB,
-        "conf/clusters/local.yaml": "master: local[2]\nparallelism: 2\n",
+        "conf/clusters/local.yaml": "master: local[2]\nparallelism: 2\nconnectors: []\n",
         "demo_cli_pipeline.py": PIPELINE,
         "events/2013-01-31.parquet": "",
     }

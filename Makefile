@@ -52,6 +52,7 @@ test-all: .ready lint types imports
 	@$(MAKE) closing-line
 
 # the long tests: many more examples of what test-all draws
+test-long: export HEADRACE_EXAMPLES = 4
 test-long: .ready
 	@$(MAKE) tier-unit QUICK="$(LONG)"
 	@$(MAKE) tier-spark QUICK="$(LONG)"
@@ -123,7 +124,7 @@ TIER = set -o pipefail; mkdir -p var/log; printf '\n-- %s\n' '$(1)'; \
 # tests draw many more examples of what quick ones draw; only test-long runs them.
 QUICK := -m 'not (slow or long)'
 ALL := -m 'not long'
-LONG := -m long
+LONG := -m 'long or drawn'
 
 # Two lanes of tiers go on at once: those that share a Spark session or a broker often wait, for a JVM or a disk, and leave a
 # core to the others. Never two of the first kind at once. Lines of both are shown as they come; each tier's own are in var/log/.

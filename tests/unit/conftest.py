@@ -15,6 +15,7 @@ from headrace.state.state_cache import StateCache
 from tests.jobs.quick_syncs import without_waiting
 from tests.unit.support.command_line import make_applications_once
 from tests.unit.support.committed_state import CommittedState, Memory
+from tests.unit.support.fuzzing import FACTOR
 from tests.unit.support.s3 import object_store
 
 # The machine is shared, so a slow example proves nothing; a failure prints what reproduces it. Developers draw new examples
@@ -22,13 +23,20 @@ from tests.unit.support.s3 import object_store
 hypothesis.settings.register_profile(
     "engine",
     deadline=None,
-    max_examples=100,
+    max_examples=25 * FACTOR,
     derandomize="CI" in os.environ,
     print_blob=True,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("engine")
 make_applications_once()
+
+
+def pytest_collection_modifyitems(items):
+    """Mark the properties: `make test-long` draws more examples for them."""
+    for item in items:
+        if getattr(item.obj, "is_hypothesis_test", False):
+            item.add_marker("drawn")
 
 
 @pytest.fixture(autouse=True)

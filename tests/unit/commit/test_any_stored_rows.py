@@ -107,7 +107,7 @@ def check_readers(shop, commands):
 TABLES = st.sampled_from([*SCHEMAS, *(f"{name}_changelog" for name in STATE_TABLES)])
 
 
-@examples(15)
+@examples(5)
 @given(
     damages=st.lists(damages(), min_size=1, max_size=2),
     commands=st.lists(st.sampled_from(COMMANDS), max_size=3),
@@ -122,7 +122,7 @@ def test_readers_answer_or_name_the_damage(shop, damages, commands, view):
     assert shop.content() == before
 
 
-@examples(8)
+@examples(3)
 @given(damages=st.lists(damages(), min_size=1, max_size=2), backend=st.sampled_from(["rocksdb", "delta"]))
 def test_run_continues_or_names_the_damage(shop, damages, backend):
     shop.whole()
@@ -152,7 +152,7 @@ ACTS = [
 ]
 
 
-@examples(8)
+@examples(3)
 @given(damages=st.lists(damages(), min_size=1, max_size=2), act=st.sampled_from(ACTS))
 def test_command_succeeds_or_refuses_damaged_rows(shop, damages, act):
     shop.whole()

@@ -25,6 +25,7 @@ from headrace.errors import ConfigError
 from headrace.sources.interval import Interval
 from headrace.spark.replay import open_replay
 from headrace.tables.memory_disk import forget_disk
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.memory_job import MemoryJob
 
 MOMENTS = st.integers(0, 4_000_000_000_000)
@@ -122,7 +123,7 @@ def played(why):
         engine_clock.use(before)
 
 
-@settings(max_examples=12, deadline=None)
+@examples(3)
 @given(NOTES)
 def test_no_reason_changes_the_result_of_commands(why):
     assert played(why) == played("because")

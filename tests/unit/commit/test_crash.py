@@ -83,7 +83,7 @@ KILLED = pytest.mark.parametrize(
 
 
 @KILLED
-@pytest.mark.parametrize("power", ["power fails", pytest.param("power fails later", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("power", ["power fails", pytest.param("power fails later", marks=pytest.mark.long)])
 def test_killed_step_is_complete_or_undone(memory_job, clock, contents, name, power):
     job, step, outcomes = memory_job, STEPS[name], set()
     before = play(job, clock, step - 1)

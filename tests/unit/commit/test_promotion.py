@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -23,6 +23,7 @@ from headrace.sinks.partitions import folder_name
 from headrace.tables.files import delete_files, list_files
 from headrace.tables.stores import table_store
 from tests.unit.support.branched_job import CUSTOMERS, BranchedJob, Order
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.purchase_job import SINK, after_retention, commit_purchase
 
 FILES = st.lists(
@@ -79,7 +80,7 @@ def sound(job):
 
 
 @pytest.mark.slow
-@settings(max_examples=5, deadline=None)  # five seconds each; test_promoted_backfills draws more
+@examples(2)  # five seconds each; test_promoted_backfills draws more
 @given(
     before=FILES,
     live=FILES,

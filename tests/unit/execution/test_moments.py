@@ -6,7 +6,7 @@ import itertools
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -80,13 +80,13 @@ ways = {
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-@settings(max_examples=12)
+@examples(4)
 @given(items=event_lists(), **{name: ways[name] for name in ("cuts", "steps")})
 def test_steps_of_the_watermark_change_nothing(name, items, cuts, steps):
     check((name,), items, cuts=cuts, steps=steps)
 
 
-@settings(max_examples=60)
+@examples(15)
 @given(
     first=st.sampled_from([*STREAMS]),
     second=st.sampled_from([*STREAMS]),
@@ -98,14 +98,14 @@ def test_steps_of_the_watermark_change_no_chain(first, second, third, items, **w
     check((first, second, *([] if third is None else [third])), items, **ways)
 
 
-@settings(max_examples=10)
+@examples(4)
 @given(chain=st.lists(st.sampled_from([*STREAMS]), min_size=2, max_size=2), items=event_lists(), **ways)
 def test_chains_in_python_alone_are_the_same(chain, items, **ways):
     with native.in_python():
         check(tuple(chain), items, **ways)
 
 
-@settings(max_examples=6)
+@examples(2)
 @given(chain=st.lists(st.sampled_from([*STREAMS]), min_size=2, max_size=2), items=event_lists(), **ways)
 def test_chains_over_each_backend_are_the_same(backends, chain, items, **ways):
     with backends.lent() as new:

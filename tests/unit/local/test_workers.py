@@ -12,7 +12,7 @@ import msgspec
 import psutil
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import faults
@@ -33,6 +33,7 @@ from tests.jobs.local_runs import IN_WORKERS, LocalRuns
 from tests.jobs.outcome import assert_well_formed, checkpoints, outcome
 from tests.jobs.purchase_files import day_name, purchases_of, write_days, write_rows
 from tests.jobs.purchases_by_hand import assert_as_by_hand, by_hand
+from tests.unit.support.fuzzing import examples
 
 ROWS = 300
 
@@ -193,7 +194,7 @@ def fed_home(program, folder):
     return home
 
 
-@settings(max_examples=4)
+@examples(2)
 @given(seed=st.integers(0, 1 << 32))
 def test_graphs_in_workers_equal_graphs_in_process(seed, workers, tmp_path_factory):
     program, chance = Program(seed), random.Random(seed)

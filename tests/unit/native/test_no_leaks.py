@@ -214,7 +214,7 @@ def test_records_leave_nothing_behind(function):
 )
 def test_uncommon_ends_leave_nothing_behind(function, do):
     def often():
-        for _ in range(250):
+        for _ in range(100):
             kept: list = []
             run(function, [Event("", kept), Event(do, kept), Event(do, kept), Event("", kept)])
 
@@ -233,7 +233,7 @@ def test_uncommon_ends_leave_nothing_behind(function, do):
 )
 def test_refused_arguments_leave_nothing_behind(arguments):
     def often():
-        for _ in range(200):
+        for _ in range(80):
             with contextlib.suppress(TypeError, AttributeError):
                 native.run_at_once(*arguments)
 
@@ -255,7 +255,7 @@ def test_refused_arguments_leave_nothing_behind(arguments):
 )
 def test_refused_elements_leave_nothing_behind(element):
     def often():
-        for _ in range(100):
+        for _ in range(80):
             process = process_of(Counts)
             with pytest.raises((TypeError, IndexError)):
                 native.run_at_once(process, iter([element]), 0, (0, 1))

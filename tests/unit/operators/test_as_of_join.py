@@ -7,12 +7,13 @@ from datetime import timedelta
 from operator import attrgetter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import JoinType, Lifetime, Pipeline, RowKind
 from headrace.testing import KeyedHarness, PipelineHarness, SideRecord
 from tests.unit.support.changelog_table import by_fields
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.priced_jobs import Order, Priced, Rate
 
 INSERT, BEFORE, AFTER, DELETE = RowKind
@@ -68,7 +69,7 @@ class Model:
                 self.joined.append(Priced.of(order, rate))
 
 
-@settings(max_examples=60)
+@examples(20)
 @given(
     how=st.sampled_from([JoinType.INNER, JoinType.LEFT]),
     events=st.lists(ORDERS | RATES | st.integers(-20, 40), max_size=30),
@@ -159,7 +160,7 @@ def test_ttl_ends_the_last_version():
         assert [record.rate for _, record in harness.kinds()] == [None]
 
 
-@settings(max_examples=4)
+@examples(1)
 @given(
     orders=st.lists(ORDERS, min_size=1, max_size=12),
     rates=st.lists(

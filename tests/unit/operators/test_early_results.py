@@ -7,7 +7,7 @@ from collections import defaultdict
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import Pipeline, RowKind
@@ -15,6 +15,7 @@ from headrace.errors import StateSchemaError
 from headrace.operators import Cumulative, Hopping, Session, Tumbling
 from headrace.testing import KeyedHarness, PipelineHarness
 from tests.unit.support.changelog_table import by_fields, table_of
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.window_jobs import Bid, Totals, window_pipeline
 from tests.unit.support.windows_by_hand import summaries, summary_of, windows_of
 
@@ -71,7 +72,7 @@ class Model:
         return by_fields(results)
 
 
-@settings(max_examples=60)
+@examples(20)
 @given(windows=WINDOWS, step=st.integers(1, 11), events=st.lists(BIDS | st.integers(-20, 40), max_size=25))
 def test_each_early_step_shows_the_current_result(windows, step, events):
     model = Model(windows, step)
@@ -120,7 +121,7 @@ def test_late_records_correct_after_early_ones():
         assert [kind for kind, _ in harness.kinds()] == [INSERT, BEFORE, AFTER, BEFORE, AFTER]
 
 
-@settings(max_examples=4)
+@examples(1)
 @given(bids=st.lists(BIDS, min_size=1, max_size=15), seed=st.integers(0, 1 << 30))
 def test_early_results_end_with_the_final_results(bids, seed):
     chance = random.Random(seed)

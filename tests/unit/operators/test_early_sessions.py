@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import Pipeline, RowKind
@@ -15,6 +15,7 @@ from headrace.operators import Session
 from headrace.testing import KeyedHarness, PipelineHarness, SideRecord
 from tests.unit.operators.test_window_results import assert_nothing_left
 from tests.unit.support.changelog_table import by_fields, table_of
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.ranked_jobs import BestOfWindow, Score, scores
 from tests.unit.support.window_jobs import Bid, Totals, window_pipeline
 from tests.unit.support.windows_by_hand import summaries, summary_of
@@ -128,7 +129,7 @@ def play(harness, step, lateness, events):
     return model
 
 
-@settings(max_examples=150)
+@examples(40)
 @given(
     step=st.integers(1, 8),
     lateness=st.sampled_from([0, 0, 4, 20]),
@@ -142,7 +143,7 @@ def test_table_follows_growing_and_merging_sessions(step, lateness, events):
 
 
 @pytest.mark.parametrize("backend", ["rocksdb", "delta"])
-@settings(max_examples=3)
+@examples(2)
 @given(step=st.integers(1, 8), events=st.lists(BIDS | st.integers(-10, 40), max_size=20))
 def test_backends_follow_growing_and_merging_sessions(backend, step, events):
     with harness_of(early=step, backend=backend) as harness:
@@ -212,7 +213,7 @@ def latest(**options):
     return sessions.upsert_materialize("one", primary_key=key, upsert_key=key).sink("latest")
 
 
-@settings(max_examples=4)
+@examples(1)
 @given(bids=st.lists(BIDS, min_size=1, max_size=15), seed=st.integers(0, 1 << 30))
 def test_tables_end_with_complete_sessions(bids, seed):
     chance = random.Random(seed)

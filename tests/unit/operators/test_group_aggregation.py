@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import Emit, KeyedProcessFunction, Lifetime, Pipeline, RowKind, StateTtl, Struct, Timestamp, TtlTime
@@ -17,6 +17,7 @@ from headrace.errors import UserFunctionError
 from headrace.operators import Count, CountDistinct, Max, Sum
 from headrace.testing import KeyedHarness, PipelineHarness
 from tests.unit.support.changelog_table import by_fields, table_of
+from tests.unit.support.fuzzing import examples
 
 INSERT, BEFORE, AFTER, DELETE = RowKind
 
@@ -98,7 +99,7 @@ def test_each_change_leaves_the_table(given):
             assert table_of(changes, Spent) == spent(rows)
 
 
-@settings(max_examples=15)
+@examples(4)
 @given(given=st.lists(st.tuples(ORDERS, st.booleans()), max_size=30), cut=st.integers(0, 30), parts=st.integers(1, 3))
 def test_net_changes_leave_the_table(given, cut, parts):
     rows, kinds, kept = [], [], []

@@ -8,7 +8,7 @@ from unittest import mock
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import Emit, Lifetime, Pipeline, RowKind, Struct, Timestamp
@@ -17,6 +17,7 @@ from headrace.errors import UserFunctionError
 from headrace.operators import Avg, Count, First, Last, Max, Min, Sum
 from headrace.operators._group_columns import GroupColumns
 from headrace.testing import PipelineHarness
+from tests.unit.support.fuzzing import examples
 
 ONE_BY_ONE = {"execution": {"async-state": {"enabled": False}}}
 
@@ -104,7 +105,7 @@ def played(pipeline, sales, seed, **options):
 
 
 @pytest.mark.slow  # each example takes a second
-@settings(max_examples=12)
+@examples(4)
 @given(
     SALES, st.sampled_from([Sold, Extremes]), st.sampled_from(Emit), st.booleans(), st.randoms(use_true_random=False)
 )

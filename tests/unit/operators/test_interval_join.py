@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import JoinType, RowKind
 from headrace.errors import UserFunctionError
 from headrace.testing import KeyedHarness, SideRecord
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.join_jobs import Offer, Order, Row, function_of, interval_pipeline, near, text
 
 INSERT, BEFORE, AFTER, DELETE = RowKind
@@ -77,7 +78,7 @@ def check(harness, bounds, events, how):
     assert harness.snapshot().entries == ()
 
 
-@settings(max_examples=200)
+@examples(50)
 @given(bounds=BOUNDS, how=st.sampled_from(JoinType), events=EVENTS)
 def test_results_equal_a_double_loop(bounds, how, events):
     with harness_of(*bounds, how=how) as harness:
@@ -85,14 +86,14 @@ def test_results_equal_a_double_loop(bounds, how, events):
 
 
 @pytest.mark.parametrize("backend", ["rocksdb", "delta"])
-@settings(max_examples=3)
+@examples(2)
 @given(bounds=BOUNDS, how=st.sampled_from(JoinType), events=EVENTS)
 def test_every_backend_equals_a_double_loop(backend, bounds, how, events):
     with harness_of(*bounds, how=how, backend=backend) as harness:
         check(harness, bounds, events, how)
 
 
-@settings(max_examples=60)
+@examples(20)
 @given(bounds=BOUNDS, how=st.sampled_from(JoinType), events=EVENTS)
 def test_unmatched_record_is_emitted_when_certain(bounds, how, events):
     now, taken = -1000, []

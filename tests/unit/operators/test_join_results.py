@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import JoinType, Lifetime, RowKind, Struct, Timestamp
@@ -30,7 +30,7 @@ from tests.unit.support.join_jobs import (
 )
 
 INSERT, BEFORE, AFTER, DELETE = RowKind
-FEW = settings(max_examples=4)
+FEW = examples(2)
 ITEMS = st.sampled_from([None, "", "a", "é"])
 ORDERS = st.lists(st.builds(Order, ITEMS, st.integers(-20, 20), st.integers(1, 2)), max_size=12)
 OFFERS = st.lists(st.builds(Offer, ITEMS, st.integers(-20, 20)), max_size=12)
@@ -89,7 +89,7 @@ def test_regular_joins_equal_sql(how, orders, offers, seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["rocksdb", "delta"])
-@examples(6)
+@examples(2)
 @given(how=st.sampled_from(JoinType), orders=ORDERS, offers=OFFERS, seed=SEEDS)
 def test_every_backend_joins_like_sql(backend, how, orders, offers, seed):
     check_regular(how, orders, offers, seed, backend)
@@ -125,7 +125,7 @@ def test_interval_joins_equal_a_loop(bounds, how, orders, offers, seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["rocksdb", "delta"])
-@examples(6)
+@examples(2)
 @given(bounds=BOUNDS, how=st.sampled_from(JoinType), orders=ORDERS, offers=OFFERS, seed=SEEDS)
 def test_every_backend_joins_like_a_loop(backend, bounds, how, orders, offers, seed):
     check_interval(bounds, how, orders, offers, seed, backend)

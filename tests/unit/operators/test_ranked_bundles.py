@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace import RowKind
@@ -19,6 +19,7 @@ from headrace.operators._window_result import WindowResult
 from headrace.testing import PipelineHarness
 from tests.unit.operators.test_ranked_windows import SCORES, ms
 from tests.unit.operators.test_record_bundles import SLICED, equal_single_records
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.ranked_jobs import BestOfWindow, Score, scores
 
 INSERT, BEFORE, AFTER, DELETE = RowKind
@@ -47,7 +48,7 @@ def assert_equal_one_by_one(window, bundles):
         assert current[-1] is changes.records[-1]
 
 
-@settings(max_examples=200)
+@examples(50)
 @given(ranks=RANKS, bundles=BUNDLES, retracting=st.booleans())
 @example(Ranks(2, "points", ties=True), [[Score("a", at, 1) for at in (2, 1, 2, 3)], [Score("a", 0, 0)]], False)
 def test_bundle_of_inserts_equals_one_by_one(ranks, bundles, retracting):
@@ -81,7 +82,7 @@ def test_bundle_makes_no_row_behind_the_last(ties):
 
 
 @pytest.mark.slow  # each example takes a second
-@settings(max_examples=6)
+@examples(2)
 @given(
     windows=st.sampled_from(SLICED),
     records=st.lists(SCORES, min_size=2, max_size=40),

@@ -9,7 +9,7 @@ from typing import Annotated
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import RowKind, Struct, Timestamp
@@ -33,6 +33,7 @@ from headrace.operators._interval_join import IntervalJoin
 from headrace.operators._session_aggregation import SessionAggregation
 from headrace.operators._sliced_aggregation import SlicedAggregation
 from headrace.testing import PipelineHarness
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.join_jobs import Offer, Order, interval_pipeline
 from tests.unit.support.window_jobs import Bid, Summary, Totals, window_pipeline
 
@@ -125,7 +126,7 @@ def equal_single_records(pipeline, *arguments, **options):
 
 
 @pytest.mark.parametrize("stops", [False, True])
-@settings(max_examples=4)
+@examples(2)
 @given(
     windows=st.sampled_from([*SLICED, *SESSIONS]),
     result=st.sampled_from([Summary, Together]),
@@ -139,7 +140,7 @@ def test_bundles_equal_single_records(stops, windows, result, bids, lateness, ea
     assert equal_single_records(pipeline, {"bids": bids}, seed, stops=stops, sinks=("summaries", "late"))
 
 
-@settings(max_examples=2)
+@examples(1)
 @given(
     windows=st.sampled_from(SLICED),
     changes=st.lists(st.tuples(BIDS.map(lambda bids: bids[0]), st.sampled_from(RowKind)), min_size=4, max_size=40),
@@ -151,7 +152,7 @@ def test_bundles_with_retractions_equal_single_records(windows, changes, seed):
     assert equal_single_records(pipeline, {"bids": bids}, seed, kinds=kinds, sinks=("summaries",))
 
 
-@settings(max_examples=3)
+@examples(1)
 @given(
     bounds=st.sampled_from([(0, 9), (-7, 2), (0, 0), (3, 12)]),
     orders=st.lists(st.builds(Order, st.sampled_from("ab"), st.integers(-40, 40), st.integers(1, 2)), max_size=30),

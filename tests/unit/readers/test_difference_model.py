@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.commit.checkpoint import Kind
@@ -17,6 +17,7 @@ from headrace.readers.job_at_checkpoint import JobAtCheckpoint
 from headrace.tables.memory_disk import forget_disk
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES, TIMERS
 from headrace.tables.stores import state_view
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.memory_job import BOARD, REMINDERS, MemoryJob, board, reminder, state_row, timer_row
 
 CUSTOMERS = st.sampled_from(["ann", "bob", "cyd"])
@@ -90,7 +91,7 @@ def expected_rows(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> 
     return +Counter({Change.ADDED: (new - old).total(), Change.GONE: (old - new).total()})
 
 
-@settings(max_examples=15, deadline=None)
+@examples(5)
 @given(STEPS, st.data())
 def test_differences_equal_a_plain_comparison(steps, data):
     job = MemoryJob("difference")
@@ -105,7 +106,7 @@ def test_differences_equal_a_plain_comparison(steps, data):
         forget_disk("difference")
 
 
-@settings(max_examples=15, deadline=None)
+@examples(5)
 @given(before=STEPS, live=LINE, branch=LINE)
 def test_differences_of_branches_equal_a_plain_comparison(before, live, branch):
     job, other = MemoryJob("difference"), MemoryJob("difference")

@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec import field
 
@@ -19,6 +19,7 @@ from headrace.tables.schemas import QUARANTINE
 from headrace.tables.stores import state_view, table_store
 from headrace.testing import PipelineHarness
 from tests.unit.support.arrow_rows import columns, texts, times
+from tests.unit.support.fuzzing import examples
 
 SIZE = 3
 FILE = "2024-01-01.parquet"
@@ -131,7 +132,7 @@ def finer(column):
 
 @pytest.mark.parametrize("complete", [False, True])
 @pytest.mark.parametrize("name", PIPELINES)
-@settings(max_examples=30)
+@examples(8)
 @given(table=TABLES)
 def test_each_row_is_taken_in_or_set_aside(name, complete, table):
     disk = next(names)
@@ -212,7 +213,7 @@ def test_invalid_column_name_sets_file_aside(complete):
     forget_disk(disk)
 
 
-@settings(max_examples=30)
+@examples(8)
 @given(data=st.data())
 def test_no_file_damage_crashes_the_run(data):
     disk = next(names)

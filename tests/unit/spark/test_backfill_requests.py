@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext, suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.commit.branches import Branches
@@ -16,6 +16,7 @@ from headrace.errors import ConfigError, FencedError, SourceError
 from headrace.spark.backfill import BackfillOutcome
 from tests.unit.support.backfilled_job import BackfilledJob, days, four_days_taken_in
 from tests.unit.support.branched_job import CUSTOMERS
+from tests.unit.support.fuzzing import examples
 
 NAME = "replay"
 PLACES = (
@@ -146,7 +147,7 @@ ORDERS = st.lists(st.tuples(st.sampled_from(CUSTOMERS), st.integers(0, 9)), min_
 
 
 @pytest.mark.slow  # each example runs a job, branches, and a job without interruption: 6 s
-@settings(max_examples=4, deadline=None)
+@examples(2)
 @given(data=st.data())
 def test_backfills_end_like_a_straight_run(data):
     draw = data.draw

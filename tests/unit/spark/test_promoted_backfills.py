@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.commit.verify import verify
@@ -11,6 +11,7 @@ from headrace.spark.backfill import BackfillOutcome
 from headrace.tables.stores import table_store
 from tests.unit.support.backfilled_job import BackfilledJob, days
 from tests.unit.support.branched_job import CUSTOMERS
+from tests.unit.support.fuzzing import examples
 
 ORDERS = st.lists(st.tuples(st.sampled_from(CUSTOMERS), st.integers(0, 9)), min_size=1, max_size=4)
 PLACES = (
@@ -38,7 +39,7 @@ def day_in(draw, count):
 
 
 @pytest.mark.slow  # each example runs a job, its branches, and a job without interruption: 3 s
-@settings(max_examples=6, deadline=None)
+@examples(2)
 @given(data=st.data())
 def test_any_backfills_end_as_a_straight_run(data):
     draw = data.draw

@@ -9,10 +9,11 @@ import itertools
 from typing import NamedTuple
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.tables.memory_disk import forget_disk
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.refused_rows import Mended, RefusedJob, Strict, pipeline
 
 disks = (f"requeue-model-{number}" for number in itertools.count())
@@ -87,7 +88,7 @@ def as_table(rows):
     return pa.table(columns | {"size": pa.array([1 if size else None for size in sizes], pa.int64())})
 
 
-@settings(max_examples=15)
+@examples(5)
 @given(steps=STEPS, files_per_batch=st.integers(1, 3), parallelism=st.integers(1, 3))
 def test_requeued_rows_count_as_in_a_loop(steps, files_per_batch, parallelism):
     disk, loop, is_mended, names = next(disks), Loop(files_per_batch), False, itertools.count()

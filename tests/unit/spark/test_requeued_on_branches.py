@@ -6,7 +6,7 @@ import itertools
 from copy import deepcopy
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.commit.checkpoint import Kind
@@ -14,6 +14,7 @@ from headrace.commit.fork import log_of
 from headrace.errors import ConfigError
 from headrace.tables.memory_disk import forget_disk
 from tests.unit.spark.test_requeue_model import BUCKET, ROWS, Loop, Row, as_table
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.refused_on_branch import BranchedRefusals
 from tests.unit.support.refused_rows import Mended, RefusedJob, Strict, pipeline
 
@@ -166,7 +167,7 @@ class Twins:
             assert_equal(self.branch, self.branch_loop)
 
 
-@settings(max_examples=12, deadline=None)
+@examples(4)
 @given(before=STEPS, after=STEPS, files_per_batch=st.integers(1, 3), pauses=st.integers(0, 2))
 def test_promoted_branch_equals_a_loop(before, after, files_per_batch, pauses):
     twins = Twins(files_per_batch, pauses)

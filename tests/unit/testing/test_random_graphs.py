@@ -6,7 +6,7 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.execution import keyed_process
@@ -63,7 +63,7 @@ def check(seed, *, crashes=False, holds=False, end=False):
 
 
 SEEDS = st.integers(0, 1 << 32)
-FEW = settings(max_examples=8)
+FEW = examples(4)
 
 
 @FEW

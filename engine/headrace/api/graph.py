@@ -65,6 +65,8 @@ class SourceNode:
     out_of_orderness: timedelta
     step: SparkStep | None = None
     """In a plan: Spark's step over the rows, before records are made of them. `record` is then the step's result type."""
+    needed_of_deletions: tuple[str, ...] | None = None
+    """In a plan: fields that a `-D` must hold, where only `normalize` reads the source; None: all."""
 
     @property
     def stored(self) -> SourceNode:

@@ -196,9 +196,9 @@ class Stream(ChangelogStream[R], GroupedStream[R], JoinableStream[R], RankedStre
         """Make whole updates of a stream of upserts: `-U` with the last row of the key before each `+U`, `-D` with the last row.
 
         `key` are the fields that identify a row; by default the stream's own key, where it has one. So aggregates, windows
-        and joins can follow. An equal row emits nothing. A `-D` needs only the fields of the key; a retraction of a key
-        without a row goes to the quarantine, and is counted. Rows of sources with `row_kind` may lack their `-U`, and rows
-        of others may come again with other values.
+        and joins can follow. An equal row emits nothing. A `-D` needs only the fields of the key, if nothing but
+        `normalize` reads the source; a retraction of a key without a row goes to the quarantine, and is counted. Rows of
+        sources with `row_kind` may lack their `-U`, and rows of others may come again with other values.
 
         `state_ttl` bounds the state: a duration or `StateTtl` after which a key without rows is forgotten. Nothing is
         emitted then, and the next row of the key is an insert: operators behind it count it beside the forgotten one.

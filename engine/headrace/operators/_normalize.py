@@ -28,6 +28,7 @@ class NormalizeFunction(KeyedProcessFunction[In, Out], OperatorFunction):
     KIND = "normalize"
     TAKER = "normalize"
     takes_upserts = (0,)
+    needs_keys_of_deletions = True
     has_row_of_each_key = True
     retracts = True
 

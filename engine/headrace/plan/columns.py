@@ -19,10 +19,11 @@ from headrace.errors import ConfigError
 from headrace.interrupts import is_interrupt
 from headrace.plan.column_types import Column, columns_of, is_text
 from headrace.plan.defaults import default_for_null
+from headrace.plan.key_only_deletions import NEEDS_ALL, contentless, is_checked
 from headrace.plan.raw_row import shown_value
 from headrace.plan.record_columns import build_records, column_values
 from headrace.plan.record_errors import record_error
-from headrace.plan.source_values import fitting
+from headrace.plan.source_values import Faults, fitting, with_value
 from headrace.plan.value_arrays import UnfitRecord, attributes, to_array
 
 __all__ = [
@@ -102,11 +103,17 @@ def to_columns(records: Sequence[msgspec.Struct], schema: pa.Schema) -> pa.Table
 class RecordReader:
     """Converts tables of a source to records of one type, and reports rows that do not fit."""
 
-    def __init__(self, record: type[msgspec.Struct], row_kind: str | None) -> None:
-        """Take the record type; `row_kind` names the column with `+I`, `-U`, `+U`, `-D`, if there is one."""
+    def __init__(
+        self, record: type[msgspec.Struct], row_kind: str | None, needed: tuple[str, ...] | None = None
+    ) -> None:
+        """Take the record type; `row_kind` names the column with `+I`, `-U`, `+U`, `-D`, if there is one.
+
+        `needed` are the fields that a `-D` must hold; None: all.
+        """
         self._record = record
         self._columns = columns_of(record)
         self._row_kind = row_kind
+        self._contentless = {} if needed is None or is_checked(record) else contentless(record, needed)
         self._is_flat = not hasattr(record, "__post_init__") and not any(
             column.parts or column.limits is not None for column in self._columns
         )
@@ -155,9 +162,24 @@ class RecordReader:
         stored = table[column.name]
         default = default_for_null(self._record, column) if stored.null_count else None
         values, faults = fitting(stored, column, default)
+        if faults and stored.null_count and self._row_kind is not None:
+            values, faults = self._with_deletions(table, column, values, faults)
         for position, fault in faults.items():
             errors.setdefault(position, f"{column.name}{fault.path} {fault.why}")
         return values
+
+    def _with_deletions(
+        self, table: pa.Table, column: Column, values: pa.ChunkedArray, faults: Faults
+    ) -> tuple[pa.ChunkedArray, Faults]:
+        """Return values and faults of a column after its nulls in deletions have got a value, or a way out in their reason."""
+        deleted = pc.equal(self._symbols_as_kinds(table), int(RowKind.DELETE))
+        places = pc.indices_nonzero(pc.and_(table[column.name].is_null(), deleted)).to_pylist()
+        nulls = [at for at in places if at in faults]
+        value = self._contentless.get(column.name)
+        if value is None:
+            return values, faults | {at: faults[at]._replace(why=f"{faults[at].why}{NEEDS_ALL}") for at in nulls}
+        filled = with_value(values.combine_chunks(), pa.array(nulls, pa.int64()), value)
+        return pa.chunked_array([filled]), {at: fault for at, fault in faults.items() if at not in {*nulls}}
 
     def _array(self, table: pa.Table, column: Column, errors: dict[int, str]) -> pa.Array | None:
         if column.name in table.schema.names:
@@ -202,16 +224,20 @@ class RecordReader:
     def _kinds(self, table: pa.Table, errors: dict[int, str]) -> pa.Int32Array:
         if self._row_kind is None:
             return pa.repeat(pa.scalar(int(RowKind.INSERT), pa.int32()), table.num_rows)
-        symbols = table[self._row_kind].combine_chunks()
-        if pa.types.is_dictionary(symbols.type):
-            symbols = symbols.dictionary_decode()
-        kinds = pa.nulls(len(symbols), pa.int32())
-        if is_text(symbols.type):
-            kinds = pc.index_in(symbols.cast(pa.string()), value_set=pa.array(_KINDS))
+        symbols, kinds = table[self._row_kind].combine_chunks(), self._symbols_as_kinds(table)
         for position in pc.indices_nonzero(pc.is_null(kinds)).to_pylist():
             error = f"{self._row_kind} is {shown_value(symbols[position])}, not one of {', '.join(_KINDS)}"
             errors.setdefault(position, error)
         return pc.fill_null(kinds, 0)
+
+    def _symbols_as_kinds(self, table: pa.Table) -> pa.Int32Array:
+        """Return the row kinds of a table, null where there is no symbol of one."""
+        symbols = table[self._row_kind].combine_chunks()
+        if pa.types.is_dictionary(symbols.type):
+            symbols = symbols.dictionary_decode()
+        if not is_text(symbols.type):
+            return pa.nulls(len(symbols), pa.int32())
+        return pc.index_in(symbols.cast(pa.string()), value_set=pa.array(_KINDS))
 
 
 def _values(array: pa.ChunkedArray, column: Column, errors: dict[int, str]) -> list[Any]:

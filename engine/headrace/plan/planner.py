@@ -14,6 +14,7 @@ import pyarrow as pa
 from headrace.api import AsyncWait, Pipeline, Process, SinkNode, SourceNode, UpsertMaterialize
 from headrace.api.changelog_inference import changes_of
 from headrace.api.graph import AssignEventTime, Input, Node, SparkStep, StatelessStep, step_over
+from headrace.api.operator_function import OperatorFunction
 from headrace.api.stream_types import output_type
 from headrace.errors import ConfigError
 from headrace.plan.columns import columns_of
@@ -173,14 +174,25 @@ class _Graph:
 
     def sources(self) -> tuple[SourceNode, ...]:
         """Return the sources as declared; `record` is the type of the rows after Spark's step."""
-        return tuple(self._source(cast("SourceNode", node.operator), step) for node, step in self._sources.items())
+        return tuple(self._source(node, step) for node, step in self._sources.items())
 
-    @staticmethod
-    def _source(source: SourceNode, node: Node | None) -> SourceNode:
-        if node is None:
-            return source
-        step = cast("SparkStep", node.operator)
+    def _source(self, node: Node, step_node: Node | None) -> SourceNode:
+        source = cast("SourceNode", node.operator)
+        if step_node is None:
+            needed = self._needed_of_deletions(node, source)
+            return source if needed is None else replace(source, needed_of_deletions=needed)
+        step = cast("SparkStep", step_node.operator)
         return replace(source, record=step.record, step=step)
+
+    def _needed_of_deletions(self, node: Node, source: SourceNode) -> tuple[str, ...] | None:
+        """Return the fields that a `-D` of a source must hold; None if a reader of the source reads all."""
+        needed = {source.event_time, *source.order_by}
+        for user, number in self._uses.get((node, None), []):
+            key = user.inputs[number].key
+            if not _reads_keys_of_deletions(user) or key is None:
+                return None
+            needed |= {*key.fields}
+        return tuple(sorted(needed))
 
     @cached_property
     def _ranks(self) -> list[Node]:
@@ -254,6 +266,13 @@ def _is_keyed(node: Node) -> bool:
     return isinstance(operator, Process | UpsertMaterialize) or (
         isinstance(operator, AsyncWait) and operator.key is not None
     )
+
+
+def _reads_keys_of_deletions(node: Node) -> bool:
+    operator = node.operator
+    if isinstance(operator, Process) and isinstance(operator.function, OperatorFunction):
+        return operator.function.needs_keys_of_deletions
+    return False
 
 
 def _outputs_of(operator: object) -> Iterator[tuple[str | None, str]]:

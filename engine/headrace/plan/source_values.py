@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -95,18 +96,19 @@ def _fitting(array: pa.Array, column: Column, default: pa.Scalar | None = None) 
     else:
         array = _scalars(array, column, faults)
     if default is not None and stored.null_count:
-        array = _filled(array, stored.is_null(), default)
+        array = with_value(array, pc.indices_nonzero(stored.is_null()), default)
     if not column.nullable and array.null_count:
         for position in pc.indices_nonzero(pc.is_null(array)).to_pylist():
             faults.setdefault(position, Fault("", "is null"))
     return array, faults
 
 
-def _filled(array: pa.Array, is_null: pa.BooleanArray, default: pa.Scalar) -> pa.Array:
-    """Return an array with the default in place of nulls."""
-    own = pa.array([default.as_py()], array.type)  # a struct may lack fields
-    places = pc.if_else(is_null, len(array), pa.array(range(len(array)), pa.int64()))
-    return pa.concat_arrays([array, own]).take(places)
+def with_value(array: pa.Array, positions: pa.Array, value: pa.Scalar) -> pa.Array:
+    """Return an array with the value at some positions."""
+    own = pa.array([value.as_py()], array.type)  # a struct may lack fields
+    places = np.arange(len(array))
+    places[positions.to_numpy()] = len(array)
+    return pa.concat_arrays([array, own]).take(pa.array(places))
 
 
 def is_kindred(kind: pa.DataType, column: Column) -> bool:

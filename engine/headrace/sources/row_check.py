@@ -43,7 +43,7 @@ class RowCheck:
     def __init__(self, node: SourceNode, messages: Messages | None = None, limit: EventTimeLimit | None = None) -> None:
         """Make the check. `messages` has the settings of a topic; with a `limit`, rows with later event times are refused."""
         self._node, self._limit = node, limit
-        self._reader = RecordReader(node.record, node.row_kind)
+        self._reader = RecordReader(node.record, node.row_kind, node.needed_of_deletions)
         self._messages = None if messages is None else MessageReader(node, messages)
         self._place_of_event_time = node.record.__struct_fields__.index(node.event_time)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import enum
 from collections import defaultdict
 from datetime import timedelta
 from itertools import count, pairwise
 from typing import Annotated
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Meta
 
 from headrace import (
     ChangelogMode,
@@ -146,6 +149,70 @@ def test_deletion_needs_only_the_key():
     report = harness.run()
     assert report.quarantined == 1  # b was never there
     assert sorted(row.amount for row in harness.sink("sums")) == [1, 5, 5, 7, 7]
+
+
+class Kind(enum.Enum):
+    OLD = "old"
+
+
+class Whole(Struct, frozen=True):
+    """A record whose fields all have values."""
+
+    id: str
+    at: Timestamp
+    amount: int
+    price: float
+    kind: Kind
+    tags: list[str]
+    more: Row
+
+
+class Adult(Struct, frozen=True):
+    id: str
+    at: Timestamp
+    age: Annotated[int, Meta(ge=18)]
+
+
+def rows_of(record, *rows):
+    names = record.__struct_fields__
+    return pa.table({name: [row.get(name) for row in rows] for name in ("op", *names)})
+
+
+WHOLE = {"op": "+I", "id": "a", "at": 1, "amount": 5, "price": 0.5, "kind": "old", "tags": ["x"], "more": {"id": "b"}}
+WHOLE["more"] |= {"at": 1, "amount": 1}
+TOMBSTONE = {"op": "-D", "id": "a", "at": 2}
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+def test_tombstone_needs_only_the_key(backend):
+    changes = Pipeline("shop").source("rows", Whole, event_time="at", row_kind="op")
+    latest = changes.normalize("latest", key=("id",))
+    harness = PipelineHarness(latest.upsert_materialize("m", primary_key=("id",)).sink("table"), backend=backend)
+    harness.feed_table("rows", rows_of(Whole, WHOLE, WHOLE | {"id": "b"}, TOMBSTONE))
+    assert harness.run().quarantined == 0
+    assert [row.id for row in harness.sink("table")] == ["b"]
+
+
+def refused(record, build, *rows):
+    harness = PipelineHarness(build(Pipeline("shop").source("rows", record, event_time="at", row_kind="op")))
+    harness.feed_table("rows", rows_of(record, *rows))
+    harness.run()
+    return [row["error"] for row in harness.table("quarantine").to_pylist()]
+
+
+def test_partial_rows_reach_no_code_of_users():
+    def build(rows):
+        rows.filter(bool).sink("others")
+        return rows.normalize("latest", key=("id",)).sink("out")
+
+    (error,) = refused(Whole, build, WHOLE, TOMBSTONE)
+    assert error.startswith("amount is null: a -D takes the whole old row back. Let normalize() alone read the source")
+    others = [{"op": "-D", "id": None, "at": 1}, {"op": "-U", "id": "a", "at": 1}, {"op": "-D", "id": "a"}]
+    errors = refused(Whole, lambda rows: rows.normalize("latest", key=("id",)).sink("out"), *others)
+    assert [error.partition(":")[0] for error in errors] == ["id is null", "amount is null", "at is null"]
+    adult = {"op": "-D", "id": "a", "at": 1}
+    (error,) = refused(Adult, lambda rows: rows.normalize("latest", key=("id",)).sink("out"), adult)
+    assert error.endswith("give the field a default, or declare it optional")
 
 
 def test_forgotten_key_is_new_again():

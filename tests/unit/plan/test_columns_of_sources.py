@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import enum
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -15,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import FlooredTimestamp, Struct, Timestamp
+from headrace.api import SourceNode
 from headrace.plan.columns import RecordReader
 from headrace.plan.keys import stage_key
 from headrace.plan.order import record_order
@@ -49,7 +49,7 @@ class Timed(Struct, frozen=True):
     at: Timestamp
 
 
-SOURCE = SimpleNamespace(record=Flat, event_time="at", row_kind=None, order_by=())
+SOURCE = SourceNode("rows", Flat, "at", (), None, timedelta(0))
 
 
 def broken(*texts):
@@ -236,7 +236,7 @@ def test_order_column_has_record_orders(ordinals, start):
 
 def times_of(values):
     return (
-        RowCheck(SimpleNamespace(record=Timed, event_time="at", row_kind=None, order_by=()))
+        RowCheck(SourceNode("rows", Timed, "at", (), None, timedelta(0)))
         .times_in_order(pa.table({"at": values}))
         .to_pylist()
     )

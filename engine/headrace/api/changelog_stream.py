@@ -42,7 +42,9 @@ class ChangelogStream(StreamBase[R]):
         `strategy` is the layout of a key's history; the job's file may choose another one, and the history stays. `ttl`
         is the time after its insertion at which a row expires; nothing is emitted then. `on_conflict` says what happens
         to a second row of a key (FLIP-558). Where the upsert key is the primary key no history is kept, unless `force`: the last change
-        of a key counts, and a retraction deletes the key.
+        of a key counts, and a retraction deletes the key. Without `upsert_key` it is taken from the graph: the key of a stream of
+        upserts, or the primary key where it is a unique key of the stream, as behind `aggregate`; but not with a `ttl`, a policy for
+        conflicts, or `Emit.EVERY_CHANGE`. Else rows are found as a whole.
 
         Raises `ValueError` without a primary key, for a field that the record lacks, and for a `ttl` that is renewed by
         reading, shows expired rows, is prolonged by pauses, or expires rows inserted in event time by processing time.

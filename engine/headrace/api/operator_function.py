@@ -32,14 +32,18 @@ class OperatorFunction:
     has_row_of_each_key: bool = False
     """True: the result has one row for each key of the stream, whose fields hold the key under their names."""
 
-    def changes(self, _name: str, keys: Sequence[Any], _taken: Sequence[StreamChanges], /) -> StreamChanges:
+    def changes(self, _name: str, keys: Sequence[Any], taken: Sequence[StreamChanges], /) -> StreamChanges:
         """Return the changes of the output of the operator `_name`, by the keys (`KeyBy`) and the changes of its inputs.
 
         Raises `ValueError` where the result could not be right.
         """
         mode = ChangelogMode.RETRACT if self.retracts else ChangelogMode.INSERT
-        key = self.key_of_rows(keys[0].fields) if self.has_row_of_each_key else ()
-        return StreamChanges(mode, unique=(key,) if key else ())
+        return StreamChanges(mode, unique=self.unique_keys(keys[0].fields, taken[0]))
+
+    def unique_keys(self, fields: tuple[str, ...], _taken: StreamChanges, /) -> tuple[tuple[str, ...], ...]:
+        """Return the unique keys of the result, by the fields of the stream's key and the changes of the first input."""
+        key = self.key_of_rows(fields) if self.has_row_of_each_key else ()
+        return (key,) if key else ()
 
     def key_of_rows(self, fields: tuple[str, ...]) -> tuple[str, ...]:
         """Return the fields of the stream's key, if the result has all of them; else none."""

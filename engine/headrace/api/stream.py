@@ -463,6 +463,8 @@ class Stream(ChangelogStream[R], GroupedStream[R], JoinableStream[R], RankedStre
 
     def _materialized(self, materializer: UpsertMaterialize, record: type[S]) -> Stream[S]:
         self._check_free(f"'{materializer.name}'")
+        if materializer.upsert_key is None:
+            materializer = replace(materializer, upsert_key=materializer.inferred_key(self._changes))
         if not self._changes.keeps_order_of(materializer.keyed_by):
             # A late -U would remove the row that replaced its own: rows are found as a whole, in a history.
             materializer = replace(materializer, upsert_key=None)

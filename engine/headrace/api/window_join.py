@@ -27,6 +27,11 @@ class WindowJoin:
     kind: str
     results: Results
 
+    @property
+    def keeps_records(self) -> bool:
+        """Return whether results are left records, each at most once in a window."""
+        return self.results in {matched, unmatched}
+
 
 def pairs(emit: Callable[[Any, Any], Any], how: JoinType) -> Results:
     """Return the results function of an inner or outer join: one result per pair, or per record of the only side that has any."""

@@ -126,7 +126,7 @@ class GroupAggregation(KeyedProcessFunction[In, Out], OperatorFunction, BundleFu
 
     def key_of_rows(self, fields: tuple[str, ...]) -> tuple[str, ...]:
         """Return the fields of the result that hold the key; after `key_by` with a function, `key` does."""
-        return super().key_of_rows(fields or ("key",))
+        return self._result.key_of_results(fields)
 
     # ------------------------------------------------------------------------------------------ bundles, columns
 

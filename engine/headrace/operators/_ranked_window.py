@@ -39,6 +39,14 @@ class RankedWindow(WindowResult):
         """Return the type of a window's result, which `result` returns and `emit` takes."""
         return list[self.gives]  # type: ignore[name-defined]  # known when it is called
 
+    def key_of_results(self, fields: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the fields of a result that tell it from others of its window: those of the key, and the rank if there are several."""
+        return self._ranking.key_of_results(fields)
+
+    def has_bound(self, name: str) -> bool:
+        """Return whether a field of the result holds this bound of the window."""
+        return self._ranking.has_bound(name)
+
     def create(self) -> Any:
         """Return an empty part."""
         return self.slice(first=[])

@@ -64,11 +64,17 @@ class Ranking:
         self._by = reader(ranks.by)
         self._text = sort_text(self._shown_by, by, descending=ranks.descending)
         self._descending = ranks.descending
-        self._is_ranked = False
+        self._rank_fields: list[str] = []
+        self._copied = {field.name for field in msgspec.structs.fields(self.gives)}
+        """Fields of the result that hold those of the record."""
+        self._bounds: set[str] = set()
         self._result: Callable[[Any, int, int, int], Any] | None = None
         if ranks.result is not None:
             makers = {field.name: self._maker(field, windowed=windowed) for field in msgspec.structs.fields(self.gives)}
             self._result = _result_of(self.gives, makers)
+            self._copied = {name for name, maker in makers.items() if maker is None}
+            self._bounds = {name for name, maker in makers.items() if maker in {_start, _end}}
+        self._is_ranked = bool(self._rank_fields)
         self.row: Any = msgspec.defstruct(
             f"Ranked{takes.__name__}", [("order", str), ("at", int), ("record", takes)], bases=(Row,), frozen=True
         )
@@ -82,7 +88,7 @@ class Ranking:
         metadata = get_args(field.type)[1:] if get_origin(field.type) is Annotated else ()
         if any(isinstance(mark, Rank) for mark in metadata):
             self._check_type(field.name, wanted, ValueType(int, may_be_none=False), "Rank()")
-            self._is_ranked = True
+            self._rank_fields.append(field.name)
             return _rank
         if field.name in self.takes.__struct_fields__:
             self._check_type(field.name, wanted, value_type(self.takes, field.name), f"field '{field.name}'")
@@ -101,6 +107,24 @@ class Ranking:
         if given.type != wanted.type or (given.may_be_none and not wanted.may_be_none):
             msg = f"field '{name}' of {self.gives.__name__} is {wanted}, but {shown} gives {given}: correct the annotation"
             raise TypeError(msg)
+
+    # --------------------------------------------------------------------------------------------------------- keys
+
+    def key_of_results(self, fields: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the fields that tell results apart, by the fields of the stream's key: with them the rank, if there are several records."""
+        if self.ties or not self.copies(fields):
+            return ()
+        if self.n == 1:
+            return fields
+        return (*fields, self._rank_fields[0]) if self._is_ranked else ()
+
+    def copies(self, fields: tuple[str, ...]) -> bool:
+        """Return whether results have these fields of the record, and there are some."""
+        return bool(fields) and {*fields} <= self._copied
+
+    def has_bound(self, name: str) -> bool:
+        """Return whether a field of the result holds this bound of the window."""
+        return name in self._bounds
 
     # --------------------------------------------------------------------------------------------------------- rows
 

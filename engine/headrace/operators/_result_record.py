@@ -20,10 +20,8 @@ from headrace.operators._bundled_changes import BundledChanges
 from headrace.operators._bundled_values import BundledValues
 from headrace.operators._emit_change import emit_change
 from headrace.operators._value_types import ValueType, annotated_type, reader, value_type
-from headrace.operators._window_result import WindowResult
+from headrace.operators._window_result import WINDOW_END, WINDOW_START, WindowResult
 
-WINDOW_START = "window_start"
-WINDOW_END = "window_end"
 KEY = "key"
 
 
@@ -136,6 +134,17 @@ class ResultRecord(WindowResult):
             f"Annotated[int, Count()]; fields without one are {', '.join(plain[:-1])}{' and ' if plain[1:] else ''}{plain[-1]}"
         )
         raise TypeError(msg)
+
+    def key_of_results(self, fields: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the fields of a result that hold the key; after `key_by` with a function, `key` does. None if it has not all of them."""
+        plain = {name for name, _ in self.makers}
+        if fields and {*fields} <= plain:
+            return fields
+        return (KEY,) if KEY in plain else ()
+
+    def has_bound(self, name: str) -> bool:
+        """Return whether a field of the result holds this bound of the window."""
+        return self._windowed and any(name == maker for maker, _ in self.makers)
 
     # ------------------------------------------------------------------------------------------------------ records
 

@@ -11,13 +11,14 @@ import msgspec
 
 from headrace.api import AggregatingState, Context, MapState, RowKind, Struct, ValueState, WindowFunction
 from headrace.api.bundles import Bundle, BundledRecord, BundleFunction
+from headrace.api.changelog_mode import StreamChanges
 from headrace.operators._accumulators import Change
 from headrace.operators._bundled_changes import BundledChanges
 from headrace.operators._calendar import FIRST_TIME, LAST_TIME, check_in_calendar
 from headrace.operators._early_results import EARLY, next_step, state_name
 from headrace.operators._new_sessions import check_kind, new_sessions
 from headrace.operators._sliced_aggregation import FREE
-from headrace.operators._window_result import WindowResult, aggregate_function
+from headrace.operators._window_result import WindowResult, aggregate_function, unique_by_bounds
 
 In = TypeVar("In", bound=Struct)
 Out = TypeVar("Out", bound=Struct)
@@ -109,6 +110,10 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
         self._lateness = lateness
         self._early = early
         self.retracts = lateness > 0 or early is not None
+
+    def unique_keys(self, fields: tuple[str, ...], _: StreamChanges, /) -> tuple[tuple[str, ...], ...]:
+        """Return the key with the window's start, and with its end, if the result has them."""
+        return unique_by_bounds(self._window_result, fields)
 
     async def process(self, record: In, ctx: Context, /) -> None:
         """Add a record to its session, and merge the sessions that it joins. Corrects emitted results."""

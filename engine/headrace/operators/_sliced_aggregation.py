@@ -10,13 +10,22 @@ from typing import Any, TypeVar
 
 from headrace.api import AggregatingState, Context, RowKind, Struct, ValueState, WindowFunction
 from headrace.api.bundles import Bundle, BundledRecord, BundleFunction, TimerBundle
+from headrace.api.changelog_mode import StreamChanges
 from headrace.operators._accumulators import Change, sign_of
 from headrace.operators._bundled_changes import BundledChanges
 from headrace.operators._calendar import check_in_calendar
 from headrace.operators._early_results import EARLY, next_step, state_name
 from headrace.operators._slices import Sliced, SliceTimes
 from headrace.operators._unmatched import IN_WINDOW, unmatched
-from headrace.operators._window_result import WindowResult, aggregate_function, check_can_retract, check_kind
+from headrace.operators._window_result import (
+    BOUNDS,
+    WINDOW_END,
+    WindowResult,
+    aggregate_function,
+    check_can_retract,
+    check_kind,
+    unique_by_bounds,
+)
 
 In = TypeVar("In", bound=Struct)
 Out = TypeVar("Out", bound=Struct)
@@ -52,6 +61,12 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
         self._early = early
         self._refusing = result.retraction_refused_by()
         self.retracts = lateness > 0 or early is not None or retracting
+
+    def unique_keys(self, fields: tuple[str, ...], _: StreamChanges, /) -> tuple[tuple[str, ...], ...]:
+        """Return the key with the window's end, and with its start unless windows share it, if the result has them."""
+        ends = self._windows.ends_of(self._windows.slice_of(0))
+        share_starts = len({*map(self._windows.start_of, ends)}) < len(ends)
+        return unique_by_bounds(self._window_result, fields, [WINDOW_END] if share_starts else BOUNDS)
 
     async def process(self, record: In, ctx: Context, /) -> None:
         """Add a record to its slice. Corrects windows that have fired already.

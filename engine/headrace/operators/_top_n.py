@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from headrace.api import Context, KeyedProcessFunction, MapState, StateTtl, Struct, ValueState
+from headrace.api.changelog_mode import StreamChanges
 from headrace.api.operator_function import OperatorFunction
 from headrace.api.ranks import Ranks
 from headrace.operators._ranking import Ranking
@@ -32,6 +33,12 @@ class TopFunction(KeyedProcessFunction[In, Out], OperatorFunction):
         """Take the ranking, and the TTL of the states."""
         self._ranking = ranking
         self._ttl = ttl
+
+    def unique_keys(self, fields: tuple[str, ...], taken: StreamChanges, /) -> tuple[tuple[str, ...], ...]:
+        """Return the unique keys of the records that are kept, and the key with the rank."""
+        own = self._ranking.key_of_results(fields)
+        copied = [key for key in taken.unique if key != own and self._ranking.copies(key)]
+        return (*([own] if own else []), *copied)
 
     async def process(self, record: In, ctx: Context, /) -> None:
         """Insert a record in its place. Raises `ValueError` for a retraction."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from headrace.api import Context, KeyedCoProcessFunction, ListState, Struct
+from headrace.api.changelog_mode import StreamChanges
 from headrace.api.operator_function import OperatorFunction
 from headrace.api.window_join import WindowJoin
 from headrace.operators._calendar import check_in_calendar
@@ -80,6 +81,11 @@ class WindowJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunct
     async def _records(side: ListState[Any], starts: Iterable[int]) -> list[Any]:
         reads = [side.namespace(str(start)).get() for start in starts]
         return [record for read in reads for record in await read]
+
+    def unique_keys(self, _: tuple[str, ...], taken: StreamChanges, /) -> tuple[tuple[str, ...], ...]:
+        """Return those of the left records where each is emitted at most once: with inserts, of which none is in two windows."""
+        is_in_one = len(self._windows.ends_of(self._windows.slice_of(0))) == 1
+        return taken.unique if self._join.keeps_records and taken.mode.is_insert and is_in_one else ()
 
     def side_types(self) -> dict[str, type[Struct]]:
         """Return the function's side outputs, and the types of their records."""

@@ -11,6 +11,11 @@ from headrace.api.bundles import BundleAggregate
 from headrace.operators._accumulators import Change
 from headrace.operators._bundled_changes import BundledChanges
 
+WINDOW_START = "window_start"
+WINDOW_END = "window_end"
+BOUNDS = (WINDOW_START, WINDOW_END)
+"""Fields of a result that hold the bounds of its window."""
+
 
 class WindowResult(abc.ABC):
     """Computation of a window's result from its records. A *part* is the stored form of some of them, and may be changed in place."""
@@ -26,6 +31,14 @@ class WindowResult(abc.ABC):
     def result_type(self) -> Any:
         """Return the type of a window's result, which `result` returns and `emit` takes."""
         return self.gives
+
+    @abc.abstractmethod
+    def key_of_results(self, fields: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the fields of a result that tell it from others of its window, by the fields of the stream's key; none if nothing does."""
+
+    @abc.abstractmethod
+    def has_bound(self, name: str) -> bool:
+        """Return whether a field of the result holds this bound of the window: `window_start` or `window_end`."""
 
     @abc.abstractmethod
     def create(self) -> Any:
@@ -70,6 +83,14 @@ class WindowResult(abc.ABC):
     @abc.abstractmethod
     def described(self) -> dict[str, Any]:
         """Return the properties that `headrace explain` shows."""
+
+
+def unique_by_bounds(
+    result: WindowResult, fields: tuple[str, ...], bounds: Sequence[str] = BOUNDS
+) -> tuple[tuple[str, ...], ...]:
+    """Return the unique keys of results: what tells those of a window apart, with each bound that tells windows apart."""
+    key = result.key_of_results(fields)
+    return tuple((*key, bound) for bound in bounds if key and result.has_bound(bound))
 
 
 def check_can_retract(result: WindowResult) -> None:

@@ -10,16 +10,18 @@ import pytest
 from headrace import (
     AsyncFunction,
     ChangelogMode,
+    Emit,
     JoinType,
     KeyedProcessFunction,
     Lifetime,
+    OnConflict,
     OutputMode,
     Pipeline,
     Struct,
     Timestamp,
 )
 from headrace.api.changelog_inference import changes_of
-from headrace.operators import Count, Sum, Tumbling
+from headrace.operators import Count, Cumulative, Hopping, Rank, Session, Sum, Tumbling
 from tests.jobs.home import PROJECT
 
 FOREVER = {"state_ttl": Lifetime.FOREVER}
@@ -98,6 +100,57 @@ def ask(stream, function=Ask, **options):
     return stream.async_wait("ask", function(), timeout=SECOND, **options)
 
 
+class Windowed(Struct, frozen=True):
+    customer: str
+    window_start: Timestamp
+    window_end: Timestamp
+
+
+class Counted(Struct, frozen=True):
+    customer: Annotated[int, Count()]
+    window_end: Timestamp
+
+
+class CountedTotal(Struct, frozen=True):
+    customer: Annotated[int, Count()]
+
+
+class Ranked(Struct, frozen=True):
+    customer: str
+    rank: Annotated[int, Rank()]
+
+
+class RankedInWindow(Ranked, frozen=True):
+    window_end: Timestamp
+
+
+BY_START, BY_END = "unique by customer, window_start", "unique by customer, window_end"
+
+
+def windowed(windows, result=Windowed, **options):
+    return inserts().key_by("customer").window(windows).aggregate("windows", result, **options)
+
+
+def ranked_window(n, **options):
+    windows = inserts().key_by("customer").window(Tumbling(SECOND))
+    return windows.top("first", n, by="amount", result=RankedInWindow, **options)
+
+
+def top(stream, n, **options):
+    return stream.key_by("customer").top("top", n, by="amount", **FOREVER, **options)
+
+
+def latest(**options):
+    return inserts().key_by("id").last_by_time("latest", **FOREVER, **options)
+
+
+def semi_join(windows):
+    pipeline = Pipeline("shop")
+    first = inserts(pipeline=pipeline).key_by("id").first_by_time("first", at_watermark=True, **FOREVER)
+    others = inserts("others", pipeline)
+    return first.key_by("id").window(windows).semi_join("both", others.key_by("id").window(windows))
+
+
 def shown(stream):
     return str(changes_of(stream._use()))
 
@@ -129,6 +182,21 @@ def shown(stream):
             lambda: retracts().key_by("id").window(Tumbling(SECOND)).aggregate("n", Number).side("late", Order),
             "retract",
         ),
+        (lambda: windowed(Tumbling(SECOND)), f"insert; {BY_START}; {BY_END}"),
+        (lambda: windowed(Hopping(2 * SECOND, SECOND)), f"insert; {BY_START}; {BY_END}"),
+        (lambda: windowed(Cumulative(2 * SECOND, SECOND)), f"insert; {BY_END}"),
+        (lambda: windowed(Session(SECOND), allowed_lateness=SECOND), f"retract; {BY_START}; {BY_END}"),
+        (lambda: windowed(Tumbling(SECOND), Counted), "insert"),  # its customer is a number of records
+        (lambda: totals(inserts(), CountedTotal), "retract"),
+        (lambda: ranked_window(1), "insert; unique by customer, window_end"),
+        (lambda: ranked_window(2), "insert; unique by customer, rank, window_end"),
+        (lambda: ranked_window(2, ties=True), "insert"),
+        (lambda: top(inserts(), 1), "retract; unique by customer"),
+        (lambda: top(inserts(), 2), "retract"),
+        (lambda: top(inserts(), 2, result=Ranked), "retract; unique by customer, rank"),
+        (lambda: top(latest(), 2), "retract; unique by id"),
+        (lambda: semi_join(Tumbling(SECOND)), "insert; unique by id"),
+        (lambda: semi_join(Hopping(2 * SECOND, SECOND)), "insert"),
         (lambda: processed(inserts()), "retract, assumed: it declares no emits="),
         (lambda: processed(inserts()).side("aside", Order), "insert"),
         (lambda: processed(inserts(), emits=ChangelogMode.INSERT), "insert"),
@@ -180,7 +248,10 @@ def versions(build):
         (lambda: totals(upserts()), r"aggregate 'totals' gets upsert\(id\) from 'drop_update_before'.*normalize\(\)"),
         (lambda: totals(inserts(), Number, retract=False).filter(bool), "nothing declares their key"),
         (lambda: upserts().key_by("id").top("best", 1, by="amount", **FOREVER), r"top 'best' gets.*normalize"),
-        (lambda: upserts().upsert_materialize("m", primary_key=("id",)), r"give upsert_key=\('id',\)"),
+        (
+            lambda: upserts().upsert_materialize("m", primary_key=("id",), upsert_key=("at",)),
+            r"give upsert_key=\('id',\)",
+        ),
         (
             lambda: upserts().upsert_materialize("m", primary_key=("customer",), upsert_key=("id",)),
             "would leave the old row. Call normalize",
@@ -203,6 +274,24 @@ def test_changes_that_cannot_be_right_are_refused(build, reason):
 def test_versions_may_be_upserts():
     assert shown(versions(lambda changes: changes.drop_update_before("id").filter(bool))) == "insert"
     assert shown(versions(lambda changes: changes)) == "insert"
+
+
+@pytest.mark.parametrize(
+    ("stream", "given", "upsert_key"),
+    [
+        (upserts, {"primary_key": ("id",)}, ("id",)),
+        (latest, {"primary_key": ("id",)}, ("id",)),
+        (latest, {"primary_key": ("customer",)}, None),
+        (latest, {"primary_key": ("id",), "emit": Emit.EVERY_CHANGE}, None),
+        (latest, {"primary_key": ("id",), "on_conflict": OnConflict.ERROR}, None),
+        (retracts, {"primary_key": ("id",)}, None),
+        (lambda: windowed(Tumbling(SECOND)), {"primary_key": ("window_end", "customer")}, ("window_end", "customer")),
+        (lambda: top(inserts(), 2, result=Ranked), {"primary_key": ("customer", "rank")}, ("customer", "rank")),
+    ],
+)
+def test_fitting_unique_key_needs_no_declaration(stream, given, upsert_key):
+    materializer = stream().upsert_materialize("m", **given).operators[-1]
+    assert materializer.upsert_key == upsert_key
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ class Program:
     def end(self):
         """Materialize the stream, and return the table that is expected."""
         key = ("id",) if self.is_unique else Row.__struct_fields__
-        upsert_key = key if self.is_unique else None
+        upsert_key = key if self.is_unique and self.number % 2 else None  # the graph may know it
         self.stream.upsert_materialize("m", primary_key=key, upsert_key=upsert_key).sink("table")
         return {*self.rows}
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import ConfigError
+from headrace.provision.pyspark_version import spark_minor
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,6 +46,8 @@ _INSTEAD: Final = {
 }
 _NUMBER: Final = re.compile(r"#\d+L?")
 """Number of a column in the text of a plan."""
+_WHOLE: Final = (True, False, (1 << 31) - 1, False, False)[: 4 if spark_minor() == "4.0" else 5]
+"""Arguments of a plan's text for all of it; the last one came with Spark 4.1."""
 
 _PRESERVES: Final = {
     "left": {"Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti"},
@@ -165,7 +168,7 @@ def analyzed_plan(spark: SparkSession, result: DataFrame) -> Any:
 
 def in_words(plan: Any) -> str:
     """Return a plan as text without the numbers that Spark gives to columns each time: equal plans have equal texts."""
-    text = str(plan.treeString(True, False, (1 << 31) - 1, False, False))
+    text = str(plan.treeString(*_WHOLE))
     numbers: dict[str, str] = {}
     return _NUMBER.sub(lambda match: numbers.setdefault(match[0], f"#{len(numbers)}"), text)
 

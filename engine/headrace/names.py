@@ -26,6 +26,11 @@ def check_name(text: str, what: str = "name") -> str:
     return text
 
 
+def counted(number: int, one: str, several: str | None = None) -> str:
+    """Return a number with its noun, as `1 row` or `2,000 rows`. `several` is the plural, unless it is `one` with an s."""
+    return f"{number:,} {one if number == 1 else several or f'{one}s'}"
+
+
 def did_you_mean(text: str, known: Iterable[str]) -> str:
     """Return "; did you mean 'x'?" for the nearest of `known`, or an empty text."""
     import difflib  # 10 ms, for errors alone

@@ -267,6 +267,17 @@ def test_approval_waits_for_a_person(approve, monkeypatch):
     assert (asked[0]["ti_id"], asked[0]["options"], asked[0]["params"]) == ("T", ["Approve", "Reject"], {})
 
 
+def test_nothing_differs_needs_no_approval(approve, replay, notes):
+    report = {**DONE, "differences": {**DONE["differences"], "tables": []}}
+    result, _ = perform(replay, "backfill", asking(params=("2013-01-10", "2013-01-11")), report)
+    instance = FakeInstance()
+    instance.task, approve.differs = approve, str(result["differs"])
+    with pytest.raises(DownstreamTasksSkipped) as ended:
+        approve.execute({"ti": instance})
+    assert list(ended.value.tasks) == [("drop", -1)]
+    assert instance.xcoms["return_value"]["by"] == "nobody: nothing differs"
+
+
 @pytest.mark.parametrize(("answer", "skipped"), [("Approve", "drop"), ("Reject", "promote")])
 def test_approval_answer_skips_the_other_task(approve, answer, skipped):
     instance = FakeInstance()

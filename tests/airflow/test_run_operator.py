@@ -251,9 +251,10 @@ def test_exception_carries_headraces_error_message_once(run):
     assert error.value.__suppress_context__
 
 
-def test_killed_driver_is_reported_as_killed(run):
-    with pytest.raises(AirflowException, match="a signal ended the command .signal 9"):
-        execute(run, -9, report=None)
+@pytest.mark.parametrize("exit_code", [-9, 137])
+def test_killed_driver_is_reported_as_killed(run, exit_code):
+    with pytest.raises(AirflowException, match="signal 9 ended the command: most often memory ran out"):
+        execute(run, exit_code, report=None)
 
 
 def test_failure_before_submission_is_retried(run, monkeypatch):

@@ -26,18 +26,29 @@ class ApprovalTask(BaseOperator, BranchMixIn):
     The person reads `subject` and `body` (Markdown); both may be templates. Returns the answer and the person who gave it.
     """
 
-    template_fields: Sequence[str] = ("subject", "body")
+    template_fields: Sequence[str] = ("subject", "body", "differs")
     inherits_from_skipmixin = True
 
-    def __init__(self, *, subject: str, body: str, approved: str, rejected: str, **kwargs: Any) -> None:
-        """Store the texts. `approved` and `rejected` are the ids of the next tasks."""
+    def __init__(
+        self, *, subject: str, body: str, approved: str, rejected: str, differs: str = "True", **kwargs: Any
+    ) -> None:
+        """Store the texts. `approved` and `rejected` are the ids of the next tasks.
+
+        `differs` is a template too: if it renders as `False`, nobody is asked, and the task `approved` runs.
+        """
         super().__init__(**kwargs)
+        self.differs = differs
         self.subject = subject
         self.body = body
         self._next = {APPROVE: approved, REJECT: rejected}
 
-    def execute(self, context: Context) -> None:
-        """Ask the question, and wait. Raises `TaskAwaitingInput`, by which Airflow lets a task wait for a person."""
+    def execute(self, context: Context) -> dict[str, Any] | None:
+        """Ask the question, and wait; continue at once if nothing differs.
+
+        Raises `TaskAwaitingInput`, by which Airflow lets a task wait for a person.
+        """
+        if self.differs == str(False):
+            return self._continue(context, {"answer": APPROVE, "by": "nobody: nothing differs"})
         from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 
         upsert_hitl_detail(
@@ -50,9 +61,11 @@ class ApprovalTask(BaseOperator, BranchMixIn):
         (answer,) = event["chosen_options"]
         person = (event.get("responded_by_user") or {}).get("name")
         self.log.info("%s by %s", answer, person)
-        result = {"answer": answer, "by": person}
-        context["ti"].xcom_push(
-            key="return_value", value=result
-        )  # skipping the other task ends this task with an exception
-        self.do_branch(context, self._next[answer])
+        return self._continue(context, {"answer": answer, "by": person})
+
+    def _continue(self, context: Context, result: dict[str, Any]) -> dict[str, Any]:
+        """Run the task of an answer, skip the other one, and return the answer."""
+        # Skipping the other task ends this task with an exception.
+        context["ti"].xcom_push(key="return_value", value=result)
+        self.do_branch(context, self._next[result["answer"]])
         return result

@@ -18,6 +18,13 @@ _FINAL = (
     errors.SinkMismatchError,
     errors.ConflictError,
 )
+_BY_SIGNAL = 128
+"""A shell, or spark-submit, ends with this and the number of the signal that ended its child."""
+
+_CAUSES = {
+    9: ": most often memory ran out, and the machine or the container killed it; or somebody did",
+    15: ": somebody, or the scheduler, told it to stop",
+}
 FINAL_EXIT_CODES = frozenset(error.exit_code for error in _FINAL)
 """Exit codes after which a retry would end the same: somebody has to act first."""
 
@@ -36,8 +43,9 @@ def failure(exit_code: int, report: Mapping[str, Any] | None = None) -> AirflowE
 
 def _unreported(exit_code: int) -> str:
     """Return a sentence for a command that wrote no report."""
-    if exit_code < 0:
-        return f"a signal ended the command (signal {-exit_code}; 9 often means that memory ran out). Nothing half done was left."
+    signal = -exit_code if exit_code < 0 else exit_code - _BY_SIGNAL
+    if signal > 0:
+        return f"signal {signal} ended the command{_CAUSES.get(signal, '')}. Nothing half done was left: the next run goes on from the last checkpoint."
     known = (
         error for error in vars(errors).values() if isinstance(error, type) and issubclass(error, errors.HeadraceError)
     )

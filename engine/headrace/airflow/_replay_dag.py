@@ -73,6 +73,7 @@ def _approve(job: JobConfig) -> ApprovalTask:
         task_id="approve",
         subject=f"Promote the replay of {job.job}?",
         body="{{ ti.xcom_pull(task_ids='backfill')['summary'] }}",
+        differs="{{ ti.xcom_pull(task_ids='backfill')['differs'] }}",
         approved="promote",
         rejected="drop",
     )

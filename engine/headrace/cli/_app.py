@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from typer.core import TyperGroup
 from headrace.cli._arguments import BRANCH, Branch
 from headrace.cli._errors import exit_code_of, report
 from headrace.cli._given_values import keep_given_values
+from headrace.cli._streams import open_streams
 from headrace.interrupts import watch
 
 HELP = """Run, inspect and rewind stateful pipelines whose state lives in Delta tables.
@@ -96,10 +98,8 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
         except (typer.Exit, typer.Abort):
             raise
-        except BrokenPipeError:  # the reader has closed the pipe: `headrace ... | head`
-            sys.stderr.close()
-            raise typer.Exit(0) from None
         except (Exception, KeyboardInterrupt) as error:
+            _add_hint(error)
             if _is_typers_own(error) and not as_json:
                 raise
             report(error, as_json=as_json)
@@ -129,6 +129,16 @@ def _with_branch(branch: Branch = None) -> None:
 def _is_typers_own(error: BaseException) -> bool:
     """Return whether Typer raised the error for a wrong option or argument: it reports these itself, and exits with 2."""
     return hasattr(error, "format_message")
+
+
+def _add_hint(error: BaseException) -> None:
+    """Add to Typer's error for an unknown option how to write a key that begins with a minus."""
+    name = str(getattr(error, "option_name", ""))
+    if _is_typers_own(error) and _NUMBER.fullmatch(name):
+        vars(error)["message"] = f"{error}. If {name} is a key, write -- before it: -- {name}"
+
+
+_NUMBER = re.compile(r"-[\d.]\S*")
 
 
 def application(arguments: Sequence[str] = ()) -> typer.Typer:
@@ -169,11 +179,13 @@ def main() -> None:
     gc.set_threshold(_COLLECT_AFTER)
     watch()
     keep_given_values()
-    try:
-        application(sys.argv[1:])(prog_name="headrace")
-    except SystemExit as end:
-        _end_with_threads(end)
-        raise
+    with open_streams() as streams:
+        try:
+            application(sys.argv[1:])(prog_name="headrace")
+        except SystemExit as end:
+            ended = SystemExit(streams.exit_code(end.code))
+            _end_with_threads(ended)
+            raise ended from end
 
 
 def _end_with_threads(end: SystemExit) -> None:

@@ -80,8 +80,19 @@ def the_job(name: str | None) -> str:
 
 
 def job_and_text(first: str, second: str | None) -> tuple[str, str]:
-    """Return job and text of `[JOB] TEXT`. A single word is the text, for the only job."""
-    return (the_job(None), first) if second is None else (first, second)
+    """Return job and text of `[JOB] TEXT`. A single word is the text, for the only job.
+
+    Raises `ConfigError` for a single word that is a job's name: its text is missing.
+    """
+    if second is not None:
+        return first, second
+    from headrace.config import known_jobs
+    from headrace.errors import ConfigError
+
+    if first in known_jobs():
+        msg = f"'{first}' is a job, and what to look for is missing: write it behind the job's name ('{first} KEY')"
+        raise ConfigError(msg)
+    return the_job(None), first
 
 
 def load(name: str | None, cluster: str | None = None, *, checked: bool = True) -> JobConfig:

@@ -21,6 +21,7 @@ from headrace.cli._arguments import (
     job_and_text,
     load,
 )
+from headrace.names import counted
 
 if TYPE_CHECKING:
     from headrace.commit.checkpoint import Checkpoint
@@ -102,10 +103,16 @@ def print_rows(
         show(records(rows, drop=("key_group",)))
     number = len(rows.rows)
     more = total is not None and total > number
-    counted = f"{number:,} of {total:,}" if more else f"{number:,}"
-    show(f"{counted} {what}, at checkpoint {job.checkpoint.checkpoint_id}{' (more with -n)' if more else ''}")
+    listed = f"{number:,} of {total:,} {what}" if more else counted(number, _SINGULAR.get(what, what), what)
+    show(f"{listed}, at checkpoint {job.checkpoint.checkpoint_id}{' (more with -n)' if more else ''}")
     if timers_left_out:
-        show(f"left out: {timers_left_out:,} timers that Headrace sets to clean up; --all shows them")
+        timers = counted(timers_left_out, "timer")
+        show(
+            f"left out: {timers} that Headrace sets to clean up; --all shows {'it' if timers_left_out == 1 else 'them'}"
+        )
+
+
+_SINGULAR = {"states": "state", "entries": "entry", "changes": "change", "timers": "timer", "requests": "request"}
 
 
 def list_states(
@@ -169,7 +176,15 @@ def get(
 
     name, key = job_and_text(first, second)
     job = open_job(name, at, as_of, with_expired=with_expired)
-    print_rows(job, keyed_state.get(job, key, operator, state), "entries", as_json=as_json)
+    entries = keyed_state.get(job, key, operator, state)
+    hidden = 0 if with_expired else keyed_state.count_expired(job, key, operator, state)
+    print_rows(job, entries, "entries", as_json=as_json)
+    if hidden:
+        one = hidden == 1
+        text = counted(hidden, "entry", "entries")
+        warn(
+            f"{text} of this key expired and {'is' if one else 'are'} hidden; --with-expired shows {'it' if one else 'them'}"
+        )
 
 
 def scan(

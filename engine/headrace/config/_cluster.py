@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from headrace.config._types import Count, Location, Scalar, shown_repr
+from headrace.config._types import Location, Scalar, Tasks, shown_repr
 
 _SECRET = re.compile(
     r"password|passwd|secret|token|credential|private_?key|api_?key|access_?key|sas_?key|jaas",
@@ -28,7 +28,7 @@ class ClusterFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     master: str
     """Spark master URL, such as local[2] or spark://spark-master:7077."""
 
-    parallelism: Count
+    parallelism: Tasks
     """Tasks per operator, unless the job or the command line says otherwise."""
 
     runner: Literal["spark", "local"] = "spark"

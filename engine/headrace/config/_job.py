@@ -30,6 +30,7 @@ from headrace.config._types import (
     Section,
     Span,
     SpanOrNone,
+    Tasks,
     Whole,
     shown_repr,
 )
@@ -402,7 +403,7 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_parallelism: KeyGroups = 128
     """Number of key groups: the most tasks an operator can ever have. Fixed with the first run; `headrace rescale` changes it."""
 
-    parallelism: Count | None = None
+    parallelism: Tasks | None = None
     """Tasks per operator; null: as the cluster profile says. May change between runs."""
 
     cluster: Name = "local"

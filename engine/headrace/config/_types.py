@@ -43,6 +43,9 @@ FunctionRef = Annotated[
 Count = Annotated[int, Meta(ge=1)]
 """A whole number from 1."""
 
+Tasks = Annotated[int, Meta(ge=1, le=32_768)]
+"""A number of tasks at once. More would take minutes to begin."""
+
 KeyGroups = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 """A number of key groups: tables store a group in 32 bits."""
 

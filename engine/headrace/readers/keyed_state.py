@@ -10,9 +10,10 @@ from headrace.readers.job_at_checkpoint import JobAtCheckpoint
 from headrace.readers.key_conditions import key_conditions
 from headrace.readers.known_operators import WITH_STATE, check_operator
 from headrace.readers.materialized import rows_as_entries
-from headrace.readers.query import Rows
+from headrace.readers.query import Rows, ask_once
+from headrace.tables.last_rows import last_rows_sql
 from headrace.tables.predicate import BeginsWith, Conditions, entries_of
-from headrace.tables.schemas import KEYED_STATE
+from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
 
 
 def get(job: JobAtCheckpoint, key: str, operator: str | None = None, state: str | None = None) -> Rows:
@@ -28,6 +29,14 @@ def get(job: JobAtCheckpoint, key: str, operator: str | None = None, state: str 
     if state not in {None, HISTORY_STATE}:
         return entries
     return Rows(entries.columns, [*entries.rows, *rows_as_entries(job, conditions).rows])
+
+
+def count_expired(job: JobAtCheckpoint, key: str, operator: str | None = None, state: str | None = None) -> int:
+    """Return the number of entries of a key that have expired and are still stored."""
+    conditions = [*key_conditions(key, job.checkpoint.max_parallelism), *entries_of(operator, states=state)]
+    query = f"SELECT count(*) FROM ({last_rows_sql('raw', STATE_TABLES[KEYED_STATE])}) WHERE {job.ttl.dead_sql()}"  # noqa: S608 - our own SQL
+    ((expired,),) = ask_once(job.changes(KEYED_STATE, conditions), query, table=KEYED_STATE).rows
+    return int(expired)
 
 
 def scan(

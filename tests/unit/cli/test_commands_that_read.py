@@ -9,7 +9,8 @@ import pytest
 from headrace import cli
 from headrace.commit.checkpoint import Kind
 from headrace.commit.progress_file import ProgressFiles, TaskProgress, added_up
-from tests.unit.support.demo_job import HOUR, timer
+from headrace.errors import ConfigError
+from tests.unit.support.demo_job import HOUR, START, timer
 
 READERS = (
     "state list",
@@ -97,7 +98,7 @@ def test_engine_timers_are_left_out_and_counted(headrace, cleaned_up):
         assert "left out: 3 timers that Headrace sets to clean up; --all shows them" in output
         assert json.loads(headrace(f"{command} --json").stdout)["timers_left_out"] == 3
     assert [row["key"] for row in json.loads(headrace("timers --json").stdout)["timers"]] == ["N1"]
-    assert "1 timers, at checkpoint 5" in headrace("timers").stdout
+    assert "1 timer, at checkpoint 5" in headrace("timers").stdout
 
 
 def test_all_timers_are_listed_if_asked_for(headrace, cleaned_up):
@@ -254,3 +255,23 @@ def test_reading_imports_neither_spark_nor_pandas_nor_datasets(state, home):
         [sys.executable, "-c", code], cwd=Path(cli.__file__).parents[2], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("command", ["history demo", "state get demo", "state history demo", "sql demo", "erase demo"])
+def test_job_without_its_key_is_named(headrace, state, command):
+    result = headrace(command)
+    assert result.exit_code == ConfigError.exit_code
+    assert "'demo' is a job, and what to look for is missing" in result.stderr
+
+
+def test_expired_key_says_so(headrace, state):
+    state.commit(Kind.BATCH, watermark=START + 20 * HOUR)
+    result = headrace("state get N1 --operator legs")
+    assert "0 entries, at checkpoint 5" in result.stdout
+    assert result.stderr == "note: 1 entry of this key expired and is hidden; --with-expired shows it\n"
+
+
+def test_key_with_a_minus_gets_a_hint(headrace, state):
+    result = headrace("state get demo -5")
+    assert "If -5 is a key, write -- before it: -- -5" in " ".join(result.stderr.split())
+    assert headrace("state", "get", "demo", "--", "-5").stdout == "0 entries, at checkpoint 4\n"

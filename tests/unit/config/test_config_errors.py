@@ -42,6 +42,7 @@ MISTAKES = {
     "a bad date": ("schedule: {cron: '@daily', start: soon}\n", ["schedule.start", "such as 2026-01-31", "soon"]),
     "a missing key": ("schedule: {cron: '@daily'}\n", ["schedule.start: this key is missing"]),
     "too many tasks": ("max_parallelism: 4\nparallelism: 5\n", ["demo.yaml:11", "parallelism", "(4) key groups"]),
+    "far too many tasks": ("max_parallelism: 100000\nparallelism: 100000\n", ["demo.yaml:11", "<= 32768"]),
     "an interval without pattern": ("mode: interval\n", ["sources.events", "'interval', the pattern"]),
     "a variable that is not set": ("owner: ${NOBODY_SET_THIS}\n", ["NOBODY_SET_THIS is not set", ":-..."]),
     "a malformed reference": ("owner: ${NOT-THIS}\n", ["'${NOT-THIS}' is not a reference"]),

@@ -19,15 +19,22 @@ from headrace.sources.file_format import DamagedFileError
 from headrace.tables.files import Storage, file_system
 
 _PER_MICROSECOND: Final = 1_000
+_ROWS_PER_BYTE: Final = 1 << 17
+"""No writer packs more rows into a byte: a group of 64 Mi rows, the largest that Arrow writes, has a footer of hundreds of bytes."""
 
 
 class ParquetColumns:
     """Reader of one file."""
 
     def __init__(self, uri: str, storage: Storage = None) -> None:
-        """Read the footer. Raises `OSError` and `pa.ArrowException` where it cannot be read."""
+        """Read the footer.
+
+        Raises `OSError` and `pa.ArrowException` where it cannot be read, and `DamagedFileError` where its numbers of rows cannot be.
+        """
         self._store, self._path = file_system(uri, storage)
-        self._file = self._open("us")
+        source = self._store.open_input_file(self._path)
+        self._file = self._open("us", source)
+        _check_counts(self._file.metadata, source.size())
 
     @property
     def names(self) -> list[str]:
@@ -44,10 +51,13 @@ class ParquetColumns:
     def read(self, names: Collection[str] = ()) -> pa.Table:
         """Read these columns, all without `names`.
 
-        Raises `pa.ArrowException` where they cannot be read, and `DamagedFileError` for a column of INT96 whose times neither
-        micro- nor nanoseconds can represent.
+        Raises `pa.ArrowException` where they cannot be read, and `DamagedFileError` where the footer says another number of rows, and
+        for a column of INT96 whose times neither micro- nor nanoseconds can represent.
         """
         table = self._file.read(columns=[*names] or None)
+        if table.num_columns and table.num_rows != self.rows:
+            msg = f"its footer says {self.rows:,} rows, and it has {table.num_rows:,}"
+            raise DamagedFileError(msg)
         old = [name for name in self._int96() if not names or name in names]
         if not old:
             return table
@@ -57,8 +67,8 @@ class ParquetColumns:
                 table = table.set_column(place, column, _in_nanoseconds(column, table.column(place), fine[column]))
         return table
 
-    def _open(self, unit: str) -> Any:
-        return pq.ParquetFile(self._store.open_input_file(self._path), coerce_int96_timestamp_unit=unit)
+    def _open(self, unit: str, source: Any = None) -> Any:
+        return pq.ParquetFile(source or self._store.open_input_file(self._path), coerce_int96_timestamp_unit=unit)
 
     def _int96(self) -> list[str]:
         """Return the columns with INT96, also in a part; names that are there twice are left to the check of names."""
@@ -67,6 +77,31 @@ class ParquetColumns:
         paths = [leaf.path for leaf in leaves if leaf.physical_type == "INT96"]
         names = [name for name in self.names if self.names.count(name) == 1] if paths else []
         return [name for name in names if any(f"{path}.".startswith(f"{name}.") for path in paths)]
+
+
+def _check_counts(footer: Any, size: int) -> None:
+    """Refuse a footer whose numbers of rows contradict each other, or the file's size: memory and ordinals are given out by them."""
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    flat = [place for place in range(footer.num_columns) if not footer.schema.column(place).max_repetition_level][:1]
+    rows = sum(group.num_rows for group in groups)
+    other = next(
+        (group for group in groups for place in flat if group.column(place).num_values != group.num_rows), None
+    )
+    if rows != footer.num_rows or other is not None:
+        parts = rows if other is None else sum(group.column(flat[0]).num_values for group in groups)
+        msg = f"its footer says {footer.num_rows:,} rows, and its parts have {parts:,}"
+        raise DamagedFileError(msg)
+    if any(_has_values(group) for group in groups if not group.num_rows):
+        msg = "its footer says that a group has no rows, and has the smallest of its values"
+        raise DamagedFileError(msg)
+    if not 0 <= rows <= size * _ROWS_PER_BYTE:
+        msg = f"its footer says {rows:,} rows, and the file has {size:,} bytes"
+        raise DamagedFileError(msg)
+
+
+def _has_values(group: Any) -> bool:
+    statistics = [group.column(place).statistics for place in range(group.num_columns)]
+    return any(column is not None and column.has_min_max for column in statistics)
 
 
 def _is_finer(micros: pa.ChunkedArray, nanos: pa.ChunkedArray) -> bool:

@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-import pyarrow.parquet as pq
-
 from headrace.api import SourceNode
 from headrace.sources.file_format import FileRows
 from headrace.sources.parquet_columns import ParquetColumns
-from headrace.tables.files import Storage, file_system
+from headrace.tables.files import Storage
 
 
 def count_rows(uri: str, storage: Storage = None) -> int:
-    """Count the rows of a Parquet file. Reads only the footer."""
-    store, path = file_system(uri, storage)
-    count: int = pq.read_metadata(path, filesystem=store).num_rows
-    return count
+    """Count the rows of a Parquet file. Reads only the footer. Raises one of `UNREADABLE`."""
+    return ParquetColumns(uri, storage).rows
 
 
 @dataclass(frozen=True, slots=True)

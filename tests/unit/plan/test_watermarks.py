@@ -85,6 +85,11 @@ def test_slice_without_times_moves_only_the_ordinal(rows):
     assert (bucket, result) == (Bucket(5 + rows, open_max=7, closed_max=3), [])
 
 
+def test_rows_without_times_are_not_counted_through():
+    bucket, result = advance(Bucket(), {0: 7, 2**60: 9}, 2**61, size=1, lag=1, watermark=None)
+    assert (bucket, result) == (Bucket(2**61, open_max=None, closed_max=9), [(1, 6), (2**60 + 1, 8)])
+
+
 @pytest.mark.parametrize(("disorder", "lag"), [(0, 1), (1, 2), (60_000, 60_001)])
 def test_rows_as_late_as_allowed_are_in_time(disorder, lag):
     assert lag_of(timedelta(milliseconds=disorder)) == lag

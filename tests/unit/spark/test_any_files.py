@@ -235,3 +235,42 @@ def test_interval_behind_the_calendar_is_refused(name, pattern):
     with pytest.raises(SourceError, match=rf"file '{name}.parquet' of source 'rows' .*ends behind the year 9999"):
         harness.run()
     forget_disk(disk)
+
+
+ODD_ROWS = 37
+
+
+def with_count(rows, *, everywhere):
+    """Return a file of 37 rows whose footer says another number, also for its row group and columns if `everywhere`."""
+    content = parquet(pa.table({"id": ["no"] * ODD_ROWS, "at": pa.array(range(ODD_ROWS), pa.int64())}))
+    size = int.from_bytes(content[-8:-4], "little")
+    body, footer = content[: -8 - size], content[-8 - size : -8]
+    count, claim, first = thrift_long(ODD_ROWS), thrift_long(rows), b"\x19"  # row groups, a list, follow the number
+    old, new = (count, claim) if everywhere else (count + first, claim + first)
+    assert footer.count(old) == (4 if everywhere else 1)
+    footer = footer.replace(old, new)
+    return body + footer + len(footer).to_bytes(4, "little") + content[-4:]
+
+
+def thrift_long(value):
+    """Return a field of 64 bits in Thrift's compact form."""
+    zigzag, encoded = value << 1, bytearray([0x16])
+    while zigzag > 0x7F:
+        encoded.append(zigzag & 0x7F | 0x80)
+        zigzag >>= 7
+    return bytes([*encoded, zigzag])
+
+
+@pytest.mark.parametrize("complete", [False, True])
+@pytest.mark.parametrize("everywhere", [False, True])
+@pytest.mark.parametrize("rows", [0, 38, 2**31, 2**40, 2**61])
+def test_wrong_number_of_rows_is_a_bad_file(rows, everywhere, complete):
+    disk = next(disks)
+    put(disk, with_count(rows, everywhere=everywhere))
+    complete = {"complete_intervals": complete, "interval": "%Y-%m-%d"}
+    with pytest.raises(SourceError, match=r"cannot read .*2024-01-01\.parquet"):
+        harness_of(disk, **complete).run()
+    harness = harness_of(disk, on_bad_file="quarantine", **complete)
+    harness.run()
+    assert outcome(harness, disk) == (0, {FILE})
+    forget_disk(disk)

@@ -50,6 +50,7 @@ from headrace.config._pipeline import (
     load_pipeline,
 )
 from headrace.config._schema import cluster_schema, job_schema
+from headrace.config._schemes import allow_memory_places
 from headrace.config._table_versions import Start, StartKind
 from headrace.config._types import Promote
 from headrace.config._urls import shown_url
@@ -84,6 +85,7 @@ __all__ = [
     "StartKind",
     "StateConfig",
     "WatermarkConfig",
+    "allow_memory_places",
     "binding_problems",
     "check_bindings",
     "checked_name",

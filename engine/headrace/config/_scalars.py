@@ -18,6 +18,7 @@ import yaml
 from headrace.config._document import node_kind, tag_of
 from headrace.config._durations import RULE, parse_duration
 from headrace.config._environment import check_references, substitute
+from headrace.config._schemes import check_scheme
 from headrace.config._types import FUNCTION, LOCATION, NAME, PIPELINE, SCALAR
 from headrace.names import NAME_RULE, did_you_mean
 
@@ -186,10 +187,11 @@ def located(text: str, home: Path) -> str:
 
     A disk resolves `x/..` only while there is a folder `x`, and object stores do not know it.
 
-    Raises `ValueError` for a `file:` URI of another host.
+    Raises `ValueError` for a `file:` URI of another host, and for a scheme that is not supported.
     """
     if text.lower().startswith("file:/"):
         return _without_parents(_path_of(text), realpath)
+    check_scheme(text)
     scheme, mark, rest = text.partition("://")
     if mark:
         return f"{scheme.lower()}{mark}{_without_parents(rest, normpath)}"

@@ -333,6 +333,9 @@ class PipelineHarness:
     def _configure(self) -> None:
         import yaml
 
+        from headrace.config import allow_memory_places
+
+        allow_memory_places()
         module = ModuleType(f"_headrace_harness_{next(_ids)}")
         module.pipeline = self.pipeline  # type: ignore[attr-defined]  # a module made here
         sys.modules[module.__name__] = module

@@ -181,3 +181,37 @@ def test_file_uri_is_decoded(job, home):
 def test_file_of_another_host_is_refused(job):
     with pytest.raises(ConfigError, match=r"sinks.sink_0.path: 'file://nas/lake' names a folder of the host 'nas'"):
         job("file://nas/lake")
+
+
+KEYS = ("sources.events.path", "sinks.sink_0.path", "state.root", "state.local")
+UNSUPPORTED = ["abfss", "gs", "wasbs", "hdfs", "az", "s3n", "oss", "viewfs", "memory", "ABFSS"]
+UNSUPPORTED = [f"{scheme}://box/x" for scheme in UNSUPPORTED] + [
+    *("http://user:SECRET@host/x", "dbfs:/x", "s3:/box/x", "hdfs:///x", "C:\\data", "C:/data", "\\\\server\\share"),
+]
+
+
+@pytest.mark.parametrize("place", UNSUPPORTED)
+def test_other_schemes_are_refused(job, monkeypatch, place):
+    monkeypatch.setattr(
+        "headrace.config._schemes._allowed", {"s3", "s3a"}
+    )  # a harness of another test allows memory://
+    with pytest.raises(ConfigError, match="has 4 problems") as refused:
+        job(place, source=place, state=place, local=place)
+    assert refused.value.exit_code == 2
+    lines = str(refused.value).splitlines()[1:]
+    assert sorted(line.split(": ")[1] for line in lines) == sorted(KEYS)
+    assert all(
+        "expected a path of this machine, such as /data/lake or file:///data/lake, or s3://" in line for line in lines
+    )
+    assert "SECRET" not in str(refused.value)
+
+
+def test_local_copies_are_on_a_disk(job):
+    with pytest.raises(
+        ConfigError, match="state.local: copies of state are on the disk of each worker: expected a path"
+    ):
+        job("lake/board", local="s3://box/x")
+
+
+def test_names_may_have_colons(job):
+    assert job("lake/a:b", source="data:1", state="file:///c:d").sources["events"].path.endswith("/data:1")

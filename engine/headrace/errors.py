@@ -117,9 +117,19 @@ class IntervalError(HeadraceError):
 
 
 class SinkMismatchError(HeadraceError):
-    """Job and sink disagree on what was published, or the sink's table belongs to another job. Trying again does not help."""
+    """Job and sink disagree on what was published, or the sink's table belongs to another job, or refuses rows. Trying again does not help."""
 
     exit_code = 10
+
+    is_refusal: bool = False
+    """The table of the sink refuses a commit, by one of its rules."""
+
+    @classmethod
+    def of_refusal(cls, message: str) -> SinkMismatchError:
+        """Return the error for a table that refuses a commit by one of its rules."""
+        error = cls(message)
+        error.is_refusal = True
+        return error
 
 
 class ReplayUnfinishedError(HeadraceError):

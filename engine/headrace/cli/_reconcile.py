@@ -110,9 +110,15 @@ def _told(config: JobConfig, comparison: Comparison, checkpoint: Checkpoint | No
             f"Go on:  headrace run {config.job}"
         )
     elif comparison.plan is None:
-        waits = any(_is_unpublished(sink) for sink in comparison.sinks)
-        last = f" The next run publishes checkpoint {comparison.last_id} first." if waits else ""
+        waiting = [sink for sink in comparison.sinks if _is_unpublished(sink)]
+        last = f" The next run publishes checkpoint {comparison.last_id} first." if waiting else ""
         yield f"{config.job}: job and sinks agree, nothing to do.{last}"
+        for sink in waiting:
+            if sink.rules:
+                yield (
+                    f"The table of sink {sink.sink} refuses rows that break one of its rules: {'; '.join(sink.rules)}. docs/errors.md (10) "
+                    "has the ways on."
+                )
     else:
         yield f"{config.job}: job and sinks do not fit together. With --apply:"
         yield from (f"- {line}" for line in _steps(config, comparison, comparison.plan))

@@ -81,6 +81,7 @@ def open_job(
     force: bool = False,
     sink_check: SinkCheck = check_sinks,
     plan: Plan | None = None,
+    restores: bool = False,
     writers: SparkWriters = NO_WRITERS,
     notify: Notify = silent,
 ) -> Iterator[OpenJob]:
@@ -88,6 +89,8 @@ def open_job(
 
     `create` makes a job's tables and its initial checkpoint the first time. `sink_check` may also open a job that disagrees with
     its sinks, so that the caller restores it. Otherwise state in an older format is migrated first, with a checkpoint for each step.
+
+    If the caller `restores` the job, a sink may refuse the rows of the last checkpoint, which the restore replaces.
 
     A run gives its `plan`, and writes its sinks as today's code says. Without a plan no user code is loaded: the last checkpoint
     describes the sinks, except those that it does not know yet.
@@ -126,7 +129,9 @@ def open_job(
         publisher.create_sinks(log.lineage)  # after checkpoint 0, which says who claims them
         job = OpenJob(config, log, lease, tables, publisher=publisher, sink_tables=sinks, notify=notify)
         check_key_groups(config, job.last)
-        job.fence(publishes=publishes)
+        if plan is not None:
+            publisher.check_rules()
+        job.fence(publishes=publishes, restores=restores)
         job.add_tables()
         if publishes:  # before a restore, migrations could take ids of checkpoints that a sink has and the log has lost
             job.migrate_format()
@@ -258,15 +263,23 @@ class OpenJob:
         """Read the log again. Raises `FencedError` if another run has taken the job."""
         self._lease.confirm()
 
-    def fence(self, *, publishes: bool = True) -> None:
-        """Undo commits that no checkpoint names; publish the last checkpoint, unless a restore follows that replaces it."""
+    def fence(self, *, publishes: bool = True, restores: bool = False) -> None:
+        """Undo commits that no checkpoint names; publish the last checkpoint, unless a restore follows that replaces it.
+
+        If the caller `restores` the job, a sink may refuse the rows of the last checkpoint.
+        """
         committed = self.last.versions
         self.versions = self._tables.fence(committed)
         faults.reached("fence.after")
         undone = sorted(name for name, version in self.versions.items() if version != committed[name])
         if undone:
             self.notify("fenced", f"undid what an earlier attempt left in {', '.join(undone)}")
-        published = self.publish() if publishes else 0
+        published = 0
+        try:
+            published = self.publish() if publishes else 0
+        except SinkMismatchError as error:
+            if not (restores and error.is_refusal):
+                raise
         finish_promotion(self.config, self.last)
         if published:
             self.notify("published", f"published checkpoint {self.last.checkpoint_id} to {published} sink(s)")

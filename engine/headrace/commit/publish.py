@@ -22,7 +22,13 @@ from headrace.config import JobConfig
 from headrace.errors import ConfigError, SinkMismatchError, StorageError
 from headrace.sinks.kinds import sink_of
 from headrace.sinks.sink import NEVER, NO_WRITERS, Delivery, Publication, Sink, SparkWriters
-from headrace.tables.store import Claim, Snapshot, TableMissingError, VersionTakenError, storage_errors
+from headrace.tables.store import (
+    Claim,
+    Snapshot,
+    TableMissingError,
+    VersionTakenError,
+    storage_errors,
+)
 
 
 class Standing(NamedTuple):
@@ -71,6 +77,23 @@ class Publisher:
         if problems := [*filter(None, (sink.place_problem() for sink in self._sinks.values()))]:
             raise SinkMismatchError("\n".join(problems))
 
+    def check_rules(self) -> None:
+        """Raise `SinkMismatchError` for sinks whose tables refuse each write of them."""
+        if problems := [*self.rule_problems()]:
+            raise SinkMismatchError("\n".join(problems))
+
+    def rule_problems(self) -> Iterator[str]:
+        """Yield a sentence for each sink whose table refuses each write of it."""
+        for sink in self._sinks.values():
+            rule = None
+            with suppress(TableMissingError), storage_errors(f"to open sink '{sink.name}' at {sink.uri}"):
+                rule = sink.rule_problem(sink.latest())
+            if rule is not None:
+                yield (
+                    f"the table of sink '{sink.name}' at {sink.uri} has the rule {rule}, and a merge updates rows. Nothing was taken in. "
+                    f"{_ways_on(sink, self._config.job)}"
+                )
+
     def create_sinks(self, lineage: Lineage) -> None:
         """Create missing sinks, and claim all that have no owner.
 
@@ -98,15 +121,30 @@ class Publisher:
     def publish(self, checkpoint: Checkpoint, lineage: Lineage) -> int:
         """Bring all sinks up to `checkpoint`, the head of `lineage`; return the number of sinks written.
 
-        Raises `StorageError` when a sink refuses.
+        Raises `SinkMismatchError` when a sink's table has a rule that rows break, and `StorageError` when its storage refuses.
         """
         written = 0
         for position, sink in enumerate(self._sinks.values()):
             if position == 1:
                 faults.reached("publish.half")
-            written += _publish(sink, checkpoint, lineage, claim_of(self._config, sink.name, lineage))
+            try:
+                written += _publish(sink, checkpoint, lineage, claim_of(self._config, sink.name, lineage))
+            except SinkMismatchError as error:
+                if not error.is_refusal:
+                    raise
+                raise SinkMismatchError.of_refusal(self._refusal(sink, checkpoint, error.__cause__)) from error
             _deliver(sink, checkpoint, lineage)
         return written
+
+    def _refusal(self, sink: Sink, checkpoint: Checkpoint, reason: BaseException | None) -> str:
+        number, job = checkpoint.checkpoint_id, self._config.job
+        rules = "; ".join(sink.rules(_open(sink))) or "none that Headrace knows"
+        back = "" if checkpoint.parent_id is None else f"headrace restore {job} --to {checkpoint.parent_id} --why ..."
+        return (
+            f"sink '{sink.name}' at {sink.uri} refused the rows of checkpoint {number}: {reason}\nRules of the table: {rules}. Nothing was "
+            f"written to this sink. The checkpoint is committed, and the next run publishes it first. {_ways_on(sink, job)} To take the "
+            f"input in again, by other code: {back}"
+        )
 
 
 def _claimed(sink: Sink, claim: Claim | None) -> Snapshot:
@@ -175,6 +213,14 @@ def _publish(sink: Sink, checkpoint: Checkpoint, lineage: Lineage, claim: Claim 
             sink, table
         )  # another run has published this checkpoint meanwhile; or this run has, but did not receive the answer
     return True
+
+
+def _ways_on(sink: Sink, job: str) -> str:
+    return (
+        f"Drop the rule from the table (ALTER TABLE), and run again. Or go on without this table: give the sink another path "
+        f"(sinks.{sink.name}.path), and 'headrace reconcile {job} --apply' fills it from the start; or take the sink out of the pipeline and "
+        "of the job's file."
+    )
 
 
 def _deliver(sink: Sink, checkpoint: Checkpoint, lineage: Lineage) -> None:

@@ -50,6 +50,9 @@ class SinkDifference:
     mismatch: Mismatch | None
     """Reason why the job cannot continue beside the sink; None if it can: then the next run publishes what is missing."""
 
+    rules: tuple[str, ...] = ()
+    """Rules of its table, which may refuse what is missing."""
+
 
 @dataclass(frozen=True, slots=True)
 class SinkRestore:
@@ -177,7 +180,9 @@ def compare_with(
 
 def _difference(position: SinkPosition) -> SinkDifference:
     published = None if position.published == NEVER else position.published
-    return SinkDifference(position.sink, position.path, position.exists, published, position.wanted, position.mismatch)
+    return SinkDifference(
+        position.sink, position.path, position.exists, published, position.wanted, position.mismatch, position.rules
+    )
 
 
 def _plan(config: JobConfig, checkpoints: Sequence[Checkpoint], positions: Sequence[SinkPosition]) -> ReconcilePlan:

@@ -28,7 +28,7 @@ def restore(
     for one that has rows of an erased key (unless `brings_back_erased`), `StorageError` when files of the target are
     gone, and `FencedError` while a run holds the job; then nothing has changed.
     """
-    with open_job(config, run_id, sink_check=partial(check_sinks, restores=True)) as job:
+    with open_job(config, run_id, sink_check=partial(check_sinks, restores=True), restores=True) as job:
         target_id = job.checkpoint(target).checkpoint_id
         return restore_in(job, target_id, why, brings_back_erased=brings_back_erased)
 

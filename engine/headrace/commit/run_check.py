@@ -81,7 +81,8 @@ def stored_problems(config: JobConfig, log: CheckpointLog, plan: Plan) -> Iterat
         yield "state", str(error)
         return
     sinks = sinks_of(config, log, plan)
-    yield from (("sinks", problem) for problem in Publisher(config, to_schemas(sinks)).column_problems())
+    publisher = Publisher(config, to_schemas(sinks))
+    yield from (("sinks", problem) for problem in (*publisher.column_problems(), *publisher.rule_problems()))
     yield from (("sinks", problem) for problem in sink_key_problems(config, log, sinks))
     try:
         check_sinks(config, log.checkpoints)

@@ -134,6 +134,11 @@ class SinkPosition:
         """Return whether the sink's table exists."""
         return self._table is not None
 
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """Return the rules of the table, such as constraints, in words."""
+        return () if self._table is None else self._table.rules
+
     @cached_property
     def first_missing(self) -> int | None:
         """Return the first checkpoint that belongs into the sink and is not in it."""

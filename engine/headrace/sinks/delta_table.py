@@ -28,6 +28,7 @@ from headrace.tables.store import (
     storage_errors,
 )
 from headrace.tables.stores import table_store
+from headrace.tables.table_rules import APPEND_ONLY, not_null
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,13 +214,16 @@ class DeltaTableSink:
         deltalake's MERGE makes no commit when it changes nothing (Spark's does), so the transaction is not recorded. That
         happens when a key was added and deleted within a micro-batch, or when another program has removed the row to delete.
         Raises `VersionTakenError` when another program wrote to the table meanwhile, `StorageError` when a staged file is gone
-        or cut off, and `OSError` when the storage refuses.
+        or cut off, `TableRefusedError` for rows that break a rule of the table, and `OSError` when the storage refuses.
         """
         self._check_staged(files, publication.checkpoint_id)
         # Checked at each write: a restored table has the columns of its old version again.
         parent, names = self._with_columns(table)
-        if self.only_appends:
+        if self.only_appends and {*self.rules(table)} <= {APPEND_ONLY}:
             self.store.append(parent, self.schema, _staged(files), self._info(publication))
+            return
+        if self.only_appends:  # adding files would add rows that break a rule
+            self.store.append_rows(parent, self._rows_of(files), self._info(publication), is_checked=True)
             return
         paths = [f"{self.job_folder}/{file.path}" for file in files]
         merge = None if isinstance(table, OverlaySnapshot) else self.writers.merge
@@ -233,6 +237,26 @@ class DeltaTableSink:
             if name not in changes.schema.names:
                 changes = changes.append_column(name, pa.nulls(len(changes), self.schema.field(name).type))
         self.store.merge(parent, changes_of_branch(table, changes), self.keys, self._info(publication))
+
+    def _rows_of(self, files: Sequence[OutputFile]) -> pa.Table:
+        """Read the staged rows of an append, with the values of partition columns, which the files lack."""
+        parts = []
+        for file in files:
+            rows = read_parquet(f"{self.uri}/{file.path}", self.storage)
+            for name, text in file.partition.items():
+                value = pa.scalar(text, pa.string()).cast(self.schema.field(name).type)
+                rows = rows.append_column(name, pa.repeat(value, len(rows)))
+            parts.append(rows.select([name for name in self.schema.names if name in rows.schema.names]))
+        return pa.concat_tables(parts)
+
+    def rules(self, table: Snapshot, /) -> tuple[str, ...]:
+        """Return the rules that the table has for its rows, except that columns without nulls have none."""
+        own = {not_null(column.name) for column in self.schema if not column.nullable}
+        return tuple(rule for rule in table.rules if rule not in own)
+
+    def rule_problem(self, table: Snapshot, /) -> str | None:
+        """Return the rule of the table that each write of the sink breaks: a merge updates rows."""
+        return None if self.only_appends or APPEND_ONLY not in table.rules else APPEND_ONLY
 
     @property
     def only_appends(self) -> bool:
@@ -275,8 +299,13 @@ class DeltaTableSink:
 
     def restore(self, table: Snapshot, version: int, publication: Publication) -> None:
         """Restore the table to an earlier version, with the transaction."""
-        if version != table.version:  # Delta refuses to restore the latest version
+        if version != table.version and not self._has_same_rows(table, version):
             self.store.restore(table.version, version, self._info(publication))
+
+    def _has_same_rows(self, table: Snapshot, version: int) -> bool:
+        """Return whether only properties and rules of the table have changed since a version. A restore would take them back."""
+        later = [commit for commit in table.history(table.version - version) if commit.version > version]
+        return all(commit.keeps_rows for commit in later) and table.files() == self.store.at(version).files()
 
     def deliver(self, deliveries: Deliveries) -> None:
         """Do nothing: readers read the table."""

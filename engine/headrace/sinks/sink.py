@@ -94,6 +94,14 @@ class Sink(Protocol):
         """
         ...
 
+    def rules(self, table: Snapshot, /) -> tuple[str, ...]:
+        """Return the rules that the table has for its rows, and that rows of the pipeline may break, in words."""
+        ...
+
+    def rule_problem(self, table: Snapshot, /) -> str | None:
+        """Return the rule of the table that each write of the sink breaks; None without one."""
+        ...
+
     def latest(self) -> Snapshot:
         """Return the latest version of the sink. Raises `TableMissingError` when it is gone."""
         ...
@@ -110,7 +118,8 @@ class Sink(Protocol):
         """Write the rows of a checkpoint on top of `table`, the latest version, with the transaction.
 
         A write that changes nothing may leave out the transaction; the caller then calls `record`. Raises `VersionTakenError`
-        when another program wrote meanwhile, and `OSError` when the storage refuses.
+        when another program wrote meanwhile, `TableRefusedError` for rows that break a rule of the table, and `OSError` when the
+        storage refuses.
         """
         ...
 

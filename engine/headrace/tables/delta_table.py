@@ -42,11 +42,13 @@ from headrace.tables.store import (
     StoreError,
     TableLog,
     TableMissingError,
+    TableRefusedError,
     VersionTakenError,
     commit_file,
     storage_errors,
 )
 from headrace.tables.stored_rows import typed_rows
+from headrace.tables.table_rules import is_refusal, rules_of
 
 _FRAMES = re.compile(r"(?:\n\s+\d+: .*)+")
 
@@ -61,6 +63,7 @@ _PROPERTIES = {
 _KEEP_ROWS = frozenset(
     {
         *("OPTIMIZE", "ADD COLUMN", "ADD COLUMNS", "SET TBLPROPERTIES", "ADD FEATURE"),
+        *("ADD CONSTRAINT", "DROP CONSTRAINT", "CHANGE COLUMN", "UNSET TBLPROPERTIES"),
         *("VACUUM START", "VACUUM END", "COMPUTE STATS", "UPDATE TABLE METADATA", "UPDATE FIELD METADATA"),
     }
 )
@@ -94,6 +97,11 @@ class DeltaSnapshot:
     def partition_columns(self) -> tuple[str, ...]:
         """Columns that the table is partitioned by."""
         return tuple(self.table.metadata().partition_columns)
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """Rules of the table for its rows."""
+        return rules_of(self.table)
 
     def files(self) -> set[str]:
         """Return the data files, relative to the table's folder.
@@ -226,10 +234,13 @@ class DeltaStore:
         """Add staged files, possibly none; return the new version."""
         return self._add(parent, schema, files, "append", info)
 
-    def append_rows(self, parent: int, rows: pa.Table, info: CommitInfo = NO_INFO) -> int:
-        """Write rows as a file and add it, with columns that the table lacks; return the new version."""
+    def append_rows(self, parent: int, rows: pa.Table, info: CommitInfo = NO_INFO, *, is_checked: bool = False) -> int:
+        """Write rows as a file and add it, with columns that the table lacks; return the new version.
+
+        If `is_checked`, raise `TableRefusedError` for a row that breaks a rule of the table.
+        """
         table = self._open(parent)
-        if {*rows.schema.names} <= {field.name for field in table.schema().fields}:
+        if not is_checked and {*rows.schema.names} <= {field.name for field in table.schema().fields}:
             file = stage(self.uri, f"part-{clock.unique_id()}.parquet", rows, self.storage)
             return self._add(parent, rows.schema, [file], "append", info)
         self._sync_commit(parent)
@@ -442,11 +453,13 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except CommitFailedError as error:
-        raise VersionTakenError(str(error)) from error
+        refusal = TableRefusedError if is_refusal(str(error)) else VersionTakenError
+        raise refusal(str(error)) from error
     except TableNotFoundError as error:
         raise TableMissingError(str(error)) from error
     except DeltaError as error:
-        raise StoreError(_without_backtrace(str(error))) from error
+        message = _without_backtrace(str(error))
+        raise (TableRefusedError if is_refusal(message) else StoreError)(message) from error
 
 
 def _addition(file: StagedFile) -> AddAction:

@@ -109,6 +109,11 @@ class OverlaySnapshot:
         return self.own.partition_columns
 
     @property
+    def rules(self) -> tuple[str, ...]:
+        """Return the rules of the table itself; see `Snapshot.rules`."""
+        return self.own.rules
+
+    @property
     def keeps_deleted(self) -> bool:
         """Return whether deletions must stay as rows, because the base still has the key."""
         return bool(self._named.key)

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 import pyarrow as pa
 
-from headrace.errors import StorageError
+from headrace.errors import SinkMismatchError, StorageError
 from headrace.tables.files import StagedFile
 from headrace.tables.predicate import Conditions
 
@@ -25,6 +25,10 @@ class TableMissingError(Exception):
 
 class VersionTakenError(Exception):
     """Commit that failed because another writer has committed its version."""
+
+
+class TableRefusedError(Exception):
+    """Commit that the table refuses for what it is: a rule that a row breaks, or a feature that only other writers know."""
 
 
 class StoreError(OSError):
@@ -163,6 +167,11 @@ class Snapshot(Protocol):
         """Columns that the table is partitioned by."""
         ...
 
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """Rules of the table for its rows, such as constraints, in words. Only a checked append and a merge check them."""
+        ...
+
     def files(self) -> set[str]:
         """Return the data files, relative to the table's folder."""
         ...
@@ -230,8 +239,11 @@ class TableStore(Protocol):
         """Add staged files, possibly none; return the new version."""
         ...
 
-    def append_rows(self, parent: int, rows: pa.Table, info: CommitInfo = NO_INFO) -> int:
-        """Write rows as a file and add it, with columns that the table lacks; return the new version."""
+    def append_rows(self, parent: int, rows: pa.Table, info: CommitInfo = NO_INFO, *, is_checked: bool = False) -> int:
+        """Write rows as a file and add it, with columns that the table lacks; return the new version.
+
+        If `is_checked`, raise `TableRefusedError` for a row that breaks a rule of the table.
+        """
         ...
 
     def replace(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO) -> int:
@@ -299,10 +311,14 @@ class TableStore(Protocol):
 def storage_errors(doing: str) -> Iterator[None]:
     """Convert errors of disks, object stores and Arrow to a `StorageError` with the text `doing`, such as "to read TABLE".
 
-    `VersionTakenError` and `TableMissingError` are not converted: callers handle them.
+    A commit that the table refuses for what it is becomes a `SinkMismatchError`. `VersionTakenError` and `TableMissingError` are not
+    converted: callers handle them.
     """
     try:
         yield
+    except TableRefusedError as error:
+        msg = f"the table refused {doing}: {error}\nNothing was written to it. Change the table, or the rows, then run again."
+        raise SinkMismatchError.of_refusal(msg) from error
     except (OSError, pa.ArrowException) as error:  # the last one: a file that is gone or damaged
         msg = (
             f"storage refused {doing}: {error}. What was committed before is untouched; "

@@ -18,13 +18,14 @@ from headrace.config._document import raise_problems
 from headrace.config._files import CsvOptions
 from headrace.config._interval_pattern import IntervalPattern, interval_pattern
 from headrace.config._job import JobConfig, JobFile, SinkConfig, SourceConfig
+from headrace.config._quarantine_limit import parse_quarantine_limit
 from headrace.config._read import read_struct
 from headrace.config._scalars import Place
 from headrace.config._table_versions import StartKind, parse_offsets, parse_start, parse_versions
 from headrace.errors import ConfigError
 
 _SHORTEST_LEASE = timedelta(seconds=5)
-_SCHEMES = {"s3a": "s3", "s3n": "s3"}
+_SCHEMES = {"s3a": "s3"}
 """Schemes that name the same places as others."""
 
 Problem = tuple[str, str]
@@ -329,11 +330,12 @@ def _topic_of_sink(config: JobConfig, name: str, sink: SinkConfig) -> Iterator[P
 
 
 def _starts(config: JobConfig) -> Iterator[Problem]:
-    """Yield texts that name no versions, offsets or topic."""
+    """Yield texts that name no versions, offsets, topic or limit."""
     parsers: tuple[tuple[str, Callable[[str], object]], ...] = (
         ("start", parse_start),
         ("skip_versions", parse_versions),
         ("skip_offsets", parse_offsets),
+        ("max_quarantined", parse_quarantine_limit),
     )
     for name, source in config.sources.items():
         for key, parse in parsers:
@@ -410,6 +412,8 @@ def _limits(config: JobConfig) -> Iterator[Problem]:
         yield "run.budget", "a run needs time: give at least 1s"
     if config.run.lease < _SHORTEST_LEASE:
         yield "run.lease", "shorter than 5s, a run would lose its job while it commits"
+    if "://" in config.itself.state.local:
+        yield "state.local", "copies of state are on the disk of each worker: expected a path, such as var/local"
     for name, override in config.async_io.items():
         if override.timeout is not None and override.timeout <= timedelta(0):
             yield f"async_io.{name}.timeout", "a call needs time: give at least 1ms"

@@ -16,6 +16,7 @@ from headrace.config._cluster import HIDDEN, ClusterConfig
 from headrace.config._execution import ExecutionConfig, OperatorConfig
 from headrace.config._files import CsvOptions, FileOptions
 from headrace.config._interval_pattern import IntervalPattern, interval_pattern
+from headrace.config._quarantine_limit import QuarantineLimit, parse_quarantine_limit
 from headrace.config._settings import shown_setting
 from headrace.config._table_versions import Start, parse_offsets, parse_start, parse_versions
 from headrace.config._types import (
@@ -165,6 +166,9 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     on_bad_row: Literal["quarantine", "fail"] = "quarantine"
     """What happens to a row that does not fit the record type."""
 
+    max_quarantined: Scalar | None = None
+    """Rows of one micro-batch that may go to the quarantine: a number such as 100, a share such as 5%, or none: any. With more, the run fails. null: any, but no file as a whole, unless on_bad_file is quarantine."""
+
     @property
     def files(self) -> FileOptions:
         """Return the format of the files of a folder."""
@@ -179,6 +183,11 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     def begins_at(self) -> Start:
         """Return the place where reading of a table begins."""
         return parse_start(self.start or "earliest")
+
+    @property
+    def quarantine_limit(self) -> QuarantineLimit | None:
+        """Return the limit of the rows that may go to the quarantine; None: no file as a whole."""
+        return None if self.max_quarantined is None else parse_quarantine_limit(self.max_quarantined)
 
     @property
     def skipped(self) -> tuple[range, ...]:

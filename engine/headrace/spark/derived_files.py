@@ -14,7 +14,7 @@ from headrace.config import FileOptions
 from headrace.plan.loader import PipelineCode
 from headrace.plan.pipelines import plan_of
 from headrace.sources.derived import Origin, write_derived
-from headrace.sources.file_format import UNREADABLE
+from headrace.sources.file_format import UNREADABLE, DamagedFileError
 from headrace.sources.kinds import read_rows_of
 from headrace.sources.landed import temporary_name
 from headrace.sources.source import InputFile
@@ -36,6 +36,8 @@ class StepTask(msgspec.Struct, frozen=True):
     folder: str
     origin: Origin
     storage: dict[str, str] | None = None
+    allows_whole: bool = False
+    """True: all rows of a file may go to the quarantine."""
 
 
 class LandedFile(msgspec.Struct, frozen=True):
@@ -113,6 +115,9 @@ def _read(task: StepTask, file: InputFile) -> tuple[pa.Table | None, Sequence[Re
     try:
         rows = read_rows_of(file, node, task.file_options, task.storage)
         columns, kinds, errors = columns_of_rows(file, node, rows)
+        if errors and len(errors) == rows.table.num_rows and not task.allows_whole:
+            msg = f"none of its rows fits; row {min(errors)}: {errors[min(errors)]}"
+            raise DamagedFileError(msg)
     except UNREADABLE as error:
         if task.on_bad_file == "fail":
             raise

@@ -20,6 +20,7 @@ from headrace.commit.watermark_steps import WatermarkStep, open_step
 from headrace.errors import StateSchemaError
 from headrace.plan.stages import KeyedStage, Plan, waits_in
 from headrace.plan.watermarks import lag_of
+from headrace.sources.refused_rows import QuarantineCheck
 from headrace.sources.source import InputFile, Slice
 from headrace.spark.batch_result import BatchResult
 from headrace.spark.event_time_limits import event_time_limits
@@ -195,7 +196,14 @@ class MicroBatch:
             by_source[task.source].append(report)
         for name, reports_of_source in by_source.items():
             result.add(name, reports_of_source)
+            self._check_refused(name, taken, reports_of_source)
         return by_source
+
+    def _check_refused(self, source: str, taken: Slice, reports: Sequence[TaskReport]) -> None:
+        """Raise `SourceError` if too many rows of a source are refused. Rows that return from the quarantine do not count."""
+        if refused := [rows for report in reports for rows in report.refused]:
+            rows = sum(file.taken for file in taken.files if file.source == source and file.picked is None)
+            QuarantineCheck(source, self._job.config.sources[source]).check(refused, rows)
 
     def _source_tasks(self, source: SourceNode, files: Sequence[InputFile], calls: bool) -> list[SourceTask]:  # noqa: FBT001
         config = self._job.config

@@ -14,6 +14,7 @@ from headrace.materializer.options import MaterializerOptions
 from headrace.plan.event_time_limit import EventTimeLimit
 from headrace.plan.loader import PipelineCode
 from headrace.sinks.sink import OutputFile
+from headrace.sources.refused_rows import RefusedRows
 from headrace.sources.source import InputFile
 from headrace.state.ttl_history import TtlHistory
 from headrace.tables.files import StagedFile
@@ -137,6 +138,8 @@ class TaskReport(msgspec.Struct, kw_only=True):
     """Staged files that all tasks of a stage read, by stage."""
     outputs: dict[str, list[OutputFile]] = {}
     buckets: dict[int, int] = {}
+    refused: list[RefusedRows] = []
+    """Rows of its files that a source's task has refused."""
     metrics: dict[str, int] = {}
     local_copy: dict[str, str] = {}
     timers_fired: dict[str, int] = {}

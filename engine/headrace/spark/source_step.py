@@ -140,6 +140,7 @@ class SourceStep:
             landed_folder(self.config.job_folder, self.node.name),
             origin,
             None if storage is None else dict(storage),
+            bound.on_bad_file == "quarantine" or bound.max_quarantined is not None or bound.format == "kafka",
         )
 
     def _result(self, task: StepTask) -> DataFrame:

@@ -12,11 +12,14 @@ import pyarrow.compute as pc
 from headrace.api import SourceNode
 from headrace.commit.progress_file import TaskProgress
 from headrace.errors import SourceError
+from headrace.plan.columns import BadRow
 from headrace.plan.pipelines import plan_of
 from headrace.plan.source_columns import arrival_order, order_column
 from headrace.plan.stages import waits_in
+from headrace.sources.derived import stored_name
 from headrace.sources.file_format import UNREADABLE, FileRows, unreadable
 from headrace.sources.kinds import read_rows_of
+from headrace.sources.refused_rows import RefusedRows
 from headrace.sources.requeued import rows_in
 from headrace.sources.row_check import CheckedRows, RowCheck
 from headrace.sources.source import InputFile
@@ -59,6 +62,7 @@ def _read_all(task: SourceTask, source: SourceNode, output: TaskOutput, notes: T
     output.quarantine(reader.quarantined)
     output.count(rows_in=reader.rows, ahead=reader.ahead, doubtful_times=reader.doubtful)
     output.report.buckets = reader.buckets
+    output.report.refused = reader.refused
     return _joined(parts) if parts else None
 
 
@@ -103,6 +107,7 @@ class _FileReader:
 
     def __init__(self, task: SourceTask, source: SourceNode) -> None:
         self.quarantined: list[QuarantineRow] = []
+        self.refused: list[RefusedRows] = []
         self.rows = self.ahead = self.doubtful = 0
         self.buckets: dict[int, int] = {}
         self._task = task
@@ -130,6 +135,8 @@ class _FileReader:
         self._note_times(times, taken.ordinals)
         for row in checked.bad:
             self._refuse_row(file, taken, row.position, row.error)
+        if checked.bad:
+            self._note_refused(file, taken, checked.bad)
         return self._good_rows(checked, times, taken.ordinals)
 
     def _good_rows(self, checked: CheckedRows, times: pa.Array, ordinals: pa.Array) -> ColumnarRows | None:
@@ -195,12 +202,23 @@ class _FileReader:
             raise SourceError(msg)
         self.quarantined.append((self._source.name, f"{file.name}:{position}", "null", taken.rows.raw(position), error))
 
+    def _note_refused(self, file: InputFile, taken: _Slice, bad: Sequence[BadRow]) -> None:
+        """Note the refused rows of a file, for the driver. Rows that return from the quarantine were noted before."""
+        if file.picked is not None:
+            return
+        before_step = len(taken.rows.faults) if file.derived else 0
+        is_whole = before_step < len(bad) == file.rows
+        path = stored_name(file.name) if file.derived else file.path
+        error = f"row {taken.position(file, bad[0].position)}: {bad[0].error}"
+        self.refused.append(RefusedRows(path, len(bad), is_whole, error))
+
     def _refuse_file(self, file: InputFile, error: SourceError, rows: FileRows | None = None) -> None:
         """Put a file, or the taken part of it, into quarantine. `rows` are those of the file; None if it cannot be read."""
         if self._task.on_bad_file == "fail":
             raise error
         if file.picked is None:
             self.quarantined.append((self._source.name, file.place, "null", file.path, str(error)))
+            self.refused.append(RefusedRows(file.path, file.taken, is_whole=True, error=str(error)))
             return
         # The rows were readable when they were requeued. So an unreadable file has changed, and must not be skipped.
         if rows is None or rows.table.num_rows != file.rows:

@@ -127,6 +127,10 @@ def table_of(rows):
     return pa.table({name: pa.array([getattr(row, name) for row in rows], kind) for name, kind in types.items()})
 
 
+def settings_of(kind):
+    return {"max_quarantined": "none"} | ({} if kind == "kafka" else {"format": kind})
+
+
 def feed(harness, name, kind, files):
     for number, rows in enumerate(files):
         if kind == "kafka":
@@ -160,7 +164,7 @@ def test_result_is_that_of_the_good_rows(sources, bucket, files_per_batch, is_so
         bucket=bucket,
         files_per_batch=files_per_batch,
         topics={name: MemoryTopic(name) for name, kind in kinds.items() if kind == "kafka"},
-        job={"sources": {name: {"format": kind} for name, kind in kinds.items() if kind != "kafka"}},
+        job={"sources": {name: settings_of(kind) for name, kind in kinds.items()}},
         now=START,
     )
     for name, (kind, files) in zip(kinds, sources, strict=True):
@@ -187,9 +191,8 @@ def test_both_ways_of_reading_give_equal_checkpoints(kind, files, bucket, is_sor
 def in_checkpoints(kind, files, bucket, is_sorted, is_merged):
     """Return the position, the watermarks and the counts of each checkpoint of a job that reads its source alone, or as sources that meet."""
     pipeline = windows("s0", order_by=("seq",) if is_sorted else ())
-    harness = PipelineHarness(
-        pipeline, bucket=bucket, files_per_batch=1, job={"sources": {"s0": {"format": kind}}}, now=START
-    )
+    job = {"sources": {"s0": settings_of(kind)}}
+    harness = PipelineHarness(pipeline, bucket=bucket, files_per_batch=1, job=job, now=START)
     feed(harness, "s0", kind, files)
     with pytest.MonkeyPatch.context() as patch:
         if is_merged:

@@ -190,7 +190,7 @@ def test_branch_judges_by_the_time_of_the_job():
 
 @pytest.mark.parametrize("with_good_row", [False, True])
 def test_refused_rows_keep_no_source_alive(with_good_row):
-    formats = {"sales": {"format": "json", "idle_after": "1h"}, "rates": {"format": "json"}}
+    formats = {"sales": {"format": "json", "idle_after": "1h", "max_quarantined": "none"}, "rates": {"format": "json"}}
     harness = PipelineHarness(joined(), bucket=1, job={"sources": formats}, now=MORNING_MS)
     rate = json.dumps({"shop": "a", "at": "2026-03-01T10:05:00Z", "percent": 1})
     harness.feed_bytes("sales", MORNING[0].encode(), file="1.json")

@@ -86,12 +86,12 @@ def table(*names, at=1000, shop="a"):
 
 
 class RefusedJob:
-    """The job in a harness; with `disk`, its state and its sink are on the disk in memory of that name."""
+    """The job in a harness, which may refuse all rows of a file; with `disk`, its state and its sink are on the disk in memory of that name."""
 
     def __init__(self, *more, disk=None, source=None, record=Strict, options=None, **harness):
         self.more, self.options = more, options or {}
         names = ("rows", *more)
-        job = {"sources": {name: dict(source or {}) for name in names}}
+        job = {"sources": {name: {"max_quarantined": "none"} | (source or {}) for name in names}}
         if disk is not None:
             job |= {
                 "state": {"root": f"memory://{disk}/state"},

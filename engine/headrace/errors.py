@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import re
+from typing import ClassVar, Final
 
 __all__ = [
     "CheckFailed",
@@ -24,10 +25,25 @@ __all__ = [
 ]
 
 
+_CREDENTIALS: Final = re.compile(
+    r"(?<=://)[^\s/@:'\"]*:[^\s/@'\"]+(?=@)|(?<=http://)[^\s/@'\"]+(?=@)|(?<=https://)[^\s/@'\"]+(?=@)"
+)
+"""User and password in a URL, or a token in one of HTTP. The name of a container (`abfss://name@account`) is none."""
+
+
+def without_credentials(text: str) -> str:
+    """Return a text with `...` in place of the credentials in its URLs."""
+    return _CREDENTIALS.sub("...", text) if "://" in text else text
+
+
 class HeadraceError(Exception):
     """Base class of all errors of Headrace. Never raised itself."""
 
     exit_code: ClassVar[int] = 70
+
+    def __str__(self) -> str:
+        """Return the message, without user names and passwords in URLs."""
+        return without_credentials(super().__str__())
 
     @classmethod
     def told(cls, message: str) -> HeadraceError:

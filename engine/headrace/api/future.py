@@ -225,6 +225,11 @@ class StateFuture(Generic[T]):
                 return
             future = source
 
+    def __bool__(self) -> bool:
+        """Raise `TypeError`: the future is never the answer, so `if self.seen.value():` would always hold."""
+        msg = "a StateFuture is neither true nor false: did you forget 'await'?"
+        raise TypeError(msg)
+
     def _follow(self, source: StateFuture[T]) -> None:
         """Take the answer of `source` once it has one, and let the same task run the callbacks."""
         if self._task is AT_ONCE:  # the combined future now behaves like an answer of state

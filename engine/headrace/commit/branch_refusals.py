@@ -19,6 +19,12 @@ def refuse_on_branch(config: JobConfig, what: str) -> None:
         raise ConfigError(msg)
 
 
+def fork_anew(config: JobConfig) -> str:
+    """Return how to replace a branch that no longer fits its job."""
+    job, name = config.job, config.branch
+    return f"Drop it, and begin it again: headrace branch drop {job} {name}, then headrace branch create {job} {name}."
+
+
 def refuse_with_branches(config: JobConfig, what: str, done: str | None = None) -> None:
     """Raise `ConfigError` if the job has branches. `what` begins the message: "no key can be erased"; `done` is what is committed already."""
     state = "Nothing was changed." if done is None else f"{done}; run the command again afterwards."

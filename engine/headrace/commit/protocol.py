@@ -23,6 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace import clock, faults
+from headrace.commit.branch_refusals import fork_anew
 from headrace.commit.branches import finish_promotion
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.drop_marker import refuse_dropped
@@ -421,10 +422,18 @@ def _new_incarnation() -> int:
 
 def check_key_groups(config: JobConfig, last: Checkpoint) -> None:
     """Raise `ConfigError` when the numbers of key groups in the state and in the job's file differ."""
-    if last.max_parallelism != config.max_parallelism:
+    if last.max_parallelism == config.max_parallelism:
+        return
+    if config.branch is not None:
         msg = (
-            f"{config.where('max_parallelism')}: the state has {last.max_parallelism} key groups, not {config.max_parallelism}. "
-            f"Nothing was changed. Write max_parallelism: {last.max_parallelism} there; or, to give the state the other number: "
-            f"headrace rescale {config.job} --max-parallelism {config.max_parallelism} (a dry run without --apply)."
+            f"branch '{config.branch}' of job '{config.job}' has {last.max_parallelism} key groups, and the job's file says "
+            f"{config.max_parallelism}. Nothing was changed. A branch keeps the number that it began with: it cannot go on beside a job "
+            f"that was rescaled. {fork_anew(config)}"
         )
         raise ConfigError(msg)
+    msg = (
+        f"{config.where('max_parallelism')}: the state has {last.max_parallelism} key groups, not {config.max_parallelism}. "
+        f"Nothing was changed. Write max_parallelism: {last.max_parallelism} there; or, to give the state the other number: "
+        f"headrace rescale {config.job} --max-parallelism {config.max_parallelism} (a dry run without --apply)."
+    )
+    raise ConfigError(msg)

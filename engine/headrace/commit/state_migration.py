@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headrace import faults
+from headrace.commit.branch_refusals import fork_anew
 from headrace.commit.checkpoint import Kind
 from headrace.commit.key_check import operator_key_problems
 from headrace.commit.operator_keys import declared_keys
@@ -51,6 +52,11 @@ def settle_schemas(job: OpenJob, plan: Plan) -> None:
     check.problems += operator_key_problems(
         job.config.job, job.operator_keys, plan, lambda name: has_keyed_rows(job.view, name, groups)
     )
+    if check.problems and job.config.branch is not None:
+        check.problems.append(
+            f"This is branch '{job.config.branch}', which headrace state rename and drop do not reach. If the job's state was renamed or "
+            f"dropped since the branch began, the branch cannot follow. {fork_anew(job.config)}"
+        )
     check.raise_problems()
     schemas = unknown(declared) if stored is None else stored
     for pending in check.migrations:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit, urlunsplit
 
+from headrace.errors import without_credentials
+
 
 def with_path(base: str, path: str) -> str:
     """Append a path to a URL. Queries of both are kept."""
@@ -13,6 +15,6 @@ def with_path(base: str, path: str) -> str:
 
 
 def shown_url(url: str) -> str:
-    """Return a URL for printing: `?...` replaces the query, which may hold a secret."""
-    head, mark, _ = url.partition("#")[0].partition("?")
+    """Return a URL for printing: `...` replaces user, password and query, which may hold secrets."""
+    head, mark, _ = without_credentials(url).partition("#")[0].partition("?")
     return f"{head}{mark}{'...' if mark else ''}"

@@ -51,6 +51,7 @@ from headrace.execution.record_codec import RecordCodec, shown_record
 from headrace.execution.request import AsyncExecutor
 from headrace.execution.state_executor import executor_for
 from headrace.execution.statistics import KeyedProcessStatistics
+from headrace.execution.user_hints import hint_at
 from headrace.execution.waiting_bundles import WaitingBundle, WaitingBundles
 from headrace.interrupts import is_interrupt
 from headrace.plan.order import caused_at
@@ -564,7 +565,7 @@ class KeyedProcess:
         """Return the error that the task fails with when the user code of a record raised `error`."""
         if isinstance(error, HeadraceError) or is_interrupt(error):
             return error  # errors that the function did not cause, such as state that does not fit its type
-        why = "".join(traceback.format_exception(error))
+        why = "".join(traceback.format_exception(error)) + hint_at(error)
         current = context.record.current if isinstance(context.record, Bundle) else None
         record = context.record if current is None else current.record
         shown = shown_record(record) if context.timer is None else shown_timer(context.timer)

@@ -51,9 +51,10 @@ class ForeignAwaitError(Exception):
 def foreign_await(call: Call) -> ForeignAwaitError:
     """Close a call that awaits something other than its own state; return the error for it."""
     line = call.cr_frame.f_lineno if call.cr_frame is not None else "?"
+    file = call.cr_code.co_filename
     name = call.__qualname__
     with contextlib.suppress(Exception):  # its `finally` may await or raise in turn; the first error counts
         call.close()
     return ForeignAwaitError(
-        f"{name} awaited something other than its own state in line {line}: calls to the outside belong in async_wait()"
+        f"{name} awaited something other than its own state in line {line} of {file}: calls to the outside, and functions of asyncio, belong in an AsyncFunction (async_wait())"
     )

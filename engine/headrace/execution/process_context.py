@@ -103,6 +103,27 @@ class Outputs:
         self.refused_records.sort(key=_order_of)
 
 
+def check_reason(reason: object) -> None:
+    """Raise `TypeError` if the reason of a quarantine is no text, `ValueError` if it cannot be stored as UTF-8."""
+    if not isinstance(reason, str):
+        msg = f"quarantine() takes a text that says why, not {type(reason).__name__}"
+        raise TypeError(msg)
+    try:
+        reason.encode()
+    except UnicodeEncodeError as error:
+        msg = f"the reason of a quarantine is {reason!a}, which is not UTF-8"
+        raise ValueError(msg) from error
+
+
+def _storable(timestamp: int, what: str) -> int:
+    """Return a time (ms) as a whole number. Raises `TypeError` for anything else, `ValueError` if it cannot be stored."""
+    moment = operators.index(timestamp)  # refuses a float, which could be compared but not stored
+    if not -LATEST_TIMER <= moment <= LATEST_TIMER:
+        msg = f"{what} must lie within {LATEST_TIMER} ms of 1970, not at {moment}"
+        raise ValueError(msg)
+    return moment
+
+
 _order_of = operators.itemgetter(0)
 _make_timer = partial(tuple.__new__, Timer)
 """Make a timer from a tuple of its fields, for the reason of `make_emitted`."""
@@ -212,7 +233,7 @@ class ProcessContext(RecordContext):
         # Most records emit once: a call less saves a twentieth of the framework's cost.
         order = self.order + FIRST_OUTPUT if index == 0 else output_order(self.order, index)
         self.index = index + 1
-        at = self.timestamp if timestamp is None else timestamp
+        at = self.timestamp if timestamp is None else _storable(timestamp, "a record's time")
         outputs.main.append(make_emitted((order, at, kind, record)))
 
     def output(self, name: str, record: msgspec.Struct, /, *, kind: RowKind = RowKind.INSERT) -> None:
@@ -233,7 +254,12 @@ class ProcessContext(RecordContext):
             self._outputs.late_to_side += 1
 
     def quarantine(self, reason: str, /) -> None:
-        """Move the record to the quarantine with a reason. Raises `RuntimeError` in a timer, which has no record."""
+        """Move the record to the quarantine with a reason.
+
+        Raises `RuntimeError` in a timer, which has no record, and `TypeError` or `ValueError` for a reason that is no text, or that
+        is not UTF-8.
+        """
+        check_reason(reason)
         if self.timer is not None:
             raise RuntimeError("quarantine() in a timer: there is no record to set aside")
         record = self.record.current.record if isinstance(self.record, Bundle) else self.record
@@ -266,10 +292,7 @@ class ProcessContext(RecordContext):
             heapq.heappush(self.overdue, (turn(timer), timer))
 
     def _timer(self, timestamp: int, domain: str, namespace: str) -> Timer:
-        moment = operators.index(timestamp)  # refuses a float, which could be compared but not stored
-        if not -LATEST_TIMER <= moment <= LATEST_TIMER:
-            msg = f"a timer's time must lie within {LATEST_TIMER} ms of 1970, not at {moment}"
-            raise ValueError(msg)
+        moment = _storable(timestamp, "a timer's time")
         check_namespace(namespace)
         return _make_timer((moment, self.key_json, domain, namespace))
 

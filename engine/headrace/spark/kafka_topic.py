@@ -20,6 +20,7 @@ from headrace.sources.topic import Bounds, TopicState
 from headrace.spark.kafka_errors import kafka_errors
 from headrace.spark.partitions import Partition
 from headrace.spark.spark_errors import jvm_answers
+from headrace.tables.storage_advice import storage_advice
 from headrace.tables.store import storage_errors
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class SparkTopic:
         parts = [msgspec.json.decode(bytes(row.report), type=LandedPart) for row in rows]
         for part in parts:
             if part.error is not None:
-                raise StorageError(f"{part.error}. Nothing was committed; free space or repair, then run again.")
+                raise StorageError(f"{part.error}. Nothing was committed; {storage_advice(part.error)}.")
         with storage_errors(f"to land messages in {folder}"):
             for part in parts:
                 publish_landed(folder, part.file, by_partition.pop(part.partition), storage)

@@ -37,6 +37,7 @@ from headrace.spark.derived_files import (
 )
 from headrace.spark.spark_errors import in_short, jvm_answers, spark_errors, text_of
 from headrace.spark.step_plan import TABLE, StepPlan, analyzed_plan, in_words
+from headrace.tables.storage_advice import storage_advice
 from headrace.tables.store import storage_errors
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ class SourceStep:
                     f"Repair or remove the file, or set 'sources.{self.node.name}.on_bad_file: quarantine' to go on without it."
                 )
             if report.error is not None:
-                raise StorageError(f"{report.error}. Nothing was committed; free space or repair, then run again.")
+                raise StorageError(f"{report.error}. Nothing was committed; {storage_advice(report.error)}.")
 
     @contextmanager
     def _planned(self) -> Iterator[None]:

@@ -17,6 +17,7 @@ from pyarrow import fs
 from headrace.errors import StorageError
 from headrace.tables.durability import is_on_local_disk, make_folder, sync_files
 from headrace.tables.memory_disk import is_in_memory, memory_file_system
+from headrace.tables.storage_advice import storage_advice
 
 _STATISTICS = ("operator", "key_group", "key", "checkpoint_id", "state", "domain")
 
@@ -159,7 +160,7 @@ def stage(
             sync_files(folder, [name])
     except OSError as error:
         _remove(store, path)
-        msg = f"could not write {path}: {error}. Nothing was committed; free space or repair, then run again."
+        msg = f"could not write {path}: {error}. Nothing was committed; {storage_advice(error)}."
         raise StorageError(msg) from error
     minimum, maximum = _range(table)
     return StagedFile(name, table.num_rows, size, minimum, maximum)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from headrace.errors import SinkMismatchError, StorageError
 from headrace.tables.files import StagedFile
 from headrace.tables.predicate import Conditions
+from headrace.tables.storage_advice import storage_advice
 
 
 class TableMissingError(Exception):
@@ -320,8 +321,5 @@ def storage_errors(doing: str) -> Iterator[None]:
         msg = f"the table refused {doing}: {error}\nNothing was written to it. Change the table, or the rows, then run again."
         raise SinkMismatchError.of_refusal(msg) from error
     except (OSError, pa.ArrowException) as error:  # the last one: a file that is gone or damaged
-        msg = (
-            f"storage refused {doing}: {error}. What was committed before is untouched; "
-            "free space or repair, then run again."
-        )
+        msg = f"storage refused {doing}: {error}. What was committed before is untouched; {storage_advice(error)}."
         raise StorageError(msg) from error

@@ -18,6 +18,7 @@ from headrace.cli._arguments import (
 )
 from headrace.cli._branch_settings import OtherPipeline, OtherSource, Setting, named_settings
 from headrace.cli._diff import show_differences
+from headrace.names import counted
 
 if TYPE_CHECKING:
     from headrace.commit.branches import Branch
@@ -201,7 +202,7 @@ def promote(
         show(uncompared)
     show(
         f"checkpoint {checkpoint.checkpoint_id} promotes branch '{name}': job '{config.job}' continues with the branch's result of "
-        f"{metrics['checkpoints']:,} micro-batches ({metrics['rows_brought']:,} rows in)\n"
+        f"{counted(metrics['checkpoints'], 'micro-batch', 'micro-batches')} ({counted(metrics['rows_brought'], 'row')} in)\n"
         f"headrace diff {config.job} --from {before} --to {checkpoint.checkpoint_id}          shows the changes\n"
         f"headrace restore {config.job} --to {before}          undoes it"
     )

@@ -12,6 +12,7 @@ import msgspec
 
 from headrace.commit.checkpoint import Checkpoint
 from headrace.commit.run_warnings import RowTimes, RunWarning
+from headrace.names import counted
 
 _KEY: Final = "row_times"
 
@@ -46,13 +47,13 @@ def row_time_warnings(job: str, row_times: Mapping[str, RowTimes]) -> Iterator[R
         fields = {"operator": name, **msgspec.structs.asdict(counts)}
         if counts.dropped:
             text = (
-                f"{counts.dropped:,} rows came too late for '{name}' and were dropped ({counts.behind:,} arrived behind the watermark): a "
+                f"{counted(counts.dropped, 'row')} came too late for '{name}' and {_were(counts.dropped)} dropped ({counts.behind:,} arrived behind the watermark): a "
                 "larger out_of_orderness of the source waits longer for such rows, and a side output keeps them"
             )
             yield RunWarning("late", text, fields)
         if counts.ahead:
             text = (
-                f"{counts.ahead:,} rows of '{name}' have event times too far ahead, and are in the quarantine (headrace quarantine {job}): "
+                f"{counted(counts.ahead, 'row')} of '{name}' {'has an event time' if counts.ahead == 1 else 'have event times'} too far ahead, and {'is' if counts.ahead == 1 else 'are'} in the quarantine (headrace quarantine {job}): "
                 "if such times are right, set max_ahead of the source in the job's file"
             )
             yield RunWarning("ahead", text, fields)
@@ -63,3 +64,7 @@ def row_time_warnings(job: str, row_times: Mapping[str, RowTimes]) -> Iterator[R
                 "or in a Spark step right after the source"
             )
             yield RunWarning("doubtful_times", text, fields)
+
+
+def _were(number: int) -> str:
+    return "was" if number == 1 else "were"

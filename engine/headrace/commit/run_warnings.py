@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from headrace.names import counted
+
 
 class RunWarning(msgspec.Struct, frozen=True):
     """Fact that does not fail a run: its kind, one sentence without a full stop, and its values."""
@@ -56,8 +58,8 @@ class WatermarkWait(msgspec.Struct, frozen=True):
         """Return what waits for how many rows, and what to do."""
         named = " and ".join(f"'{source}'" for source in self.sources)
         return (
-            f"{self.timers:,} timers of event time, such as those of windows, wait for the watermark of {named}: it moves after each "
-            f"{self.bucket:,} rows, and {self.rows_missing:,} more rows are missing. A job that begins with a smaller "
+            f"{counted(self.timers, 'timer')} of event time, such as those of windows, {'waits' if self.timers == 1 else 'wait'} for the watermark of {named}: it moves after each "
+            f"{counted(self.bucket, 'row')}, and {counted(self.rows_missing, 'more row')} {'is' if self.rows_missing == 1 else 'are'} missing. A job that begins with a smaller "
             f"watermark.bucket waits for fewer rows, complete_intervals moves the watermark at the end of each file, and 'headrace run {job} "
             "--end-of-input' ends the input"
         )

@@ -14,6 +14,7 @@ from headrace.commit.checkpoint import Checkpoint
 from headrace.commit.progress_file import BatchProgress
 from headrace.commit.run_warnings import RunWarning, WatermarkWait
 from headrace.materializer.upsert_materializer import LONG_HISTORY
+from headrace.names import counted
 from headrace.sources.interval import Interval
 from headrace.sources.slice_request import Waiting
 from headrace.sources.source import Slice
@@ -55,7 +56,7 @@ class RunEvents:
         """Say which slice a micro-batch takes in."""
         last_files = ", ".join(taken.last_files.values())
         last = f" up to {last_files}" if last_files else ""
-        self.tell("batch", f"micro-batch {checkpoint_id}: {taken.rows:,} rows{last}", {"rows": taken.rows})
+        self.tell("batch", f"micro-batch {checkpoint_id}: {counted(taken.rows, 'row')}{last}", {"rows": taken.rows})
 
     def progress(self, progress: BatchProgress) -> None:
         """Report the progress of a micro-batch."""
@@ -76,7 +77,7 @@ class RunEvents:
         """Say how long a micro-batch took."""
         self.tell(
             "committed",
-            f"checkpoint {checkpoint_id}: {rows:,} rows in {seconds:.1f} s",
+            f"checkpoint {checkpoint_id}: {counted(rows, 'row')} in {seconds:.1f} s",
             {"checkpoint_id": checkpoint_id, "rows": rows, "seconds": seconds},
         )
 
@@ -107,7 +108,7 @@ class RunEvents:
         for rows, source, waits_for in waiting:
             self.tell(
                 "ahead",
-                f"{rows:,} rows of '{source}' wait for '{waits_for}' (sources.{waits_for.partition('[')[0]}.idle_after ends that)",
+                f"{counted(rows, 'row')} of '{source}' {_wait(rows)} for '{waits_for}' (sources.{waits_for.partition('[')[0]}.idle_after ends that)",
                 {"rows": rows, "source": source, "waits_for": waits_for},
             )
 
@@ -122,7 +123,9 @@ class RunEvents:
 
     def finishing(self, pending: int) -> None:
         """Say that services are called for the last time."""
-        self.tell("finishing", f"{pending:,} elements wait for services: they are called for once more")
+        self.tell(
+            "finishing", f"{counted(pending, 'element')} {_wait(pending)} for services: they are called for once more"
+        )
 
     def ending(self) -> None:
         """Say that the end of the input is declared."""
@@ -141,7 +144,7 @@ class RunEvents:
         """Report, at the end of a run, the number of waiting elements, and when the first is due (ms)."""
         if pending:
             when = "" if due is None else f", the next attempt is due in {max(0, due - clock.now()) / 1000:.0f} s"
-            message = f"{pending:,} elements wait for services{when} (headrace retries {self.job})"
+            message = f"{counted(pending, 'element')} {_wait(pending)} for services{when} (headrace retries {self.job})"
             self.tell("waiting", message, {"pending": pending, "due": due})
 
     def interval_is_done(self, wanted: Interval) -> None:
@@ -196,3 +199,8 @@ def _gap_sentence(gap: Gap) -> str:
     if left == pause:
         return text
     return f"{text}, and by {left} where they expire by the watermark, which had run ahead of the clock"
+
+
+def _wait(number: int) -> str:
+    """Return the verb whose subject is a number of things that wait."""
+    return "waits" if number == 1 else "wait"

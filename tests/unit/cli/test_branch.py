@@ -94,7 +94,7 @@ def test_promoted_branch_becomes_the_job(headrace, job, forked):
     query = ("sql", "shop", "select customer from totals order by 1", "--json")
     answer = headrace("branch", "promote", "shop", "try_it", "--why", "it is right")
     assert (
-        "checkpoint 4 promotes branch 'try_it': job 'shop' continues with the branch's result of 1 micro-batches"
+        "checkpoint 4 promotes branch 'try_it': job 'shop' continues with the branch's result of 1 micro-batch"
         in answer.stdout
     )
     assert "headrace restore shop --to 1" in answer.stdout

@@ -49,8 +49,8 @@ def test_status_names_late_and_early_rows(shop, headrace):
     }
     assert sorted(warning["kind"] for warning in job["warnings"]) == ["ahead", "late"]
     shown = " ".join(headrace("status shop").stdout.split())
-    assert "shop: 1 rows came too late for 'counts' and were dropped (1 arrived behind the watermark)" in shown
-    assert "shop: 1 rows of 'sales' have event times too far ahead, and are in the quarantine" in shown
+    assert "shop: 1 row came too late for 'counts' and was dropped (1 arrived behind the watermark)" in shown
+    assert "shop: 1 row of 'sales' has an event time too far ahead, and is in the quarantine" in shown
 
 
 def test_numbers_like_seconds_are_warned_of(shop, headrace):

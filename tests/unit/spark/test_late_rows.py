@@ -65,7 +65,7 @@ def test_windows_count_dropped_rows(windows):
     assert report.row_times["counts"] == RowTimes(behind=2, dropped=1)
     (warning,) = report.warnings
     assert (warning.kind, warning.fields["operator"], warning.fields["dropped"]) == ("late", "counts", 1)
-    assert warning.message.startswith("1 rows came too late for 'counts' and were dropped (2 arrived behind")
+    assert warning.message.startswith("1 row came too late for 'counts' and was dropped (2 arrived behind")
 
 
 def test_side_output_takes_late_rows():
@@ -111,7 +111,7 @@ def test_report_says_how_many_rows_are_missing():
     assert (harness.sink("out"), waits) == ([], (WatermarkWait(("sales",), 998, 1000, 1),))
     (event,) = (event for event in harness.events if event.kind == "watermark")
     assert event.message.startswith(
-        "1 timers of event time, such as those of windows, wait for the watermark of 'sales'"
+        "1 timer of event time, such as those of windows, waits for the watermark of 'sales'"
     )
     assert (
         "it moves after each 1,000 rows, and 998 more rows are missing. A job that begins with a smaller"

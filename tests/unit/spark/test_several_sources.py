@@ -103,7 +103,7 @@ def test_daily_and_half_daily_files_meet(job):
     assert job.arrivals == [("purchases", 1), ("returns", 3), ("purchases", 5), ("purchases", 13), ("returns", 14)]
     assert job.places == {"purchases": (("2020-01-01.parquet",), 3), "returns": ((), 0)}
     (ahead,) = [event.message for event in job.harness.events if event.kind == "ahead"]
-    assert "1 rows of 'purchases' wait for 'returns'" in ahead
+    assert "1 row of 'purchases' waits for 'returns'" in ahead
 
 
 def test_intervals_and_caught_up_runs_agree(job):

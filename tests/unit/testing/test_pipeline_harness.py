@@ -200,7 +200,7 @@ def test_run_events_report_waiting_elements():
     harness = PipelineHarness(pipeline, job={"sources": {"right": {"idle_after": "1h"}}})
     harness.feed("left", ORDERS[:1])
     harness.run()
-    assert "1 rows of 'left' wait for 'right'" in harness.events[-1].message
+    assert "1 row of 'left' waits for 'right'" in harness.events[-1].message
     harness.clock.advance(60 * MINUTE)
     harness.run()
     assert len(harness.sink("totals")) == 1

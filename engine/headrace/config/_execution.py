@@ -32,7 +32,7 @@ class AsyncStateConfig(Section, frozen=True, kw_only=True, rename="kebab"):
     """Requests that make a batch. Default: 1000."""
 
     buffer_timeout: Span | None = None
-    """How long a request waits for its batch to fill. Default: 1s."""
+    """How long a request waits for its batch to fill. 0 starts each batch at once (in Flink, 0 switches the timeout off). Default: 1s."""
 
     order_with_same_key: KeyOrder | None = None
     """What is kept in order among records of one key; state-ordered is internal. Default: record-ordered."""

@@ -289,7 +289,7 @@ def _has_twin(source: str, name: str, twin: str, *, is_taken: bool) -> SourceErr
     return SourceError(
         f"source '{source}': {name} has the name of {twin} with another ending, and {twin} {other}: its rows would count twice. Nothing was "
         f"taken in. Remove one of them. If {name} has other rows, rename it; if it is a correction, 'headrace backfill' takes it in instead; "
-        f"'headrace input JOB --acknowledge {name}' passes it over for good."
+        f"'headrace input' with --acknowledge {name} passes it over for good."
     )
 
 

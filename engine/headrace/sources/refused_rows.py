@@ -73,7 +73,7 @@ class QuarantineCheck:
         if self.config.format in {"kafka", "delta"}:
             return ""
         name = file.path.rpartition("/")[2]
-        return f" 'headrace input JOB --acknowledge {name}' passes the file over for good."
+        return f" 'headrace input' with --acknowledge {name} passes the file over for good."
 
     def _too_many(self, first: RefusedRows, rows: int, taken: int) -> SourceError:
         return SourceError(

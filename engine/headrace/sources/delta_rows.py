@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -33,6 +33,7 @@ _TYPES: Final[dict[str, pa.DataType]] = {
     "double": pa.float64(),
     "boolean": pa.bool_(),
     "date": pa.date32(),
+    "binary": pa.binary(),
 }
 
 Side = Literal["minus", "plus"]
@@ -58,6 +59,8 @@ class DeltaRows(msgspec.Struct, frozen=True):
     partition: tuple[PartitionValue, ...] = ()
     kind: str | None = None
     side: Side | None = None
+    times: tuple[str, ...] = ()
+    """Columns of timestamps. Files of before their type was widened have dates."""
 
 
 def null_columns(record: type[msgspec.Struct]) -> Collection[str]:
@@ -87,9 +90,10 @@ def read_rows(
     # Spark leaves an empty column _change_type in data files that a MERGE writes beside files of changes.
     own = {*delta.columns, CHANGE_TYPE} if delta.side is not None else {*delta.columns}
     wanted = own & {*columns, CHANGE_TYPE} if columns else own
-    names = [name for name in file.names if name in wanted]
+    names = _names_in_file(file.names, wanted)
     # An Arrow table without a column has no rows, so constants could not be added.
-    table = _without_views(file.read(names or file.names[:1]))
+    table = _without_views(file.read([*names] or file.names[:1]))
+    table = _widened(table.rename_columns([names.get(name, name) for name in table.schema.names]), delta.times)
     table = _of_side(table, delta.side) if delta.side is not None else table
     for value in delta.partition:
         if value.column not in table.schema.names:
@@ -102,6 +106,24 @@ def read_rows(
             table = table.append_column(name, pa.nulls(table.num_rows))
     if delta.kind is not None:
         table = table.append_column(CHANGE_TYPE, pa.repeat(pa.scalar(delta.kind), table.num_rows))
+    return table
+
+
+def _names_in_file(names: Sequence[str], wanted: Collection[str]) -> dict[str, str]:
+    """Return the columns of a file that a table has, with their names in the table, which may differ in case."""
+    in_table = {name.lower(): name for name in wanted}
+    return {
+        name: name if name in wanted else in_table[name.lower()]
+        for name in names
+        if name in wanted or (name.lower() in in_table and in_table[name.lower()] not in names)
+    }
+
+
+def _widened(table: pa.Table, times: Collection[str]) -> pa.Table:
+    """Convert dates of columns that have become timestamps to midnight, in UTC as all timestamps without a zone."""
+    for place, field in enumerate(table.schema):
+        if field.name in times and pa.types.is_date(field.type):
+            table = table.set_column(place, field.name, table.column(place).cast(pa.timestamp("us")))
     return table
 
 
@@ -122,6 +144,11 @@ def partition_scalar(value: PartitionValue) -> pa.Scalar:
             return pa.scalar(None, kind)
         text = value.text.removesuffix("Z").removesuffix("UTC").strip()
         return pa.scalar(text).cast(pa.timestamp("us")).cast(kind)
+    if value.type == "binary" and not (value.text or "").isascii():
+        msg = (
+            f"partition column {value.column} is binary, and writers encode its value {value.text!r} in different ways"
+        )
+        raise pa.ArrowInvalid(msg)
     kind = _decimal(value.type) if value.type.startswith("decimal") else _TYPES.get(value.type, pa.string())
     return pa.scalar(value.text or None, pa.string()).cast(kind)
 

@@ -37,6 +37,7 @@ APPENDED: Final = "add"
 SNAPSHOT: Final = "snapshot"
 _MINUS: Final[Side] = "minus"
 _PLUS: Final[Side] = "plus"
+_TIMES: Final = {"timestamp", "timestamp_ntz"}
 
 
 class _Place(NamedTuple):
@@ -225,9 +226,10 @@ class DeltaSource:
             raise self._damaged(version, error) from error
 
     def _damaged(self, version: int, error: Exception) -> SourceError:
+        what = "write the table without it" if "nsupported" in str(error) else "repair it"
         return SourceError(
             f"source '{self._name}': the log of {self._config.path} does not give version {version}: {error}. Nothing was taken in; "
-            "repair it, then run again."
+            f"{what}, then run again."
         )
 
     def _table_id(self, place: _Place, versions: range) -> str:
@@ -292,7 +294,8 @@ class DeltaSource:
             for name in state.partition_columns
         )
         symbol = row_kind.symbol if self._config.change_feed and side is None else None
-        rows = DeltaRows(tuple(types), partition, symbol, side)
+        times = tuple(name for name, kind in types.items() if kind in _TIMES)
+        rows = DeltaRows(tuple(types), partition, symbol, side, times)
         name = f"{_version_text(version)}/{kind}/{logged.path}"
         return SourceFile(name, f"{self._config.path}/{logged.path}", 0, rows)
 

@@ -145,10 +145,14 @@ class DeltaLog:
         return pa.schema(self._table(version).schema())
 
     def files(self, version: int) -> tuple[LoggedFile, ...]:
-        """Return all files of a version. Raises `StoreError` where the log no longer has it."""
+        """Return all files of a version. Raises `StoreError` where the log no longer has it, or deltalake cannot list them."""
         table = self._table(version)
-        actions = pa.table(table.get_add_actions())
-        has_vectors = pa.table(table.deletion_vectors()).num_rows > 0
+        try:
+            actions = pa.table(table.get_add_actions())
+        except DeltaError as error:
+            msg = f"cannot list the files of version {version} of {self._uri}: {str(error).partition(chr(10))[0]}"
+            raise StoreError(msg) from error
+        has_vectors = _has_vectors(table)
         paths = [unquote(path) for path in actions["path"].to_pylist()]
         partitions = (
             actions["partition"].to_pylist() if "partition" in actions.schema.names else [{}] * actions.num_rows
@@ -191,6 +195,16 @@ class DeltaLog:
             dict(metadata.configuration),
             frozenset(protocol.reader_features or ()),
         )
+
+
+def _has_vectors(table: DeltaTable) -> bool:
+    """Return whether a file has a deletion vector. deltalake cannot tell it for some tables: then a vector may be there."""
+    if "deletionVectors" not in (table.protocol().reader_features or ()):
+        return False  # deltalake refuses to look in some tables without them, such as those with widened types
+    try:
+        return pa.table(table.deletion_vectors()).num_rows > 0
+    except DeltaError:
+        return True
 
 
 def _state_after(state: TableState, commit: DeltaCommit) -> TableState:
@@ -263,6 +277,8 @@ def _partition_text(value: Any) -> str | None:
         return value
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, bytes):
+        return value.decode()  # deltalake has encoded the text in the log
     if isinstance(value, datetime):
         return value.replace(tzinfo=None).isoformat(" ")
     return value.isoformat() if isinstance(value, date) else str(value)

@@ -13,8 +13,9 @@ from headrace.cli._findings import Finding, Outcome, as_warnings, finish
 from headrace.cli._machine import runner
 
 if TYPE_CHECKING:
+    from headrace.api import SourceNode
     from headrace.commit.log import CheckpointLog
-    from headrace.config import JobConfig
+    from headrace.config import JobConfig, SourceConfig
     from headrace.plan.stages import Plan
     from headrace.sources.delta_table import DeltaSource
 
@@ -22,6 +23,7 @@ _DETERMINISM = (
     "a micro-batch may run again, and must give the same: take no random numbers, no hash() of texts (hashlib gives the same everywhere), "
     "and no time of today (use the record's event time; or ctx.processing_time in a keyed function)"
 )
+_BAD_FILE = "repair or remove it, or set on_bad_file: quarantine to go on without it"
 _PATIENCE = 2.0  # seconds for a health check, so that `check` stays quick
 
 
@@ -145,7 +147,10 @@ def sources(config: JobConfig, plan: Plan) -> Iterator[Finding]:
         if "://" in source.path:
             yield Finding(what, "ok", f"{source.path} (remote: not looked at)")
             continue
-        yield _folder(what, Path(source.path), format_of(source.files).suffixes, config.where(f"sources.{name}.path"))
+        suffixes = format_of(source.files).suffixes
+        finding = _folder(what, Path(source.path), suffixes, config.where(f"sources.{name}.path"))
+        problems = [*_columns(what, source, nodes[name].stored)] if finding.outcome == "ok" else []
+        yield from problems or [finding]
 
 
 def changed_input(config: JobConfig) -> Iterator[Finding]:
@@ -204,6 +209,33 @@ def _folder(what: str, folder: Path, suffixes: Sequence[str], where: str) -> Fin
     if not files:
         return Finding(what, "warn", f"{folder} has no {suffixes[0]} file", "a run would find nothing to do")
     return Finding(what, "ok", f"{folder}: {files:,} files")
+
+
+def _columns(what: str, source: SourceConfig, node: SourceNode) -> Iterator[Finding]:
+    """Yield a finding for each column of the newest file that a run would refuse, as its header or footer shows it."""
+    from headrace.sources.file_format import UNREADABLE
+    from headrace.sources.file_formats import format_of
+    from headrace.sources.stored_columns import column_problems
+
+    kind = format_of(source.files)
+    files = [
+        file for file in Path(source.path).iterdir() if file.is_file() and file.name.endswith(tuple(kind.suffixes))
+    ]
+    newest = max(files, key=lambda file: (file.stat().st_mtime_ns, file.name), default=None)
+    of_file: Outcome = "fail" if source.on_bad_file == "fail" else "warn"
+    of_row: Outcome = "fail" if source.on_bad_row == "fail" else "warn"
+    try:
+        schema = None if newest is None else kind.schema(str(newest))
+    except UNREADABLE as error:
+        yield Finding(what, of_file, f"{newest}, the newest file, cannot be read: {error}", _BAD_FILE)
+        return
+    for problem in () if schema is None else column_problems(node, schema, str(newest)):
+        advice = (
+            "correct the field, or the file"
+            if problem.of_file
+            else "its rows are refused: correct the field, or the file"
+        )
+        yield Finding(what, of_file if problem.of_file else of_row, problem.why, advice)
 
 
 def determinism(config: JobConfig, plan: Plan) -> Iterator[Finding]:

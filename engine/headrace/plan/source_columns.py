@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.api import SourceNode
-from headrace.plan.column_types import Column, columns_of
+from headrace.plan.column_types import Column, columns_of, is_text
 from headrace.plan.defaults import default_for_null
+from headrace.plan.source_values import fitting, is_kindred
 
 _ORDER_BYTES = 8
 
@@ -34,12 +35,23 @@ def arrival_order(table: pa.Table, source: SourceNode) -> pa.Array | None:
     it either: its values are refused. Raises `pa.ArrowException` for a field that is itself a list or a map.
     """
     fields = {column.name: column for column in columns_of(source.record)}
-    columns = {name: _sortable(table[name]) for name in source.order_by if name in table.schema.names}
+    columns = {
+        name: _sortable(_comparable(table[name], fields[name]))
+        for name in source.order_by
+        if name in table.schema.names
+    }
     ordered = {name: values for name, values in columns.items() if fields[name].parts or _has_order(values)}
     by = {name: _with_default(values, source, fields[name]) for name, values in ordered.items()}
     if not by:
         return None
     return pc.sort_indices(pa.table(by), [(name, "ascending") for name in by])
+
+
+def _comparable(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
+    """Return values whose stored form sorts in another order than the field's, such as texts of times, as the field has them."""
+    kind = values.type
+    is_stored_otherwise = isinstance(kind, pa.BaseExtensionType) or (column.is_time and is_text(kind))
+    return fitting(values, column)[0] if is_stored_otherwise and is_kindred(kind, column) else values
 
 
 def _sortable(values: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -28,6 +28,7 @@ from headrace.plan.value_rules import (
     OUTSIDE,
     TOO_FINE,
     are_day_digits,
+    iso_time,
     nearest_float,
 )
 
@@ -84,6 +85,7 @@ def _fitting(array: pa.Array, column: Column, default: pa.Scalar | None = None) 
     stored = array
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
+    array = _as_text(array, column)
     faults: Faults = {}
     if _family(array.type) == "null":
         array = pa.nulls(len(array), column.type)
@@ -114,9 +116,32 @@ def with_value(array: pa.Array, positions: pa.Array, value: pa.Scalar) -> pa.Arr
 def is_kindred(kind: pa.DataType, column: Column) -> bool:
     """Return whether values of a type may be values of a column.
 
-    Text never becomes a number, a number a truth value, or an instant an integer: that would hide mistakes upstream.
+    Text never becomes a number, a number a truth value, or an instant an integer: that would hide mistakes upstream. A time is an
+    instant, a day, a number of milliseconds or a text of ISO 8601, as in JSON and CSV.
     """
-    return _family(kind) == _family(column.type) or (column.is_time and pa.types.is_timestamp(kind))
+    if column.is_time and (pa.types.is_timestamp(kind) or pa.types.is_date(kind) or is_text(kind)):
+        return True
+    is_annotated_text = _is_annotated_text(kind) and is_text(column.type)
+    return is_annotated_text or _family(kind) == _family(column.type)
+
+
+def _is_annotated_text(kind: pa.DataType) -> bool:
+    return isinstance(kind, pa.UuidType | pa.JsonType)
+
+
+def _as_text(array: pa.Array, column: Column) -> pa.Array:
+    """Return UUIDs, and texts of JSON, as texts for a column of texts; other values as they are."""
+    if not is_text(column.type) or not _is_annotated_text(array.type):
+        return array
+    stored = array.storage
+    return pa.array(map(_uuid_text, stored.to_pylist()), pa.string()) if isinstance(array.type, pa.UuidType) else stored
+
+
+def _uuid_text(value: bytes | None) -> str | None:
+    if value is None:
+        return None
+    digits = value.hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
 _FAMILIES: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
@@ -156,6 +181,10 @@ def _refuse(array: pa.Array, wrong: pa.Array, faults: Faults, why: str) -> pa.Ar
 
 
 def _scalars(array: pa.Array, column: Column, faults: Faults) -> pa.Array:
+    if column.is_time and is_text(array.type):
+        array = _written_times(_utf8(array, faults), column, faults)
+    if pa.types.is_date(array.type):
+        array = array.cast(_INSTANTS_OF_DAYS[array.type])
     if pa.types.is_timestamp(array.type):
         return _milliseconds(array, column, faults)
     array = _floats(array, faults) if pa.types.is_floating(column.type) else _cast(array, column, faults)
@@ -175,6 +204,20 @@ def _scalars(array: pa.Array, column: Column, faults: Faults) -> pa.Array:
 
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
+
+_INSTANTS_OF_DAYS = {pa.date32(): pa.timestamp("s"), pa.date64(): pa.timestamp("ms")}
+
+
+def _written_times(array: pa.Array, column: Column, faults: Faults) -> pa.Array:
+    """Return texts of ISO 8601 in milliseconds; those between milliseconds rounded down where the column says so."""
+    times = [None if text is None else iso_time(text) for text in array.to_pylist()]
+    is_no_time = [time is None for time in times]
+    for position in pc.indices_nonzero(pc.and_(array.is_valid(), pa.array(is_no_time, pa.bool_()))).to_pylist():
+        faults[position] = _other_type(array[position], column)
+    is_finer = pa.array([time is not None and time.is_finer and not column.floors for time in times], pa.bool_())
+    _refuse(array, is_finer, faults, TOO_FINE)
+    return pa.array([None if time is None else time.milliseconds for time in times], pa.int64())
 
 
 def _milliseconds(array: pa.Array, column: Column, faults: Faults) -> pa.Array:
@@ -230,6 +273,10 @@ def _finer_time(array: pa.Array, column: Column) -> pa.Scalar | None:
     """Return the first time of a column, or of a part of it, that is finer than a millisecond."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
+    if column.is_time and is_text(array.type):
+        texts = _utf8(array, {}).to_pylist() if not column.floors else []
+        times = [None if text is None else iso_time(text) for text in texts]
+        return next((array[at] for at, time in enumerate(times) if time is not None and time.is_finer), None)
     if column.is_time and pa.types.is_timestamp(array.type):
         if column.floors or _whole_milliseconds(array) is not None:
             return None

@@ -9,6 +9,7 @@ from decimal import Context, Decimal
 from typing import Any, Final
 
 import msgspec
+import pyarrow as pa
 
 from headrace.api import SourceNode
 from headrace.plan.plain_values import Instant, OtherType
@@ -35,6 +36,10 @@ class AvroFiles:
         container = AvroContainer.of(content_of(uri, storage))
         _check_counts(container)
         return container.rows
+
+    def schema(self, uri: str, storage: Storage = None) -> pa.Schema | None:  # noqa: ARG002 - a run reads the schema of each file
+        """Return None: a run reads the schema of each file."""
+        return None
 
     def read(self, uri: str, node: SourceNode, storage: Storage = None, columns: Collection[str] = ()) -> FileRows:
         """Read the rows of a file, with these `columns` only if any are given. Raises one of `UNREADABLE`."""

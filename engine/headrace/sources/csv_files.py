@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
@@ -18,9 +18,11 @@ from headrace.plan.plain_values import OtherType
 from headrace.plan.value_rules import written_number
 from headrace.sources.csv_rows import CsvRow, csv_rows
 from headrace.sources.file_format import (
+    HEAD,
     DamagedFileError,
     FileRows,
     content_of,
+    head_of,
     present_columns,
     typed_table,
     wanted_columns,
@@ -55,6 +57,16 @@ class CsvFiles:
         """Count the rows of a file. Reads the whole file. Raises one of `UNREADABLE`."""
         return len(self._rows(uri, node, storage).rows)
 
+    def schema(self, uri: str, storage: Storage = None) -> pa.Schema | None:
+        """Return the columns of a file's header, without types; None if it has none. Raises one of `UNREADABLE`."""
+        if not self.options.header:
+            return None
+        head = head_of(uri, storage)
+        row = next(self._parsed(head), None)
+        if row is None or (len(head) >= HEAD and head.count(b"\n") == 0):
+            return None
+        return pa.schema([pa.field(name, pa.null()) for name in self._header(row)])
+
     def read(self, uri: str, node: SourceNode, storage: Storage = None, columns: Collection[str] = ()) -> FileRows:
         """Read the rows of a file, with these `columns` only if any are given. Raises one of `UNREADABLE`."""
         names, rows, width = self._rows(uri, node, storage)
@@ -69,19 +81,24 @@ class CsvFiles:
         return FileRows(table, faults, lambda number: self._raw(rows[number]))
 
     def _rows(self, uri: str, node: SourceNode, storage: Storage) -> _Rows:
-        content = content_of(uri, storage)
-        text = content.decode(self.options.encoding, errors="surrogateescape").removeprefix("\ufeff")
-        rows = list(csv_rows(text, self.options.delimiter, frozenset(self.options.null_values)))
+        rows = list(self._parsed(content_of(uri, storage)))
         if not self.options.header or not rows:
             names = [column.name for column in wanted_columns(node)]
             return _Rows(names, rows, len(names))
-        header = rows[0]
-        names = self._names(header)
-        fault = self._fault_of_header(header, names)
+        return _Rows(self._header(rows[0]), rows[1:], len(rows[0].fields))
+
+    def _parsed(self, content: bytes) -> Iterator[CsvRow]:
+        text = content.decode(self.options.encoding, errors="surrogateescape").removeprefix("\ufeff")
+        return csv_rows(text, self.options.delimiter, frozenset(self.options.null_values))
+
+    def _header(self, row: CsvRow) -> list[str]:
+        """Return the names in a header. Raises `DamagedFileError` for one that cannot be read."""
+        names = self._names(row)
+        fault = self._fault_of_header(row, names)
         if fault is not None:
             msg = f"its header {fault}"
             raise DamagedFileError(msg)
-        return _Rows(names, rows[1:], len(header.fields))
+        return names
 
     @staticmethod
     def _names(header: CsvRow) -> list[str]:

@@ -17,10 +17,7 @@ from headrace.api import RowKind, SourceNode
 from headrace.api.graph import CHANGE_TYPE
 from headrace.config import SourceConfig, StartKind
 from headrace.errors import ConfigError, HeadraceError, SourceError
-from headrace.plan.column_names import near_misses
-from headrace.plan.columns import RecordReader, columns_of
 from headrace.plan.event_time_limit import EventTimeLimit
-from headrace.plan.source_values import is_kindred
 from headrace.sources.delta_faults import DeltaFaults
 from headrace.sources.delta_rows import DeltaRows, PartitionValue, Side, count_rows_of, null_columns, read_rows
 from headrace.sources.file_format import UNREADABLE, unreadable
@@ -29,6 +26,7 @@ from headrace.sources.limits import first_files
 from headrace.sources.offset import SourceOffset
 from headrace.sources.row_check import RowCheck
 from headrace.sources.source import SourceFile, SourceScan, TableReach, TakenIn
+from headrace.sources.stored_columns import column_problems
 from headrace.tables.delta_log import DeltaCommit, DeltaLog, LoggedFile, TableState
 from headrace.tables.files import Storage, is_file
 from headrace.tables.store import StoreError, TableMissingError
@@ -199,16 +197,8 @@ class DeltaSource:
             yield str(fault)
             return
         schema = self._log.schema(latest)
-        columns = {column.name: column for column in columns_of(self._node.record)}
         own = (CHANGE_TYPE,) if self._config.change_feed else ()
-        for name, why in near_misses(columns, schema.names):
-            yield f"{self._config.path}: {name} {why}"
-        for name in RecordReader(self._node.record, self._node.row_kind).missing([*schema.names, *own]):
-            yield f"{self._config.path} has no column {name}, which {self._node.record.__name__} needs"
-        for name in schema.names:
-            if name in columns and not is_kindred(schema.field(name).type, columns[name]):
-                wanted = "a timestamp" if columns[name].is_time else columns[name].type
-                yield f"column {name} of {self._config.path} is {schema.field(name).type}, which is not {wanted}"
+        yield from (problem.why for problem in column_problems(self._node, schema, self._config.path, own))
 
     # ---------------------------------------------------------------------------------------------------------- log
 

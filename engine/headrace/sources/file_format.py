@@ -27,6 +27,12 @@ UNREADABLE: Final = (OSError, pa.ArrowException, UnicodeDecodeError, DamagedFile
 """Errors of reading a file that is missing, damaged, not of its format, or has a column name that is not UTF-8."""
 
 
+HEAD: Final = 1 << 16
+"""Number of bytes in which a header is looked for."""
+_GZIP: Final = 16
+"""What zlib adds to the size of its window for the format of gzip."""
+
+
 @dataclass(frozen=True, slots=True)
 class FileRows:
     """All rows of a file, also bad ones, in the file's order.
@@ -54,6 +60,13 @@ class FileFormat(Protocol):
 
     def count(self, uri: str, node: SourceNode, storage: Storage = None) -> int:
         """Count the rows of a file, also bad ones. Raises one of `UNREADABLE`."""
+        ...
+
+    def schema(self, uri: str, storage: Storage = None) -> pa.Schema | None:
+        """Return the columns of a file, from its header or footer alone; of type null where it has no types. None if it tells none.
+
+        Raises one of `UNREADABLE`.
+        """
         ...
 
     def read(self, uri: str, node: SourceNode, storage: Storage = None, columns: Collection[str] = ()) -> FileRows:
@@ -109,6 +122,23 @@ def typed_table(
     if not arrays:  # an Arrow table without a column has no rows
         return pa.table({"": pa.nulls(rows)})
     return pa.table(arrays)
+
+
+def head_of(uri: str, storage: Storage = None) -> bytes:
+    """Return the first bytes of a file, decompressed if its name ends in `.gz`.
+
+    Raises `OSError` when it cannot be read, and `DamagedFileError` when it cannot be decompressed.
+    """
+    store, path = file_system(uri, storage)
+    with store.open_input_file(path) as file:
+        head: bytes = file.read(HEAD)
+    if not uri.endswith(".gz"):
+        return head
+    try:
+        return zlib.decompressobj(zlib.MAX_WBITS | _GZIP).decompress(head, HEAD)
+    except zlib.error as error:
+        msg = f"it cannot be unpacked by gzip: {error}"
+        raise DamagedFileError(msg) from error
 
 
 def content_of(uri: str, storage: Storage = None) -> bytes:

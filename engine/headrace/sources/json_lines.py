@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import msgspec
+import pyarrow as pa
 
 from headrace.api import SourceNode
 from headrace.sources.file_format import DamagedFileError, FileRows, content_of, wanted_columns
@@ -37,6 +38,10 @@ class JsonLines:
     def count(self, uri: str, node: SourceNode, storage: Storage = None) -> int:  # noqa: ARG002 - counts lines
         """Count the rows of a file. Reads the whole file. Raises one of `UNREADABLE`."""
         return len(_lines(uri, storage))
+
+    def schema(self, uri: str, storage: Storage = None) -> pa.Schema | None:  # noqa: ARG002 - each row has members of its own
+        """Return None: each row has members of its own."""
+        return None
 
     def read(self, uri: str, node: SourceNode, storage: Storage = None, columns: Collection[str] = ()) -> FileRows:
         """Read the rows of a file, with these `columns` only if any are given. Raises one of `UNREADABLE`."""

@@ -37,9 +37,14 @@ class ParquetColumns:
         _check_counts(self._file.metadata, source.size())
 
     @property
+    def schema(self) -> pa.Schema:
+        """Return the columns with their types."""
+        return self._file.schema_arrow
+
+    @property
     def names(self) -> list[str]:
         """Return the names of the columns."""
-        names: list[str] = self._file.schema_arrow.names
+        names: list[str] = self.schema.names
         return names
 
     @property

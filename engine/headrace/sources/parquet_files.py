@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from headrace.api import SourceNode
 from headrace.sources.file_format import FileRows
 from headrace.sources.parquet_columns import ParquetColumns
@@ -25,6 +27,10 @@ class ParquetFiles:
     def count(self, uri: str, node: SourceNode, storage: Storage = None) -> int:  # noqa: ARG002 - the footer has the count
         """Count the rows of a file. Raises one of `UNREADABLE`."""
         return count_rows(uri, storage)
+
+    def schema(self, uri: str, storage: Storage = None) -> pa.Schema | None:
+        """Return the columns of a file. Reads only the footer. Raises one of `UNREADABLE`."""
+        return ParquetColumns(uri, storage).schema
 
     def read(
         self,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
 import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from headrace import native
@@ -96,6 +100,63 @@ def test_empty_source_is_a_warning(headrace, home):
     (home / "events/2013-01-31.parquet").unlink()
     result = headrace("check --json")
     assert (result.exit_code, findings(result)["source events"]) == (0, "warn")
+
+
+def details(result):
+    return {finding["detail"] for finding in json.loads(result.stdout)["findings"] if finding["outcome"] != "ok"}
+
+
+@pytest.mark.parametrize(
+    ("columns", "exit_code", "says"),
+    [
+        ({"tail": ["N1"]}, 1, "{file} has no column at, which Event needs"),
+        ({"Tail": ["N1"], "at": [1]}, 1, "{file}: tail is missing, but there is 'Tail', and names must be equal"),
+        ({"tail": [1], "at": [1]}, 0, "column tail of {file} is int64, which is not string"),
+        ({"tail": ["N1"], "at": [True]}, 0, "column at of {file} is bool, which is not int64"),
+    ],
+)
+def test_check_names_columns_that_do_not_fit(headrace, home, columns, exit_code, says):
+    file = home / "events" / "2013-02-01.parquet"
+    pq.write_table(pa.table(columns), file)
+    result = headrace("check --json")
+    (detail,) = details(result)
+    assert (result.exit_code, detail.partition(": rename")[0]) == (exit_code, says.format(file=file))
+
+
+@pytest.mark.parametrize(
+    ("content", "exit_code", "says"),
+    [
+        ("tail,at\nN1,1\n", 0, set()),
+        (
+            "tail;at\nN1;1\n",
+            1,
+            {"{file} has no column tail, which Event needs", "{file} has no column at, which Event needs"},
+        ),
+        ("tail,,at\n", 1, {"{file}, the newest file, cannot be read: its header has a column without a name"}),
+        ("", 0, set()),
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_check_reads_the_header_of_the_newest_csv(headrace, home, content, exit_code, says, packed):
+    job = home / "conf/jobs/demo.yaml"
+    job.write_text(job.read_text().replace("{path: events}", "{path: events, format: csv}"))
+    (home / "events" / "2013-01-31.parquet").unlink()
+    file = home / "events" / ("a.csv.gz" if packed else "a.csv")
+    file.write_bytes(gzip.compress(content.encode()) if packed else content.encode())
+    (home / "events" / "b.csv").write_text("x")
+    os.utime(home / "events" / "b.csv", (1, 1))
+    result = headrace("check --json")
+    assert (result.exit_code, details(result)) == (exit_code, {text.format(file=file) for text in says})
+
+
+def test_damaged_newest_file_fails_unless_it_is_set_aside(headrace, home):
+    (home / "events" / "2013-02-01.parquet").write_text("no Parquet")
+    result = headrace("check --json")
+    assert result.exit_code == 1
+    assert any("the newest file, cannot be read" in detail for detail in details(result))
+    job = home / "conf/jobs/demo.yaml"
+    job.write_text(job.read_text().replace("{path: events}", "{path: events, on_bad_file: quarantine}"))
+    assert headrace("check --json").exit_code == 0
 
 
 def test_held_job_is_a_warning_unless_strict(headrace, state, at_nine):

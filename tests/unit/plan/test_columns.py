@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
@@ -245,8 +245,9 @@ def test_text_is_never_converted_to_other_types(text, kind):
         (float, pa.array([float("-inf")]), "x is -inf, which JSON cannot hold"),
         (float | None, pa.array([float("inf")]), "x is inf, which JSON cannot hold"),
         (bool, pa.array([1]), "x is 1, which is not bool"),
-        (Timestamp, pa.array(["2013-01-01"]), "x is '2013-01-01', which is not a timestamp"),
-        (Timestamp, pa.array([date(2013, 1, 1)]), "which is not a timestamp"),
+        (Timestamp, pa.array(["2013-1-1"]), "x is '2013-1-1', which is not a timestamp"),
+        (Timestamp, pa.array([time(1)]), "which is not a timestamp"),
+        (str, pa.array([date(2013, 1, 1)]), "which is not string"),
         (Colour, pa.array(["green"]), "x is 'green', not one of red, blue"),
         (Colour, pa.array([1]), "x is 1, which is not string"),
     ],

@@ -261,11 +261,11 @@ def test_missing_table_is_named(tmp_path):
 def test_mismatched_columns_are_named():
     node = plan_of(Slices().config.code).sources[0]
     assert misfits(SCHEMA, node) == []
-    schema = pa.schema([("name", pa.int64()), ("name", pa.int64()), ("at", pa.string())])
+    schema = pa.schema([("name", pa.int64()), ("name", pa.int64()), ("at", pa.bool_())])
     assert misfits(schema, node) == [
         "the result has two columns 'name'",
         "the result has no column 'label', a field of Copy (it has name, name, at)",
-        "column 'at' of the result is string, and the field of Copy is timestamp",
+        "column 'at' of the result is bool, and the field of Copy is timestamp",
     ]
     assert input_schema(node.stored).field("at").type == pa.timestamp("us", "UTC")
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pyarrow as pa
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 from msgspec import field
 
 from headrace import FlooredTimestamp, Struct, Timestamp
+from headrace.api import SourceNode
+from headrace.plan.source_columns import arrival_order
 from headrace.plan.value_rules import iso_time, written_number
 from tests.unit.support.fuzzing import examples
 from tests.unit.support.source_reading import Outcome, avro_bytes, parquet_bytes, read_bytes, read_messages
@@ -164,6 +167,7 @@ def test_times_are_equal_in_all_formats(moment, step, zone):
     json = msgspec.json.encode({"at": text})
     avro: dict[str, Any] = {"at": {"type": "long", "logicalType": "local-timestamp-micros"}}
     table = pa.table({"at": pa.array([micros], pa.timestamp("us", "UTC"))})
+    texts = pa.table({"at": [text]})
     for record in (Timed, Floored):
         outcomes = {
             "json": read_bytes("json", json, record),
@@ -171,6 +175,8 @@ def test_times_are_equal_in_all_formats(moment, step, zone):
             "avro": read_bytes("avro", avro_bytes(avro, [{"at": micros}]), record),
             "parquet": read_bytes("parquet", parquet_bytes(table), record),
             "delta": read_bytes("delta", parquet_bytes(table), record),
+            "texts in parquet": read_bytes("parquet", parquet_bytes(texts), record),
+            "texts in delta": read_bytes("delta", parquet_bytes(texts), record),
             "kafka": read_messages([json], record),
         }
         for kind, outcome in outcomes.items():
@@ -221,6 +227,51 @@ def test_other_texts_are_no_times(text):
     assert iso_time(text) is None
     assert read_bytes("json", msgspec.json.encode({"at": text}), Timed).records == [None]
     assert read_messages([msgspec.json.encode({"at": text})], Timed).records == [None]
+    outcome = read_bytes("parquet", parquet_bytes(pa.table({"at": [text, "2024-01-05"]})), Timed)
+    assert outcome.records == [None, Timed(1704412800000)]
+    assert outcome.errors == {0: f"at is {text!r}, which is not a timestamp"}
+
+
+def test_days_are_the_first_moments_of_days():
+    days = [date(2024, 1, 5), date(1, 1, 1), date(1969, 12, 31), None]
+    for kind in (pa.date32(), pa.date64()):
+        content = parquet_bytes(pa.table({"at": pa.array(days, kind)}))
+        for outcome in (read_bytes("parquet", content, Timed), read_bytes("delta", content, Timed)):
+            assert outcome.records == [Timed(1704412800000), Timed(-62135596800000), Timed(-86400000), None]
+    far = parquet_bytes(pa.table({"at": pa.array([2**30], pa.int32()).view(pa.date32())}))
+    assert "outside the years" in read_bytes("parquet", far, Timed).errors[0]
+
+
+class Annotated(Struct, frozen=True):
+    at: Timestamp
+    id: str
+    content: str | None
+    ids: list[str]
+
+
+@pytest.mark.parametrize("store_schema", [True, False])
+def test_annotated_texts_are_read_as_texts(store_schema):
+    ids = [UUID("0123ABCD-0000-1000-8000-00805F9B34FB"), UUID(int=5)]
+    stored = pa.array([value.bytes for value in ids], pa.uuid())
+    lists = pa.ListArray.from_arrays([0, 2, 2], stored)
+    contents = pa.array(['{"a": 1}', None], pa.json_())
+    table = pa.table({"at": [1, 2], "id": stored, "content": contents, "ids": lists})
+    content = parquet_bytes(table, store_schema=store_schema)
+    first = Annotated(1, str(ids[0]), '{"a": 1}', [*map(str, ids)])
+    for kind in ("parquet", "delta"):
+        assert read_bytes(kind, content, Annotated).records == [first, Annotated(2, str(ids[1]), None, [])]
+    wrong = read_bytes("parquet", parquet_bytes(pa.table({"x": stored, "at": [1, 2]})), Whole)
+    assert wrong.records == [None, None]
+    assert "UUID('0123abcd-0000-1000-8000-00805f9b34fb'), which is not int64" in wrong.errors[0]
+
+
+def test_texts_of_times_sort_as_times():
+    texts = ["2024-01-01T10:00+05:00", "2024-01-01T06:00Z", "2024-01-01T00:00-08:00", "2023-12-31"]
+    node = SourceNode("rows", Timed, "at", ("at",), None, timedelta(0))
+    assert arrival_order(pa.table({"at": texts}), node).to_pylist() == [3, 0, 1, 2]
+    by_id = SourceNode("rows", Annotated, "at", ("id",), None, timedelta(0))
+    ids = pa.array([UUID(int=7).bytes, UUID(int=5).bytes], pa.uuid())
+    assert arrival_order(pa.table({"id": ids}), by_id).to_pylist() == [1, 0]
 
 
 @examples(100)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from typer.testing import CliRunner, Result
@@ -31,6 +32,7 @@ from headrace.tables.schemas import STATE_TABLES
 START = 1_359_590_400_000  # 2013-01-31T00:00:00Z
 HOUR = 3_600_000
 
+NO_EVENTS = pa.table({"tail": pa.array([], pa.string()), "at": pa.array([], pa.int64())})
 JOB = """\
 job: demo
 pipeline: demo_cli_pipeline:pipeline
@@ -66,11 +68,12 @@ def home(tmp_path, monkeypatch) -> Path:
         "conf/jobs/demo.yaml": JOB,
         "conf/clusters/local.yaml": "master: local[2]\nparallelism: 2\nconnectors: []\n",
         "demo_cli_pipeline.py": PIPELINE,
-        "events/2013-01-31.parquet": "",
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
+    (tmp_path / "events").mkdir()
+    pq.write_table(NO_EVENTS, tmp_path / "events" / "2013-01-31.parquet")
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "dont_write_bytecode", True)

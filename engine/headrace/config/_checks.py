@@ -378,6 +378,12 @@ def _csv(config: JobConfig) -> Iterator[Problem]:
                 f"sources.{name}.csv.delimiter",
                 f"{source.csv.delimiter!r} cannot stand between fields: expected one character, such as ',' or \"\\t\", and no quote or line break",
             )
+        escape = source.csv.escape
+        if escape is not None and (len(escape) != 1 or escape in {*_NO_DELIMITERS, source.csv.delimiter}):
+            yield (
+                f"sources.{name}.csv.escape",
+                f"{escape!r} cannot escape quotes: expected one character, such as '\\', and no quote, line break or delimiter",
+            )
 
 
 _NO_DELIMITERS = ('"', "\n", "\r")

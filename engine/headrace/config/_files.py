@@ -19,6 +19,9 @@ class CsvOptions(Section, frozen=True, kw_only=True):
     null_values: tuple[str, ...] = ("",)
     """Texts that mean null, where they are not in quotes."""
 
+    escape: str | None = None
+    """The character that, in a field in quotes, takes whatever follows it as it is: `"\\\\"` for files that write a quote as `\\"`. null: none."""
+
     encoding: Literal["utf-8", "iso-8859-1", "iso-8859-15", "windows-1252"] = "utf-8"
     """How the text is encoded."""
 

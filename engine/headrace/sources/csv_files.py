@@ -89,7 +89,7 @@ class CsvFiles:
 
     def _parsed(self, content: bytes) -> Iterator[CsvRow]:
         text = content.decode(self.options.encoding, errors="surrogateescape").removeprefix("\ufeff")
-        return csv_rows(text, self.options.delimiter, frozenset(self.options.null_values))
+        return csv_rows(text, self.options.delimiter, frozenset(self.options.null_values), self.options.escape)
 
     def _header(self, row: CsvRow) -> list[str]:
         """Return the names in a header. Raises `DamagedFileError` for one that cannot be read."""

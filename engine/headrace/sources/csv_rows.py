@@ -7,6 +7,7 @@ not the rows after it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -25,12 +26,15 @@ class CsvRow(NamedTuple):
 _BARE_RETURN: Final = "has a carriage return outside quotes, and other lines end with a line feed"
 
 
-def csv_rows(text: str, delimiter: str, null_values: frozenset[str]) -> Iterator[CsvRow]:
+def csv_rows(text: str, delimiter: str, null_values: frozenset[str], escape: str | None = None) -> Iterator[CsvRow]:
     r"""Yield the rows of a text; empty lines are no rows. A field without quotes is null if it is one of `null_values`.
+
+    In quotes, the character behind an `escape` is taken as it is.
 
     Lines end with `\n` or `\r\n`; in a text without `\n` they end with `\r`.
     """
-    parser = _Parser(text, delimiter, null_values, "\n" if "\n" in text else "\r")
+    newline = "\n" if "\n" in text else "\r"
+    parser = _Parser(text, delimiter, null_values, newline, None if escape is None else _quotes_and(escape))
     place, line = 0, 1
     while place < len(text):
         end = parser.line_end(place)
@@ -44,11 +48,18 @@ def csv_rows(text: str, delimiter: str, null_values: frozenset[str]) -> Iterator
         place = end + 1
 
 
+def _quotes_and(escape: str) -> re.Pattern[str]:
+    """Return the pattern of what may mean a quote in a field: an escaped character, a doubled quote, or one quote."""
+    return re.compile(f'{re.escape(escape)}(.)|""|"', re.DOTALL)
+
+
 class _Parser(NamedTuple):
     text: str
     delimiter: str
     null_values: frozenset[str]
     newline: str
+    escapes: re.Pattern[str] | None
+    """Pattern of `_quotes_and`; None without an escape."""
 
     def line_end(self, place: int) -> int:
         end = self.text.find(self.newline, place)
@@ -68,7 +79,7 @@ class _Parser(NamedTuple):
                 closing = self._closing_quote(place + 1)
                 if closing < 0:
                     return self._bad_row(start, line, "has a quote that is not closed")
-                fields.append(self.text[place + 1 : closing].replace(QUOTE * 2, QUOTE))
+                fields.append(self._unquoted(self.text[place + 1 : closing]))
                 place = closing + 1
                 if not self.text.startswith(self.delimiter, place):
                     break
@@ -91,8 +102,17 @@ class _Parser(NamedTuple):
     def _plain(self, field: str) -> str | None:
         return None if field in self.null_values else field
 
+    def _unquoted(self, field: str) -> str:
+        """Return the value of a field from its text between quotes."""
+        if self.escapes is None:
+            return field.replace(QUOTE * 2, QUOTE)
+        return self.escapes.sub(lambda match: match[1] or QUOTE, field)
+
     def _closing_quote(self, place: int) -> int:
         """Return the place of the quote that closes the field whose text begins at `place`; -1 without one."""
+        if self.escapes is not None:
+            parts = self.escapes.finditer(self.text, place)
+            return next((part.start() for part in parts if part[0] == QUOTE), -1)
         while (place := self.text.find(QUOTE, place)) >= 0:
             if not self.text.startswith(QUOTE, place + 1):
                 return place

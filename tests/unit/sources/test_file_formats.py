@@ -285,6 +285,15 @@ def test_csv_options_say_how_files_are_written():
     assert bad == {0: "line 1 has 2 fields, the record has 5"}
 
 
+def test_wrong_escapes_cost_one_row():
+    csv = CsvOptions(escape="\\")
+    records, bad, _ = read(b'id,at\n"a\\",1\nb\\,2\n"c\\"",3\n"\\', "csv", csv=csv)
+    assert records == [None, Flat("b\\", 2), Flat('c"', 3), None]
+    assert bad == {0: "line 2 has text after a closing quote", 3: "line 5 has a quote that is not closed"}
+    _, bad, _ = read(b'id,at\n"he said \\"hi\\"",1\n', "csv")
+    assert bad == {0: "line 2 has text after a closing quote"}
+
+
 @pytest.mark.parametrize(
     ("content", "error"),
     [

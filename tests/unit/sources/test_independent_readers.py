@@ -6,6 +6,8 @@ cell, or it is refused by name.
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from decimal import Decimal
 from typing import Any
@@ -14,9 +16,11 @@ import duckdb
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from headrace import Struct, Timestamp
+from headrace.config import CsvOptions
 from tests.unit.support.drawn_tables import (
     Drawn,
     Refused,
@@ -69,7 +73,47 @@ def with_duckdb(content: bytes, path: Any) -> list[dict[str, Any]]:
     return table.to_pylist(maps_as_pydicts="strict")
 
 
+class Texts(Struct, frozen=True):
+    at: Timestamp
+    first: str
+    second: str
+
+
+def escaped_csv(rows: list[list[str]], *, doubles_quotes: bool) -> str:
+    written = io.StringIO()
+    writer = csv.writer(
+        written, quoting=csv.QUOTE_NONNUMERIC, escapechar="\\", doublequote=doubles_quotes, lineterminator="\n"
+    )
+    writer.writerows([number, *row] for number, row in enumerate(rows))
+    return written.getvalue()
+
+
+def escaped_with_duckdb(text: str, path: Any) -> list[list[str]]:
+    path.write_bytes(text.encode())
+    types: Any = {"at": "BIGINT", "first": "VARCHAR", "second": "VARCHAR"}
+    read = duckdb.connect().read_csv(
+        str(path), header=False, delimiter=",", quotechar='"', escapechar="\\", columns=types, na_values="(none)"
+    )
+    return [[*row[1:]] for row in read.fetchall()]
+
+
 # ------------------------------------------------------------------------------------------------------------ as written
+
+
+@examples(20)
+@given(
+    rows=st.lists(st.lists(st.text('a"\\,\n é', max_size=6), min_size=2, max_size=2), min_size=1, max_size=4),
+    doubles_quotes=st.booleans(),
+)
+@example(rows=[['he said "hi"', "\\"]], doubles_quotes=False)
+def test_escaped_csv_equals_python_and_duckdb(rows, doubles_quotes, tmp_path_factory):
+    text = escaped_csv(rows, doubles_quotes=doubles_quotes)
+    outcome = read_bytes("csv", text.encode(), Texts, csv=CsvOptions(escape="\\", header=False))
+    assert_all_read(outcome)
+    by_python = csv.reader(io.StringIO(text, newline=""), escapechar="\\")
+    assert [[row.first, row.second] for row in outcome.records] == [row[1:] for row in by_python] == rows
+    if not doubles_quotes:
+        assert escaped_with_duckdb(text, tmp_path_factory.mktemp("d") / "a.csv") == rows
 
 
 @examples(12)

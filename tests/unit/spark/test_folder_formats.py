@@ -201,6 +201,8 @@ def test_harness_feeds_records_only_to_parquet_folders():
         ({"format": "json", "csv": {"header": False}}, "the format json does not have it: write format: csv"),
         ({"format": "csv", "csv": {"delimiter": ",,"}}, "',,' cannot stand between fields"),
         ({"format": "csv", "csv": {"delimiter": '"'}}, "cannot stand between fields"),
+        ({"format": "csv", "csv": {"escape": '"'}}, "cannot escape quotes"),
+        ({"format": "csv", "csv": {"escape": ","}}, "cannot escape quotes"),
         ({"format": "csv", "csv": {"encoding": "utf-16"}}, "encoding"),
         ({"format": "orc"}, "format"),
     ],

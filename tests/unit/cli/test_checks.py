@@ -149,7 +149,7 @@ def test_check_reads_the_header_of_the_newest_csv(headrace, home, content, exit_
     assert (result.exit_code, details(result)) == (exit_code, {text.format(file=file) for text in says})
 
 
-def test_damaged_newest_file_fails_unless_it_is_set_aside(headrace, home):
+def test_damaged_newest_file_fails_unless_quarantined(headrace, home):
     (home / "events" / "2013-02-01.parquet").write_text("no Parquet")
     result = headrace("check --json")
     assert result.exit_code == 1

@@ -1,14 +1,18 @@
 # One image for Airflow, Spark's master and workers, and the weather service of the demo: the same Python, the same
 # packages and the same paths everywhere, which is what Spark asks of a driver and its executors.
-FROM python:3.12.11-slim-bookworm
+FROM python:3.12.11-slim-bookworm AS base
 
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends gcc git libc6-dev make openjdk-17-jre-headless procps tini \
+    && apt-get install --yes --no-install-recommends openjdk-17-jre-headless procps tini \
     && rm -rf /var/lib/apt/lists/*
 
 ENV HEADRACE_HOME=/opt/headrace
 WORKDIR $HEADRACE_HOME
 RUN useradd --create-home --uid 50000 headrace && chown headrace: $HEADRACE_HOME
+
+# The set-up, with a compiler for the engine's module in C. The image itself has none.
+FROM base AS setup
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc git libc6-dev make
 USER headrace
 
 # What changes seldom comes first. `headrace setup`, the last step of bootstrap.py, wants the project's folder conf/jobs.
@@ -16,6 +20,10 @@ COPY --chown=headrace setup/ setup/
 COPY --chown=headrace Makefile README.md LICENSE pyproject.toml requirements.txt ./
 COPY --chown=headrace engine/ engine/
 RUN mkdir -p conf/jobs && python3 setup/bootstrap.py --s3 && rm -rf "$HOME/.cache" var/log
+
+FROM base
+USER headrace
+COPY --from=setup --chown=headrace $HEADRACE_HOME $HEADRACE_HOME
 COPY --chown=headrace pipelines/ pipelines/
 COPY --chown=headrace dags/ dags/
 COPY --chown=headrace conf/ conf/

@@ -106,6 +106,43 @@ def test_image_fetches_the_jars_of_the_profiles_connectors():
     assert "setup/bootstrap.py --s3 " in (PROJECT / "Dockerfile").read_text()
 
 
+def test_image_has_no_compiler():
+    base, setup, image = re.split(r"^FROM .*$", (PROJECT / "Dockerfile").read_text(), flags=re.MULTILINE)[1:]
+
+    assert [text for text in (base, image) if re.search(r"install .*\b(gcc|libc6-dev)\b", text)] == []
+    assert "gcc" in setup
+    assert "COPY --from=setup" in image
+
+
+def test_scheduler_has_memory_for_each_driver():
+    scheduler = SERVICES["airflow-scheduler"]
+    drivers = int(scheduler["environment"]["AIRFLOW__CORE__PARALLELISM"])
+
+    assert PROFILE["spark"]["spark.driver.memory"] == "1g"
+    assert scheduler["mem_limit"] == f"{2 * drivers + 1}g"
+
+
+def test_two_applications_run_at_once():
+    workers = [service["command"] for name, service in SERVICES.items() if name.startswith("spark-worker-")]
+    cores, memory = (
+        sum(int(command[command.index(option) + 1].strip("g")) for command in workers)
+        for option in ("--cores", "--memory")
+    )
+
+    assert 2 * PROFILE["spark"]["spark.cores.max"] <= cores
+    assert PROFILE["spark"]["spark.executor.memory"] == "1g"
+    assert 2 * PROFILE["spark"]["spark.cores.max"] / PROFILE["spark"]["spark.executor.cores"] <= memory
+
+
+def test_runs_can_write_notes():
+    settings = SERVICES["airflow-scheduler"]["environment"]
+    text = settings["AIRFLOW_CONN_HEADRACE_AIRFLOW_API"]
+    connection = json.loads(re.sub(r"\$\{[^}]*\}", "secret", text))
+
+    assert (connection["host"], connection["port"]) == ("airflow-api-server", 8080)
+    assert settings["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS"] == f"{connection['login']}:admin"
+
+
 def test_image_has_the_python_of_its_paths():
     dockerfile = (PROJECT / "Dockerfile").read_text()
     image = re.search(r"^FROM python:(\d+\.\d+)\.\d+-", dockerfile, re.MULTILINE)

@@ -7,6 +7,7 @@ read them. And PostgreSQL runs as its own user of this machine.
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import re
@@ -40,6 +41,7 @@ SECRETS = {
     "AIRFLOW_FERNET_KEY": "x2ZV0cDMbQFCtDVr1XGnAcfU1nLbRrjmOV4h5TKW7hc=",
     "AIRFLOW_JWT_SECRET": "a-jwt-secret-of-32-characters-or-more",
     "AIRFLOW_API_SECRET_KEY": "an-api-secret",
+    "AIRFLOW_ADMIN_PASSWORD": "an-admin-password",
 }
 
 pytestmark = [
@@ -255,6 +257,7 @@ def test_airflow_starts_as_the_image_user(containers):
 
     passwords = containers.volumes / "airflow-passwords" / "passwords.json"
     assert passwords.stat().st_uid == USER
+    assert json.loads(passwords.read_text()) == {"admin": SECRETS["AIRFLOW_ADMIN_PASSWORD"]}
 
 
 def test_spark_and_bucket_start_as_the_image_user(tmp_path):

@@ -54,7 +54,7 @@ class BrokerJars(Jars):
 
 
 BROKER = BrokerJars(
-    name="broker", package="org.apache.kafka:kafka_2.13:4.1.0", without=("com.google.code.findbugs:jsr305",)
+    name="broker", artifact="org.apache.kafka:kafka_2.13:4.1.0", without=("com.google.code.findbugs:jsr305",)
 )
 
 

@@ -53,7 +53,9 @@ _SETTINGS: Final = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
 """Settings of the session in which steps are planned, so that the same input gives the same rows on every machine."""
-_IN_UTC: Final = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+_IN_UTC: Final[dict[str, Any]] = (
+    {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+)
 """How pyspark gives times in UTC; releases before 4.2 do so unasked."""
 
 

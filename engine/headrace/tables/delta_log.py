@@ -202,7 +202,7 @@ def _has_vectors(table: DeltaTable) -> bool:
     if "deletionVectors" not in (table.protocol().reader_features or ()):
         return False  # deltalake refuses to look in some tables without them, such as those with widened types
     try:
-        return pa.table(table.deletion_vectors()).num_rows > 0
+        return bool(pa.table(table.deletion_vectors()).num_rows > 0)
     except DeltaError:
         return True
 

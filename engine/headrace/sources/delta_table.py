@@ -20,7 +20,7 @@ from headrace.errors import ConfigError, HeadraceError, SourceError
 from headrace.plan.event_time_limit import EventTimeLimit
 from headrace.sources.delta_faults import DeltaFaults
 from headrace.sources.delta_rows import DeltaRows, PartitionValue, Side, count_rows_of, null_columns, read_rows
-from headrace.sources.file_format import UNREADABLE, unreadable
+from headrace.sources.file_format import UNREADABLE, is_damage, unreadable
 from headrace.sources.interval import Interval
 from headrace.sources.limits import first_files
 from headrace.sources.offset import SourceOffset
@@ -133,7 +133,7 @@ class DeltaSource:
         except FileNotFoundError as error:
             raise self._faults.vacuumed(version_of(file.name), file.path) from error
         except UNREADABLE as error:
-            if self._config.on_bad_file == "quarantine":
+            if self._config.on_bad_file == "quarantine" and is_damage(error):
                 return 0
             raise unreadable(self._name, file.path, error) from error
 
@@ -148,7 +148,7 @@ class DeltaSource:
         except FileNotFoundError as error:
             raise self._faults.vacuumed(version_of(file.name), file.path) from error
         except UNREADABLE as error:
-            if self._config.on_bad_file == "quarantine":
+            if self._config.on_bad_file == "quarantine" and is_damage(error):
                 return pa.nulls(self.rows(file), pa.int64())
             raise unreadable(self._name, file.path, error) from error
 

@@ -11,18 +11,21 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from headrace.api import SourceNode
-from headrace.errors import SourceError
+from headrace.errors import HeadraceError, SourceError, StorageError
 from headrace.plan.column_names import near_misses
 from headrace.plan.column_types import Column, columns_of
 from headrace.plan.plain_values import to_column
 from headrace.plan.raw_row import raw_row
 from headrace.tables.files import Storage, file_system
+from headrace.tables.storage_advice import storage_advice
 
 
 class DamagedFileError(Exception):
     """File that does not have its format, or is cut off."""
 
 
+_STORE_ERROR: Final = "AWS Error"
+"""What pyarrow says in errors of an object store, which have no number."""
 UNREADABLE: Final = (OSError, pa.ArrowException, UnicodeDecodeError, DamagedFileError)
 """Errors of reading a file that is missing, damaged, not of its format, or has a column name that is not UTF-8."""
 
@@ -158,8 +161,24 @@ def content_of(uri: str, storage: Storage = None) -> bytes:
         raise DamagedFileError(msg) from error
 
 
-def unreadable(source: str, path: str, error: Exception) -> SourceError:
-    """Return the error for a file that does not have its format, is cut off, or cannot be opened."""
+def is_damage(error: Exception) -> bool:
+    """Return whether an error of `UNREADABLE` tells of a file's content.
+
+    Else the disk or the object store refused to read it, now: its rows may be good, so no file is set aside for that.
+    """
+    is_refused = isinstance(error, OSError) and (error.errno is not None or _STORE_ERROR in str(error))
+    return not is_refused
+
+
+def unreadable(source: str, path: str, error: Exception) -> HeadraceError:
+    """Return the error for a file that does not have its format, is cut off, or cannot be opened.
+
+    It is a `StorageError`, which Airflow tries again, where the disk or the object store refused to read a file that is there.
+    """
+    if not is_damage(error) and not isinstance(error, FileNotFoundError):
+        return StorageError(
+            f"source '{source}': cannot read {path}: {error}. Nothing was taken in; {storage_advice(error)}."
+        )
     what = (
         f"text in it, or the name of a column, is not UTF-8 ({error})"
         if isinstance(error, UnicodeDecodeError)

@@ -17,7 +17,7 @@ from headrace.config import SourceConfig
 from headrace.errors import ConfigError, SourceError
 from headrace.plan.event_time_limit import EventTimeLimit
 from headrace.sources.content import UNKNOWN, content_digests
-from headrace.sources.file_format import UNREADABLE, unreadable
+from headrace.sources.file_format import UNREADABLE, is_damage, unreadable
 from headrace.sources.file_formats import format_of, read_file
 from headrace.sources.folder_listing import FolderListing, stamp
 from headrace.sources.interval import Interval
@@ -103,13 +103,14 @@ class FolderSource:
     def rows(self, file: SourceFile) -> int:
         """Count the rows of a file.
 
-        Raises `SourceError` for an unreadable file, unless `on_bad_file` is quarantine: then it counts 0.
+        Raises `SourceError` for an unreadable file, unless `on_bad_file` is quarantine: then it counts 0. Raises `StorageError` for
+        one that the disk or the object store refuses to read.
         """
         try:
             if file.name not in self._counts:
                 self._counts[file.name] = self._format.count(file.path, self._node, self._storage)
         except UNREADABLE as error:
-            if self._config.on_bad_file == "quarantine":
+            if self._config.on_bad_file == "quarantine" and is_damage(error):
                 return 0
             raise unreadable(self._name, file.path, error) from error
         return self._counts[file.name]
@@ -123,7 +124,7 @@ class FolderSource:
             rows = read_file(file.path, self._node, self._config.files, storage=self._storage)
             return RowCheck(self._node, limit=limit).times_in_order(rows.table, rows.faults)
         except UNREADABLE as error:
-            if self._config.on_bad_file == "quarantine":
+            if self._config.on_bad_file == "quarantine" and is_damage(error):
                 return pa.nulls(self.rows(file), pa.int64())
             raise unreadable(self._name, file.path, error) from error
 

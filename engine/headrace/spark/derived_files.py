@@ -14,7 +14,7 @@ from headrace.config import FileOptions
 from headrace.plan.loader import PipelineCode
 from headrace.plan.pipelines import plan_of
 from headrace.sources.derived import Origin, write_derived
-from headrace.sources.file_format import UNREADABLE, DamagedFileError
+from headrace.sources.file_format import UNREADABLE, DamagedFileError, is_damage
 from headrace.sources.kinds import read_rows_of
 from headrace.sources.landed import temporary_name
 from headrace.sources.source import InputFile
@@ -100,6 +100,8 @@ def _landed(task: StepTask, number: int, batches: Iterable[pa.RecordBatch], sche
     try:
         _, refused = _read(task, file)
     except UNREADABLE as error:
+        if not is_damage(error) and not isinstance(error, FileNotFoundError):
+            return LandedFile(number, error=f"could not read {file.path}: {error}")
         return LandedFile(number, error=f"{error}", is_bad_file=True)
     uri = f"{task.folder}/{name}"
     try:
@@ -119,7 +121,7 @@ def _read(task: StepTask, file: InputFile) -> tuple[pa.Table | None, Sequence[Re
             msg = f"none of its rows fits; row {min(errors)}: {errors[min(errors)]}"
             raise DamagedFileError(msg)
     except UNREADABLE as error:
-        if task.on_bad_file == "fail":
+        if task.on_bad_file == "fail" or not is_damage(error):
             raise
         return None, [Refused(f"{file.name}: cannot read it: {error}", file.path)]
     return step_input(columns, kinds, node), refused_rows(rows, errors, file.name)

@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 
 from headrace.api import SourceNode
 from headrace.commit.progress_file import TaskProgress
-from headrace.errors import SourceError
+from headrace.errors import HeadraceError, SourceError
 from headrace.plan.columns import BadRow
 from headrace.plan.pipelines import plan_of
 from headrace.plan.source_columns import arrival_order, order_column
 from headrace.plan.stages import waits_in
 from headrace.sources.derived import stored_name
-from headrace.sources.file_format import UNREADABLE, FileRows, unreadable
+from headrace.sources.file_format import UNREADABLE, FileRows, is_damage, unreadable
 from headrace.sources.kinds import read_rows_of
 from headrace.sources.refused_rows import RefusedRows
 from headrace.sources.requeued import rows_in
@@ -178,7 +178,10 @@ class _FileReader:
         try:
             rows = read_rows_of(file, self._source, self._task.file_options, self._task.batch.storage)
         except UNREADABLE as error:
-            self._refuse_file(file, unreadable(self._source.name, file.path, error))
+            refusal = unreadable(self._source.name, file.path, error)
+            if not is_damage(error):
+                raise refusal from error
+            self._refuse_file(file, refusal)
             return None
         fault = self._fault(file, rows.table)
         if fault is not None:
@@ -212,7 +215,7 @@ class _FileReader:
         error = f"row {taken.position(file, bad[0].position)}: {bad[0].error}"
         self.refused.append(RefusedRows(path, len(bad), is_whole, error))
 
-    def _refuse_file(self, file: InputFile, error: SourceError, rows: FileRows | None = None) -> None:
+    def _refuse_file(self, file: InputFile, error: HeadraceError, rows: FileRows | None = None) -> None:
         """Put a file, or the taken part of it, into quarantine. `rows` are those of the file; None if it cannot be read."""
         if self._task.on_bad_file == "fail":
             raise error

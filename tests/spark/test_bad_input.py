@@ -122,6 +122,7 @@ def test_bad_file_is_quarantined_if_configured(home, run, spoil):
 def test_unsortable_rows_are_quarantined_individually(home, run):
     write_days(home.input, range(3), rows=ROWS)
     with_rows_that_cannot_be_ordered(home.input / day_name(1))
+    configure(home, max_quarantined="none")
     run(home, **QUICK)
     result = by_hand([])
     result.take([*_in_order(0), *[PUT_ASIDE] * ROWS, *_in_order(2)])
@@ -248,6 +249,9 @@ def test_row_without_key_is_set_aside(home, run):
 def test_file_of_only_bad_rows_is_taken_in(home, run):
     rows = [{**row, "item": "figs"} for row in rows_of(0)]
     write_rows(home.input, day_name(0), rows)
+    with pytest.raises(SourceError, match=rf"all {ROWS} rows of .*{day_name(0)} do not fit"):
+        run(home, **QUICK)
+    configure(home, max_quarantined="none")
     report = run(home, **QUICK)
     assert (report.rows_in, report.quarantined) == (ROWS, ROWS)
     write_days(home.input, [1], rows=ROWS)
@@ -276,6 +280,7 @@ def test_column_of_wrong_type_sets_rows_aside(home, run, column, kind, convert):
     schema = SCHEMA.set(SCHEMA.get_field_index(column), pa.field(column, kind))
     spoilt = [row for row in rows if row[column] is not None]
     write_rows(home.input, day_name(1), spoilt, schema)
+    configure(home, max_quarantined="none")
     run(home, **QUICK)
     result = by_hand([])
     result.take([*_in_order(0), *[PUT_ASIDE] * len(spoilt)])

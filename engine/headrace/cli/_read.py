@@ -89,6 +89,7 @@ def views(
     at: At = None,
     as_of: AsOf = None,
     with_expired: WithExpired = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print views of live entries, without deleted and expired ones, for DuckDB, Polars (Python) or Spark with Delta Lake.
 
@@ -101,11 +102,11 @@ def views(
 
     Exit codes: 0; 2 for an unknown job, checkpoint, engine or table; 8 when its files are gone.
     """
+    from headrace.cli._output import print_json
     from headrace.errors import ConfigError
-
-    opened = open_job(job, at, as_of, with_expired=with_expired)
     from headrace.readers.live_views import DIALECTS, live_views, table_names
 
+    opened = open_job(job, at, as_of, with_expired=with_expired)
     for word, known, what in [
         (engine, [*DIALECTS], "engine"),
         *((name, table_names(opened), "table") for name in table or ()),
@@ -113,4 +114,8 @@ def views(
         if word not in known:
             msg = f"there is no {what} '{word}' (known: {', '.join(known)})"
             raise ConfigError(msg)
-    print(live_views(opened, DIALECTS[engine], table or ()))
+    text = live_views(opened, DIALECTS[engine], table or ())
+    if as_json:
+        print_json({"checkpoint": opened.checkpoint.checkpoint_id, "for": engine, "text": text})
+    else:
+        print(text)

@@ -197,7 +197,7 @@ QUERIES = {
     "select *, current_date() as r from orders": "has another value each time",
     "select id from orders": r"no column 'amount', a field of Change \(it has id\)",
     "select id, name as amount, at from orders": "column 'amount' of the result is string, and the field of Change is double",
-    "select id, amount, name as at from orders": "column 'at' of the result is string, and the field of Change is timestamp",
+    "select id, amount, amount > 1 as at from orders": "column 'at' of the result is bool, and the field of Change is timestamp",
     "select * from parquet.`/nowhere`": "",
     "select * from ordres": "ordres.*may read orders, dims",
     "drop table orders": "cannot plan it",

@@ -194,7 +194,8 @@ def test_tombstone_needs_only_the_key(backend):
 
 
 def refused(record, build, *rows):
-    harness = PipelineHarness(build(Pipeline("shop").source("rows", record, event_time="at", row_kind="op")))
+    pipeline = build(Pipeline("shop").source("rows", record, event_time="at", row_kind="op"))
+    harness = PipelineHarness(pipeline, job={"sources": {"rows": {"max_quarantined": "none"}}})
     harness.feed_table("rows", rows_of(record, *rows))
     harness.run()
     return [row["error"] for row in harness.table("quarantine").to_pylist()]

@@ -12,7 +12,7 @@ Compaction uses the mask, and so does the rebuilding of a local copy, which leav
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -137,5 +137,12 @@ def _counted_sql(live: LiveTtl, stamp: str) -> str:
     """Return SQL for the time (ms) that has counted until an entry's stamp."""
     if live.since is not None:
         stamp = f"greatest({stamp}, {live.since})"
-    gaps = " + ".join(f"greatest(0, least({stamp}, {end}) - {start})" for start, end in live.gaps)
-    return f"({stamp} - ({gaps}))" if gaps else stamp
+    gaps = [f"greatest(0, least({stamp}, {end}) - {start})" for start, end in live.gaps]
+    return f"({stamp} - {_sum_sql(gaps)})" if gaps else stamp
+
+
+def _sum_sql(terms: Sequence[str]) -> str:
+    """Return SQL for the sum of some terms, as a tree of pairs: parsers allow a depth of 1,000, and a daily job has more gaps."""
+    while len(terms) > 1:
+        terms = [f"({' + '.join(terms[place : place + 2])})" for place in range(0, len(terms), 2)]
+    return terms[0]

@@ -27,7 +27,7 @@ def submission(job: JobConfig) -> dict[str, Any]:
         "conn_id": profile.connection or f"headrace_{profile.name}",
         "deploy_mode": profile.deploy_mode,
         "conf": _settings(profile),
-        "jars": ",".join(profile.jars) or None,
+        "jars": ",".join(profile.jar_files) or None,
         "py_files": ",".join(profile.py_files) or None,
         "files": ",".join(profile.files) or None,
         "archives": ",".join(profile.archives) or None,

@@ -13,6 +13,7 @@ from headrace.cli._state import Second, open_job
 if TYPE_CHECKING:
     from headrace.api import UpsertMaterialize
     from headrace.cli._table import Table
+    from headrace.readers.job_at_checkpoint import JobAtCheckpoint
     from headrace.readers.query import Rows
 
 First = Annotated[
@@ -56,7 +57,7 @@ def history(
     Exit codes: 0, also without history; 2 for an unknown job, checkpoint or operator; 8 files gone.
     """
     if largest:
-        _largest(first, at, as_of, operator, limit, as_json=as_json)
+        _largest(open_job(the_job(first), at, as_of), operator, limit, as_json=as_json)
         return
     if first is None:
         msg = "give the primary key whose history to show, or --largest"
@@ -75,14 +76,11 @@ def history(
     _show(name, key, rows, checkpoint, limit)
 
 
-def _largest(
-    name: str | None, at: str | None, as_of: str | None, operator: str | None, limit: int, *, as_json: bool
-) -> None:
+def _largest(job: JobAtCheckpoint, operator: str | None, limit: int, *, as_json: bool) -> None:
     from headrace.cli._output import decoded, print_json, records, show
     from headrace.materializer.upsert_materializer import LONG_HISTORY
     from headrace.readers.materialized import largest_histories
 
-    job = open_job(the_job(name), at, as_of)
     rows = largest_histories(job, operator, limit)
     if as_json:
         print_json({"checkpoint": job.checkpoint.checkpoint_id, "histories": decoded(rows)})

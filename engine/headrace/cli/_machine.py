@@ -60,10 +60,11 @@ def jars(config: JobConfig) -> Finding:
     from headrace.provision.jars import absent_jars, how_to_get
 
     what = f"jars of cluster {config.cluster}"
-    absent = absent_jars(config.profile.jars)
+    jars = config.profile.jar_files
+    absent = absent_jars(jars)
     if absent:
         return Finding(what, "fail", f"{config.profile.file}: there is no {', '.join(absent)}", how_to_get(absent))
-    return Finding(what, "ok", f"{len(config.profile.jars)} there")
+    return Finding(what, "ok", f"{len(jars)} there")
 
 
 def runner(config: JobConfig, plan: Plan) -> Iterator[Finding]:

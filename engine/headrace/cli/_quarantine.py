@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Optional
 import typer
 
 from headrace.cli._arguments import AsJson, AsOf, At, Job, Limit, load, new_run_id
-from headrace.cli._state import open_job, print_rows
+from headrace.cli._state import open_job, print_rows, total_of
 
 if TYPE_CHECKING:
     from headrace.commit.checkpoint import Checkpoint
@@ -64,7 +64,8 @@ def quarantine(
     from headrace.readers.quarantine import count_quarantine, list_quarantine
 
     opened = open_job(job, at, as_of)
-    rows, total = list_quarantine(opened, limit, operator), count_quarantine(opened, operator)
+    rows = list_quarantine(opened, limit, operator)
+    total = total_of(rows, limit, lambda: count_quarantine(opened, operator))
     print_rows(opened, rows, "quarantined", as_json=as_json, total=total)
 
 

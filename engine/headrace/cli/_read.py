@@ -7,7 +7,7 @@ from typing import Annotated, Optional
 import typer
 
 from headrace.cli._arguments import All, AsJson, AsOf, At, Job, Limit, WithExpired, job_and_text
-from headrace.cli._state import open_job, print_rows
+from headrace.cli._state import open_job, print_rows, total_of
 
 Query = Annotated[str, typer.Argument(metavar="JOB", help="Leave it out if there is only one.", show_default=False)]
 Second = Annotated[Optional[str], typer.Argument(metavar="QUERY", help="One query, in quotes.", show_default=False)]  # noqa: UP045
@@ -41,7 +41,8 @@ def timers(
 
     opened = open_job(job, at, as_of)
     left_out = 0 if show_all else count_internal_timers(opened)
-    rows, total = list_timers(opened, limit, internal=show_all), count_timers(opened, internal=show_all)
+    rows = list_timers(opened, limit, internal=show_all)
+    total = total_of(rows, limit, lambda: count_timers(opened, internal=show_all))
     print_rows(opened, rows, "timers", as_json=as_json, total=total, timers_left_out=left_out)
 
 

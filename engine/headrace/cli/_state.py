@@ -24,6 +24,8 @@ from headrace.cli._arguments import (
 from headrace.names import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace.commit.checkpoint import Checkpoint
     from headrace.readers.job_at_checkpoint import JobAtCheckpoint
     from headrace.readers.query import Rows
@@ -113,6 +115,11 @@ def print_rows(
 
 
 _SINGULAR = {"states": "state", "entries": "entry", "changes": "change", "timers": "timer", "requests": "request"}
+
+
+def total_of(rows: Rows, limit: int, count: Callable[[], int]) -> int:
+    """Return the number of rows without a limit. Counts only if the limit may have cut some off: that reads the table again."""
+    return len(rows.rows) if len(rows.rows) < limit else count()
 
 
 def list_states(
@@ -209,7 +216,7 @@ def scan(
 
     opened = open_job(job, at, as_of, with_expired=with_expired)
     rows = keyed_state.scan(opened, operator, state, prefix, limit)
-    total = keyed_state.count_scanned(opened, operator, state, prefix)
+    total = total_of(rows, limit, lambda: keyed_state.count_scanned(opened, operator, state, prefix))
     print_rows(opened, rows, "entries", as_json=as_json, total=total)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from headrace.cli._arguments import AsJson, AsOf, At, Job, Limit, OperatorOption
-from headrace.cli._state import open_job, print_rows
+from headrace.cli._state import open_job, print_rows, total_of
 
 
 def register(app: typer.Typer) -> None:
@@ -66,5 +66,6 @@ def requests(
     from headrace.readers.waiting import count_requests, list_requests
 
     opened = open_job(job, at, as_of)
-    rows, total = list_requests(opened, operator, limit), count_requests(opened, operator)
+    rows = list_requests(opened, operator, limit)
+    total = total_of(rows, limit, lambda: count_requests(opened, operator))
     print_rows(opened, rows, "requests", as_json=as_json, total=total)

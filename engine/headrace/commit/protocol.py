@@ -127,11 +127,11 @@ def open_job(
             versions = tables.create()
             faults.reached("create.half")
             lease.append(_initial(config, run_id, attempt_id, versions, sinks))
-        publisher.create_sinks(log.lineage)  # after checkpoint 0, which says who claims them
+        tables_of_sinks = publisher.create_sinks(log.lineage)  # after checkpoint 0, which says who claims them
         job = OpenJob(config, log, lease, tables, publisher=publisher, sink_tables=sinks, notify=notify)
         check_key_groups(config, job.last)
         if plan is not None:
-            publisher.check_rules()
+            publisher.check_rules(tables_of_sinks)
         job.fence(publishes=publishes, restores=restores)
         job.add_tables()
         if publishes:  # before a restore, migrations could take ids of checkpoints that a sink has and the log has lost

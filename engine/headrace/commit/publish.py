@@ -22,13 +22,7 @@ from headrace.config import JobConfig
 from headrace.errors import ConfigError, SinkMismatchError, StorageError
 from headrace.sinks.kinds import sink_of
 from headrace.sinks.sink import NEVER, NO_WRITERS, Delivery, Publication, Sink, SparkWriters
-from headrace.tables.store import (
-    Claim,
-    Snapshot,
-    TableMissingError,
-    VersionTakenError,
-    storage_errors,
-)
+from headrace.tables.store import Claim, Snapshot, TableMissingError, VersionTakenError, storage_errors
 
 
 class Standing(NamedTuple):
@@ -77,36 +71,44 @@ class Publisher:
         if problems := [*filter(None, (sink.place_problem() for sink in self._sinks.values()))]:
             raise SinkMismatchError("\n".join(problems))
 
-    def check_rules(self) -> None:
-        """Raise `SinkMismatchError` for sinks whose tables refuse each write of them."""
-        if problems := [*self.rule_problems()]:
+    def check_rules(self, tables: Mapping[str, Snapshot]) -> None:
+        """Raise `SinkMismatchError` for sinks whose tables refuse each write of them. `tables` are those of the sinks, by name."""
+        if problems := [*self.rule_problems(tables)]:
             raise SinkMismatchError("\n".join(problems))
 
-    def rule_problems(self) -> Iterator[str]:
+    def tables(self) -> dict[str, Snapshot]:
+        """Return the latest version of each sink's table, by the sink's name; missing tables are left out."""
+        tables = {}
+        for name, sink in self._sinks.items():
+            with suppress(TableMissingError), storage_errors(f"to open sink '{name}' at {sink.uri}"):
+                tables[name] = sink.latest()
+        return tables
+
+    def rule_problems(self, tables: Mapping[str, Snapshot]) -> Iterator[str]:
         """Yield a sentence for each sink whose table refuses each write of it."""
-        for sink in self._sinks.values():
-            rule = None
-            with suppress(TableMissingError), storage_errors(f"to open sink '{sink.name}' at {sink.uri}"):
-                rule = sink.rule_problem(sink.latest())
-            if rule is not None:
+        for name, table in tables.items():
+            sink = self._sinks[name]
+            if (rule := sink.rule_problem(table)) is not None:
                 yield (
                     f"the table of sink '{sink.name}' at {sink.uri} has the rule {rule}, and a merge updates rows. Nothing was taken in. "
                     f"{_ways_on(sink, self._config.job)}"
                 )
 
-    def create_sinks(self, lineage: Lineage) -> None:
-        """Create missing sinks, and claim all that have no owner.
+    def create_sinks(self, lineage: Lineage) -> dict[str, Snapshot]:
+        """Create missing sinks, and claim all that have no owner; return their tables, by the sinks' names.
 
         Raises `SinkMismatchError` when another job has claimed one meanwhile, and `StorageError` when a sink cannot be created or
         read. Jobs claim tables in one order, so that of two jobs with the same ones, one gets all of them.
         """
+        tables = {}
         for sink in sorted(self._sinks.values(), key=lambda sink: sink.uri):
             claim = claim_of(self._config, sink.name, lineage)
             # Its version is taken where another job has created it meanwhile.
             with suppress(VersionTakenError), storage_errors(f"to open sink '{sink.name}' at {sink.uri}"):
                 sink.create(claim)
             faults.reached("claim.created")
-            _claimed(sink, claim)
+            tables[sink.name] = _claimed(sink, claim)
+        return tables
 
     def standing(self) -> dict[str, Standing]:
         """Return the position of each sink, except missing or unreadable sinks."""

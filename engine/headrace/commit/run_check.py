@@ -82,7 +82,8 @@ def stored_problems(config: JobConfig, log: CheckpointLog, plan: Plan) -> Iterat
         return
     sinks = sinks_of(config, log, plan)
     publisher = Publisher(config, to_schemas(sinks))
-    yield from (("sinks", problem) for problem in (*publisher.column_problems(), *publisher.rule_problems()))
+    yield from (("sinks", problem) for problem in publisher.column_problems())
+    yield from (("sinks", problem) for problem in publisher.rule_problems(publisher.tables()))
     yield from (("sinks", problem) for problem in sink_key_problems(config, log, sinks))
     try:
         check_sinks(config, log.checkpoints)

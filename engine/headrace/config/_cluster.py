@@ -71,9 +71,18 @@ class ClusterConfig(ClusterFile, frozen=True, kw_only=True):
     name: str
     file: Path
 
+    @property
+    def jar_files(self) -> tuple[str, ...]:
+        """Return all jars for the driver and the executors: those of the connectors, and the further ones."""
+        # Most commands need no jars, and the import costs as much as a fifth of that of this package.
+        from headrace.provision.jars import connector_files
+
+        return (*dict.fromkeys([*connector_files(self.connectors, self.file.parents[2]), *self.jars]),)
+
     def shown(self) -> dict[str, Any]:
         """Return the settings for printing: values of `storage` and of secret settings are hidden."""
         plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str)
+        plain["jars"] = [*self.jar_files]
         plain["storage"] = dict.fromkeys(self.storage, HIDDEN)
         plain["spark"] = {key: HIDDEN if is_secret(key) else value for key, value in self.spark.items()}
         return plain

@@ -16,7 +16,6 @@ from headrace.config._scalars import Place
 from headrace.config._settings import check_settable
 from headrace.errors import ConfigError
 from headrace.names import check_name, did_you_mean
-from headrace.provision.jars import connector_files
 
 _HOME = "HEADRACE_HOME"
 _JOBS = ("conf", "jobs")
@@ -127,16 +126,12 @@ def _check_cluster(name: str, home: Path, where: str) -> None:
 
 
 def load_cluster(name: str, home: Path | None = None, *, keep_references: bool = False) -> ClusterConfig:
-    """Read and check `conf/clusters/<name>.yaml`; its `jars` are those of its connectors and its own.
-
-    Raises `ConfigError` as `load_job` does.
-    """
+    """Read and check `conf/clusters/<name>.yaml`. Raises `ConfigError` as `load_job` does."""
     home = home or home_folder()
     file = _find("cluster", name, _folder(home, "clusters"))
     profile, _ = read_struct(file, ClusterFile, Place(home, os.environ, keep_references))
     values = {field: getattr(profile, field) for field in profile.__struct_fields__}
-    jars = dict.fromkeys([*connector_files(profile.connectors, home), *profile.jars])
-    return ClusterConfig(**{**values, "jars": (*jars,)}, name=name, file=file)
+    return ClusterConfig(**values, name=name, file=file)
 
 
 def checked_name(text: str, what: str = "name") -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
@@ -206,6 +207,8 @@ def _scalars(array: pa.Array, column: Column, faults: Faults) -> pa.Array:
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
+_MAY_BE_FINER = re.compile(r"[.,]\d{4}")
+"""Part of each text of a time that is finer than a millisecond. Looking for it costs a seventh of reading the text (timeit)."""
 _INSTANTS_OF_DAYS = {pa.date32(): pa.timestamp("s"), pa.date64(): pa.timestamp("ms")}
 
 
@@ -275,7 +278,7 @@ def _finer_time(array: pa.Array, column: Column) -> pa.Scalar | None:
         array = array.dictionary_decode()
     if column.is_time and is_text(array.type):
         texts = _utf8(array, {}).to_pylist() if not column.floors else []
-        times = [None if text is None else iso_time(text) for text in texts]
+        times = [iso_time(text) if text is not None and _MAY_BE_FINER.search(text) else None for text in texts]
         return next((array[at] for at, time in enumerate(times) if time is not None and time.is_finer), None)
     if column.is_time and pa.types.is_timestamp(array.type):
         if column.floors or _whole_milliseconds(array) is not None:

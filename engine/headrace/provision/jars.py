@@ -44,8 +44,9 @@ class Jars:
     def digests(self) -> dict[str, str]:
         """Return the SHA-256 of each file that the installed pyspark needs, by file name."""
         text = resources.files(__package__).joinpath(f"{self.name}.sha256").read_text()
+        installed = spark_minor()
+        others = [f"_{spark}_" for spark in FITTING_SPARK if spark != installed]
         digests = {file: digest for digest, file in map(str.split, text.splitlines())}
-        others = [f"_{spark}_" for spark in FITTING_SPARK if spark != spark_minor()]
         return {file: digest for file, digest in digests.items() if not any(other in file for other in others)}
 
     def missing(self, folder: Path) -> list[str]:
@@ -120,11 +121,9 @@ def how_to_get(absent: Sequence[str]) -> str:
     of = {name: names & jars.digests().keys() for name, jars in CONNECTORS.items()}
     if names != set().union(*of.values()):
         return "Put them there, or mend the profile's list."
-    command = " ".join(["headrace setup", *(f"--{name}" for name in ("s3", "kafka") if of[name])])
+    command = " ".join(["Run: headrace setup", *(f"--{name}" for name in ("s3", "kafka") if of[name])])
     return (
-        f"Run: {command} (or, where Spark has Delta itself, write connectors: [] in the profile)"
-        if of["delta"]
-        else f"Run: {command}"
+        f"{command} (or, where Spark has Delta itself, write connectors: [] in the profile)" if of["delta"] else command
     )
 
 

@@ -170,12 +170,17 @@ def is_damage(error: Exception) -> bool:
     return not is_refused
 
 
+def is_tried_again(error: Exception) -> bool:
+    """Return whether the disk or the object store refused to read a file that is there: then a later run may read it."""
+    return not is_damage(error) and not isinstance(error, FileNotFoundError)
+
+
 def unreadable(source: str, path: str, error: Exception) -> HeadraceError:
     """Return the error for a file that does not have its format, is cut off, or cannot be opened.
 
     It is a `StorageError`, which Airflow tries again, where the disk or the object store refused to read a file that is there.
     """
-    if not is_damage(error) and not isinstance(error, FileNotFoundError):
+    if is_tried_again(error):
         return StorageError(
             f"source '{source}': cannot read {path}: {error}. Nothing was taken in; {storage_advice(error)}."
         )

@@ -14,7 +14,7 @@ from headrace.config import FileOptions
 from headrace.plan.loader import PipelineCode
 from headrace.plan.pipelines import plan_of
 from headrace.sources.derived import Origin, write_derived
-from headrace.sources.file_format import UNREADABLE, DamagedFileError, is_damage
+from headrace.sources.file_format import UNREADABLE, DamagedFileError, is_damage, is_tried_again
 from headrace.sources.kinds import read_rows_of
 from headrace.sources.landed import temporary_name
 from headrace.sources.source import InputFile
@@ -100,7 +100,7 @@ def _landed(task: StepTask, number: int, batches: Iterable[pa.RecordBatch], sche
     try:
         _, refused = _read(task, file)
     except UNREADABLE as error:
-        if not is_damage(error) and not isinstance(error, FileNotFoundError):
+        if is_tried_again(error):
             return LandedFile(number, error=f"could not read {file.path}: {error}")
         return LandedFile(number, error=f"{error}", is_bad_file=True)
     uri = f"{task.folder}/{name}"

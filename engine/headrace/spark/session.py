@@ -76,7 +76,7 @@ def _is_submitted() -> bool:
 def _settings(profile: ClusterConfig) -> dict[str, str]:
     """Return the profile's settings above Headrace's own, and those that spark-submit takes as options."""
     shipped = {
-        "spark.jars": _present(profile) if profile.jars else (),
+        "spark.jars": _present(profile),
         "spark.files": profile.files,
         "spark.archives": profile.archives,
     }
@@ -85,11 +85,12 @@ def _settings(profile: ClusterConfig) -> dict[str, str]:
 
 
 def _present(profile: ClusterConfig) -> tuple[str, ...]:
-    missing = absent_jars(profile.jars)
+    jars = profile.jar_files
+    missing = absent_jars(jars)
     if missing:
         listed = ", ".join(missing)
         raise ConfigError(f"{profile.file}: jars: there is no {listed}. Spark was not started. {how_to_get(missing)}")
-    return profile.jars
+    return jars
 
 
 def _with_retries(master: str) -> str:

@@ -99,7 +99,7 @@ def test_job_and_pipeline_fit(shop):
 
 def test_profile_takes_the_jars_of_setup(shop):
     assert "jars" not in yaml.safe_load((shop / "conf/clusters/local.yaml").read_text())
-    assert load_cluster("local", shop).jars == (*(f"{shop}/var/jars/{file}" for file in DELTA.digests()),)
+    assert load_cluster("local", shop).jar_files == (*(f"{shop}/var/jars/{file}" for file in DELTA.digests()),)
 
 
 def test_sample_input_is_two_days(shop):

@@ -38,7 +38,11 @@ def check(
     cluster: Cluster = None,
     strict: Annotated[bool, typer.Option("--strict", help="A sick service or a held job fails the check.")] = False,
     sample: Annotated[
-        bool, typer.Option("--sample/--no-sample", help="Try functions of the pipeline on rows of the input.")
+        bool,
+        typer.Option(
+            "--sample/--no-sample",
+            help="Try functions of the pipeline on rows of the input; without, the run decides on its own input, and problems of files are warnings.",
+        ),
     ] = True,
     as_json: AsJson = False,
 ) -> None:
@@ -46,7 +50,8 @@ def check(
 
     Checks configuration, pipeline, Java, pyspark and jars, stored state and sinks, input folders and tables, services, and
     whether another run holds the job. Tries filters, event times and keys on rows of the input, in two processes, and refuses
-    those that depend on chance or on the date (not with --no-sample, as in DAGs). Lists all problems of the job's file and pipeline at once.
+    those that depend on chance or on the date. With --no-sample, as in DAGs, it tries none, and input that a run would refuse is a warning:
+    the run may need other files. Lists all problems of the job's file and pipeline at once.
 
     Example:  headrace check flights --strict
 
@@ -60,9 +65,10 @@ def check(
     findings += runner(config, plan)
     findings += row_kinds(config)
     findings += stored(config, plan)
-    findings += sources(config, plan)
-    failing = {finding.check for finding in findings if finding.outcome == "fail"}
-    findings += [finding for finding in changed_input(config) if finding.check not in failing]
+    of_input = [*sources(config, plan)]
+    failing = {finding.check for finding in of_input if finding.outcome == "fail"}
+    of_input += [finding for finding in changed_input(config) if finding.check not in failing]
+    findings += of_input if sample else as_warnings(of_input)
     findings += step_tables(config)
     findings += determinism(config, plan) if sample else ()
     outside = [*services(config), lease(config)]

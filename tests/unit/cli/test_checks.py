@@ -159,6 +159,17 @@ def test_damaged_newest_file_fails_unless_quarantined(headrace, home):
     assert headrace("check --json").exit_code == 0
 
 
+def test_checks_of_dags_leave_input_to_runs(headrace, home):
+    """The run of a DAG may need other files than the newest one, and only a task `run` that fails holds up the next runs."""
+    (home / "events" / "2013-02-01.parquet").write_text("no Parquet")
+    result = headrace("check --no-sample --json")
+    assert result.exit_code == 0
+    assert any("the newest file, cannot be read" in detail for detail in details(result))
+    shutil.rmtree(home / "events")
+    result = headrace("check --no-sample --json")
+    assert (result.exit_code, findings(result)["source events"]) == (0, "warn")
+
+
 def test_held_job_is_a_warning_unless_strict(headrace, state, at_nine):
     state.hold(until=at_nine.now() + 60_000)
     assert findings(headrace("check --json"))["lease"] == "warn"

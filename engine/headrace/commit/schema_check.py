@@ -50,6 +50,14 @@ _NO_MIGRATION = (
 )
 
 
+_NO_HISTORY = (
+    "operator '{operator}' has kept no history so far, since its upsert key was its primary key, and the code asks for one: it would "
+    "miss the rows that the sink has, and a deletion of one of them would find nothing and leave it there. Take the change back: give "
+    "upsert_key= the fields of the primary key, if each has one row at a time, without force, ttl or on_conflict. Or fill the sink from "
+    "the beginning: headrace restore {job} --to 0 --why ..., and the next run takes in all input again."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class DeclaredState:
     """State as the present code declares it."""
@@ -59,6 +67,7 @@ class DeclaredState:
     schema: TypeSchema
     key_type: TypeSchema | None = None
     migrations: tuple[Migration[Any, Any], ...] = ()
+    kept: bool = True
 
     @property
     def version(self) -> int:
@@ -68,7 +77,8 @@ class DeclaredState:
     def stored(self) -> StateSchema:
         """Return the schema to record when all stored values have this type."""
         key_type = None if self.key_type is None else self.key_type.stored()
-        return StateSchema(kind=self.kind, types=(self.schema.stored(),), key_type=key_type, version=self.version)
+        types = (self.schema.stored(),)
+        return StateSchema(kind=self.kind, types=types, key_type=key_type, version=self.version, kept=self.kept)
 
 
 DeclaredStates = Mapping[str, Mapping[str, DeclaredState]]
@@ -93,6 +103,7 @@ class PendingMigration:
 class SchemaCheck:
     """Result of the comparison: schemas to record from now on, migrations to run before, and problems."""
 
+    job: str = "JOB"
     schemas: StateSchemas = field(default_factory=dict)
     migrations: list[PendingMigration] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -112,9 +123,9 @@ def declared_schemas(plan: Plan) -> DeclaredStates:
             states = declared_states(operator.function).values()
             schemas[operator.name] = {state.name: _declared(state) for state in states}
         else:
-            schemas[operator.name] = {
-                HISTORY_STATE: DeclaredState(HISTORY_STATE, stage.takes[0], type_schema_of(stage.takes[0]))
-            }
+            record = stage.takes[0]
+            history = DeclaredState(HISTORY_STATE, record, type_schema_of(record), kept=operator.is_needed)
+            schemas[operator.name] = {HISTORY_STATE: history}
     return schemas
 
 
@@ -131,7 +142,7 @@ def check_schemas(stored: StateSchemas | None, declared: DeclaredStates, job: st
     `SchemaCheck.raise_problems`.
     """
     stored = unknown(declared) if stored is None else stored
-    check = SchemaCheck()
+    check = SchemaCheck(job)
     in_use, known, now = _in_use(stored), set(stored), set(declared)
     ways_out = _ways_of_operators(job, in_use - now, now - known)
     _check_names(check, "operator", ways_out, in_use=in_use, known=known, now=now)
@@ -199,6 +210,9 @@ def _ways_of_operators(job: str, missing: set[str], new: set[str]) -> str:
 
 def _settled(check: SchemaCheck, operator: str, name: str, stored: StateSchema, declared: DeclaredState) -> StateSchema:
     """Return the schema to record of a state that is stored already; add its problems or migrations to `check`."""
+    if declared.kept and not stored.kept:
+        check.problems.append(_NO_HISTORY.format(operator=operator, job=check.job))
+        return stored
     problems = list(_problems(stored, declared))
     if problems:
         where = f"operator '{operator}', state '{name}'"
@@ -211,7 +225,7 @@ def _settled(check: SchemaCheck, operator: str, name: str, stored: StateSchema, 
         return declared.stored()
     now = declared.schema.stored()
     types = (*(stored_type for stored_type in stored.types if stored_type != now), now)
-    return msgspec.structs.replace(stored, types=types, removed=False)
+    return msgspec.structs.replace(stored, types=types, removed=False, kept=stored.kept and declared.kept)
 
 
 def _has_other_texts(stored: StateSchema, declared: DeclaredState) -> bool:

@@ -36,6 +36,9 @@ class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     removed: bool = False
     """True if the code no longer declares the state. Its stored values stay."""
 
+    kept: bool = True
+    """False for the history of a materializer that stored none, at least for a time: it misses rows that its sink has."""
+
     def __str__(self) -> str:
         """Return the newest type, as `state list` shows it."""
         type_ = str(self.types[-1]) if self.types else "?"

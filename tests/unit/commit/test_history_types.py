@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import itertools
+from typing import Annotated
 
 import msgspec
 import pytest
 
-from headrace import Emit, Lag, Pipeline, RowKind, Strategy, Struct, Timestamp, UpsertMaterialize
+from headrace import Emit, Lag, Lifetime, Pipeline, RowKind, Strategy, Struct, Timestamp, UpsertMaterialize
 from headrace.commit.checkpoint import Kind
 from headrace.commit.protocol import open_job
-from headrace.commit.restore import restore_in
+from headrace.commit.restore import restore, restore_in
 from headrace.commit.schema_check import declared_schemas
 from headrace.commit.state_migration import settle_schemas
 from headrace.commit.state_schemas import HISTORY_STATE
 from headrace.errors import StateSchemaError
 from headrace.execution.element import Element
 from headrace.materializer.upsert_materializer import UpsertMaterializer
+from headrace.operators import Sum
 from headrace.plan.order import record_order
 from headrace.plan.planner import plan_stages
 from headrace.state.backend import HashMapBackend
@@ -26,6 +28,7 @@ from headrace.tables.schemas import MATERIALIZER_HISTORY
 from headrace.tables.state_files import stage_state
 from headrace.tables.stored_entries import rebuild
 from headrace.tables.stores import state_views
+from headrace.testing import PipelineHarness
 from tests.jobs import wake_ups
 from tests.jobs.home import Home
 
@@ -117,3 +120,41 @@ def test_lag_history_has_its_input_rows():
     stages = plan_stages(lag.sink("greetings"))
     assert isinstance(stages.keyed[0].operator, Lag)
     assert declared_schemas(stages)["m"][HISTORY_STATE].type is Row
+
+
+class Total(Struct, frozen=True):
+    key: str
+    level: Annotated[int, Sum("level")]
+
+
+def totals(**options):
+    rows = Pipeline("p").source("rows", Row, event_time="at", row_kind="op")
+    sums = rows.key_by("key").aggregate("sums", Total, state_ttl=Lifetime.FOREVER)
+    return sums.upsert_materialize("m", primary_key=("key",), **options).sink("totals")
+
+
+def run_totals(harness, pipeline, *changes):
+    harness.change(pipeline=pipeline)
+    harness.feed("rows", [row for _, row in changes], kinds=[kind for kind, _ in changes])
+    harness.run()
+    return {row.key: row.level for row in harness.sink("totals")}
+
+
+A, B, C = (Row(1, key, level) for level, key in enumerate("abc", 1))
+
+
+def test_stored_history_may_give_way_to_none():
+    harness = PipelineHarness(totals(force=True))
+    run_totals(harness, totals(force=True), (INSERT, A), (INSERT, B), (INSERT, C))
+    assert run_totals(harness, totals(), (DELETE, A), (INSERT, B)) == {"b": 4, "c": 3}
+    assert run_totals(harness, totals(), (DELETE, C), (DELETE, B)) == {"b": 2}
+    assert harness.table("quarantine").num_rows == 0
+
+
+def test_history_cannot_begin_behind_rows():
+    harness = PipelineHarness(totals())
+    run_totals(harness, totals(), (INSERT, A), (INSERT, B))
+    with pytest.raises(StateSchemaError, match="'m' has kept no history so far.*restore p --to 0"):
+        run_totals(harness, totals(force=True), (DELETE, A))
+    restore(harness.config, 0, "to keep a history", "by-hand")
+    assert run_totals(harness, totals(force=True), (INSERT, C)) == {"b": 2, "c": 3}

@@ -17,6 +17,7 @@ from headrace.api import (
     Process,
     ReducingState,
     State,
+    UpsertMaterialize,
     ValueState,
 )
 from headrace.commit.state_schemas import HISTORY_STATE, StateSchema, StateSchemas
@@ -124,7 +125,8 @@ def declared_schemas(plan: Plan) -> DeclaredStates:
             schemas[operator.name] = {state.name: _declared(state) for state in states}
         else:
             record = stage.takes[0]
-            history = DeclaredState(HISTORY_STATE, record, type_schema_of(record), kept=operator.is_needed)
+            kept = operator.is_needed if isinstance(operator, UpsertMaterialize) else True
+            history = DeclaredState(HISTORY_STATE, record, type_schema_of(record), kept=kept)
             schemas[operator.name] = {HISTORY_STATE: history}
     return schemas
 

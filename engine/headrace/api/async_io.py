@@ -123,13 +123,18 @@ class Batching:
             raise ValueError(msg)
 
 
-def check_limits(name: str, capacity: int, timeout: timedelta, park_after: timedelta | None) -> None:
-    """Check limits of `async_wait`. Raises `ValueError` for a value out of range."""
+def check_limits(name: str, capacity: int, timeout: timedelta | None, park_after: timedelta | None) -> None:
+    """Check limits of `async_wait`. Raises `ValueError` for a value out of range, `TypeError` for one that is no duration."""
+    spans: dict[str, object] = {"timeout": timeout, "park_after": park_after}
+    for option, span in spans.items():
+        if span is not None and not isinstance(span, timedelta):
+            msg = f"{option} of '{name}' must be a timedelta, or None for no {option}, not {span!r:.200}"
+            raise TypeError(msg)
     if capacity < 1:
         msg = f"capacity of '{name}' must be at least 1, not {capacity}"
         raise ValueError(msg)
-    if timeout <= timedelta(0):
-        msg = f"timeout of '{name}' must be positive, not {timeout}"
+    if timeout is not None and timeout <= timedelta(0):
+        msg = f"timeout of '{name}' must be positive, or None for no timeout, not {timeout}"
         raise ValueError(msg)
     if park_after is not None and park_after < timedelta(0):
         msg = f"park_after of '{name}' must not be negative, not {park_after}"

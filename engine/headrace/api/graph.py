@@ -174,7 +174,8 @@ class AsyncWait:
     function: AsyncFunction[Any, Any]
     mode: OutputMode
     capacity: int
-    timeout: timedelta
+    timeout: timedelta | None
+    """Over all attempts of one record; None: no limit."""
     retry: AsyncRetryStrategy
     park_after: timedelta | None = None
     recovery: RecoveryOption = RecoveryOption.COST_TIME

@@ -341,7 +341,7 @@ class Stream(ChangelogStream[R], GroupedStream[R], JoinableStream[R], RankedStre
         *,
         mode: OutputMode = OutputMode.UNORDERED,
         capacity: int = 100,
-        timeout: timedelta,
+        timeout: timedelta | None,
         retry: AsyncRetryStrategy | None = None,
         park_after: timedelta | None = None,
         recovery: RecoveryOption = RecoveryOption.COST_TIME,
@@ -353,7 +353,8 @@ class Stream(ChangelogStream[R], GroupedStream[R], JoinableStream[R], RankedStre
     ) -> Stream[S]:
         """Call `function` for each record, at most `capacity` calls at once per task (elements between attempts included).
 
-        `timeout` covers all attempts of one record, from the moment it is accepted. `mode` is the order of the results;
+        `timeout` covers all attempts of one record, from the moment it is accepted. None: there is no limit, and a call
+        that never ends lasts until the end of the run, run after run. `mode` is the order of the results;
         within a micro-batch operators downstream see arrival order in every mode. `KEYED_ORDERED` needs `key_by` before
         it.
 
@@ -370,7 +371,7 @@ class Stream(ChangelogStream[R], GroupedStream[R], JoinableStream[R], RankedStre
 
         Raises `ValueError` for a `capacity` below 1, a `timeout` that is not positive, a negative `park_after`, a
         `mode` that does not fit the stream's key, and for changes that the call could not keep right; `TypeError` for a function that is no `AsyncFunction` or takes
-        records of another type.
+        records of another type, and for a `timeout` or `park_after` that is no `timedelta`.
         """
         check_limits(name, capacity, timeout, park_after)
         self._check_mode(name, mode)

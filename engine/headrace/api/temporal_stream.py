@@ -82,7 +82,7 @@ class TemporalStream(StreamBase[R]):
         function: LookupFunction[Any, S],
         /,
         *,
-        timeout: timedelta,
+        timeout: timedelta | None,
         how: JoinType = JoinType.INNER,
         cache: LookupCache | None = None,
         mode: OutputMode = OutputMode.UNORDERED,

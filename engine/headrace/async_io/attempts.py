@@ -30,7 +30,7 @@ from headrace.async_io.deadlines import Deadlines
 from headrace.async_io.element import PENDING, AsyncElement, Status
 from headrace.async_io.invocation import Invocation
 from headrace.async_io.misuse import MisuseError, cancelled
-from headrace.async_io.recovery import seconds_left
+from headrace.async_io.recovery import seconds_left, whole_timeout
 from headrace.async_io.service_metrics import ServiceMetrics
 from headrace.async_io.tasks import continued, own_cancellation, raised, returned
 from headrace.errors import HeadraceError, ServiceError, UserFunctionError
@@ -39,6 +39,10 @@ from headrace.interrupts import is_interrupt
 
 _LATEST = 253_402_300_799_000
 """End of the year 9999 (ms): the last moment that all readers of the tables can represent."""
+_SET_ASIDE = (
+    " With on_failure=OnFailure.QUARANTINE it goes to the quarantine instead, from where 'headrace quarantine JOB --requeue' "
+    "brings it back."
+)
 
 
 class Attempts:
@@ -62,7 +66,7 @@ class Attempts:
         self._out = output_type(wait.function)
         self._copies_results = not is_immutable(self._out)
         self._copies_records = not is_immutable(input_type(wait.function))
-        self._seconds = wait.timeout.total_seconds()
+        self._seconds = whole_timeout(wait)
         self._park_after = None if wait.park_after is None else wait.park_after.total_seconds()
         self._loop = asyncio.get_running_loop()
         self._deadlines = Deadlines(self._loop)
@@ -366,7 +370,7 @@ class Attempts:
             seconds = self._seconds
             msg = (
                 f"operator '{self._wait.name}' had no answer within {seconds:g} s for {record!r:.300}{last}. "
-                "Nothing was committed; check the service, then run again."
+                f"Nothing was committed; check the service, then run again.{_SET_ASIDE}"
             )
             element.last_error = f"no answer within {seconds:g} s{last}"
             self._give_up(element, error, ServiceError(msg))
@@ -453,7 +457,7 @@ class Attempts:
     def _given_up(self, element: AsyncElement, error: Exception) -> ServiceError:
         return ServiceError(
             f"operator '{self._wait.name}' gave up after {element.attempts} calls for "
-            f"{element.emitted.record!r:.300}: {text_of(error)}. Nothing was committed; check the service, then run again."
+            f"{element.emitted.record!r:.300}: {text_of(error)}. Nothing was committed; check the service, then run again.{_SET_ASIDE}"
         )
 
     def _ended_by(self, element: AsyncElement, error: BaseException) -> BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 from itertools import count
 
 from headrace.async_io.element import AsyncElement
@@ -23,7 +24,9 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, element: AsyncElement) -> None:
-        """Watch `element.deadline` until `element.task` is None again."""
+        """Watch `element.deadline` until `element.task` is None again; an element without a timeout never expires."""
+        if element.deadline == math.inf:
+            return
         heapq.heappush(self._heap, (element.deadline, next(self._number), element))
         if self._timer is None or self._timer.when() > element.deadline:
             self._set_timer()

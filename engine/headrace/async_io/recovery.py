@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from headrace import clock
 from headrace.api import AsyncRetryStrategy, AsyncWait, RecoveryOption
 from headrace.async_io.element import AsyncElement, Status
@@ -17,13 +19,18 @@ def recovered(element: AsyncElement, option: RecoveryOption) -> AsyncElement:
     return element
 
 
+def whole_timeout(wait: AsyncWait) -> float:
+    """Return the operator's timeout (s); infinity without one."""
+    return math.inf if wait.timeout is None else wait.timeout.total_seconds()
+
+
 def seconds_left(element: AsyncElement, wait: AsyncWait) -> float:
     """Return the remaining timeout (s) of an element whose next call is about to begin.
 
     An element that was called before has at least `timeout / (max_retries + 1)`: the fair share of one call. With a
     timeout of 60 s and 5 retries, resumed after an hour, that is 10 s in place of the -3,540 s of the formula.
     """
-    whole = wait.timeout.total_seconds()
+    whole = whole_timeout(wait)
     if element.first_attempt_at is None:
         return whole
     spent = element.cost_ms if wait.recovery is RecoveryOption.COST_TIME else clock.now() - element.first_attempt_at

@@ -190,7 +190,7 @@ def _wait(config: JobConfig, wait: AsyncWait) -> dict[str, Any]:
         "record": output_type(wait.function).__name__,
         "mode": wait.mode.value,
         "capacity": capacity,
-        "timeout": format_duration(timeout),
+        "timeout": "none" if timeout is None else format_duration(timeout),
         "retry": _policy(wait.retry),
         "park_after": None if park_after is None else format_duration(park_after),
         "recovery": wait.recovery.value,
@@ -202,11 +202,11 @@ def _wait(config: JobConfig, wait: AsyncWait) -> dict[str, Any]:
     }
 
 
-def limits_of(service: ServiceConfig, capacity: int, timeout: timedelta) -> dict[str, Any]:
+def limits_of(service: ServiceConfig, capacity: int, timeout: timedelta | None) -> dict[str, Any]:
     """Return the limits of a service, with a warning if elements would time out while they wait for their turn."""
     limits = {"rate": service.rate, "concurrency": service.concurrency}
     longest = capacity / service.rate if service.rate else 0.0
-    if longest <= timeout.total_seconds():
+    if timeout is None or longest <= timeout.total_seconds():
         return limits
     warning = (
         f"a call may wait {longest:g} s for its turn, longer than the timeout: lower capacity, or raise the timeout"

@@ -35,6 +35,7 @@ from headrace.spark.run_events import OnEvent, RunEvents
 from headrace.spark.sigterm import ended_by_sigterm
 from headrace.spark.sink_reports import sink_reports
 from headrace.spark.stage_tasks import StageTasks
+from headrace.spark.unanswered_calls import UnansweredCalls
 
 _KINDS: Final[Mapping[str, type[CaughtUpRun | IntervalRun | BranchReplay]]] = {
     "caught_up": CaughtUpRun,
@@ -89,7 +90,7 @@ def run_on(
         batches.touched = touched_input(config, job.lineage.line)
         intake = Intake(plan, config, topics=topics, steps=steps)
         remaining, replays = RemainingWork(batches), ReplayRun(batches, intake)
-        this_run = _KINDS[mode](batches, intake, remaining, replays)
+        this_run, calls = _KINDS[mode](batches, intake, remaining, replays), UnansweredCalls(batches)
         try:
             with ended_by_sigterm(batches.stop):
                 reason = this_run.run()
@@ -97,6 +98,7 @@ def run_on(
                     reason = remaining.end()
                 elif options.finish and not batches.limit():
                     reason = remaining.finish()
+            calls.refuse(reason)
             events.answers_taken(batches.total("answers_taken"))
             events.waiting(remaining.waiting, job.last.due)
             waits = watermark_waits(job.lineage, job.last, job.view)

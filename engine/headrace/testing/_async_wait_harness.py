@@ -87,7 +87,7 @@ class AsyncWaitHarness(Generic[R]):
     function: AsyncFunction[R, Any]
     mode: OutputMode = OutputMode.UNORDERED
     capacity: int = 100
-    timeout: timedelta = timedelta(seconds=30)
+    timeout: timedelta | None = timedelta(seconds=30)
     retry: AsyncRetryStrategy = field(default_factory=NoRetry)
     recovery: RecoveryOption = RecoveryOption.COST_TIME
     park_after: timedelta | None = None

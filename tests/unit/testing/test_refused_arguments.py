@@ -90,6 +90,8 @@ def same_refusal(piped, harness):
         {"timeout": timedelta(0)},
         {"timeout": -SECOND},
         {"park_after": -SECOND},
+        {"timeout": 30},
+        {"park_after": "1h"},
     ],
 )
 def test_async_wait_refuses_invalid_limits(arguments):

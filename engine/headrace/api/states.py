@@ -5,7 +5,8 @@ from __future__ import annotations
 import abc
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Generic, Self, TypeVar, get_args, get_origin
+from types import NoneType
+from typing import Annotated, Any, Generic, Self, TypeVar, get_args, get_origin
 
 from headrace.api.future import StateFuture
 from headrace.api.migration import Migrations, ordered_migrations
@@ -189,8 +190,12 @@ class MapState(State, Generic[K, V]):
         ttl: StateTtl | None = None,
         migrate: Migrations = None,
     ) -> None:
-        """Declare a map state from keys of `key_type` to values of `type`; for the rest see `State`."""
+        """Declare a map state from keys of `key_type` to values of `type`; for the rest see `State`.
+
+        Raises `TypeError` for a `type` that allows None: None is not a value, `put` of it removes an entry.
+        """
         super().__init__(name, ttl, migrate)
+        _check_values(self, type)
         self.key_type = key_type
         self.type = type
 
@@ -251,8 +256,12 @@ class BroadcastState(State, Generic[K, V]):
         *,
         migrate: Migrations = None,
     ) -> None:
-        """Declare a broadcast state from keys of `key_type` to values of `type`; for the rest see `State`."""
+        """Declare a broadcast state from keys of `key_type` to values of `type`; for the rest see `State`.
+
+        Raises `TypeError` for a `type` that allows None: None is not a value, `put` of it removes an entry.
+        """
         super().__init__(name, None, migrate)
+        _check_values(self, type)
         self.key_type = key_type
         self.type = type
 
@@ -432,3 +441,14 @@ def accumulator_type(function: AggregateFunction[Any, Any, Any]) -> Any:
                 return get_args(base)[1]
     msg = f"{type(function).__name__} must name its types, as in AggregateFunction[Sale, Sum, int]"
     raise TypeError(msg)
+
+
+def _check_values(state: State, values: Any) -> None:
+    """Raise `TypeError` if values of a map may be None: an entry that is None could not be told from one that is not there."""
+    plain = get_args(values)[0] if get_origin(values) is Annotated else values
+    if plain in {None, NoneType} or NoneType in get_args(plain):
+        msg = (
+            f"{type(state).__name__} '{state.name}' has values of type {values}, but None is not a value: put() of None removes the entry. "
+            "Declare the type without None, and call remove(); or use a Struct with an optional field, if None has a meaning"
+        )
+        raise TypeError(msg)

@@ -48,6 +48,10 @@ _NAME: Final = re.compile(r"(.+)~([0-9a-f]{8})\.parquet", re.DOTALL)
 _LONGEST: Final = 180
 
 
+DOUBTFUL: Final = b"headrace.doubtful_times"
+"""Key of the number of doubtful times that were found before the step."""
+
+
 class Origin(msgspec.Struct, frozen=True):
     """Input of derived rows besides the source: versions of dimension tables, in the micro-batch that begins at `place`."""
 
@@ -107,17 +111,18 @@ def write_derived(
     schema: pa.Schema,
     *,
     refused: Sequence[Refused] = (),
+    doubtful: int = 0,
     origin: Origin = Origin(),  # noqa: B008 - frozen
     storage: Storage = None,
 ) -> None:
-    """Write derived rows of `schema`, in the order of `batches`; after them, the rows `refused` before the step.
+    """Write derived rows of `schema`, in the order of `batches`; after them, the rows `refused` before the step. `doubtful` times were found there.
 
     Only one batch is in memory at a time. Raises `OSError` where the file cannot be written.
     """
     stored = pa.schema([*schema, pa.field(ERROR, pa.string()), pa.field(RAW, pa.string())])
     store, path = file_system(uri, storage)
     make_folder_of(uri, storage)
-    metadata = {ORIGIN: msgspec.json.encode(origin)}
+    metadata = {ORIGIN: msgspec.json.encode(origin), DOUBTFUL: str(doubtful).encode()}
     with pq.ParquetWriter(
         path, stored.with_metadata(metadata), filesystem=store, compression=SMALL.compression
     ) as writer:
@@ -139,7 +144,10 @@ def read_derived(uri: str, storage: Storage = None) -> FileRows:
     errors, raw = table[ERROR].to_pylist(), table[RAW].to_pylist()
     faults = {number: error for number, error in enumerate(errors) if error is not None}
     columns = table.drop_columns([ERROR, RAW])
-    return FileRows(columns, faults, lambda number: raw[number] if number in faults else raw_row(columns, number))
+    doubtful = int((table.schema.metadata or {}).get(DOUBTFUL, b"0"))
+    return FileRows(
+        columns, faults, lambda number: raw[number] if number in faults else raw_row(columns, number), doubtful
+    )
 
 
 class DerivedSource:

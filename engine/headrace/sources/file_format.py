@@ -41,12 +41,14 @@ class FileRows:
     """All rows of a file, also bad ones, in the file's order.
 
     `faults` has the reasons of bad rows by row number; a bad row is null in each column that cannot be read. `texts` returns
-    a row's text in the file; None for formats without text, whose rows are columns only.
+    a row's text in the file; None for formats without text, whose rows are columns only. `doubtful` is the number of doubtful
+    times in what a Spark step took to make the rows.
     """
 
     table: pa.Table
     faults: Mapping[int, str] = field(default_factory=dict)
     texts: Callable[[int], str] | None = field(default=None, repr=False)
+    doubtful: int = 0
 
     def raw(self, number: int) -> str:
         """Return a row as the quarantine stores it: its text, or a JSON object of its columns."""

@@ -114,6 +114,12 @@ class RowCheck:
         doubtful = self._count_doubtful(table, columns)
         return CheckedRows(columns, pa.array(row_kinds, pa.int32()), bad, doubtful=doubtful)
 
+    def doubtful_times(self, columns: pa.StructArray) -> int:
+        """Count the doubtful times of all columns of checked rows, as if they had no unit."""
+        return sum(
+            count_doubtful(columns.field(column.name)) for column in columns_of(self._node.record) if column.is_time
+        )
+
     def _count_doubtful(self, table: pa.Table, columns: pa.StructArray) -> int:
         """Count the doubtful times of columns that hold numbers; timestamps have a unit."""
         names = [column.name for column in columns_of(self._node.record) if column.is_time]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from headrace.api import RowKind, SourceNode
 from headrace.plan.column_types import Column, columns_of
+from headrace.plan.columns import BadRow
 from headrace.plan.source_values import is_kindred
 from headrace.sources.file_format import DamagedFileError, FileRows
-from headrace.sources.row_check import RowCheck
+from headrace.sources.row_check import CheckedRows, RowCheck
 from headrace.sources.source import InputFile, SourceFile
 
 _MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
@@ -31,19 +33,15 @@ def input_schema(node: SourceNode) -> pa.Schema:
     return pa.schema(fields)
 
 
-def columns_of_rows(
-    file: SourceFile | InputFile, node: SourceNode, rows: FileRows
-) -> tuple[pa.StructArray, pa.Array, dict[int, str]]:
+def columns_of_rows(file: SourceFile | InputFile, node: SourceNode, rows: FileRows) -> CheckedRows:
     """Convert rows of a file to columns of the source's record.
 
-    Return the columns, the row kinds, and the reasons of rows that do not fit, by row number. Raises `DamagedFileError` for a
-    file that lacks a required column, or has a column twice.
+    Raises `DamagedFileError` for a file that lacks a required column, or has a column twice.
     """
     check = RowCheck(node, file.messages)
     if (problem := check.problem(rows.table)) is not None:
         raise DamagedFileError(problem)
-    checked = check.check(rows.table, rows.faults)
-    return checked.columns, checked.kinds, {row.position: row.error for row in checked.bad}
+    return check.check(rows.table, rows.faults)
 
 
 def step_input(columns: pa.StructArray, kinds: pa.Array, node: SourceNode) -> pa.Table:
@@ -57,11 +55,10 @@ def step_input(columns: pa.StructArray, kinds: pa.Array, node: SourceNode) -> pa
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def refused_rows(rows: FileRows, errors: dict[int, str], name: str) -> list[Refused]:
+def refused_rows(rows: FileRows, bad: Sequence[BadRow], name: str) -> list[Refused]:
     """Return the rows that do not fit the source's record; `name` is that of the file."""
-    return [
-        Refused(f"{name}:{number}, before the step: {errors[number]}", rows.raw(number)) for number in sorted(errors)
-    ]
+    in_order = sorted(bad, key=lambda row: row.position)
+    return [Refused(f"{name}:{row.position}, before the step: {row.error}", rows.raw(row.position)) for row in in_order]
 
 
 def misfits(schema: pa.Schema, node: SourceNode) -> list[str]:

@@ -60,7 +60,7 @@ def reading_partition(payload: bytes) -> Partition:
         for batch in batches:
             for number in batch["id"].to_pylist():
                 try:
-                    rows, _ = _read(task, task.files[number])
+                    rows, _, _ = _read(task, task.files[number])
                 except UNREADABLE:
                     rows = None
                 if rows is not None:
@@ -98,33 +98,37 @@ def landing_nothing(payload: bytes, schema: pa.Schema) -> Partition:
 def _landed(task: StepTask, number: int, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> LandedFile:
     file, name = task.files[number], temporary_name()
     try:
-        _, refused = _read(task, file)
+        _, refused, doubtful = _read(task, file)
     except UNREADABLE as error:
         if is_tried_again(error):
             return LandedFile(number, error=f"could not read {file.path}: {error}")
         return LandedFile(number, error=f"{error}", is_bad_file=True)
     uri = f"{task.folder}/{name}"
     try:
-        write_derived(uri, batches, schema, refused=refused, origin=task.origin, storage=task.storage)
+        write_derived(
+            uri, batches, schema, refused=refused, doubtful=doubtful, origin=task.origin, storage=task.storage
+        )
     except OSError as error:  # an error raised here would make Spark retry
         return LandedFile(number, error=f"could not write {uri}: {error}")
     return LandedFile(number, name)
 
 
-def _read(task: StepTask, file: InputFile) -> tuple[pa.Table | None, Sequence[Refused]]:
-    """Return the good rows of a file, and the refused ones. An unreadable file counts as refused, or raises, as configured."""
+def _read(task: StepTask, file: InputFile) -> tuple[pa.Table | None, Sequence[Refused], int]:
+    """Return the good rows of a file, the refused ones, and the number of doubtful times. An unreadable file counts as refused, or raises, as configured."""
     node = next(source for source in plan_of(task.code).sources if source.name == task.source).stored
     try:
         rows = read_rows_of(file, node, task.file_options, task.storage)
-        columns, kinds, errors = columns_of_rows(file, node, rows)
-        if errors and len(errors) == rows.table.num_rows and not task.allows_whole:
-            msg = f"none of its rows fits; row {min(errors)}: {errors[min(errors)]}"
+        checked = columns_of_rows(file, node, rows)
+        if checked.bad and len(checked.bad) == rows.table.num_rows and not task.allows_whole:
+            first = min(checked.bad, key=lambda row: row.position)
+            msg = f"none of its rows fits; row {first.position}: {first.error}"
             raise DamagedFileError(msg)
     except UNREADABLE as error:
         if task.on_bad_file == "fail" or not is_damage(error):
             raise
-        return None, [Refused(f"{file.name}: cannot read it: {error}", file.path)]
-    return step_input(columns, kinds, node), refused_rows(rows, errors, file.name)
+        return None, [Refused(f"{file.name}: cannot read it: {error}", file.path)], 0
+    good = step_input(checked.columns, checked.kinds, node)
+    return good, refused_rows(rows, checked.bad, file.name), checked.doubtful
 
 
 def _as_batch(report: LandedFile) -> pa.RecordBatch:

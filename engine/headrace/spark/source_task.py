@@ -130,7 +130,8 @@ class _FileReader:
             return None
         self.rows += len(taken.ordinals)
         self.ahead += checked.ahead
-        self.doubtful += checked.doubtful
+        # A Spark step gives times a unit. They stay doubtful where it took numbers that are, and has not converted them.
+        self.doubtful += check.doubtful_times(checked.columns) if rows.doubtful else checked.doubtful
         times = check.times(checked.columns)
         self._note_times(times, taken.ordinals)
         for row in checked.bad:

@@ -11,6 +11,7 @@ from deltalake import write_deltalake
 from headrace.commit.log import CheckpointLog
 from headrace.commit.requeue import requeue
 from headrace.commit.restore import restore
+from headrace.commit.row_times import row_times_of
 from headrace.plan.pipelines import plan_of
 from headrace.spark import job_run
 from headrace.tables.schemas import QUARANTINE
@@ -58,6 +59,12 @@ class SteppedJob:
 @pytest.fixture
 def job(monkeypatch):
     return SteppedJob(monkeypatch)
+
+
+def test_doubtful_times_behind_a_step_count(job):
+    job.write("a.json", ("a", 2, 1767261600), ("b", 1, 20260131), ("c", 2, 1))
+    job.harness.run()
+    assert row_times_of(job.log.checkpoints)["rows"].doubtful == 3
 
 
 @pytest.mark.parametrize("place", ["ingest.after", "commit.before", "commit.after", "publish.after"])

@@ -49,10 +49,10 @@ class Prices:
                 version = origin.tables["prices"]
                 self.tables.read("prices", version)
             rows = read_rows_of(file, self.node.stored, self.config.sources["orders"].files)
-            columns, kinds, _ = columns_of_rows(file, self.node.stored, rows)
+            checked = columns_of_rows(file, self.node.stored, rows)
             result = [
                 row | {"amount": row["amount"] and row["amount"] + 100 * version}
-                for row in step_input(columns, kinds, self.node.stored).to_pylist()
+                for row in step_input(checked.columns, checked.kinds, self.node.stored).to_pylist()
                 for _ in range(1 + (row["amount"] >= 5))
             ]
             write_derived(path, pa.Table.from_pylist(result, SCHEMA).to_batches(), SCHEMA, origin=origin)

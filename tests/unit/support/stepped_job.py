@@ -56,18 +56,23 @@ class Copies:
             if self.dies_after == self.lands:
                 raise KeyboardInterrupt
             rows = read_rows_of(file, stored, self.config.sources["rows"].files)
-            columns, kinds, errors = columns_of_rows(file, stored, rows)
+            checked = columns_of_rows(file, stored, rows)
             result = [
                 {
                     "name": f"{row['name']}.{copy}",
                     "label": None if row["name"] == "null" else origin.tables.get("dims", 0),
                     "at": row["at"],
                 }
-                for row in step_input(columns, kinds, stored).to_pylist()
+                for row in step_input(checked.columns, checked.kinds, stored).to_pylist()
                 for copy in range(row["copies"])
             ]
-            refused = refused_rows(rows, errors, file.name)
+            refused = refused_rows(rows, checked.bad, file.name)
             write_derived(
-                path, pa.Table.from_pylist(result, SCHEMA).to_batches(), SCHEMA, refused=refused, origin=origin
+                path,
+                pa.Table.from_pylist(result, SCHEMA).to_batches(),
+                SCHEMA,
+                refused=refused,
+                doubtful=checked.doubtful,
+                origin=origin,
             )
             self.lands += 1

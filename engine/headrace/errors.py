@@ -14,7 +14,6 @@ __all__ = [
     "FencedError",
     "HeadraceError",
     "IntervalError",
-    "ReplayUnfinishedError",
     "ServiceError",
     "SinkMismatchError",
     "SourceError",
@@ -146,12 +145,6 @@ class SinkMismatchError(HeadraceError):
         error = cls(message)
         error.is_refusal = True
         return error
-
-
-class ReplayUnfinishedError(HeadraceError):
-    """A run had to continue a replay first, and had no time left for its own interval. Run it again."""
-
-    exit_code = 11
 
 
 class ConflictError(HeadraceError):

@@ -53,7 +53,7 @@ def test_error_of_the_question_ends_the_task(home, headrace, submissions):
     assert submissions == []
 
 
-@pytest.mark.parametrize("options", [{"ask_first": False}, {"finish": True}, {"replay": True}, {"end_of_input": True}])
+@pytest.mark.parametrize("options", [{"ask_first": False}, {"finish": True}, {"end_of_input": True}])
 def test_some_runs_are_submitted_at_once(home, headrace, submissions, options):
     headrace()
     task = task_of(home, **options)

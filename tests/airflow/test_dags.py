@@ -151,7 +151,6 @@ def test_spark_settings_come_from_the_cluster_profile(dag_bag):
         {"budget": "half an hour"},
         {"budget": 30},
         {"finish": "yes"},
-        {"replay": 1},
     ],
 )
 def test_bad_param_is_refused(dag_bag, given):
@@ -172,19 +171,18 @@ def test_bad_param_is_refused(dag_bag, given):
         {"budget": None},
         {"finish": True},
         {"end_of_input": True},
-        {"replay": True},
     ],
 )
 def test_good_param_is_taken(dag_bag, given):
     _validated(dag_bag().dags["flights"], given)
 
 
-@pytest.mark.parametrize("switch", ["replay", "finish", "end_of_input"])
+@pytest.mark.parametrize("switch", ["finish", "end_of_input"])
 @pytest.mark.parametrize("value", [True, False])
 def test_switch_option_is_passed_only_when_on(dag_bag, switch, value):
     run = dag_bag().dags["flights"].get_task("run")
-    params = {"replay": False, "finish": False, "end_of_input": False, switch: value}
-    words = run.render_template(["run", "--budget=", *run.application_args[-3:]], {"params": params})
+    params = {"finish": False, "end_of_input": False, switch: value}
+    words = run.render_template(["run", "--budget=", *run.application_args[-2:]], {"params": params})
 
     assert plain_words(words) == (["run", f"--{switch.replace('_', '-')}"] if value else ["run"])
 
@@ -192,7 +190,7 @@ def test_switch_option_is_passed_only_when_on(dag_bag, switch, value):
 def test_switches_are_off_by_default(dag_bag):
     params = dag_bag().dags["flights"].params
 
-    assert (params["replay"], params["finish"], params["end_of_input"]) == (False, False, False)
+    assert (params["finish"], params["end_of_input"]) == (False, False)
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,14 @@ def context_of(
 
 
 def execute(run, exit_code=0, report=REPORT, budget="", lines=(), context=None):
-    run.application_args = ["run", "flights", f"--budget={budget}", "--max-batches=", "--replay=False", "--finish=True"]
+    run.application_args = [
+        "run",
+        "flights",
+        f"--budget={budget}",
+        "--max-batches=",
+        "--end-of-input=False",
+        "--finish=True",
+    ]
     run._hook = FakeHook(run, exit_code, report, lines)
     return run.execute(context or context_of(run))
 
@@ -460,7 +467,7 @@ def test_own_dag_names_the_zone_of_its_files(home, schedule, mode):
 
 def test_own_dag_needs_no_params(home):
     with DAG("mine", schedule=None):
-        mine = HeadraceRunOperator(task_id="flights", job="flights", home=home, max_batches="{{ 2 + 1 }}", replay=True)
+        mine = HeadraceRunOperator(task_id="flights", job="flights", home=home, max_batches="{{ 2 + 1 }}", finish=True)
     mine.allow_nested_operators = True
 
     assert "--max-batches={{ 2 + 1 }}" in mine.application_args

@@ -8,7 +8,6 @@ from headrace.commit.checkpoint import Kind
 from tests.fault.conftest import DAYS, ready
 from tests.fault.drivers import KILLED
 from tests.jobs.outcome import assert_well_formed, checkpoints, outcome
-from tests.jobs.purchase_files import day_start
 
 # The place where the run dies (in the second micro-batch), and the last valid checkpoint after that.
 IN_A_RUN = [
@@ -90,22 +89,6 @@ def test_killed_restore_is_complete_or_absent(tmp_path, undisturbed, run, comman
     killed = command(home, "restore", "purchases", "--to", "1", "--why", "test", "--yes", HEADRACE_KILL_AT=place)
     assert killed.returncode == KILLED, killed.stderr
     command(home, "restore", "purchases", "--to", "1", "--why", "again", "--yes")
-    run(home)
-    assert outcome(home.config()) == outcome(undisturbed.config())
-    assert_well_formed(home.config())
-
-
-@pytest.mark.parametrize(
-    "place",
-    ["publish.half:3", *(pytest.param(place, marks=pytest.mark.slow) for place in ("commit.after", "prepare.half:2"))],
-)
-def test_next_run_finishes_a_killed_replay(tmp_path, undisturbed, run, drivers, place):
-    home = ready(tmp_path)
-    run(home)
-    replay = {"mode": "interval", "interval_start": day_start(0), "interval_end": day_start(1), "replay": True}
-    code, message = drivers.run(home, {"HEADRACE_KILL_AT": place}, **replay)
-    assert code == KILLED, message
-    assert outcome(home.config()) != outcome(undisturbed.config())
     run(home)
     assert outcome(home.config()) == outcome(undisturbed.config())
     assert_well_formed(home.config())

@@ -1,4 +1,4 @@
-"""Interval runs: day by day, in order, again as a replay, and refused where they would leave a gap or go back."""
+"""Interval runs: day by day, in order, again after a restore, and refused where they would leave a gap or go back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from headrace.commit.checkpoint import Kind
 from headrace.commit.restore import restore
 from headrace.errors import ConfigError, IntervalError
 from tests.jobs.home import Home
@@ -30,20 +29,6 @@ def run_days(home, run) -> Any:
     return run_interval
 
 
-@pytest.fixture
-def straight(new_home, run_days) -> Any:
-    """Return the outcome of the first days, taken in one after the other."""
-
-    def outcome_of(end: int):
-        other = new_home("straight")
-        write_days(other.input, range(4), rows=40)
-        for day in range(end):
-            run_days(day, day + 1, at=other)
-        return outcome(other.config())
-
-    return outcome_of
-
-
 def expected(*days: int):
     return by_hand(purchases_of(day, rows=40) for day in days)
 
@@ -63,37 +48,13 @@ def test_interval_taken_in_already_is_done(home, run_days):
     assert (checkpoints(home.config()), outcome(home.config())) == before
 
 
-@pytest.mark.parametrize("day", [pytest.param(0, marks=pytest.mark.slow), 1, pytest.param(2, marks=pytest.mark.slow)])
-def test_replay_equals_the_straight_run(home, run, run_days, straight, day):
-    for number in range(3):
-        run_days(number, number + 1)
-    report = run_days(day, day + 1, replay=True)
-    assert [event.kind for event in run.events].count("warning") == 1
-    assert (report.stopped_because, len(report.checkpoints)) == ("interval", 4 - day)
-    assert outcome(home.config()) == straight(3)
+def test_intervals_after_a_restore_equal_the_straight_run(home, run_days):
+    for day in range(3):
+        run_days(day, day + 1)
+    restore(home.config(), 1, "the second day was wrong", "somebody")
+    for day in (1, 2):
+        run_days(day, day + 1)
     assert_as_by_hand(home.config(), expected(0, 1, 2))
-
-
-def test_replay_leaves_later_runs_unchanged(home, run_days):
-    for day in range(3):
-        run_days(day, day + 1)
-    run_days(1, 2, replay=True)
-    run_days(3, 4)
-    assert_as_by_hand(home.config(), expected(0, 1, 2, 3))
-    assert_well_formed(home.config())
-
-
-@pytest.mark.parametrize("place", ["commit.after", pytest.param("run.after", marks=pytest.mark.slow)])
-def test_ordinary_run_finishes_an_interrupted_replay(home, run_days, monkeypatch, place):
-    for day in range(3):
-        run_days(day, day + 1)
-    with monkeypatch.context() as patched:
-        patched.setattr("headrace.faults.reached", gives_out(place))
-        with pytest.raises(ZeroDivisionError):
-            run_days(0, 1, replay=True)
-    assert checkpoints(home.config())[-1].kind is Kind.RESTORE
-    run_days(3, 4)
-    assert_as_by_hand(home.config(), expected(0, 1, 2, 3))
     assert_well_formed(home.config())
 
 
@@ -103,12 +64,6 @@ def test_interval_after_a_gap_is_refused(home, run_days):
     with pytest.raises(IntervalError, match="2024-03-03 to 2024-03-04 would leave a gap.*up to 2024-03-02"):
         run_days(2, 3)
     assert checkpoints(home.config()) == before
-
-
-def test_replay_inside_a_slice_cuts_the_slice(home, run_days):
-    run_days(0, 3)
-    assert len(run_days(1, 2, replay=True).checkpoints) == 4
-    assert_as_by_hand(home.config(), expected(0, 1, 2))
 
 
 def test_interval_without_files_is_taken_in(home, run_days):
@@ -131,28 +86,6 @@ def test_interval_continues_a_caught_up_run(home, run, run_days):
 def test_impossible_interval_is_a_configuration_error(home, run, interval):
     with pytest.raises(ConfigError, match="interval"):
         run(home, mode="interval", **interval)
-
-
-def gives_out(place: str) -> Any:
-    """Interrupt a run when it reaches a place."""
-
-    def reached(name: str) -> None:
-        if name == place:
-            raise ZeroDivisionError
-
-    return reached
-
-
-def test_caught_up_run_finishes_an_interrupted_replay(home, run, run_days, monkeypatch):
-    # 0 to 4 were one slice, so the interval 2 to 3 goes back to 0; the run ends before it has taken anything in again.
-    run(home, parallelism=1, backend="hashmap")
-    with monkeypatch.context() as patched:
-        patched.setattr("headrace.faults.reached", gives_out("run.after"))
-        with pytest.raises(ZeroDivisionError):
-            run_days(2, 3, replay=True)
-    assert checkpoints(home.config())[-1].kind is Kind.RESTORE
-    run(home, parallelism=1, backend="hashmap")
-    assert_as_by_hand(home.config(), expected(0, 1, 2, 3))
 
 
 @pytest.mark.parametrize("target", [0, 1])

@@ -30,8 +30,7 @@ Runs the job `{name}` of `conf/jobs/{name}.yaml`.
 - **refused**: skipped, unless the run was refused (a param with a typo, an interval that cannot be taken in, a cancelled backfill).
   Then the other tasks are skipped, which holds up no run, and this one fails with the reason.
 
-A backfill runs its data interval, whatever the job's mode. {taken_in} With the param `replay` it is taken in
-again in place, with all later ones. To go back to an earlier checkpoint: `headrace_restore`.
+A backfill runs its data interval, whatever the job's mode. {taken_in} To go back to an earlier checkpoint: `headrace_restore`.
 """
 _REGISTERED = (
     "An interval that was taken in already is done if its input is the same. If its input has changed, or if you asked for it again (cleared "
@@ -112,7 +111,6 @@ def _run(job: JobConfig, params: Collection[str]) -> HeadraceRunOperator:
         budget="{{ params.budget or '' }}",
         max_batches="{{ params.max_batches or '' }}",
         parallelism="{{ params.parallelism or '' }}",
-        replay="{{ params.replay }}",
         finish="{{ params.finish }}",
         end_of_input="{{ params.end_of_input }}",
         known_params=params,

@@ -33,11 +33,6 @@ def job_params(job: JobConfig) -> dict[str, Param]:
         "max_batches": Param(
             None, type=["null", "integer"], minimum=1, description="End after this many micro-batches; empty: no limit."
         ),
-        "replay": Param(
-            False,
-            type="boolean",
-            description="Take in an interval again, with all later ones.",
-        ),
         "finish": Param(
             False,
             type="boolean",

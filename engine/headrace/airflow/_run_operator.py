@@ -56,7 +56,7 @@ class HeadraceRunOperator(DriverOperator):
     task of another run of the DAG has failed. `known_params`, if given, are the only params that the DAG accepts. With
     `skip_refused` a run that somebody triggered, and that cannot be what was asked for (exit code 2 or 9), or whose backfill was
     cancelled, ends as skipped: then it holds up no other run. With `ask_first` the task asks the command on its own machine, before it submits, whether the run needs Spark: a run without work starts no
-    JVM. It does not ask if the driver runs on another machine, and where something is to be done in any case (`replay`, `finish`,
+    JVM. It does not ask if the driver runs on another machine, and where something is to be done in any case (`finish`,
     `end_of_input`). With `register_replay`, a run whose interval was taken in already succeeds and starts the job's replay DAG, if the input
     of the interval has changed, or if a person asked for it again: by clearing the task, by a backfill, or by a run for a logical date.
     """
@@ -78,7 +78,6 @@ class HeadraceRunOperator(DriverOperator):
         max_batches: int | str | None = None,
         parallelism: int | str | None = None,
         backend: str | None = None,
-        replay: bool | str = False,
         finish: bool | str = False,
         end_of_input: bool | str = False,
         force_fail_over: bool | str = False,
@@ -104,7 +103,6 @@ class HeadraceRunOperator(DriverOperator):
             "parallelism": parallelism,
             "backend": backend,
             "force-fail-over": force_fail_over,
-            "replay": replay,
             "finish": finish,
             "end-of-input": end_of_input,
         }
@@ -142,7 +140,7 @@ class HeadraceRunOperator(DriverOperator):
 
     def without_spark(self) -> Report | None:
         """Ask the command whether the run needs Spark; return its report if it does not, None if it has to be submitted."""
-        always = {"--replay", "--finish", "--end-of-input"} & set(self.application_args)
+        always = {"--finish", "--end-of-input"} & set(self.application_args)
         asks = self._asks_first and not always and self._job.profile.deploy_mode == "client"
         return self._asked() if asks else None
 

@@ -32,6 +32,7 @@ from headrace.cli._run_arguments import (
 )
 from headrace.cli._run_events import shown_events
 from headrace.cli._run_report import failure_reported, plain_report, write_report
+from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from headrace.commit.run_warnings import RowTimes
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
     from headrace.spark.options import RunOptions, RunReport
 
 _MODES = ("auto", "caught-up", "interval")
+_NO_REPLAY = (
+    "--replay is no option any more: 'headrace backfill JOB --from START --to END' takes an interval in again, with all later ones, on a "
+    "branch, while the live tables stay as they are. Nothing was run."
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -82,9 +87,6 @@ def run(
     late or is gone, the run refuses it: 'headrace backfill' computes it again on a branch. A scheduler whose user asked to compute
     an interval again says so with --recompute TIME, the time of that request: only what was committed later counts as done.
 
-    With --replay state and sinks go back to the interval's start, and it is taken in again with all later ones. The next run continues
-    an interrupted replay.
-
     With --finish nothing waits for a service afterwards: after the input is taken in, services are called once more
     for each waiting element, due or not. Elements that fail then are handled as 'on_failure' says.
     Do it before record types change in ways that do not fit, or before you shut a job down.
@@ -111,11 +113,12 @@ def run(
 
     Exit codes: 0 done, out of budget or told to stop; 2 configuration; 3 another run holds the job; 4 a
     service is down; 5 user code raised; 6 stored state does not fit; 7 bad input; 8 storage; 9 an interval
-    would leave a gap, or was taken in and its input has changed; 10 job and sink disagree; 11 a replay
-    had to be finished first, and took all the time: run again; 12 rows conflict over a primary key; 13 Spark
-    or a worker process died, or Spark did not start: run again; 14 --without-spark was given, and the run needs Spark.
+    would leave a gap, or was taken in and its input has changed; 10 job and sink disagree; 12 rows conflict
+    over a primary key; 13 Spark or a worker process died, or Spark did not start: run again; 14 --without-spark was given, and the run needs Spark.
     """
     with failure_reported(report_file):
+        if replay:
+            raise ConfigError(_NO_REPLAY)
         config, options = _wishes(
             job,
             cluster,
@@ -123,7 +126,6 @@ def run(
             mode=_mode(mode),
             interval_start=parsed_milliseconds(interval_start) if interval_start else None,
             interval_end=parsed_milliseconds(interval_end) if interval_end else None,
-            replay=replay,
             recompute=parsed_milliseconds(recompute) if recompute else None,
             budget=budget_seconds(budget),
             max_batches=max_batches,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Mode = Annotated[str, typer.Option(metavar="auto|caught-up|interval", help="Take in all input, or one interval.")]
 IntervalStart = Annotated[Optional[str], typer.Option(metavar="TIME", help="ISO 8601, inclusive.")]  # noqa: UP045
 IntervalEnd = Annotated[Optional[str], typer.Option(metavar="TIME", help="ISO 8601, exclusive.")]  # noqa: UP045
-Replay = Annotated[bool, typer.Option("--replay", help="Take in an interval again, with all later ones.")]
+Replay = Annotated[bool, typer.Option("--replay", hidden=True)]  # refused: `headrace backfill` does what it did
 Recompute = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(metavar="TIME", help="Somebody asked at TIME to compute the interval again (ISO 8601)."),

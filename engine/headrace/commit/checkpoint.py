@@ -8,13 +8,12 @@ from typing import Any
 
 import msgspec
 
-from headrace.commit.cause import Cause, Requeued, Restored
+from headrace.commit.cause import Cause, Requeued
 from headrace.commit.operator_keys import OperatorKeys
 from headrace.commit.sink_tables import SinkTables
 from headrace.commit.state_schemas import StateSchemas
 from headrace.plan.watermarks import Bucket, latest
 from headrace.sinks.sink import OutputFile
-from headrace.sources.interval import Interval
 from headrace.sources.offset import SourceOffset, latest_watermark, line_of
 from headrace.state.ttl_history import TtlHistory
 from headrace.tables.schemas import FORMAT_VERSION
@@ -132,11 +131,6 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     def repeats(self) -> int | None:
         """Return the checkpoint whose requeue this one repeats; None if it repeats none."""
         return self.cause.repeats if isinstance(self.cause, Requeued) else None
-
-    @property
-    def replays(self) -> Interval | None:
-        """Return the interval whose replay this restore begins; None for other checkpoints."""
-        return self.cause.replays if isinstance(self.cause, Restored) else None
 
     @property
     def held(self) -> bool:

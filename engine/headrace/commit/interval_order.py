@@ -14,7 +14,7 @@ from headrace.sources.source import TakenIn
 
 @dataclass(frozen=True, slots=True)
 class IntervalPlace:
-    """Place of an interval: after the last checkpoint, or after an earlier one, which a replay restores."""
+    """Place of an interval: after the last checkpoint, or after an earlier one: a branch that forks there can take it in again."""
 
     restore_to: int | None = None
 
@@ -52,17 +52,6 @@ def place_of(wanted: Interval, checkpoints: Sequence[Checkpoint]) -> IntervalPla
     if (target := next(before, None)) is not None:
         return IntervalPlace(target.checkpoint_id)
     return IntervalPlace(next(checkpoint for checkpoint in covered if checkpoint.kind is Kind.BATCH).parent_id)
-
-
-def goes_back(wanted: Interval, checkpoints: Sequence[Checkpoint]) -> bool:
-    """Return whether `wanted` begins before the end of the job's input so far."""
-    position = position_of(Lineage(checkpoints).line)
-    return position is not None and wanted.start < position
-
-
-def replay_note(wanted: Interval) -> str:
-    """Return the note of the restore that begins a replay."""
-    return f"interval {wanted} is run again"
 
 
 def intervals_of(trail: Iterable[Checkpoint]) -> list[tuple[Interval, Checkpoint]]:

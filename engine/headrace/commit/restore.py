@@ -15,7 +15,6 @@ from headrace.commit.restore_check import RestoreCheck
 from headrace.commit.sink_position import check_sinks
 from headrace.config import JobConfig, checked_name
 from headrace.sinks.sink import Publication
-from headrace.sources.interval import Interval
 
 
 def restore(
@@ -40,12 +39,11 @@ def restore_in(
     *,
     brings_back_erased: bool = False,
     above: Publication | None = None,
-    replays: Interval | None = None,
 ) -> Checkpoint:
     """Restore within an open job; then migrate the state to this program's format and the file's number of key groups.
 
     A reconciliation is a restore whose id and incarnation exceed those of all sinks (`above`): abandoned copies can
-    no longer publish. `replays` is the interval whose replay it begins. Raises `StorageError` when files of the target are gone, and `ConfigError` when it has rows of
+    no longer publish. Raises `StorageError` when files of the target are gone, and `ConfigError` when it has rows of
     an erased key, unless `brings_back_erased`.
     """
     target = job.checkpoint(target_id)
@@ -60,7 +58,7 @@ def restore_in(
         versions=versions,
         restored_from=target_id,
         note=why,
-        cause=Restored(replays),
+        cause=Restored(),
         **({} if above is None else job.new_incarnation(above)),
         **{name: getattr(target, name) for name in OF_STATE},
     )

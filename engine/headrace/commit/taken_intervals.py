@@ -7,7 +7,6 @@ the same id to another run, once the first one is deleted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from headrace.commit.checkpoint import Checkpoint
 from headrace.commit.input_changes import InputChange
@@ -16,28 +15,15 @@ from headrace.errors import IntervalError
 from headrace.sources.interval import Interval, moment_text
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Request to compute an interval again. Checkpoints after `checkpoint_id`, or committed at `moment` (ms) or later, answer it."""
-
-    checkpoint_id: int
-    moment: int | None = None
-
-    def is_answered_by(self, checkpoint: Checkpoint) -> bool:
-        """Return whether a checkpoint was committed after the request."""
-        is_later = self.moment is not None and checkpoint.committed_at >= self.moment
-        return is_later or checkpoint.checkpoint_id > self.checkpoint_id
-
-
 def is_taken_in(wanted: Interval, line: Sequence[Checkpoint]) -> bool:
     """Return whether a line has taken in all of an interval."""
     position, parts = position_of(line), _parts(wanted, line)
     return position is not None and wanted.end <= position and bool(parts) and parts[0][0].start <= wanted.start
 
 
-def is_computed_again(wanted: Interval, line: Sequence[Checkpoint], request: Request) -> bool:
-    """Return whether all of a taken-in interval was computed after a request."""
-    return all(request.is_answered_by(by) for _, by in _parts(wanted, line))
+def is_computed_again(wanted: Interval, line: Sequence[Checkpoint], asked_at: int) -> bool:
+    """Return whether all of a taken-in interval was computed after somebody asked for it again (ms)."""
+    return all(by.committed_at >= asked_at for _, by in _parts(wanted, line))
 
 
 def changes_within(wanted: Interval, line: Sequence[Checkpoint], changes: Sequence[InputChange]) -> list[InputChange]:
@@ -47,20 +33,17 @@ def changes_within(wanted: Interval, line: Sequence[Checkpoint], changes: Sequen
     return [change for change, interval in placed if interval is None or _meet(wanted, interval)]
 
 
-def refusal(
-    job: str, wanted: Interval, line: Sequence[Checkpoint], changes: Sequence[InputChange], *, finished_replay: bool
-) -> IntervalError:
+def refusal(job: str, wanted: Interval, line: Sequence[Checkpoint], changes: Sequence[InputChange]) -> IntervalError:
     """Return the error for an interval that begins behind the job's position, and is not done: a file has changed, or somebody asked for it."""
-    kept = "Nothing but the open replay, which was finished," if finished_replay else "Nothing"
     stands_at = position_of(line)
     start, end, reached = (moment_text(moment) for moment in (wanted.start, wanted.end, stands_at))
     if stands_at is not None and wanted.end > stands_at:
         return IntervalError(
-            f"interval {wanted} has been taken in in part: the job has taken in everything up to {reached}. {kept} was changed. Run the rest, "
+            f"interval {wanted} has been taken in in part: the job has taken in everything up to {reached}. Nothing was changed. Run the rest, "
             f"{reached} to {end}; 'headrace backfill {job} --from {start} --to {reached}' computes the first part again, on a branch."
         )
     return IntervalError.of_taken_in(
-        f"interval {wanted} has been taken in already: the job has taken in everything up to {reached}. {_why(changes)}{kept} was changed. "
+        f"interval {wanted} has been taken in already: the job has taken in everything up to {reached}. {_why(changes)}Nothing was changed. "
         f"To compute it again, run 'headrace backfill {job} --from {start} --to {end}': it works on a branch, and shows how the result "
         "differs. In Airflow, the DAG of replays does the same.",
         tuple(map(str, changes)),

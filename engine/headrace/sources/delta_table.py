@@ -182,10 +182,6 @@ class DeltaSource:
         """Raise `ConfigError`: versions have no intervals."""
         raise self._no_intervals()
 
-    def count_missing(self, names: frozenset[str]) -> int:  # noqa: ARG002 - checkpoints record none
-        """Return 0: checkpoints record versions, not names."""
-        return 0
-
     def problems(self) -> Iterator[str]:
         """Yield the reasons why a run could not read the latest version: features of the table, columns that do not fit the record.
 

@@ -306,10 +306,6 @@ class DerivedSource:
         """Refuse an interval run that the source below could not do. Raises `ConfigError` and `SourceError` as it does."""
         self.stored.check_intervals(taken_in)
 
-    def count_missing(self, names: frozenset[str]) -> int:
-        """Count the files with these digests that the source below no longer has."""
-        return self.stored.count_missing(names)
-
     # ------------------------------------------------------------------------------------------------ landed files
 
     def _file(self, name: str, modified: int = 0) -> SourceFile:

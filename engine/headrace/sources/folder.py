@@ -20,7 +20,7 @@ from headrace.sources.content import UNKNOWN, content_digests
 from headrace.sources.file_format import UNREADABLE, is_damage, unreadable
 from headrace.sources.file_formats import format_of, read_file
 from headrace.sources.folder_listing import FolderListing, stamp
-from headrace.sources.interval import Interval
+from headrace.sources.interval import Interval, moment_text
 from headrace.sources.limits import first_files
 from headrace.sources.offset import SourceOffset, digest
 from headrace.sources.row_check import RowCheck
@@ -172,10 +172,6 @@ class FolderSource:
             raise ConfigError(msg)
         self._check_no_late_intervals(self._files(), taken_in)
 
-    def count_missing(self, names: frozenset[str]) -> int:
-        """Count the digests for which the folder no longer has a file."""
-        return len(names - {digest(file.name) for file in self._files()})
-
     def _files(self) -> list[SourceFile]:
         return [*self.listing.content().files]
 
@@ -259,7 +255,7 @@ class FolderSource:
             msg = (
                 f"source '{self._name}': {count} file(s) appeared behind the last file read ({offset.last_file}), the "
                 f"newest is {newest.name}. They would never be read: give them later names, "
-                f"{self._replay_advice(late[0] if taken_in.names is not None else newest, taken_in)}or restore the checkpoint "
+                f"{self._backfill_advice(late[0] if taken_in.names is not None else newest, taken_in)}or restore the checkpoint "
                 "before them and run again."
             )
             raise SourceError(msg)
@@ -273,16 +269,19 @@ class FolderSource:
         if late:
             msg = (
                 f"source '{self._name}': {len(late)} file(s) appeared in intervals that were taken in already, the first is "
-                f"{late[0].name}. They would never be read: {self._replay_advice(late[0], taken_in)}or give them names of a "
+                f"{late[0].name}. They would never be read: {self._backfill_advice(late[0], taken_in)}or give them names of a "
                 "later interval. This interval was not taken in."
             )
             raise SourceError(msg)
 
-    def _replay_advice(self, late: SourceFile, taken_in: TakenIn) -> str:
-        """Return the advice to replay a late file's interval, if that was taken in."""
+    def _backfill_advice(self, late: SourceFile, taken_in: TakenIn) -> str:
+        """Return the advice to compute a late file's interval again, if that was taken in."""
         own = self.interval_of(late.name)
         interval = None if own is None else taken_in.around(own.start)
-        return "" if interval is None else f"run interval {interval} again with --replay, "
+        if interval is None:
+            return ""
+        start, end = moment_text(interval.start), moment_text(interval.end)
+        return f"compute its interval again on a branch ('headrace backfill JOB --from {start} --to {end}'), "
 
 
 def _has_twin(source: str, name: str, twin: str, *, is_taken: bool) -> SourceError:

@@ -131,14 +131,6 @@ class Intake:
             )
             raise SourceError(msg)
 
-    def count_missing(self, before: Mapping[str, TakenIn], after: Mapping[str, TakenIn]) -> int:
-        """Count the files that were taken in between two checkpoints and no longer exist."""
-        nothing: frozenset[str] = frozenset()
-        return sum(
-            source.count_missing((after[name].names or nothing) - (before[name].names or nothing))
-            for name, source in self._sources.items()
-        )
-
     def next(self, at: JobPosition, wanted: SliceRequest = NEXT_SLICE) -> Slice | None:
         """Return the next slice; None when nothing can be taken in. An interval always has a slice, which may be empty.
 

@@ -349,10 +349,6 @@ class KafkaSource:
         """Raise `ConfigError`: offsets have no intervals."""
         raise self.faults.no_intervals()
 
-    def count_missing(self, names: frozenset[str]) -> int:  # noqa: ARG002 - checkpoints record none
-        """Return 0: checkpoints record offsets, not names."""
-        return 0
-
 
 class KafkaPartition:
     """Partition of a topic, as a source of the merge. The `version` of its `SourceOffset` is the next Kafka offset to read."""
@@ -449,10 +445,6 @@ class KafkaPartition:
     def check_intervals(self, taken_in: TakenIn) -> None:
         """Raise `ConfigError`: offsets have no intervals."""
         self._whole.check_intervals(taken_in)
-
-    def count_missing(self, names: frozenset[str]) -> int:
-        """Return 0: checkpoints record offsets, not names."""
-        return self._whole.count_missing(names)
 
 
 def _with(offset: SourceOffset, partitions: Mapping[int, PartitionOffset], state: TopicState) -> SourceOffset:

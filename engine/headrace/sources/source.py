@@ -235,7 +235,3 @@ class Source(Protocol):
     def check_intervals(self, taken_in: TakenIn) -> None:
         """Raise `ConfigError` or `SourceError` for an interval run that could not continue after `taken_in`."""
         ...
-
-    def count_missing(self, names: frozenset[str]) -> int:
-        """Count the digests for which no file exists."""
-        ...

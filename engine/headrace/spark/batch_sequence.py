@@ -214,7 +214,7 @@ class BatchSequence:
         self.events.committed(checkpoint.checkpoint_id, taken.rows, clock.monotonic() - started)
 
     def _with_touched(self, offsets: Mapping[str, SourceOffset]) -> dict[str, SourceOffset]:
-        """Return offsets with the records of touched files; without files that a replay in this run has yet to take in again."""
+        """Return offsets with the records of touched files that the job has taken in."""
         if not any(self.touched.values()):
             return dict(offsets)
         taken = self.taken_in()

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from headrace.commit.backfill_branches import left_behind
 from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.requeue import requeue_again
 from headrace.commit.state_migration import settle_schemas
 from headrace.errors import ConfigError
 from headrace.sources.intake import Intake
 from headrace.sources.interval import Interval
+from headrace.sources.slice_request import SliceRequest
+from headrace.sources.source import Slice
 from headrace.spark.batch_sequence import BatchSequence
 from headrace.spark.options import StoppedBecause
 from headrace.spark.remaining_work import RemainingWork
-from headrace.spark.replay import Replay, branch_replay
-from headrace.spark.replay_run import ReplayRun
+from headrace.spark.replay import Replay, Step, branch_replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,6 @@ class BranchReplay:
     batches: BatchSequence
     intake: Intake
     remaining: RemainingWork
-    replays: ReplayRun
 
     def run(self) -> StoppedBecause:
         """Replay from the branch's position up to the job's; return what ended the replay.
@@ -36,12 +37,46 @@ class BranchReplay:
         settle_schemas(self.batches.job, self.batches.plan)
         while (replay := self._left()) is not None:
             committed_before = len(self.batches.committed)
-            if stopped := self.replays.take_in(replay.steps):
+            if stopped := self._take_in(replay.steps):
                 self.batches.events.backfill_stopped(replay, stopped)
                 return stopped
             if len(self.batches.committed) == committed_before:
                 break  # the files are gone, so no input is left
         return self.remaining.end_interval()
+
+    def _take_in(self, steps: Iterable[Step]) -> StoppedBecause | None:
+        """Take in steps, one micro-batch each; return what stopped it early."""
+        batches, job = self.batches, self.batches.job
+        for step in steps:
+            self._take_requeued()
+            batches.follow_without_input()
+            live = self._followed(step)
+            taken = None if step.requeue is not None else self._slice_of(step, live)
+            if step.requeue is None and taken is None:
+                continue
+            if stopped := batches.limit():
+                return stopped
+            if step.requeue is not None:
+                batches.committed.append(requeue_again(job, batches.plan, step.requeue))
+            elif taken is not None:
+                batches.make(taken, taken.interval, follows=live)
+        self._take_requeued()
+        return None
+
+    def _slice_of(self, step: Step, live: Checkpoint | None) -> Slice | None:
+        """Return the slice of a step, with the time of the `live` micro-batch; None if its files are gone."""
+        follows = self.batches.followed.later(live)
+        return self.intake.next(self.batches.standing(live), SliceRequest(step.interval, step.offsets, follows=follows))
+
+    def _followed(self, step: Step) -> Checkpoint | None:
+        """Return the micro-batch of the job that gives a step its time; None after the job's last checkpoint."""
+        followed = self.batches.followed
+        return followed.next() if step.interval is None else followed.of_interval(step.interval)
+
+    def _take_requeued(self) -> None:
+        """Take in requeued rows within the limits of the run. The next run takes in the rest."""
+        while not self.batches.limit() and self.batches.make_requeued(self.intake):
+            pass
 
     def _left(self) -> Replay | None:
         options, config = self.batches.options, self.batches.config

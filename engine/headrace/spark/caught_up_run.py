@@ -13,8 +13,6 @@ from headrace.sources.slice_request import SliceRequest
 from headrace.spark.batch_sequence import BatchSequence
 from headrace.spark.options import StoppedBecause
 from headrace.spark.remaining_work import RemainingWork
-from headrace.spark.replay import open_replay
-from headrace.spark.replay_run import ReplayRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +22,10 @@ class CaughtUpRun:
     batches: BatchSequence
     intake: Intake
     remaining: RemainingWork
-    replays: ReplayRun
 
     def run(self) -> StoppedBecause:
-        """Finish an open replay, then make micro-batches until the sources are drained or a limit is reached."""
+        """Make micro-batches until the sources are drained or a limit is reached."""
         batches, remaining = self.batches, self.remaining
-        replay = open_replay(batches.job.checkpoints)
-        if replay is not None and (stopped := self.replays.resume(replay)):
-            return stopped
         settle_schemas(batches.job, batches.plan)
         while True:
             if reason := batches.limit():

@@ -30,7 +30,6 @@ from headrace.spark.interval_run import IntervalRun
 from headrace.spark.options import RunOptions, RunReport
 from headrace.spark.progress import NO_WATCH, watched
 from headrace.spark.remaining_work import RemainingWork
-from headrace.spark.replay_run import ReplayRun
 from headrace.spark.run_events import OnEvent, RunEvents
 from headrace.spark.sigterm import ended_by_sigterm
 from headrace.spark.sink_reports import sink_reports
@@ -81,16 +80,15 @@ def run_on(
         watched(config, job.attempt_id, events.progress) if shows_progress else nullcontext(NO_WATCH) as watch,
     ):
         record_run(config, options.run_id)
-        if not options.replay:
-            refuse_changed_files(config, job.lineage.line)
+        refuse_changed_files(config, job.lineage.line)
         events.opened(job.last)
         followed = FollowedLine(config, job, [source.name for source in plan.sources])
         answers = live_answers(config, allow_effects=options.allow_effects)
         batches = BatchSequence(tasks, job, plan, config, options, events, begun, followed, watch, answers)
         batches.touched = touched_input(config, job.lineage.line)
         intake = Intake(plan, config, topics=topics, steps=steps)
-        remaining, replays = RemainingWork(batches), ReplayRun(batches, intake)
-        this_run, calls = _KINDS[mode](batches, intake, remaining, replays), UnansweredCalls(batches)
+        remaining = RemainingWork(batches)
+        this_run, calls = _KINDS[mode](batches, intake, remaining), UnansweredCalls(batches)
         try:
             with ended_by_sigterm(batches.stop):
                 reason = this_run.run()
@@ -143,9 +141,6 @@ def _interval_of(options: RunOptions, mode: str, last: Checkpoint) -> tuple[int 
 
 def _mode(config: JobConfig, options: RunOptions) -> str:
     mode = (config.mode if options.mode == "auto" else options.mode).replace("-", "_")  # as the command spells it
-    if options.replay and mode != "interval":
-        msg = "--replay runs an interval again: it needs --mode interval (in Airflow: the param mode), and its start and end"
-        raise ConfigError(msg)
     if options.end_of_input and mode == "interval":
         msg = "--end-of-input takes in all there is: it needs --mode caught-up (in Airflow: the param mode)"
         raise ConfigError(msg)

@@ -29,9 +29,6 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     interval_end: int | None = None
     """End of the interval (ms, exclusive)."""
 
-    replay: bool = False
-    """Take in an interval again, with all later ones."""
-
     recompute: int | None = None
     """Somebody asked at this time (ms) to compute the interval again: only what was committed later counts as done. None: nobody did."""
 

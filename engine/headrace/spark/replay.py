@@ -1,6 +1,6 @@
-"""Replay: take in again the requested interval, and all input that the job took in after it.
+"""Replay: what a branch takes in again: the requested interval, and all input that the job took in after it.
 
-The checkpoints have all information about a replay, so any later run can continue an interrupted one.
+The checkpoints of the job and of the branch have all information about it, so any later run can continue an interrupted one.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.interval_order import interval_of, intervals_of, position_of
-from headrace.commit.lineage import Lineage
 from headrace.sources.derived import stored_name
-from headrace.sources.interval import Interval, moment_text
+from headrace.sources.interval import Interval
 from headrace.sources.offset import SourceOffset
 from headrace.sources.pieces import piece_name, read_up_to
 
@@ -43,37 +42,18 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Open replay: the requested interval, the remaining steps, and the restore that began it; None on a branch."""
+    """Replay on a branch: the requested interval, and the remaining steps."""
 
     asked: Interval
     steps: tuple[Step, ...]
-    begun_by: Checkpoint | None = None
 
     @property
     def missing(self) -> str:
-        """Return as text the input that state and sinks lack until the replay is complete."""
+        """Return as text the input that the branch lacks until the replay is complete."""
         first, last = self.steps[0], self.steps[-1]
         if first.interval is not None and last.interval is not None:
             return str(Interval(first.interval.start, last.interval.end))
         return str(first) if len(self.steps) == 1 else f"{first} and what follows, up to {last}"
-
-
-def open_replay(checkpoints: Sequence[Checkpoint]) -> Replay | None:
-    """Return the replay that the last restore began and no run has finished; None if there is none.
-
-    It takes in the requested interval, and all input that the restore took out of the line: an interval for each former checkpoint.
-    A manual restore is no replay, and ends an open one. A reconciliation of job and sinks that goes back to a checkpoint of the
-    replay does not end it.
-
-        committed    |--- 1 ---|--- 2 ---|--- 3 ---|
-        asked                       |---|               restore 1; steps: 2 up to it, it, the rest of 3
-    """
-    replay: Replay | None = None
-    begun_by: Checkpoint | None = None
-    for position, restore in enumerate(checkpoints):
-        if restore.kind is Kind.RESTORE and not _goes_on(restore, checkpoints, begun_by):
-            replay, begun_by = _begun(restore, checkpoints[:position], replay), restore
-    return None if replay is None else _rest(replay, Lineage(checkpoints).line)
 
 
 def branch_replay(
@@ -92,57 +72,14 @@ def branch_replay(
     return _rest(Replay(asked, tuple(_steps(asked, kept, behind))), branch)
 
 
-def outage(wanted: Interval, checkpoints: Sequence[Checkpoint], target: int, sinks: Iterable[str]) -> str:
-    """Return a sentence on the input that a replay takes out of state and sinks, and when it is back."""
-    kept = Lineage(checkpoints, target).line
-    left_behind = Lineage(checkpoints).line[len(kept) :]
-    rows = sum(checkpoint.metrics.get("rows_in", 0) for checkpoint in left_behind)
-    ids = (
-        f"{left_behind[0].checkpoint_id} to {left_behind[-1].checkpoint_id}"
-        if len(left_behind) > 1
-        else str(left_behind[0].checkpoint_id)
-    )
-    end = max(wanted.end, position_of(left_behind) or wanted.end)
-    intervals = [interval for interval, _ in intervals_of(left_behind)]
-    span = f"{Interval(intervals[0].start, intervals[-1].end)}, " if intervals else ""
-    back = [
-        f"{sink} to {_last_published(sink, kept)}"
-        for sink in sorted(sinks)
-        if any(checkpoint.outputs.get(sink) for checkpoint in left_behind)
-    ]
-    return (
-        f"interval {wanted} is run again, with all later ones: checkpoints {ids} ({span}{rows:,} rows in) leave state and sinks "
-        f"until they are taken in again. Sinks go back: {', '.join(back) or 'none'}. All is whole again when this run, or a "
-        f"later one that goes on with it, has come to {moment_text(end)}."
-    )
-
-
-def _goes_on(restore: Checkpoint, checkpoints: Sequence[Checkpoint], begun_by: Checkpoint | None) -> bool:
-    """Return whether a restore is a reconciliation to a checkpoint of the replay that `begun_by` began."""
-    line = Lineage(checkpoints, restore.checkpoint_id)
-    return restore.replays is None and line.begins_incarnation(restore) and begun_by in line.line
-
-
-def _begun(restore: Checkpoint, earlier: Sequence[Checkpoint], outer: Replay | None) -> Replay | None:
-    """Return the replay that a restore begins; None for a manual restore. It includes the rest of an `outer` replay that it interrupts."""
-    asked = restore.replays
-    former = Lineage(earlier).line
-    ids = [checkpoint.checkpoint_id for checkpoint in former]
-    if asked is None or restore.restored_from not in ids:
-        return None
-    cut = ids.index(restore.restored_from) + 1
-    rest = None if outer is None else _rest(outer, former)
-    return Replay(asked, (*_steps(asked, former[:cut], former[cut:]), *(rest.steps if rest else ())), restore)
-
-
 def _rest(replay: Replay, trail: Sequence[Checkpoint]) -> Replay | None:
     """Return the part of a replay that a line has not taken in; None if it has all."""
     steps = tuple(_left(replay.steps, trail))
-    return Replay(replay.asked, steps, replay.begun_by) if steps else None
+    return Replay(replay.asked, steps) if steps else None
 
 
 def _steps(asked: Interval, kept: Sequence[Checkpoint], left_behind: Sequence[Checkpoint]) -> list[Step]:
-    """Return the steps of a replay: the requested interval, and the input that the restore took out, without gaps."""
+    """Return the steps of a replay: the requested interval, and the input behind the fork, without gaps."""
     if any(len(checkpoint.offsets) > 1 for checkpoint in left_behind):
         return _recorded_steps(asked, kept, left_behind)
     steps = [Step(asked)]
@@ -202,11 +139,6 @@ def _left(steps: Iterable[Step], trail: Sequence[Checkpoint]) -> Iterator[Step]:
         if start < step.interval.end:
             yield Step(Interval(start, step.interval.end))
             reached = step.interval.end
-
-
-def _last_published(sink: str, kept: Sequence[Checkpoint]) -> str:
-    ids = [checkpoint.checkpoint_id for checkpoint in kept if checkpoint.outputs.get(sink)]
-    return f"checkpoint {ids[-1]}" if ids else "its beginning"
 
 
 _ReadPosition = tuple[str, float]

@@ -151,45 +151,12 @@ class RunEvents:
         """Say that the interval was taken in before, and that its input is the same."""
         self.tell("done", f"interval {wanted} was taken in before, and its input is the same: there is nothing to do")
 
-    def replay_resumed(self, replay: Replay) -> None:
-        """Warn that the run first continues an open replay."""
-        self.warn(
-            f"the replay of interval {replay.asked} broke off, and state and sinks lack {replay.missing}: going on with it"
-        )
-
-    def replay_not_begun(self, wanted: Interval, stopped: StoppedBecause) -> None:
-        """Warn that the run had no time to begin a replay."""
-        self.warn(f"the replay of interval {wanted} was not begun ({stopped}): nothing was changed")
-
-    def files_are_gone(self, count: int) -> None:
-        """Warn that a replay lacks files, so that some rows do not come back."""
-        self.warn(f"{count:,} file(s) that were taken in before are gone: their rows do not come back")
-
-    def restoring(self, wanted: Interval, target: int) -> None:
-        """Say which checkpoint a replay restores."""
-        self.tell("restoring", f"replaying {wanted}: going back to checkpoint {target}")
-
-    def replay_stopped(self, asked: Interval, missing: str, stopped: StoppedBecause) -> None:
-        """Warn that a replay has to end early."""
-        self.warn(
-            f"the replay of interval {asked} had to end before it was through ({stopped}): state and "
-            f"sinks lack {missing}. The next run goes on with it."
-        )
-
     def backfill_stopped(self, replay: Replay, stopped: StoppedBecause) -> None:
         """Say that a backfill has to end early."""
         self.warn(
             f"the backfill of interval {replay.asked} had to end before it was through ({stopped}): the branch lacks {replay.missing}. "
             "The same command goes on."
         )
-
-    def replayed(self, replay: Replay) -> None:
-        """Say that a replay has taken in again all input that it took out."""
-        self.tell("replayed", f"the replay of interval {replay.asked} has come to where the job stood")
-
-    def replay_is_held(self) -> None:
-        """Warn that a replay has left held records."""
-        self.warn("records of the replay are held: state and sinks are complete once they are processed")
 
 
 def _gap_sentence(gap: Gap) -> str:

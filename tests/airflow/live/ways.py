@@ -41,10 +41,7 @@ def gap_after_a_pause(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
 
 
 def interval_again(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
-    """An interval that was taken in before is refused: when cleared, run by hand, or backfilled.
-
-    With `replay` the interval is taken in again.
-    """
+    """An interval that was taken in before is refused: when cleared, run by hand, or backfilled."""
     job, runs = jobs["again"], Runs(airflow, "again")
     runs.backfill(3, 2)
     runs.unpause()
@@ -61,8 +58,6 @@ def interval_again(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
         runs.backfill(3, 2, run_backwards=True)
     runs.backfill(2, 2)
     runs.assert_refused(second, "has been taken in already", "headrace backfill")
-    runs.backfill(2, 2, {"replay": True})
-    runs.assert_succeeds(second)
     job.assert_has(intervals(3, 1))
 
 

@@ -31,8 +31,8 @@ def test_switch_option_is_present_only_when_on(switch, value, is_on):
 
 
 def test_switch_value_other_than_boolean_is_refused():
-    with pytest.raises(ConfigError, match="--replay: 'perhaps' is neither true nor false"):
-        plain_words(["--replay=perhaps"])
+    with pytest.raises(ConfigError, match="--finish: 'perhaps' is neither true nor false"):
+        plain_words(["--finish=perhaps"])
 
 
 class Lines:

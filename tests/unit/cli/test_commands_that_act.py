@@ -55,7 +55,7 @@ def fake(home, monkeypatch) -> FakeEngine:
 def test_run_passes_every_option_on(headrace, fake):
     result = headrace(
         "run demo --mode interval --interval-start 2013-01-31 --interval-end 2013-02-01T00:00:00+00:00 --run-id r1 "
-        "--budget 1h30m --max-batches 3 --parallelism 4 --backend hashmap --cluster local --force-fail-over --sync --finish --replay --end-of-input"
+        "--budget 1h30m --max-batches 3 --parallelism 4 --backend hashmap --cluster local --force-fail-over --sync --finish --end-of-input"
     )
     assert result.exit_code == 0, result.stderr
     ((config, options),) = fake.calls
@@ -63,15 +63,21 @@ def test_run_passes_every_option_on(headrace, fake):
     assert (options.interval_start, options.interval_end) == (START, START + DAY)
     assert (options.budget, options.max_batches, options.parallelism) == (5400.0, 3, 4)
     assert (options.backend, options.cluster, options.force_fail_over) == ("hashmap", "local", True)
-    assert (options.async_state, options.finish, options.replay) == (False, True, True)
+    assert (options.async_state, options.finish) == (False, True)
     assert options.end_of_input
+
+
+def test_replay_in_place_names_the_backfill(headrace, fake):
+    result = headrace("run demo --mode interval --interval-start 2013-01-31 --interval-end 2013-02-01 --replay")
+    assert (result.exit_code, fake.calls) == (2, [])
+    assert "headrace backfill JOB --from START --to END" in result.stderr
 
 
 def test_run_without_options_leaves_all_to_the_configuration(headrace, fake):
     headrace("run")
     ((_, options),) = fake.calls
     assert (options.mode, options.budget, options.backend, options.force_fail_over) == ("auto", None, None, False)
-    assert (options.async_state, options.finish, options.replay) == (None, False, False)
+    assert (options.async_state, options.finish) == (None, False)
     assert options.run_id.startswith("manual-")
 
 

@@ -17,13 +17,11 @@ from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.erased_key import ErasedKey
 from headrace.commit.erasure import erase
 from headrace.commit.fork import drop_branch, fork
-from headrace.commit.interval_order import replay_note
 from headrace.commit.log import CheckpointLog
 from headrace.commit.promotion import promoting
 from headrace.commit.restore import drop_savepoint, restore, savepoint
 from headrace.errors import ConfigError
 from headrace.sources.interval import Interval
-from headrace.spark.replay import open_replay
 from headrace.tables.memory_disk import forget_disk
 from tests.unit.support.fuzzing import examples
 from tests.unit.support.memory_job import MemoryJob
@@ -32,12 +30,12 @@ MOMENTS = st.integers(0, 4_000_000_000_000)
 INTERVALS = st.tuples(MOMENTS, MOMENTS).map(lambda pair: Interval(min(pair), max(pair) + 1))
 NOTES = st.one_of(
     st.text(),
-    INTERVALS.map(replay_note),
+    INTERVALS.map(lambda interval: f"interval {interval} is run again"),
     INTERVALS.map(backfill_note),
     st.integers(0, 9).map(lambda number: f"the requeue of checkpoint {number} again"),
 )
 CAUSES = {
-    Kind.RESTORE: st.builds(Restored, st.none() | INTERVALS),
+    Kind.RESTORE: st.just(Restored()),
     Kind.REQUEUE: st.builds(Requeued, st.none() | st.integers(0, 9), st.lists(st.text()).map(tuple)),
 }
 
@@ -81,12 +79,9 @@ def branch_with(**fields):
 @given(INTERVALS)
 def test_notes_of_an_earlier_release_are_read(interval):
     forget_disk("causes")
-    notes = [replay_note(interval), "the requeue of checkpoint 7 again", "as it was"]
-    kinds = [Kind.RESTORE, Kind.REQUEUE, Kind.RESTORE]
-    written = [
-        checkpoint(kind, number, note=note) for number, (kind, note) in enumerate(zip(kinds, notes, strict=True))
-    ]
-    assert [c.cause for c in stored("memory://causes/job", *written)] == [Restored(interval), Requeued(7), Restored()]
+    notes = ["the requeue of checkpoint 7 again", "as it was"]
+    written = [checkpoint(Kind.REQUEUE, number, note=note) for number, note in enumerate(notes)]
+    assert [c.cause for c in stored("memory://causes/job", *written)] == [Requeued(7), Requeued()]
     row = _encoded(branch_with(note=backfill_note(interval)), 1).to_pylist()[0]
     assert _decoded(row | {"created_at": 0, "requested": None}).requested == interval
 
@@ -117,7 +112,7 @@ def played(why):
         erase(job.config, "somebody", ErasedKey("a key that nobody has"), why=why, purge=True)
         log = [replace(c, note=None) for c in job.log.checkpoints]
         branches = [replace(branch, note=None) for branch in Branches(job.config).all]
-        return log, branches, open_replay(job.log.checkpoints), interrupted_renewal(job.config, "two"), job.content()
+        return log, branches, interrupted_renewal(job.config, "two"), job.content()
     finally:
         forget_disk("reasons")
         engine_clock.use(before)

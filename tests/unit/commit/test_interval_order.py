@@ -1,4 +1,4 @@
-"""The order of intervals: continue, replay, or refuse. Days are numbered from 1970-01-01."""
+"""The order of intervals: continue, go back, or refuse. Days are numbered from 1970-01-01."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.commit.checkpoint import Kind
-from headrace.commit.interval_order import IntervalPlace, place_of
+from headrace.commit.interval_order import IntervalPlace, place_of, position_of
 from headrace.commit.lineage import Lineage
 from headrace.errors import ConfigError, IntervalError
 from headrace.sources.interval import Interval
-from headrace.spark.replay import open_replay
 from tests.unit.support.checkpoint_lines import DAY, Line, days
 
 CONTINUE = IntervalPlace()
@@ -24,7 +23,7 @@ def new_line():
     return Line()
 
 
-def test_replay_goes_back_before_promoted_checkpoints():
+def test_place_lies_before_promoted_checkpoints():
     line = Line().days(1)
     for day in (2, 3):
         line.take_in(days(day), has_state=False)
@@ -50,12 +49,12 @@ def test_gap_is_refused_with_missing_start(line):
 
 
 @pytest.mark.parametrize(("day", "checkpoint"), [(3, 2), (2, 1)])
-def test_interval_is_replayed_on_checkpoint_before_it(line, day, checkpoint):
+def test_earlier_interval_follows_checkpoint_before_it(line, day, checkpoint):
     line.days(1, 2, 3)
     assert line.place(day) == IntervalPlace(checkpoint)
 
 
-def test_first_interval_is_replayed_on_initial_state(line):
+def test_first_interval_follows_the_initial_state(line):
     line.days(1, 2)
     assert line.place(1) == IntervalPlace(0)
 
@@ -127,39 +126,35 @@ wishes = st.tuples(
     st.integers(0, 9),
     st.integers(1, 3),
     st.sampled_from(["run", "run", "run", "compact", "savepoint"]),
-    st.integers(0, 9),
 )
 
 
 @given(wishes=st.lists(wishes, max_size=15))
 def test_any_order_of_runs_leaves_no_gap(wishes):
-    """Runs are interrupted after some steps; the next run continues. At the end, all records that were ever taken in are there again."""
-    log, farthest = Line(), 0
-    for start, length, wish, steps in wishes:
+    """An interval continues the line, or an earlier checkpoint is restored for it: then the line is without gaps, too."""
+    log = Line()
+    for start, length, wish in wishes:
         if wish != "run":
             log.again(Kind.COMPACTION if wish == "compact" else Kind.SAVEPOINT)
-            continue
-        if not log.finish_replay(steps):
             continue
         wanted = Interval(start * DAY, (start + length) * DAY)
         try:
             place = place_of(wanted, log.checkpoints)
         except IntervalError:
-            assert wanted.start > farthest
+            position = position_of(Lineage(log.checkpoints).line)
+            assert position is None or wanted.start > position
             continue
-        if place.restore_to is None:
-            log.take_in(wanted)
-        else:
-            log.replay(place.restore_to, wanted)
-        farthest = max(farthest, wanted.end)
-        log.finish_replay(steps)
-    log.finish_replay()
-    taken_in = [c for c in Lineage(log.checkpoints).line if c.kind is Kind.BATCH]
-    assert all(
-        checkpoint.interval_end == following.interval_start for checkpoint, following in itertools.pairwise(taken_in)
-    )
-    assert (taken_in[-1].interval_end if taken_in else 0) == farthest
-    assert open_replay(log.checkpoints) is None
+        if place.restore_to is not None:
+            log.restore(place.restore_to)
+            back_at = position_of(Lineage(log.checkpoints).line)
+            wanted = Interval(wanted.start if back_at is None else back_at, wanted.end)
+        log.take_in(wanted)
+        taken_in = [c for c in Lineage(log.checkpoints).line if c.kind is Kind.BATCH]
+        assert all(
+            checkpoint.interval_end == following.interval_start
+            for checkpoint, following in itertools.pairwise(taken_in)
+        )
+        assert taken_in[-1].interval_end == wanted.end
 
 
 def test_interval_needs_both_ends_and_a_length():

@@ -80,10 +80,6 @@ CAUSES = {
     (10, "a sink is ahead of the job's log"): "commit/test_sinks.py::test_sink_ahead_of_the_log_is_refused",
     (10, "a sink's table belongs to another job"): "cli/test_drop.py::test_sink_of_another_job_exits_with_ten",
     (
-        11,
-        "a replay takes all the time of a run",
-    ): "spark/test_interval_runs.py::test_interval_behind_an_unfinished_replay_fails",
-    (
         12,
         "rows conflict over a primary key",
     ): "materializer/test_materializer_lives.py::test_conflict_before_watermark_waits_over_restarts",

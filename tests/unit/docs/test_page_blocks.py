@@ -130,7 +130,6 @@ BLOCKS = {
                 "StateSchemaError",
                 "SourceError: source 'readings': 1 file(s)",
                 "IntervalError",
-                "ReplayUnfinishedError",
                 "ConflictError",
                 "ClusterError",
             ],

@@ -143,7 +143,7 @@ def test_late_file_names_the_gap_it_fills(job):
     job.take_in(until=day_name(0))
     job.take_in()
     job.write(1)
-    with pytest.raises(SourceError, match="run interval 2024-03-02 to 2024-03-03 again with --replay"):
+    with pytest.raises(SourceError, match="headrace backfill JOB --from 2024-03-02 --to 2024-03-03"):
         job.take_in()
 
 
@@ -152,7 +152,9 @@ def test_late_file_of_an_empty_interval_fails(job):
     for number in range(2):
         job.take_in(interval=days(number, number + 1))
     job.write(1)
-    with pytest.raises(SourceError, match=rf"the first is {day_name(1)}.*run interval 2024-03-02 to 2024-03-03 again"):
+    with pytest.raises(
+        SourceError, match=rf"the first is {day_name(1)}.*backfill JOB --from 2024-03-02 --to 2024-03-03"
+    ):
         job.take_in(interval=days(2, 3))
 
 
@@ -253,11 +255,6 @@ def test_missing_partly_read_file_fails(job):
     job.remove(0)
     with pytest.raises(SourceError, match=rf"{day_name(0)} of .* is gone, and not all of its rows were taken in"):
         job.take_in()
-
-
-def test_missing_files_are_counted(job):
-    job.write(0, 1)
-    assert job.source.count_missing(frozenset(digests(0, 5, 6))) == 2
 
 
 # ---------------------------------------------------------------------------------------------- names and listings

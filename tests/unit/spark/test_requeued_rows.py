@@ -316,36 +316,6 @@ def test_retry_of_interval_takes_in_requeued_rows(daily):
     assert daily.arrived() == ["p0", "p1", "p2", "q0?", "q1?", "q2?"]
 
 
-def test_replay_requeues_again(daily):
-    daily.mend().requeue()
-    daily.run(**interval(2))
-    daily.run(**interval(1), replay=True)
-    # The corrected code reads the file of the second day again; the row of the first day leaves the quarantine again.
-    assert daily.arrived() == ["p0", "p1", "q1?", "q0?", "p2", "q2?"]
-    assert (daily.quarantine(), daily.waiting()) == ([], [])
-
-
-def test_interrupted_replay_continues(daily):
-    daily.mend().requeue()
-    daily.run(**interval(2))
-    daily.run(**interval(1), replay=True, max_batches=1)
-    daily.run(mode="caught-up")
-    assert daily.arrived() == ["p0", "p1", "q1?", "q0?", "p2", "q2?"]
-    daily.run(mode="caught-up")
-    assert daily.arrived() == ["p0", "p1", "q1?", "q0?", "p2", "q2?"]
-
-
-def test_replay_skips_deleted_files(daily):
-    daily.mend().requeue()
-    daily.run(**interval(2))
-    file_of(daily, "2020-01-01.parquet").unlink()
-    daily.run(**interval(1), replay=True)
-    assert daily.arrived() == ["p0", "p1", "q1?", "p2", "q2?"]
-    assert [position for position, _ in daily.quarantine()] == ["2020-01-01.parquet:1"]
-    expected_message = [event.message for event in daily.harness.events if event.kind == "warning"]
-    assert any("requeued stay in the quarantine" in message for message in expected_message)
-
-
 def test_part_of_file_is_named_and_requeued():
     """With sources that meet, a file may be read in parts; here its second part is refused because a column is missing."""
     job = RefusedJob("others", source={"on_bad_file": "quarantine"}, record=Mended)
@@ -383,20 +353,3 @@ def test_sources_that_meet_do_not_overtake_each_other():
     job.feed("s", at=9000)
     job.run()
     assert job.arrived() == ["p", "x", "r", "q?", "y?", "z"]
-
-
-def test_replay_of_sources_that_meet_requeues_again():
-    job = RefusedJob("others", source={"interval": "%Y-%m-%d", "complete_intervals": True})
-    for day in range(3):
-        for source, letter in (("rows", "p"), ("others", "x")):
-            name = f"2020-01-0{day + 1}.parquet"
-            job.feed(f"{letter}{day}", f"{letter}{day}?", file=name, source=source, at=START + day * DAY)
-    for day in range(2):
-        job.run(**interval(day))
-    job.mend().requeue()
-    job.run(**interval(2))
-    last_day = ["p2", "x2", "p2?", "x2?"]
-    assert job.arrived() == ["p0", "x0", "p1", "x1", "p0?", "p1?", "x0?", "x1?", *last_day]
-    job.run(**interval(1), replay=True)
-    assert job.arrived() == ["p0", "x0", "p1", "x1", "p1?", "x1?", "p0?", "x0?", *last_day]
-    assert (job.quarantine(), job.waiting(), job.waiting("others")) == ([], [], [])

@@ -119,37 +119,6 @@ def test_intervals_and_caught_up_runs_agree(job):
     assert (job.arrivals, job.places) == (by_interval, places)
 
 
-def test_replay_repeats_rows_released_by_idleness(job):
-    returns = {**INTERVALS["returns"], "idle_after": "1h"}
-    job.harness.change(job={"sources": {**INTERVALS, "returns": returns}})
-    job.bought(0, 1, 5, 13)
-    job.returned(0, 0, 3)
-    job.day(0)
-    job.harness.clock.advance(2 * HOUR)
-    job.day(1)
-    job.returned(2, 0, 6)
-    job.bought(2, 4, 8)
-    job.day(2)
-    straight = job.arrivals
-    assert straight[:4] == [("purchases", 1), ("returns", 3), ("purchases", 5), ("purchases", 13)]
-    job.day(0, replay=True)
-    assert job.arrivals == straight
-
-
-@pytest.mark.parametrize("late", [0, 1])
-def test_replay_takes_a_late_file_in(job, late):
-    for day in range(2):
-        job.bought(day, 1, 23)
-        job.returned(day, 0, 3)
-        job.day(day)
-    job.returned(late, 1, 15)
-    with pytest.raises(SourceError, match=f"2020-01-0{late + 1}T12.parquet"):
-        job.day(2)
-    job.day(late, replay=True)
-    assert ("returns", 24 * late + 15) in job.arrivals
-    job.day(2)
-
-
 def test_late_file_before_partly_read_one_fails(job):
     job.bought(1, 1, 2, 3)
     job.returned(1, 0, 2)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from headrace.commit.cause import Restored
 from headrace.commit.checkpoint import Checkpoint, Kind
-from headrace.commit.interval_order import place_of, replay_note
+from headrace.commit.interval_order import place_of
 from headrace.sources.interval import Interval
 from headrace.sources.offset import SourceOffset
-from headrace.spark.replay import open_replay
 
 DAY = 86_400_000
 
@@ -74,16 +73,5 @@ class Line:
             **{"cause": Restored(), **fields},
         )
 
-    def replay(self, target, wanted, **fields):
-        """Add the restore that begins the replay of an interval."""
-        return self.restore(target, replay_note(wanted), cause=Restored(wanted), **fields)
-
     def place(self, start, end=None):
         return place_of(days(start, end), self.checkpoints)
-
-    def finish_replay(self, steps=100):
-        """Take at most `steps` steps of the open replay; return whether it is finished."""
-        replay = open_replay(self.checkpoints)
-        for step in (replay.steps if replay else ())[:steps]:
-            self.take_in(step.interval)
-        return open_replay(self.checkpoints) is None

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import clock as engine_clock
@@ -31,6 +31,7 @@ from headrace.tables.files import stage, write_bytes
 from headrace.tables.memory_disk import forget_disk
 from headrace.tables.schemas import KEYED_STATE
 from tests.unit.support.erasure_job import commit_rows, places_with, rows_of_all_tables, state
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.memory_job import RETENTION, MemoryJob, killed_at
 
 ANNA, WHY = ErasedKey("anna", with_mentions=True), "request 17"
@@ -375,7 +376,7 @@ def keys_of(config):
 
 
 @pytest.mark.slow  # each example takes about a second
-@settings(max_examples=15, deadline=None)
+@examples(5)
 @given(PROGRAMS)
 def test_random_programs_leave_no_byte(steps):
     clock = engine_clock.VirtualClock(1_000_000)

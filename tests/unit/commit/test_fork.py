@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import faults
@@ -24,6 +24,7 @@ from headrace.tables.files import delete_files, list_files
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
 from headrace.tables.stores import table_store
 from tests.unit.support.branched_job import CUSTOMERS, BranchedJob
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.memory_job import BOARD, commit_batch
 from tests.unit.support.purchase_job import after_retention
 
@@ -46,7 +47,7 @@ def later(job):
 
 
 @pytest.mark.slow  # each example takes one to two seconds
-@settings(max_examples=8, deadline=None)
+@examples(4)
 @given(
     before=FILES,
     after=FILES,

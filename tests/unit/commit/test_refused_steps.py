@@ -43,7 +43,7 @@ def steps_of(disk, act):
     return [(name, where, visit) for (name, where), count in visits.items() for visit in {1, count}]
 
 
-@pytest.mark.parametrize("until_repaired", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("until_repaired", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", STEPS)
 def test_refused_step_is_the_storages_fault(memory_job, clock, contents, name, until_repaired):
     job, number = memory_job, STEPS[name]

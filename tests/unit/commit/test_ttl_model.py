@@ -52,6 +52,7 @@ from headrace.tables.row_expiry import rebuild_expiries, unexpired
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES, TIMERS
 from headrace.tables.stored_entries import rebuild
 from tests.unit.support.arrow_tables import views_of
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.micro_batches import no_rows
 
 GROUPS = 4
@@ -467,7 +468,7 @@ def ttls(draw, clocks=clocks, prolongs=st.booleans()):  # noqa: B008 - a strateg
 
 @pytest.mark.parametrize("style", [Awaiting, Plain])
 @given(ttls(), st.lists(batches, min_size=1, max_size=6), st.sampled_from([0, 12, 40]))
-@settings(max_examples=60)
+@examples(20)
 def test_ttl_behaves_like_the_model(backends, style, ttl, drawn, ahead):
     with backends.lent() as new_backend:
         check(ttl, drawn, ahead, new_backend, style)

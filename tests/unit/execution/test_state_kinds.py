@@ -15,6 +15,7 @@ from headrace import Cleanup, StateTtl, UpdateType, Visibility
 from headrace.execution.element import NO_WATERMARK
 from headrace.execution.options import KeyOrder
 from tests.unit.conftest import Backends
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.kinds import STYLES, Call, Model, Rig, function_of
 
 KEYS = ["a", "b", "dé"]
@@ -134,7 +135,7 @@ def steps_of(kinds):
 
 
 @pytest.mark.parametrize("kind", sorted(calls))
-@settings(max_examples=60)
+@examples(20)
 @given(
     data=st.data(),
     ttl=ttls,

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import (
@@ -34,6 +34,7 @@ from headrace.spark.backfill import BackfillOutcome
 from headrace.spark.backfill_plan import plan_backfill
 from tests.unit.support.backfilled_job import BackfilledJob, days, four_days_taken_in
 from tests.unit.support.branched_job import CUSTOMERS, Order
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.purchase_job import after_retention
 from tests.unit.support.topic_job import TopicJob
 
@@ -67,7 +68,7 @@ ORDERS = st.lists(st.tuples(st.sampled_from(CUSTOMERS), st.integers(0, 9)), min_
 
 
 @pytest.mark.slow  # each example runs a job, its branch, and a job without interruption: 2 s
-@settings(max_examples=6, deadline=None)
+@examples(3)
 @given(data=st.data())
 def test_branch_equals_straight_run_over_corrections(data):
     draw = data.draw

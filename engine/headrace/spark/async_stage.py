@@ -60,7 +60,8 @@ class AsyncStage:
         """Send records through a wait of a source's stage."""
         resumed = self._resumed(wait)
         operator = self._operator(wait, len(emitted) + len(resumed))
-        answered = self.runner.run(operator.run_async(emitted, resumed))
+        with operator.guarded():
+            answered = self.runner.run(operator.run_async(emitted, resumed))
         for element in [*operator.pending, *operator.quarantined]:
             if element.sequence is None:
                 element.key_json = b"%d" % int.from_bytes(element.emitted.order[:8])

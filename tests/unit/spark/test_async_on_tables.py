@@ -15,7 +15,7 @@ from headrace import AsyncFunction, AsyncWait, FixedDelay, NoRetry, OnFailure, O
 from headrace.async_io.async_wait import AsyncWaitOperator
 from headrace.async_io.service_limit import ServiceLimit
 from headrace.commit.job_tables import JobTables
-from headrace.errors import StateSchemaError
+from headrace.errors import StateSchemaError, UserFunctionError
 from headrace.execution.element import Emitted
 from headrace.plan.loader import PipelineCode
 from headrace.plan.order import record_order
@@ -114,6 +114,20 @@ class Task:
 @pytest.fixture
 def task(tmp_path):
     return Task(tmp_path)
+
+
+class ExitsInChild(AsyncFunction[Order, Order]):
+    async def invoke(self, order, /):
+        async def child():
+            raise SystemExit(0)
+
+        await asyncio.create_task(child())
+        return [order]
+
+
+def test_exit_in_child_task_names_the_operator(task):
+    with pytest.raises(UserFunctionError, match="operator 'ask'.*a task that it has made(.|\n)*SystemExit: 0"):
+        task.run([wait_of(ExitsInChild())], [Order(0)])
 
 
 # ------------------------------------------------------------------------------------------------------- chains

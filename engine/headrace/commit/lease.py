@@ -27,6 +27,8 @@ class JobLease:
     ) -> None:
         """Describe the claim; `claimed` makes it. Calls `notify` when it waits for another run's lease."""
         self.run_id, self.attempt_id = run_id, attempt_id
+        self.abandoned: str | None = None
+        """Attempt that held the job before and has not given it up, since its process died."""
         self._log = log
         self._seconds = seconds
         self._notify = notify
@@ -45,6 +47,9 @@ class JobLease:
         """
         if not force:
             self._wait_for_holder()
+        before = self._log.lease
+        if before is not None and before.left(before.claimed_at):
+            self.abandoned = before.attempt_id
         self._log.claim(self._lease())
         _held_here.add(self.attempt_id)
         try:

@@ -210,6 +210,16 @@ class OpenJob:
         return self._log.lineage
 
     @property
+    def unreported(self) -> list[Checkpoint]:
+        """Return the micro-batches of the run before, if that died before its end: no report has their warnings."""
+        died = self._lease.abandoned
+        return [
+            checkpoint
+            for checkpoint in self.lineage.line
+            if checkpoint.kind is Kind.BATCH and checkpoint.attempt_id == died
+        ]
+
+    @property
     def last(self) -> Checkpoint:
         """Return the last committed checkpoint."""
         last = self._log.last

@@ -101,7 +101,7 @@ def run_on(
             events.waiting(remaining.waiting, job.last.due)
             waits = watermark_waits(job.lineage, job.last, job.view)
             events.watermark_waits(waits)
-            row_times = row_times_of(batches.committed)
+            row_times = row_times_of([*job.unreported, *batches.committed])
             for warning in row_time_warnings(config.job, row_times):
                 events.degrade(warning)
         finally:

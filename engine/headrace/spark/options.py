@@ -119,7 +119,8 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """By sink."""
 
     row_times: dict[str, RowTimes] = {}
-    """Late rows, and rows too far ahead, by operator or source; only of those that have such rows."""
+    """Late rows, and rows too far ahead, by operator or source; only of those that have such rows. Those of the run before
+    as well, if that died before its report."""
 
     watermark_waits: tuple[WatermarkWait, ...] = ()
     """Watermarks that timers of event time wait for at the end of the run, and the rows that are missing to their next steps."""

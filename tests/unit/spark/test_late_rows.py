@@ -91,6 +91,18 @@ def test_status_and_report_add_up_the_run():
     assert row_times_of(log.checkpoints) == report.row_times
 
 
+@pytest.mark.parametrize("place", ["commit.after", "publish.after", "commit.before:2"])
+def test_counts_of_a_dead_run_are_reported(place):
+    harness = PipelineHarness(windowed(), bucket=1, files_per_batch=1)
+    for times in ([0, 100, 5], [200]):
+        harness.feed("sales", [Sale("a", time) for time in times])
+    assert harness.run(crash_at=place) is None
+    report = harness.run()
+    assert report.row_times["counts"] == RowTimes(behind=1, dropped=1)
+    assert "came too late for 'counts'" in report.warnings[0].message
+    assert (harness.run().row_times, harness.run().warnings) == ({}, ())
+
+
 DAY = 86_400_000
 
 

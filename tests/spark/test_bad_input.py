@@ -171,7 +171,7 @@ def test_late_file_name_is_refused(home, run):
     write_days(home.input, [0, 2], rows=ROWS)
     run(home, **QUICK)
     write_days(home.input, [1], rows=ROWS)
-    with pytest.raises(SourceError, match=rf"1 file\(s\) appeared behind .*{day_name(2)}.* newest is {day_name(1)}"):
+    with pytest.raises(SourceError, match=rf"1 file appeared behind .*{day_name(2)}.* newest is {day_name(1)}"):
         run(home, **QUICK)
     (home.input / day_name(1)).rename(home.input / day_name(3))
     run(home, **QUICK)

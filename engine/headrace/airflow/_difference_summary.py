@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from headrace.names import counted
+
 _CHANGES: Final = ("added", "gone", "changed", "renewed")
 _LONGEST: Final = 950
 """Longest summary in characters: a note of Airflow has at most 1000."""
@@ -24,7 +26,11 @@ def summary(report: Mapping[str, Any]) -> str:
 def _headline(report: Mapping[str, Any]) -> str:
     if "from" not in report:
         return f"No backfill is open on branch `{report['name']}` of job `{report['job']}`: it was promoted or dropped already."
-    waiting = f" **{report['waiting']:,} elements wait for services.**" if report["outcome"] == "waiting" else ""
+    waiting = (
+        f" **{counted(report['waiting'], 'element waits', 'elements wait')} for services.**"
+        if report["outcome"] == "waiting"
+        else ""
+    )
     return (
         f"Job `{report['job']}`, {_day(report['from'])} to {_day(report['to'])} and all later, on branch `{report['name']}`, which begins at "
         f"checkpoint {report['fork_id']}: {report['outcome'].replace('_', ' ')}.{waiting}"

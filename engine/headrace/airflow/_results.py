@@ -9,6 +9,7 @@ from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowRuntimeError
 
 from headrace.config import JobConfig
+from headrace.names import counted
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -64,9 +65,11 @@ def degraded(result: Result) -> str | None:
     job, waiting, quarantined = result["job"], result["waiting"], result["quarantined"]
     sentences = []
     if waiting:
-        sentences.append(f"{waiting:,} elements wait for services (headrace retries {job})")
+        sentences.append(f"{counted(waiting, 'element waits', 'elements wait')} for services (headrace retries {job})")
     if quarantined:
-        sentences.append(f"{quarantined:,} rows of this run are in the quarantine (headrace quarantine {job})")
+        sentences.append(
+            f"{counted(quarantined, 'row of this run is', 'rows of this run are')} in the quarantine (headrace quarantine {job})"
+        )
     sentences += [warning["message"] for warning in result.get("warnings", ())]
     return "; ".join(sentences) or None
 

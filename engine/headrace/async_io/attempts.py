@@ -36,6 +36,7 @@ from headrace.async_io.tasks import continued, own_cancellation, raised, returne
 from headrace.errors import HeadraceError, ServiceError, UserFunctionError
 from headrace.execution.record_copies import copied, is_immutable
 from headrace.interrupts import is_interrupt
+from headrace.names import counted
 
 _LATEST = 253_402_300_799_000
 """End of the year 9999 (ms): the last moment that all readers of the tables can represent."""
@@ -456,7 +457,7 @@ class Attempts:
 
     def _given_up(self, element: AsyncElement, error: Exception) -> ServiceError:
         return ServiceError(
-            f"operator '{self._wait.name}' gave up after {element.attempts} calls for "
+            f"operator '{self._wait.name}' gave up after {counted(element.attempts, 'call')} for "
             f"{element.emitted.record!r:.300}: {text_of(error)}. Nothing was committed; check the service, then run again.{_SET_ASIDE}"
         )
 

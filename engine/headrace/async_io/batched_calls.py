@@ -10,6 +10,7 @@ from headrace.api import Batching
 from headrace.async_io.misuse import MisuseError, contained
 from headrace.async_io.service_metrics import ServiceMetrics
 from headrace.async_io.tasks import is_cancelled
+from headrace.names import counted
 
 CallMany = Callable[[list[Any]], Awaitable[list[Any]]]
 
@@ -83,7 +84,7 @@ class BatchedCalls:
         if is_cancelled():
             raise asyncio.CancelledError
         if not isinstance(answers, list | tuple) or len(answers) != len(group):
-            raise MisuseError(f"invoke_many() got {len(group)} records and answered with {answers!r:.200}")
+            raise MisuseError(f"invoke_many() got {counted(len(group), 'record')} and answered with {answers!r:.200}")
         self._metrics.failures += sum(isinstance(results, BaseException) for results in answers)
         return [contained(results) if isinstance(results, BaseException) else results for results in answers]
 

@@ -12,6 +12,7 @@ from headrace.cli._diff import plain_differences, show_differences
 from headrace.cli._run_arguments import AllowEffects, Budget, ReportFile, RunId, Runner, budget_seconds, run_function
 from headrace.cli._run_events import shown_events
 from headrace.cli._run_report import failure_reported, write_report
+from headrace.names import counted
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
@@ -284,7 +285,7 @@ def _next_steps(job: str, plan: BackfillPlan, result: BackfillResult) -> tuple[s
         return text, [again, drop]
     if outcome is BackfillOutcome.WAITING:
         text = (
-            f"{result.report.waiting:,} elements of branch '{name}' wait for services, so the result lacks them (headrace retries {job} "
+            f"{counted(result.report.waiting, 'element waits', 'elements wait')} for services on branch '{name}', so the result lacks them (headrace retries {job} "
             f"--branch {name}). The live tables are as before. Run the command again when the services answer."
         )
         return text, [again, promote, drop]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from headrace.names import counted
+
 if TYPE_CHECKING:
     from headrace.commit.branch_usage import BranchUsage
     from headrace.config import JobConfig
@@ -22,8 +24,8 @@ def usages_of(config: JobConfig) -> list[dict[str, Any]]:
 def sentences_about(job: str, usages: Iterable[dict[str, Any]]) -> list[str]:
     """Return a sentence for each branch."""
     return [
-        f"{job}: branch '{usage['name']}' is {usage['age']} old and has {usage['bytes']:,} bytes; vacuum spares "
-        f"{usage['held_back_bytes']:,} bytes of the job for it"
+        f"{job}: branch '{usage['name']}' is {usage['age']} old and has {counted(usage['bytes'], 'byte')}; vacuum spares "
+        f"{counted(usage['held_back_bytes'], 'byte')} of the job for it"
         + ("" if usage["problem"] is None else f"; {usage['problem']}")
         for usage in usages
     ]
@@ -48,4 +50,4 @@ def _age(milliseconds: int) -> str:
     """Return a span in the largest unit that gives at least two, as `36 hours` or `3 days`."""
     unit, length = next((entry for entry in _UNITS if milliseconds >= 2 * entry[1]), _UNITS[-1])
     count = max(0, milliseconds // length)
-    return f"{count:,} {unit}{'' if count == 1 else 's'}"
+    return counted(count, unit)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from headrace.cli._arguments import AsJson, Job, JobOrText, job_and_text, load, new_run_id
+from headrace.names import counted
 
 if TYPE_CHECKING:
     from headrace.commit.checkpoint import Checkpoint
@@ -129,7 +130,7 @@ def vacuum(
     if as_json:
         print_json({"job": config.job, "dry_run": dry_run, "files": files, "branches": branches})
         return
-    show(*files, f"{len(files):,} files {'would be removed' if dry_run else 'removed'}")
+    show(*files, f"{counted(len(files), 'file')} {'would be removed' if dry_run else 'removed'}")
     show(*sentences_about(config.job, branches))
 
 

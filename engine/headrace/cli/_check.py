@@ -11,6 +11,7 @@ import typer
 from headrace.cli._arguments import AsJson, Cluster, Job, load
 from headrace.cli._findings import Finding, Outcome, as_warnings, finish
 from headrace.cli._machine import runner
+from headrace.names import counted
 
 if TYPE_CHECKING:
     from headrace.api import SourceNode
@@ -214,7 +215,7 @@ def _folder(what: str, folder: Path, suffixes: Sequence[str], where: str) -> Fin
         return Finding(what, "fail", f"{folder}: {error}", "let this user read it")
     if not files:
         return Finding(what, "warn", f"{folder} has no {suffixes[0]} file", "a run would find nothing to do")
-    return Finding(what, "ok", f"{folder}: {files:,} files")
+    return Finding(what, "ok", f"{folder}: {counted(files, 'file')}")
 
 
 def _columns(what: str, source: SourceConfig, node: SourceNode) -> Iterator[Finding]:

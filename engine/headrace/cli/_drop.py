@@ -9,6 +9,7 @@ import typer
 from headrace.cli._apply import NOT_CHANGED, Apply, ApplyWhy, reason
 from headrace.cli._arguments import AsJson, load, new_run_id
 from headrace.cli._change import RunId
+from headrace.names import counted
 
 if TYPE_CHECKING:
     from headrace.commit.job_drop import JobToDrop, SinkToDrop
@@ -78,7 +79,9 @@ def _show_planned(config: JobConfig, job_to_drop: JobToDrop, *, sinks: bool, as_
     show(table(("holds", "files", "bytes"), [(name, *usage) for name, usage in sorted(job_to_drop.parts.items())]))
     for sink in job_to_drop.sinks:
         fate = "stays" if not sinks else sink.refusal or "would be deleted"
-        show(f"sink '{sink.name}' at {sink.uri}, {sink.usage.files:,} files, {sink.usage.size:,} bytes: {fate}")
+        show(
+            f"sink '{sink.name}' at {sink.uri}, {counted(sink.usage.files, 'file')}, {counted(sink.usage.size, 'byte')}: {fate}"
+        )
     show(f"\n{config.job}: a restore cannot undo this. {NOT_CHANGED}")
 
 

@@ -9,6 +9,7 @@ import typer
 
 from headrace.cli._arguments import AsJson, OperatorOption, job_and_text, load, new_run_id
 from headrace.cli._change import RunId
+from headrace.names import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -131,7 +132,7 @@ def _show(key: ErasedKey, done: Erasure, left: ErasureSurvey, sinks: Sequence[Si
     if done.checkpoint is not None:
         show(f"erased {_rows(sum(rows.rows for rows in before.rows))}, as checkpoint {done.checkpoint.checkpoint_id}")
     if done.files_deleted:
-        show(f"deleted {done.files_deleted:,} files")
+        show(f"deleted {counted(done.files_deleted, 'file')}")
     if apply or not before.is_empty:
         show(*_old_versions(left, apply=apply))
     if before.mentions:
@@ -152,7 +153,7 @@ def _call(job: str, key: ErasedKey) -> str:
 
 
 def _rows(count: int) -> str:
-    return f"{count:,} row{'s' if count != 1 else ''}"
+    return counted(count, "row")
 
 
 def _table(rows: Sequence[FoundRows]) -> Table:
@@ -174,8 +175,7 @@ def _old_versions(left: ErasureSurvey, *, apply: bool) -> Iterator[str]:
         return
     ranges = id_ranges({checkpoint.checkpoint_id for checkpoint in left.holders})
     ids = ", ".join(f"{first} to {last}" if last > first else str(first) for first, last in ranges)
-    have = "file has" if files == 1 else "files have"
-    yield f"{files:,} {have} rows of it; checkpoints that need them: {ids or 'none'}."
+    yield f"{counted(files, 'file has', 'files have')} rows of it; checkpoints that need them: {ids or 'none'}."
     yield "The bytes are gone with the first vacuum after"
     yield f"  {shown(at_time(left.gone_after))} (retention.hours: {left.config.retention.hours}),"
     yield f"or at once with {'--purge' if apply else '--apply --purge'}: these checkpoints can then be neither read nor restored."

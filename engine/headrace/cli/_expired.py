@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from headrace.names import counted
+
 if TYPE_CHECKING:
     from headrace.readers.job_at_checkpoint import JobAtCheckpoint
     from headrace.readers.query import Rows
@@ -26,7 +28,9 @@ def print_expired(job: JobAtCheckpoint, entries: Rows, *, as_json: bool) -> None
     if states.rows:
         show(records(states), records(entries, drop=("ttl_ms",)))
         show("They are hidden from user code and readers. The next 'headrace compact' drops them from the tables;")
-        show(f"files that had them stay for {job.config.retention.hours} hours more, and then until 'headrace vacuum'.")
+        show(
+            f"files that had them stay for {counted(job.config.retention.hours, 'hour')} more, and then until 'headrace vacuum'."
+        )
     else:
         show(f"nothing that has expired is stored, at checkpoint {checkpoint}")
     if compactions:
@@ -54,9 +58,9 @@ def print_supposed(job: JobAtCheckpoint, operator: str | None, state: str | None
         return
     show(
         f"{name} with a TTL of {ttl}, at checkpoint {job.checkpoint.checkpoint_id} (nothing was changed):",
-        f"  {supposed.entries_that_go:,} of {supposed.entries:,} entries would be dead at once,",
-        f"  {supposed.keys_that_go:,} of {supposed.keys:,} keys would have nothing left,",
-        f"  {supposed.entries_that_come_back:,} entries that are dead now, and still stored, would live again.",
+        f"  {supposed.entries_that_go:,} of {counted(supposed.entries, 'entry', 'entries')} would be dead at once,",
+        f"  {supposed.keys_that_go:,} of {counted(supposed.keys, 'key')} would have nothing left,",
+        f"  {counted(supposed.entries_that_come_back, 'dead entry', 'dead entries')} that are still stored would live again.",
     )
     if supposed.was_off and ttl != _OFF:
         show("It has no TTL so far: lifetimes of stored entries begin with the first micro-batch that has one.")

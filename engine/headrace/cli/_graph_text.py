@@ -9,6 +9,7 @@ from headrace.api import AsyncWait, Pipeline, SinkNode, SourceNode
 from headrace.api.graph import Input, StatelessStep
 from headrace.cli._explain import state_options
 from headrace.execution.options import AsyncStateOptions
+from headrace.names import counted
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -54,8 +55,8 @@ def tree(described: dict[str, Any]) -> Tree:
 
     root = Tree(Text(f"{described['job']}: {described['description']}"))
     cluster, state = described["cluster"], described["state"]
-    root.add(Text(f"cluster {cluster['name']} ({cluster['master']}), {cluster['tasks']} tasks per operator"))
-    root.add(Text(f"state in {state['folder']} ({state['backend']}, {state['key_groups']} key groups)"))
+    root.add(Text(f"cluster {cluster['name']} ({cluster['master']}), {counted(cluster['tasks'], 'task')} per operator"))
+    root.add(Text(f"state in {state['folder']} ({state['backend']}, {counted(state['key_groups'], 'key group')})"))
     for group in described["sources_that_meet"]:
         root.add(Text(f"one order of arrival for {', '.join(group)}"))
     for stage in described["stages"]:

@@ -9,6 +9,7 @@ import typer
 
 from headrace.cli._arguments import AsJson, AsOf, At, Limit, OperatorOption, job_and_text, the_job
 from headrace.cli._state import Second, open_job
+from headrace.names import counted
 
 if TYPE_CHECKING:
     from headrace.api import UpsertMaterialize
@@ -89,7 +90,7 @@ def _largest(job: JobAtCheckpoint, operator: str | None, limit: int, *, as_json:
     long = [row for row in rows.dicts() if row["rows"] >= LONG_HISTORY]
     if long:
         show(
-            f"{len(long)} of them have {LONG_HISTORY:,} rows or more. A history ends when its rows are taken back: a key that "
+            f"{counted(len(long), 'of them has', 'of them have')} {LONG_HISTORY:,} rows or more. A history ends when its rows are taken back: a key that "
             "only ever gets insertions keeps them all. Give the materializer a `ttl`, or an `on_conflict` that keeps one "
             "row, or an `upsert_key`. See docs/materializer.md."
         )
@@ -119,7 +120,7 @@ def _of_operator(
         row[_SHOWN] = "*" if position == (0 if first else len(rows) - 1) else ""
         row["fields"] = msgspec.json.decode(row["row"], type=dict[str, msgspec.Raw])
     differing = _differing([row["fields"] for row in rows])
-    parts: list[str | Table] = [f"{name}: {len(rows):,} row{'s' if len(rows) > 1 else ''}"]
+    parts: list[str | Table] = [f"{name}: {counted(len(rows), 'row')}"]
     same = {field: raw for field, raw in rows[-1]["fields"].items() if field not in differing}
     if same:
         parts.append("  in all of them  " + ", ".join(f"{field} {_text(raw)}" for field, raw in same.items()))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from headrace.cli._arguments import AsJson, Job, load, new_run_id
+from headrace.names import counted
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
@@ -54,7 +55,7 @@ def input_files(
     config = load(job)
     if acknowledge:
         checkpoint = acknowledge_files(config, acknowledge, why or "", run_id or new_run_id())
-        text = f"{checkpoint.metrics['acknowledged']:,} files are acknowledged, as of checkpoint {checkpoint.checkpoint_id}"
+        text = f"{counted(checkpoint.metrics['acknowledged'], 'file is', 'files are')} acknowledged, as of checkpoint {checkpoint.checkpoint_id}"
         show_checkpoint(config.job, checkpoint, text, as_json=as_json)
         return
     _list(config, as_json=as_json)

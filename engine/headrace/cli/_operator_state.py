@@ -9,6 +9,7 @@ import typer
 from headrace.cli._apply import NOT_CHANGED, Apply, ApplyWhy, reason, show_rows
 from headrace.cli._arguments import AsJson, Job, load, new_run_id
 from headrace.cli._change import RunId
+from headrace.names import counted
 
 if TYPE_CHECKING:
     from headrace.commit.checkpoint import Checkpoint
@@ -58,7 +59,8 @@ def drop(
     config = load(job)
     if apply:
         checkpoint = drop_operator(config, operator, reason(why), run_id or new_run_id())
-        text = f"{checkpoint.metrics['rows_dropped']:,} rows of operator '{operator}' were dropped: checkpoint {checkpoint.checkpoint_id}."
+        one, several = f"row of operator '{operator}' was", f"rows of operator '{operator}' were"
+        text = f"{counted(checkpoint.metrics['rows_dropped'], one, several)} dropped: checkpoint {checkpoint.checkpoint_id}."
         _show_done(config, checkpoint, text, as_json=as_json)
         return
     stored = droppable(config, operator)
@@ -103,7 +105,8 @@ def rename(
         return
     if apply:
         checkpoint = rename_operator(config, operator, to, run_id or new_run_id(), why=why)
-        text = f"{checkpoint.metrics['rows_moved']:,} rows of operator '{operator}' are of '{to}' now: checkpoint {checkpoint.checkpoint_id}."
+        one, several = f"row of operator '{operator}' is", f"rows of operator '{operator}' are"
+        text = f"{counted(checkpoint.metrics['rows_moved'], one, several)} of '{to}' now: checkpoint {checkpoint.checkpoint_id}."
         _show_done(config, checkpoint, text, as_json=as_json)
         return
     stored = renamable(config, operator, to)
@@ -142,7 +145,7 @@ def _without_pandas() -> None:
 def _aside(stored: StoredOperator) -> str:
     if not stored.set_aside:
         return ""
-    return f"Its {stored.set_aside:,} rows in the quarantine stay: they are input that was set aside. "
+    return f"What it has in the quarantine stays ({counted(stored.set_aside, 'row')}): it is input that was set aside. "
 
 
 def _show_planned(config: JobConfig, stored: StoredOperator, text: str, *, as_json: bool) -> None:
@@ -162,7 +165,7 @@ def _show_planned(config: JobConfig, stored: StoredOperator, text: str, *, as_js
         return
     states = f" State(s): {', '.join(stored.states)}." if stored.states else ""
     rows = sum(stored.state_rows.values())
-    show(f"{config.job}: operator '{stored.name}' has {rows:,} rows of state.{states}", f"{text}{NOT_CHANGED}")
+    show(f"{config.job}: operator '{stored.name}' has {counted(rows, 'row')} of state.{states}", f"{text}{NOT_CHANGED}")
 
 
 def _show_done(config: JobConfig, checkpoint: Checkpoint, text: str, *, as_json: bool) -> None:

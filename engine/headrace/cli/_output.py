@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from headrace.names import counted
+
 if TYPE_CHECKING:
     from rich.tree import Tree
 
@@ -145,7 +147,9 @@ def shown_stored(value: Any) -> Any:
 
 def cut(text: str, longest: int) -> str:
     """Return a text; if it is longer than `longest`, its beginning and its length."""
-    return text if len(text) <= longest else f"{text[:longest]}... ({len(text):,} characters: --json tells all)"
+    return (
+        text if len(text) <= longest else f"{text[:longest]}... ({counted(len(text), 'character')}: --json tells all)"
+    )
 
 
 def spaced_json(text: str, *, times: bool = False) -> str:

@@ -8,6 +8,7 @@ import typer
 
 from headrace.cli._arguments import AsJson, AsOf, At, Job, Limit, load, new_run_id
 from headrace.cli._state import open_job, print_rows, total_of
+from headrace.names import counted
 
 if TYPE_CHECKING:
     from headrace.commit.checkpoint import Checkpoint
@@ -104,6 +105,6 @@ def _show_requeued(job: str, checkpoint: Checkpoint | None) -> None:
         )
     if elements:
         lines.append(
-            f"{elements:,} elements wait again, as of checkpoint {checkpoint.checkpoint_id}; the next run calls for them"
+            f"{counted(elements, 'element waits', 'elements wait')} again, as of checkpoint {checkpoint.checkpoint_id}; the next run makes the calls"
         )
     show(*(f"{job}: {line}" for line in lines))

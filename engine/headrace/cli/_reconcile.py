@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from headrace.cli._arguments import AsJson, Job, load, new_run_id
+from headrace.names import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -131,10 +132,10 @@ def _steps(config: JobConfig, comparison: Comparison, plan: ReconcilePlan) -> It
     from headrace.cli._output import at_time, shown_moment
 
     if plan.undone:
-        count = f"{len(plan.undone):,} checkpoint{'s' if len(plan.undone) > 1 else ''}"
+        count = counted(len(plan.undone), "checkpoint")
         yield (
             f"The job goes back {count}, from {comparison.last_id} to {plan.target_id} (as checkpoint {plan.checkpoint_id}). The "
-            f"next run takes in their {plan.rows_in:,} input rows again, as long as the input is there."
+            f"next run takes in their input again ({counted(plan.rows_in, 'row')}), as long as it is there."
         )
     else:
         yield f"The job stays at checkpoint {plan.target_id} (as checkpoint {plan.checkpoint_id})."

@@ -9,6 +9,7 @@ import typer
 from headrace.cli._apply import NOT_CHANGED, Apply, ApplyWhy, reason, show_rows
 from headrace.cli._arguments import AsJson, Job, load, new_run_id
 from headrace.cli._change import RunId
+from headrace.names import counted
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
@@ -68,7 +69,7 @@ def rescale(
             return
         rows = checkpoint.metrics["rows_rewritten"]
         show(
-            f"{config.job}: {rows:,} rows have {max_parallelism} key groups now: checkpoint {checkpoint.checkpoint_id}.",
+            f"{config.job}: {counted(rows, 'row has', 'rows have')} {counted(max_parallelism, 'key group')} now: checkpoint {checkpoint.checkpoint_id}.",
             _of_the_file(config, max_parallelism),
         )
         return
@@ -87,7 +88,8 @@ def rescale(
         return
     show_rows(plan.rows, "rows to rewrite")
     show(
-        f"{config.job}: from {plan.before} key groups to {plan.after}. {NOT_CHANGED}", _of_the_file(config, plan.after)
+        f"{config.job}: from {counted(plan.before, 'key group')} to {plan.after}. {NOT_CHANGED}",
+        _of_the_file(config, plan.after),
     )
 
 

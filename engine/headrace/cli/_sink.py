@@ -9,6 +9,7 @@ import typer
 from headrace.cli._apply import NOT_CHANGED, Apply, ApplyWhy, reason
 from headrace.cli._arguments import AsJson, load, new_run_id
 from headrace.cli._change import RunId
+from headrace.names import counted
 
 if TYPE_CHECKING:
     from headrace.commit.checkpoint import Checkpoint
@@ -76,7 +77,7 @@ def _show_planned(config: JobConfig, table: OtherOwner, *, as_json: bool) -> Non
         print_json({**plain, "owner": table.owner, "checkpoint": None})
         return
     show(
-        f"sink '{table.sink}' at {table.uri}, {table.usage.files:,} files, {table.usage.size:,} bytes: {table.owner}",
+        f"sink '{table.sink}' at {table.uri}, {counted(table.usage.files, 'file')}, {counted(table.usage.size, 'byte')}: {table.owner}",
         f"It would become the table of job '{config.job}', and begin empty. {NOT_CHANGED}",
     )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from headrace.cli._arguments import AsJson, Job, Limit, load
+from headrace.names import counted
 
 if TYPE_CHECKING:
     from headrace.commit.checkpoint import Checkpoint, Lease
@@ -77,7 +78,7 @@ def _waits(row: dict[str, Any]) -> list[str]:
     if row["waiting"]:
         due = f", the next attempt is due at {shown_moment(row['next_attempt'])}" if row["next_attempt"] else ""
         lines.append(
-            f"{row['job']}: {row['waiting']:,} elements wait for services{due} (headrace retries {row['job']})"
+            f"{row['job']}: {counted(row['waiting'], 'element waits', 'elements wait')} for services{due} (headrace retries {row['job']})"
         )
     lines += [f"{row['job']}: {about['message']}" for about in (*row["watermark_waits"], *row["warnings"])]
     return [*lines, *sentences_about(row["job"], row["branches"])]

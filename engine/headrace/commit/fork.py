@@ -36,6 +36,7 @@ from headrace.commit.run_check import checked_plan
 from headrace.commit.sink_tables import SinkTables
 from headrace.config import JobConfig, checked_name, with_settings
 from headrace.errors import ConfigError, FencedError, HeadraceError, SinkMismatchError, StorageError
+from headrace.names import counted
 from headrace.sources.interval import Interval
 from headrace.tables.overlay import DELETED, Base
 from headrace.tables.schemas import ALL_TABLES, FORMAT_VERSION, tables_in
@@ -265,7 +266,7 @@ def _refuse_origin(config: JobConfig, log: CheckpointLog, origin: Checkpoint) ->
     if origin.format_version != FORMAT_VERSION:
         problem = f"its state has format {origin.format_version}, and this program writes format {FORMAT_VERSION}: fork a later checkpoint"
     elif origin.max_parallelism != config.max_parallelism:
-        problem = f"its state has {origin.max_parallelism} key groups, and the job's file says {config.max_parallelism}: fork a later checkpoint"
+        problem = f"its state has {counted(origin.max_parallelism, 'key group')}, and the job's file says {config.max_parallelism}: fork a later checkpoint"
     elif log.sink_tables(origin) is None:
         problem = "an earlier release wrote it, and did not record the tables of the sinks: run the job once, and fork what that commits"
     if problem is not None:

@@ -23,6 +23,7 @@ from headrace.commit.input_changes import (
 from headrace.commit.run_warnings import RunWarning
 from headrace.config import JobConfig, SourceConfig
 from headrace.errors import SourceError
+from headrace.names import counted
 from headrace.sources.file_formats import format_of
 from headrace.sources.folder_listing import FolderContent, FolderListing
 from headrace.sources.offset import digest
@@ -45,24 +46,24 @@ class InputKind(StrEnum):
 
 _SENTENCES = {
     InputKind.CHANGED: (
-        "source '{source}': {count} file(s) changed after the job took them in ({files}), and the tables have the former rows; 'headrace backfill "
+        "source '{source}': {files_count} changed after the job took them in ({files}), and the tables have the former rows; 'headrace backfill "
         "{job} --from DAY --to DAY' takes such files in again, if the source has an interval, and 'headrace input {job} --acknowledge FILE' leaves "
         "the rows as they are"
     ),
     InputKind.GONE: (
-        "source '{source}': {count} file(s) that the job took in are gone ({files}), and the tables have their rows; 'headrace backfill {job} "
+        "source '{source}': {files_count} taken in by the job, and gone since ({files}); the tables have the rows; 'headrace backfill {job} "
         "--from DAY --to DAY' computes such intervals without them, and 'headrace input {job} --acknowledge gone' leaves the rows as they are"
     ),
     InputKind.LATE: (
-        "source '{source}': {count} file(s) came late ({files}), and no run takes them in; 'headrace backfill {job} --from DAY --to DAY' does, "
+        "source '{source}': {files_count} came late ({files}), and no run takes them in; 'headrace backfill {job} --from DAY --to DAY' does, "
         "if the source has an interval, later names do, and 'headrace input {job} --acknowledge FILE' leaves them out"
     ),
     InputKind.TWIN: (
-        "source '{source}': {count} file(s) have the name of another one with another ending ({files}), so rows would count twice, and no run takes "
+        "source '{source}': {files_count} with the name of another one, and another ending ({files}): rows would count twice, and no run takes "
         "them in; remove or rename them, or leave them out with 'headrace input {job} --acknowledge FILE'"
     ),
     InputKind.PASSED_OVER: (
-        "source '{source}': {count} entries of its folder are passed over ({files}), since a source reads only files right in its folder that end in "
+        "source '{source}': {entries_count} of its folder passed over ({files}), since a source reads only files right in its folder that end in "
         "{endings}; move or rename them, or write them under sources.{source}.ignore"
     ),
     InputKind.UNREADABLE: "{files}",
@@ -180,7 +181,8 @@ def _warning(config: JobConfig, kind: InputKind, source: str, files: Sequence[st
     endings = ", ".join(format_of(config.sources[source].files).suffixes)
     message = _SENTENCES[kind].format(
         files=f"{', '.join(files[:_SHOWN])}{more}",
-        count=f"{len(files):,}",
+        files_count=counted(len(files), "file"),
+        entries_count=counted(len(files), "entry", "entries"),
         source=source,
         job=config.job,
         endings=endings,

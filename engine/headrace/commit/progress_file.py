@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
+from headrace.names import counted
 from headrace.tables.files import Storage, list_files, read_bytes, remove_file, remove_folder, write_bytes
 
 FOLDER = "progress"
@@ -48,9 +49,9 @@ class BatchProgress(msgspec.Struct, frozen=True, kw_only=True):
 
     def described(self) -> str:
         """Return the progress as text: `micro-batch 12, by_item: 4,000 of 20,000 rows, 32 in flight, 5 waiting`."""
-        rows = f"{self.rows:,}" if self.of is None else f"{self.rows:,} of {self.of:,}"
+        rows = counted(self.rows, "row") if self.of is None else f"{self.rows:,} of {counted(self.of, 'row')}"
         return (
-            f"micro-batch {self.checkpoint_id}, {self.operator}: {rows} rows, {self.in_flight:,} in flight, "
+            f"micro-batch {self.checkpoint_id}, {self.operator}: {rows}, {self.in_flight:,} in flight, "
             f"{self.waiting:,} waiting"
         )
 

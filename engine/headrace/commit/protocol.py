@@ -41,6 +41,7 @@ from headrace.commit.sink_tables import SinkTables, to_schemas, to_stored
 from headrace.commit.state_schemas import StateSchemas
 from headrace.config import JobConfig
 from headrace.errors import ConfigError, FencedError, SinkMismatchError
+from headrace.names import counted
 from headrace.plan.pipelines import plan_of, sink_schemas
 from headrace.plan.stages import Plan
 from headrace.sinks.sink import NO_WRITERS, Publication, Sink, SparkWriters
@@ -293,7 +294,7 @@ class OpenJob:
                 raise
         finish_promotion(self.config, self.last)
         if published:
-            self.notify("published", f"published checkpoint {self.last.checkpoint_id} to {published} sink(s)")
+            self.notify("published", f"published checkpoint {self.last.checkpoint_id} to {counted(published, 'sink')}")
 
     def add_tables(self) -> None:
         """Create the table of answers if a service keeps them, and the job has no such table yet. The next checkpoint names it."""
@@ -436,13 +437,13 @@ def check_key_groups(config: JobConfig, last: Checkpoint) -> None:
         return
     if config.branch is not None:
         msg = (
-            f"branch '{config.branch}' of job '{config.job}' has {last.max_parallelism} key groups, and the job's file says "
+            f"branch '{config.branch}' of job '{config.job}' has {counted(last.max_parallelism, 'key group')}, and the job's file says "
             f"{config.max_parallelism}. Nothing was changed. A branch keeps the number that it began with: it cannot go on beside a job "
             f"that was rescaled. {fork_anew(config)}"
         )
         raise ConfigError(msg)
     msg = (
-        f"{config.where('max_parallelism')}: the state has {last.max_parallelism} key groups, not {config.max_parallelism}. "
+        f"{config.where('max_parallelism')}: the state has {counted(last.max_parallelism, 'key group')}, not {config.max_parallelism}. "
         f"Nothing was changed. Write max_parallelism: {last.max_parallelism} there; or, to give the state the other number: "
         f"headrace rescale {config.job} --max-parallelism {config.max_parallelism} (a dry run without --apply)."
     )

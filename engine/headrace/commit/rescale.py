@@ -21,6 +21,7 @@ from headrace.commit.protocol import OpenJob, open_job
 from headrace.commit.rewritten_rows import in_key_groups
 from headrace.config import JobConfig
 from headrace.errors import ConfigError
+from headrace.names import counted
 from headrace.state.key_groups import KeyGroupRange
 from headrace.tables.files import StagedFile
 from headrace.tables.schemas import tables_in
@@ -76,7 +77,7 @@ def rescale_in(job: OpenJob, max_parallelism: int, why: str | None = None) -> Ch
             versions[table] = job.replace_table(table, staged)
             rows += sum(file.rows for file in staged)
     faults.reached("rescale.prepared")
-    note = f"{max_parallelism} key groups instead of {before}"
+    note = f"{counted(max_parallelism, 'key group')} instead of {before}"
     checkpoint = job.commit(
         Kind.MIGRATION,
         versions=versions,
@@ -103,11 +104,11 @@ def _check_number(config: JobConfig, last: Checkpoint, max_parallelism: int) -> 
         raise ConfigError(f"a job has at least one key group, not {max_parallelism}. Nothing was changed.")
     if max_parallelism == last.max_parallelism:
         raise ConfigError(
-            f"the state of job '{config.job}' has {max_parallelism} key groups already. Nothing was changed."
+            f"the state of job '{config.job}' has {counted(max_parallelism, 'key group')} already. Nothing was changed."
         )
     if (config.parallelism or 1) > max_parallelism:
         msg = (
-            f"{config.where('parallelism')}: {config.parallelism} tasks cannot share {max_parallelism} key groups. Nothing was "
+            f"{config.where('parallelism')}: {counted(config.parallelism or 1, 'task')} cannot share {counted(max_parallelism, 'key group')}. Nothing was "
             "changed: lower parallelism first, or ask for more key groups."
         )
         raise ConfigError(msg)

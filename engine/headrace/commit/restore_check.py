@@ -17,6 +17,7 @@ from headrace.commit.sink_history import SinkHistory
 from headrace.commit.vacuum_intents import open_intents
 from headrace.config import JobConfig
 from headrace.errors import SinkMismatchError, StorageError
+from headrace.names import counted
 from headrace.tables.files import list_files
 from headrace.tables.overlay import is_elsewhere, resolved
 from headrace.tables.store import StoreError, TableMissingError, storage_errors
@@ -109,7 +110,9 @@ class RestoreCheck:
             return f"{of} cannot be read, since its Delta log no longer reaches back that far ({error})"
         lost = sorted(file for file in files if not self._is_available(wanted.uri, file))
         if lost:
-            return f"{len(lost):,} of the {len(files):,} files of {of} are gone or being deleted, such as {lost[0]}"
+            return (
+                f"{len(lost):,} of {counted(len(files), 'file')} of {of} are gone or being deleted, such as {lost[0]}"
+            )
         doomed = {uri.removeprefix(f"{wanted.uri}/") for uri in self._doomed}
         if wanted.version not in store.log_as_of(0).versions_without(doomed):
             return f"{of} cannot be read for long, since its Delta log is being cut off behind it"

@@ -59,8 +59,8 @@ def row_time_warnings(job: str, row_times: Mapping[str, RowTimes]) -> Iterator[R
             yield RunWarning("ahead", text, fields)
         if counts.doubtful:
             text = (
-                f"{counts.doubtful:,} times of '{name}' are numbers that look like seconds since 1970, or like the digits of a day (20260131), and "
-                "were read as milliseconds: days in January and February 1970; if they are no milliseconds, convert them where they are written, "
+                f"'{name}' has {counted(counts.doubtful, 'time', 'times')} written as a number that looks like seconds since 1970, or like the digits of a day "
+                "(20260131), and read as milliseconds: January and February 1970; if it is not milliseconds, convert it where it is written, "
                 "or in a Spark step right after the source"
             )
             yield RunWarning("doubtful_times", text, fields)

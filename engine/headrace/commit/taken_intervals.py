@@ -12,6 +12,7 @@ from headrace.commit.checkpoint import Checkpoint
 from headrace.commit.input_changes import InputChange
 from headrace.commit.interval_order import interval_of, intervals_of, position_of
 from headrace.errors import IntervalError
+from headrace.names import counted
 from headrace.sources.interval import Interval, moment_text
 
 
@@ -53,7 +54,7 @@ def refusal(job: str, wanted: Interval, line: Sequence[Checkpoint], changes: Seq
 def _why(changes: Sequence[InputChange]) -> str:
     if not changes:
         return "Its input is the same, but somebody asked for it again: if that was not meant, there is nothing to do. "
-    more = f" ({len(changes)} such files)" if len(changes) > 1 else ""
+    more = f" ({counted(len(changes), 'such file')})" if len(changes) > 1 else ""
     return f"Its input has changed since: {changes[0]}{more}. "
 
 

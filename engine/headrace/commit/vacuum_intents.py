@@ -19,6 +19,7 @@ import pyarrow as pa
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.protocol import OpenJob
 from headrace.config import JobConfig
+from headrace.names import counted
 from headrace.tables.files import delete_files, list_files, read_parquet, stage
 from headrace.tables.store import storage_errors
 
@@ -46,7 +47,7 @@ def commit_intent(
     path = _intent_path(job.next_id, job.attempt_id)
     paths = pa.table({"path": pa.array(sorted(files), pa.string())})
     stage(job.config.job_folder, path, paths, job.config.storage_options)
-    note = note or f"deletes {len(files):,} files"
+    note = note or f"deletes {counted(len(files), 'file')}"
     metrics = {"files_deleted": len(files)}
     job.commit(Kind.VACUUM, versions=job.versions, metrics=metrics, note=note, erased=tuple(erased))
 

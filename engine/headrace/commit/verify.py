@@ -16,6 +16,7 @@ from headrace.commit.sink_position import SinkPosition
 from headrace.commit.sink_tables import to_schemas
 from headrace.config import JobConfig
 from headrace.errors import StorageError
+from headrace.names import counted
 from headrace.sinks.kinds import sink_of
 from headrace.sinks.parquet_folder import ParquetFolderSink
 from headrace.sinks.sink import NEVER
@@ -54,7 +55,9 @@ def _ids_grow(checkpoints: list[Checkpoint]) -> CheckResult:
     wrong = [
         second.checkpoint_id for first, second in pairwise(checkpoints) if not _may_follow(first.checkpoint_id, second)
     ]
-    detail = f"{len(ids)} checkpoints, {ids[0]} to {ids[-1]}" if not wrong else f"gap or repeat before {wrong}"
+    detail = (
+        f"{counted(len(ids), 'checkpoint')}, {ids[0]} to {ids[-1]}" if not wrong else f"gap or repeat before {wrong}"
+    )
     return CheckResult("checkpoint ids grow", not wrong, detail)
 
 
@@ -91,9 +94,13 @@ def _tables(config: JobConfig, last: Checkpoint) -> Iterator[CheckResult]:
             yield CheckResult(f"table {name}", False, str(error))
             continue
         ahead = (
-            f"; {latest - committed} uncommitted version(s), which the next run undoes" if latest > committed else ""
+            f"; {counted(latest - committed, 'uncommitted version')}, which the next run undoes"
+            if latest > committed
+            else ""
         )
-        detail = f"version {committed}, {len(files)} files{ahead}" if not lost else f"files are gone: {lost[:3]}"
+        detail = (
+            f"version {committed}, {counted(len(files), 'file')}{ahead}" if not lost else f"files are gone: {lost[:3]}"
+        )
         yield CheckResult(f"table {name}", not lost and latest >= committed, detail)
 
 
@@ -141,8 +148,12 @@ def _shown(sink: ParquetFolderSink) -> CheckResult:
     check = f"sink {sink.name} shows what was published"
     if not missing and not surplus:
         return CheckResult(check, True, f"all files are in {sink.uri}")
-    lacks = f"lacks {len(missing):,} files or has them damaged, such as {min(missing)}" if missing else ""
-    has = f"has {len(surplus):,} files that are not published, such as {surplus[0]}" if surplus else ""
+    lacks = f"lacks {counted(len(missing), 'file')}, or has damage there, such as {min(missing)}" if missing else ""
+    has = (
+        f"has {counted(len(surplus), 'file that is', 'files that are')} not published, such as {surplus[0]}"
+        if surplus
+        else ""
+    )
     wrong = " and ".join(filter(None, (lacks, has)))
     return CheckResult(check, False, f"{sink.uri} {wrong}; the next publication to the sink mends that")
 
@@ -159,5 +170,5 @@ def _unique(name: str, uri: str, schema: pa.Schema, keys: tuple[str, ...], confi
     with storage_errors(f"to read sink '{name}' at {uri}"):
         rows = table_store(uri, config.storage_options).latest().read(schema, columns=keys)
     distinct = rows.group_by(list(keys)).aggregate([]).num_rows
-    detail = f"{rows.num_rows:,} rows, {distinct:,} keys"
+    detail = f"{counted(rows.num_rows, 'row')}, {counted(distinct, 'key')}"
     return CheckResult(f"sink {name} has one row a key", distinct == rows.num_rows, detail)

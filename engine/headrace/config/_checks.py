@@ -23,6 +23,7 @@ from headrace.config._read import read_struct
 from headrace.config._scalars import Place
 from headrace.config._table_versions import StartKind, parse_offsets, parse_start, parse_versions
 from headrace.errors import ConfigError
+from headrace.names import counted
 
 _SHORTEST_LEASE = timedelta(seconds=5)
 _SCHEMES = {"s3a": "s3"}
@@ -179,7 +180,7 @@ def normalised(location: str) -> str:
 def _parallelism(config: JobConfig) -> Iterator[Problem]:
     if (config.parallelism or 1) > config.max_parallelism:
         limit = f"max_parallelism ({config.max_parallelism})"
-        yield "parallelism", f"{config.parallelism} tasks cannot share {limit} key groups"
+        yield "parallelism", f"{counted(config.parallelism or 1, 'task')} cannot share {limit} key groups"
 
 
 def _schedule(config: JobConfig) -> Iterator[Problem]:

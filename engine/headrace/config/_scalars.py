@@ -20,7 +20,7 @@ from headrace.config._durations import RULE, parse_duration
 from headrace.config._environment import check_references, substitute
 from headrace.config._schemes import check_scheme
 from headrace.config._types import FUNCTION, LOCATION, NAME, PIPELINE, SCALAR
-from headrace.names import NAME_RULE, did_you_mean
+from headrace.names import NAME_RULE, counted, did_you_mean
 
 _INTEGER = re.compile(r"[-+]?[0-9]+(_[0-9]+)*")
 _NUMBER = re.compile(r"[-+]?[0-9]+(_[0-9]+)*(\.[0-9]+)?")
@@ -95,7 +95,7 @@ def _parse(text: str, base: Any, node: yaml.ScalarNode, *, referenced: bool) -> 
     parser = _PARSERS[base]
     quoted_number = base in {int, float} and tag_of(node) == "str" and not referenced
     if base in {int, float, timedelta} and len(text) > _LONGEST_NUMBER:
-        msg = f"expected {_wanted(base)}, got a text of {len(text)} characters"
+        msg = f"expected {_wanted(base)}, got a text of {counted(len(text), 'character')}"
         raise ValueError(msg)
     if quoted_number or (value := parser(text)) is None:
         shown = f"'{text}'" if referenced else node_kind(node)

@@ -10,6 +10,7 @@ import msgspec
 
 from headrace.api import Context, Struct
 from headrace.api.ranks import Ranks
+from headrace.names import counted
 from headrace.operators._accumulators import Change
 from headrace.operators._bundled_changes import BundledChanges
 from headrace.operators._ranking import Ranking, merged
@@ -106,6 +107,6 @@ class RankedWindow(WindowResult):
 
     def described(self) -> dict[str, Any]:
         """Return the properties that `headrace explain` shows."""
-        first = f"{self._ranking.n} records{' and their ties' if self._ranking.ties else ''} for each slice or session"
+        first = f"{counted(self._ranking.n, 'record')}{' and all ties' if self._ranking.ties else ''} for each slice or session"
         kept = "all records of the window" if self._retracting else first
         return {**self._ranking.described(), "records_kept": kept}

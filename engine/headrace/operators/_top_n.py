@@ -9,6 +9,7 @@ from headrace.api import Context, KeyedProcessFunction, MapState, StateTtl, Stru
 from headrace.api.changelog_mode import StreamChanges
 from headrace.api.operator_function import OperatorFunction
 from headrace.api.ranks import Ranks
+from headrace.names import counted
 from headrace.operators._ranking import Ranking
 from headrace.operators._state_lives import freed_by
 from headrace.operators._unmatched import OF_KEY, unmatched
@@ -74,7 +75,7 @@ class TopFunction(KeyedProcessFunction[In, Out], OperatorFunction):
         """Return the properties that `headrace explain` shows: texts, lists of texts, and durations."""
         return {
             **self._ranking.described(),
-            "state_kept": f"a row for each key, with its first {self._ranking.n} records",
+            "state_kept": f"a row for each key, with its first {counted(self._ranking.n, 'record')}",
             "state_freed": freed_by(self._ttl),
         }
 
@@ -160,7 +161,7 @@ class RetractableTopFunction(TopFunction[In, Out]):
 
     def described(self) -> dict[str, Any]:
         """Return the properties that `headrace explain` shows: texts, lists of texts, and durations."""
-        kept = f"a row for each key, with its first {self._ranking.n} records, and a row for each different value behind them"
+        kept = f"a row for each key, with its first {counted(self._ranking.n, 'record')}, and a row for each different value behind them"
         unmatched = "go to side output 'unmatched'" if self.UNMATCHED in self.declared else "go to the quarantine"
         return {**super().described(), "state_kept": kept, "unmatched_retractions": unmatched}
 

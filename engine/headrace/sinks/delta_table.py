@@ -12,6 +12,7 @@ from pyarrow import fs
 
 from headrace.config import JobConfig
 from headrace.errors import StorageError
+from headrace.names import counted
 from headrace.sinks.partitions import layout_problems
 from headrace.sinks.sink import NEVER, NO_WRITERS, Deliveries, OutputFile, Publication, SparkWriters
 from headrace.tables.files import StagedFile, Storage, file_system, read_parquet
@@ -315,7 +316,7 @@ class DeltaTableSink:
         if lost := self.lost_files(files):
             msg = (
                 f"checkpoint {checkpoint_id} is committed, and cannot be published to sink '{self.name}' at {self.uri}: staged file "
-                f"{lost[0]} ({len(lost)} of {len(files)} files are damaged). Nothing was written to this sink. Bring the files "
+                f"{lost[0]} ({len(lost)} of {counted(len(files), 'file')} damaged). Nothing was written to this sink. Bring the files "
                 "back and run again; or go back to the checkpoint before with 'headrace reconcile JOB', and the next run takes in the same input again."
             )
             raise StorageError(msg)

@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.api import SourceNode
+from headrace.names import counted
 from headrace.plan.plain_values import Instant, OtherType
 from headrace.sources.avro_container import AvroContainer
 from headrace.sources.file_format import DamagedFileError, FileRows, content_of, present_columns, typed_table
@@ -69,7 +70,7 @@ def _check_counts(container: AvroContainer) -> None:
     """Refuse a block with more records than bytes: only a record of nothing but nulls has no byte."""
     for block in container.blocks:
         if block.records > len(container.unpacked(block)):
-            msg = f"one of its blocks claims {block.records:,} records, but has fewer bytes"
+            msg = f"one of its blocks claims {counted(block.records, 'record')}, but has fewer bytes"
             raise DamagedFileError(msg)
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from headrace.api import SourceNode
 from headrace.config import CsvOptions
+from headrace.names import counted
 from headrace.plan.column_types import Column
 from headrace.plan.plain_values import OtherType
 from headrace.plan.value_rules import written_number
@@ -125,7 +126,7 @@ class CsvFiles:
             return row.fault
         if len(row.fields) != width:
             what = "the header has" if self.options.header else "the record has"
-            return f"has {len(row.fields)} fields, {what} {width}"
+            return f"has {counted(len(row.fields), 'field')}, {what} {width}"
         return None
 
     def _values(self, place: int, rows: Sequence[CsvRow], column: Column, faults: Mapping[int, str]) -> list[Any]:

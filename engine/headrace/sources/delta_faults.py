@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from headrace.config import SourceConfig
 from headrace.errors import SourceError
+from headrace.names import counted
 from headrace.tables.delta_log import CHANGE_FEED, DeltaCommit, LoggedFile, TableState
 
 
@@ -39,7 +40,7 @@ class DeltaFaults:
         if commit.dropped:
             return SourceError(
                 f"source '{self.source}': version {commit.version} of {self.config.path} ({commit.operation or 'unknown'}) removes or "
-                f"rewrites rows ({len(commit.dropped)} file{'' if len(commit.dropped) == 1 else 's'}), and this source takes in appended rows only. All versions before it "
+                f"rewrites rows ({counted(len(commit.dropped), 'file')}), and this source takes in appended rows only. All versions before it "
                 "were taken in, and nothing of it. Either read the table's change data feed in a new job "
                 f"(sources.{self.source}.change_feed: true); or skip all changes of this version: "
                 f"sources.{self.source}.skip_versions: {self._skipping(commit.version)}"

@@ -15,6 +15,7 @@ import pyarrow as pa
 from headrace.api import SourceNode
 from headrace.config import SourceConfig
 from headrace.errors import ConfigError, SourceError
+from headrace.names import counted
 from headrace.plan.event_time_limit import EventTimeLimit
 from headrace.sources.content import UNKNOWN, content_digests
 from headrace.sources.file_format import UNREADABLE, is_damage, unreadable
@@ -253,7 +254,7 @@ class FolderSource:
         if count > 0:
             newest = max(late, key=lambda file: file.modified)
             msg = (
-                f"source '{self._name}': {count} file(s) appeared behind the last file read ({offset.last_file}), the "
+                f"source '{self._name}': {counted(count, 'file')} appeared behind the last file read ({offset.last_file}), the "
                 f"newest is {newest.name}. They would never be read: give them later names, "
                 f"{self._backfill_advice(late[0] if taken_in.names is not None else newest, taken_in)}or restore the checkpoint "
                 "before them and run again."
@@ -268,7 +269,7 @@ class FolderSource:
         late = _unrecorded(self._of_interval(files, covered), taken_in)
         if late:
             msg = (
-                f"source '{self._name}': {len(late)} file(s) appeared in intervals that were taken in already, the first is "
+                f"source '{self._name}': {counted(len(late), 'file')} appeared in intervals that were taken in already, the first is "
                 f"{late[0].name}. They would never be read: {self._backfill_advice(late[0], taken_in)}or give them names of a "
                 "later interval. This interval was not taken in."
             )

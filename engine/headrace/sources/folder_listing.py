@@ -14,6 +14,7 @@ from pyarrow import fs
 
 from headrace.config import SourceConfig
 from headrace.errors import SourceError
+from headrace.names import counted
 from headrace.sources.file_formats import format_of, stem_of
 from headrace.sources.interval import Interval
 from headrace.sources.source import SourceFile
@@ -121,7 +122,7 @@ class FolderListing:
         shown = [text for text in texts if text.endswith(tuple(self.suffixes)) and not self._is_ignored(text)]
         if shown:
             msg = (
-                f"source '{self._name}': the name of {self._config.path}/{shown[0]} is not UTF-8 ({len(shown)} such file(s)), so "
+                f"source '{self._name}': the name of {self._config.path}/{shown[0]} is not UTF-8 ({counted(len(shown), 'such file')}), so "
                 "no checkpoint could record that it was read. Nothing was taken in. Rename it, or move it away, then run again."
             )
             raise SourceError(msg)

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from headrace.config import SourceConfig
 from headrace.errors import SourceError
+from headrace.names import counted
 from headrace.plan.event_time_limit import EventTimeLimit, limit_of
 from headrace.plan.watermarks import lag_of
 from headrace.sources.arrival import (
@@ -157,7 +158,7 @@ class _Reading:
 
     def _changed(self, file: SourceFile, rows: int) -> SourceError:
         return SourceError(
-            f"source '{self.name}': {file.path} has {rows} rows, but {self.offset.rows_taken} of its rows were taken in already: the file has changed. "
+            f"source '{self.name}': {file.path} has {counted(rows, 'row')}, but {self.offset.rows_taken} of its rows were taken in already: the file has changed. "
             "Nothing was taken in. Put the former file back, or restore a checkpoint before it was read."
         )
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from headrace.names import counted
 from headrace.plan.value_rules import FIRST_TIME, LAST_TIME
 from headrace.sources.file_format import DamagedFileError
 from headrace.tables.files import Storage, file_system
@@ -61,7 +62,7 @@ class ParquetColumns:
         """
         table = self._file.read(columns=[*names] or None)
         if table.num_columns and table.num_rows != self.rows:
-            msg = f"its footer says {self.rows:,} rows, and it has {table.num_rows:,}"
+            msg = f"its footer says {counted(self.rows, 'row')}, and it has {table.num_rows:,}"
             raise DamagedFileError(msg)
         old = [name for name in self._int96() if not names or name in names]
         if not old:
@@ -94,13 +95,13 @@ def _check_counts(footer: Any, size: int) -> None:
     )
     if rows != footer.num_rows or other is not None:
         parts = rows if other is None else sum(group.column(flat[0]).num_values for group in groups)
-        msg = f"its footer says {footer.num_rows:,} rows, and its parts have {parts:,}"
+        msg = f"its footer says {counted(footer.num_rows, 'row')}, and its parts have {parts:,}"
         raise DamagedFileError(msg)
     if any(_has_values(group) for group in groups if not group.num_rows):
         msg = "its footer says that a group has no rows, and has the smallest of its values"
         raise DamagedFileError(msg)
     if not 0 <= rows <= size * _ROWS_PER_BYTE:
-        msg = f"its footer says {rows:,} rows, and the file has {size:,} bytes"
+        msg = f"its footer says {counted(rows, 'row')}, and the file has {counted(size, 'byte')}"
         raise DamagedFileError(msg)
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from headrace.config import SourceConfig
 from headrace.errors import SourceError
+from headrace.names import counted
 
 _MESSAGES: Final = 10
 """A micro-batch with fewer messages of a topic has no whole of which to judge: one bad message may have come alone."""
@@ -77,7 +78,7 @@ class QuarantineCheck:
 
     def _too_many(self, first: RefusedRows, rows: int, taken: int) -> SourceError:
         return SourceError(
-            f"source '{self.source}': {rows:,} of {taken:,} rows of this micro-batch do not fit, more than "
+            f"source '{self.source}': refused {rows:,} of {counted(taken, 'row')} of this micro-batch, more than "
             f"'sources.{self.source}.max_quarantined: {self.config.max_quarantined}' allows. The first one is in {first.path}: "
             f"{first.error}. Nothing was taken in. Correct the files or the record, or raise the limit, then run again."
         )

@@ -7,6 +7,8 @@ from itertools import groupby
 
 import msgspec
 
+from headrace.names import counted
+
 Ranges = tuple[tuple[int, int], ...]
 """Ranges of row numbers: each from its start (inclusive) to its end (exclusive), in order, with gaps between them."""
 
@@ -63,9 +65,5 @@ def _union(one: RequeuedRows, other: RequeuedRows) -> RequeuedRows:
 
 def rows_text(rows: int, files: int) -> str:
     """Return text such as "3 rows and 1 whole file"; a count of 0 is left out."""
-    parts = [
-        f"{count:,} {noun}{'' if count == 1 else 's'}"
-        for count, noun in ((rows, "row"), (files, "whole file"))
-        if count
-    ]
+    parts = [counted(count, noun) for count, noun in ((rows, "row"), (files, "whole file")) if count]
     return " and ".join(parts)

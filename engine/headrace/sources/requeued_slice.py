@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.errors import SourceError
+from headrace.names import counted
 from headrace.plan.watermarks import lag_of
 from headrace.sources.arrival import EARLIEST, Line, Released
 from headrace.sources.merge import MergeRules
@@ -78,7 +79,7 @@ class RequeuedSlice:
         stored = listed[rows.file]
         count = self.sources[name].rows(stored)
         if rows.file_rows not in {None, count}:
-            what = f"{stored.path} has changed (it had {rows.file_rows} rows, and now {count} can be read), and"
+            what = f"{stored.path} has changed (it had {counted(rows.file_rows or 0, 'row')}, and now {count} can be read), and"
             raise self._refused(name, what)
         return InputFile(
             name,

@@ -22,6 +22,7 @@ from headrace.async_io.stored_element import StoredElement, came_as, check_store
 from headrace.commit.progress_file import TaskProgress
 from headrace.errors import StateSchemaError, UserFunctionError
 from headrace.execution.element import Element, Emitted
+from headrace.names import counted
 from headrace.plan.keys import key_reader
 from headrace.spark.progress import TaskNotes
 from headrace.spark.reports import AsyncSettings, BatchSettings
@@ -234,4 +235,4 @@ def configured(wait: AsyncWait, settings: AsyncSettings) -> AsyncWait:
 def _given_up(wait: AsyncWait, element: AsyncElement) -> QuarantineRow:
     error = element.last_error or "abandoned"
     position, key = element.emitted.order.hex(), element.key_json.decode()
-    return wait.name, position, key, came_as(element.emitted), f"{error} (after {element.attempts} calls)"
+    return wait.name, position, key, came_as(element.emitted), f"{error} (after {counted(element.attempts, 'call')})"

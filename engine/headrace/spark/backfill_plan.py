@@ -24,6 +24,7 @@ from headrace.commit.lineage import Lineage
 from headrace.commit.operator_rows import live_chunks
 from headrace.config import JobConfig
 from headrace.errors import ConfigError, IntervalError, SourceError
+from headrace.names import counted
 from headrace.plan.stages import Plan, waits_of
 from headrace.sources.intake import Intake
 from headrace.sources.interval import Interval, moment_text
@@ -183,7 +184,7 @@ def refuse_changed_input(
     """Raise `SourceError` if input that a branch has taken in has changed since. `line` is the branch's."""
     changes = input_changes(line, listed, config.storage_options)
     if changes:
-        more = f" ({len(changes)} such files)" if len(changes) > 1 else ""
+        more = f" ({counted(len(changes), 'such file')})" if len(changes) > 1 else ""
         msg = (
             f"the input of branch '{name}' changed again: {changes[0]}{more}. The live tables were not changed, and the branch cannot "
             f"go back. Drop it, then run the backfill again to take in the present files: 'headrace branch drop {config.job} {name}'."

@@ -16,6 +16,7 @@ from headrace.execution.fast_drain import seen_and_held
 from headrace.materializer.lag import Lagging
 from headrace.materializer.pass_through import PassThrough
 from headrace.materializer.upsert_materializer import Unmatched, UpsertMaterializer
+from headrace.names import counted
 from headrace.plan.order import record_order
 from headrace.plan.stages import KeyedStage, Plan, SinkPlan, ToSink
 from headrace.spark.needed_rows import Needed
@@ -114,7 +115,7 @@ def _upsert_key(operator: UpsertMaterialize, record: type[msgspec.Struct]) -> Ca
 
 def _unmatched(operator: UpsertMaterialize, unmatched: Unmatched) -> QuarantineRow:
     element, row, rows = unmatched
-    error = f"a retraction that matches none of the {rows} rows in its key's history{_dropped(operator)}"
+    error = f"a retraction that matches nothing in its key's history of {counted(rows, 'row')}{_dropped(operator)}"
     return operator.name, element.order.hex(), element.key_json.decode(), row.decode(), error
 
 

@@ -69,8 +69,8 @@ class RunEvents:
 
     def requeued(self, taken: Slice) -> None:
         """Say that requeued rows are taken in again."""
-        files = f"{len(taken.files):,} file{'' if len(taken.files) == 1 else 's'}"
-        message = f"{taken.rows:,} rows of {files} were requeued from the quarantine: taking them in again"
+        files = counted(len(taken.files), "file")
+        message = f"taking in again what was requeued from the quarantine: {counted(taken.rows, 'row')} of {files}"
         self.tell("requeued", message, {"rows": taken.rows})
 
     def committed(self, checkpoint_id: int, rows: int, seconds: float) -> None:
@@ -100,7 +100,7 @@ class RunEvents:
     def long_histories(self, keys: int) -> None:
         """Warn of keys with long histories, if there are any."""
         if keys:
-            text = f"{keys:,} keys in this micro-batch have histories of {LONG_HISTORY:,} rows or more; see "
+            text = f"{counted(keys, 'key')} in this micro-batch with a history of {LONG_HISTORY:,} rows or more; see "
             self.tell("warning", f"{text}'headrace history {self.job} --largest'", {"keys": keys})
 
     def ahead(self, waiting: Iterable[Waiting]) -> None:
@@ -136,7 +136,7 @@ class RunEvents:
         if count:
             self.tell(
                 "answers",
-                f"{count:,} elements took kept answers, without a call",
+                f"{counted(count, 'element')} took kept answers, without a call",
                 {"elements": count},
             )
 

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from headrace.api import SourceNode
 from headrace.commit.progress_file import TaskProgress
 from headrace.errors import HeadraceError, SourceError
+from headrace.names import counted
 from headrace.plan.columns import BadRow
 from headrace.plan.pipelines import plan_of
 from headrace.plan.source_columns import arrival_order, order_column
@@ -194,7 +195,9 @@ class _FileReader:
         if (problem := self._check(file).problem(table)) is not None:
             return problem
         # The arrival order of other files depends on this number.
-        return f"{table.num_rows} rows, {file.rows} when the run began" if table.num_rows != file.rows else None
+        return (
+            f"{counted(table.num_rows, 'row')}, {file.rows} when the run began" if table.num_rows != file.rows else None
+        )
 
     def _refuse_row(self, file: InputFile, taken: _Slice, row: int, error: str) -> None:
         position = taken.position(file, row)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from headrace.errors import EngineBug, HeadraceError
+from headrace.names import counted
 from headrace.spark.reports import KeyedTask, SourceTask, TaskReport
 from headrace.spark.transit import Takes
 
@@ -43,7 +44,7 @@ def checked(reports: Iterable[TaskReport], expected: int) -> list[TaskReport]:
         if report.error is not None:
             raise _as_raised(report.error_class or "", report.error)
     if [report.task for report in sorted_reports] != list(range(expected)):
-        msg = f"{expected} tasks ran, but reports came from {[report.task for report in sorted_reports]}"
+        msg = f"{counted(expected, 'task')} ran, but reports came from {[report.task for report in sorted_reports]}"
         raise EngineBug(msg)
     return sorted_reports
 

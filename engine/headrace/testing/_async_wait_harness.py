@@ -277,7 +277,7 @@ class AsyncWaitHarness(Generic[R]):
     def _make_room(self, *, block: bool) -> None:
         while len(self._queue) - len(self._parked) >= self.capacity:
             if not block or not self._loop.run_to_next_timer():
-                raise CapacityFull(f"all {self.capacity} places are taken")
+                raise CapacityFull(f"no place is free (capacity {self.capacity})")
             self._advanced()
 
     def _take_in(self, element: AsyncElement) -> None:

@@ -27,6 +27,7 @@ from headrace.execution.keyed_process import KeyedProcess
 from headrace.execution.options import AsyncStateOptions
 from headrace.execution.record_codec import RecordCodec
 from headrace.execution.state_executor import InlineStateExecutor
+from headrace.names import counted
 from headrace.plan.keys import key_reader
 from headrace.plan.order import processing_time_order, record_order
 from headrace.plan.watermarks import latest
@@ -191,7 +192,7 @@ class KeyedHarness(Generic[R]):
         harness = cls(function, **arguments)
         if harness.max_parallelism != snapshot.max_parallelism:
             harness.close()
-            msg = f"the snapshot has {snapshot.max_parallelism} key groups, not {harness.max_parallelism}"
+            msg = f"the snapshot has {counted(snapshot.max_parallelism, 'key group')}, not {harness.max_parallelism}"
             raise ValueError(msg)
         harness._restore_entries(snapshot.entries)
         harness._ordinal, harness._watermark = snapshot.ordinal, snapshot.watermark

@@ -17,7 +17,7 @@ import msgspec
 
 from headrace import clock, faults
 from headrace.api import Pipeline, RowKind, SinkNode, SourceNode, UpsertMaterialize
-from headrace.names import did_you_mean
+from headrace.names import counted, did_you_mean
 from headrace.testing._backends import BackendName
 from headrace.testing._memory_topic import MemoryTopic
 
@@ -443,5 +443,5 @@ def _check_fed(source: SourceNode, records: Sequence[msgspec.Struct], kinds: Seq
         )
         raise ValueError(msg)
     if len(kinds) != len(records):
-        msg = f"{len(kinds)} row kinds were given for {len(records)} records"
+        msg = f"{counted(len(kinds), 'row kind')} for {counted(len(records), 'record')}: give one for each"
         raise ValueError(msg)

@@ -247,5 +247,5 @@ def test_failing_close_hides_no_earlier_error():
 
     with pytest.raises(UserFunctionError, match=r"close\(\) failed[^$]*half closed"):
         run(Broken())
-    with pytest.raises(ServiceError, match="gave up after 1 calls"):
+    with pytest.raises(ServiceError, match="gave up after 1 call "):
         run(Broken({0: 1}), retry=FixedDelay(max_retries=0, delay=seconds(1)))

@@ -44,7 +44,7 @@ def test_state_drop_shows_before_it_drops(job, headrace):
     output = headrace(f"state drop wake_ups --operator {OLD}")
     assert output.exit_code == 0, output.stderr
     assert "keyed_state 3" in plainly(output)
-    assert "Its 1 rows in the quarantine stay" in plainly(output)
+    assert "What it has in the quarantine stays (1 row)" in plainly(output)
     assert "Nothing was changed. --apply does it." in plainly(output)
     assert len(job.live()) == 3
     done = headrace("state", "drop", "wake_ups", "--operator", OLD, "--apply", "--why", "not needed")

@@ -61,7 +61,7 @@ def test_publishing_without_staged_files_is_refused(memory_job, sink, part):
     version = job.sink(sink).version
     with (
         lost(job.disk, part),
-        pytest.raises(StorageError, match="is gone .1 of 1 files") as error,
+        pytest.raises(StorageError, match="is gone .1 of 1 file ") as error,
         job.open() as opened,
     ):
         commit_batch(opened, "bob")

@@ -102,7 +102,7 @@ def test_fence_publishes_the_last_checkpoint(job):
     assert (job.published(), job.last.checkpoint_id) == (1, 2)
     with job.open(notify=lambda *event: events.append(event)):
         assert job.sink_rows(BOARD, "customer") == ["bob"]
-    assert events == [("published", "published checkpoint 2 to 2 sink(s)")]
+    assert events == [("published", "published checkpoint 2 to 2 sinks")]
 
 
 def test_fence_before_a_restore_may_publish_nothing(job):

@@ -89,7 +89,7 @@ def test_restore_refuses_a_vacuumed_sink(on_disk):
     lost = table_store(config.sinks[SINK].path).at(2).files()
     sink_of(config).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
     message = refusal(config, 2)
-    assert f"1 of the 1 files of version 2 of sink '{SINK}' at {config.sinks[SINK].path} are gone" in message
+    assert f"1 of 1 file of version 2 of sink '{SINK}' at {config.sinks[SINK].path} are gone" in message
     assert lost.pop() in message
     assert message.endswith("Nothing was changed. 'headrace checkpoints purchases' lists all.")
 
@@ -98,7 +98,7 @@ def test_restore_refuses_lost_state_files(config):
     folder = f"{config.job_folder}/{KEYED_STATE}"
     lose(config, "1-ann.parquet")
     message = refusal(config, 3)
-    assert f"1 of the 3 files of version 3 of state table {KEYED_STATE} at {folder} are gone" in message
+    assert f"1 of 3 files of version 3 of state table {KEYED_STATE} at {folder} are gone" in message
     assert "such as 1-ann.parquet" in message
     assert restore(config, 0, "no file is needed", "somebody").restored_from == 0
 
@@ -145,7 +145,7 @@ def test_restore_looks_at_sinks_on_object_stores(tmp_path, storage, monkeypatch)
     assert restore(config, 3, "all is there", "somebody").restored_from == 3
     path = config.sinks[SINK].path
     delete_files(path, table_store(path, config.storage_options).at(1).files(), storage)
-    with pytest.raises(StorageError, match=f"1 of the 1 files of version 1 of sink '{SINK}' at {path} are gone"):
+    with pytest.raises(StorageError, match=f"1 of 1 file of version 1 of sink '{SINK}' at {path} are gone"):
         restore(config, 1, "its file is not", "somebody")
 
 

@@ -161,7 +161,7 @@ def test_restore_refuses_files_that_an_intent_names(config, monkeypatch):
     with after_retention(config):
         at_place(monkeypatch, "vacuum.committed", want_back)
         assert state_files(config, vacuum(config, "asleep", dry_run=False)) == OLD
-    assert f"3 of the 3 files of version 3 of state table {KEYED_STATE}" in refused[0]
+    assert f"3 of 3 files of version 3 of state table {KEYED_STATE}" in refused[0]
     assert "Nothing was changed. Checkpoint 4 can be restored" in refused[0]
     assert not files(config) & OLD
     assert kinds(config)[-2:] == [Kind.VACUUM, Kind.BATCH]

@@ -33,7 +33,7 @@ def test_whole_job_has_no_failed_check(job):
     assert detail(job, "checkpoint ids grow") == "3 checkpoints, 0 to 2"
     assert detail(job, f"table {KEYED_STATE}") == "version 2, 2 files"
     assert detail(job, f"sink {BOARD} is published") == "published up to checkpoint 2"
-    assert detail(job, f"sink {BOARD} has one row a key") == "1 rows, 1 keys"
+    assert detail(job, f"sink {BOARD} has one row a key") == "1 row, 1 key"
     assert len(verify(job.config)) == 2 + len(STATE_TABLES) + 3
 
 
@@ -45,7 +45,7 @@ def test_uncommitted_versions_are_reported_as_harmless(job):
     with killed_at(job.disk, "commit.before"), job.open() as opened:
         commit_batch(opened, "cyd")
     assert failed(job) == {}
-    assert "1 uncommitted version(s), which the next run undoes" in detail(job, f"table {TIMERS}")
+    assert "1 uncommitted version, which the next run undoes" in detail(job, f"table {TIMERS}")
 
 
 def test_lost_files_are_found(job):
@@ -119,7 +119,7 @@ def test_two_rows_of_a_key_are_found(job):
     rows = table.read(table.schema)
     store = table_store(job.config.sinks[BOARD].path)
     store.append(table.version, table.schema, [stage(store.uri, "twice.parquet", pa.concat_tables([rows]))])
-    assert failed(job) == {f"sink {BOARD} has one row a key": "2 rows, 1 keys"}
+    assert failed(job) == {f"sink {BOARD} has one row a key": "2 rows, 1 key"}
 
 
 def test_verify_changes_nothing(job):

@@ -128,7 +128,7 @@ BLOCKS = {
                 "ServiceError",
                 "UserFunctionError",
                 "StateSchemaError",
-                "SourceError: source 'readings': 1 file(s)",
+                "SourceError: source 'readings': 1 file",
                 "IntervalError",
                 "ConflictError",
                 "ClusterError",

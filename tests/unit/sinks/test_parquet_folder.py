@@ -119,7 +119,7 @@ def test_damaged_folder_is_detected_and_repaired():
     first, second = (folder_of(harness) / name for name in shown(harness))
     first.unlink()
     second.rename(folder_of(harness) / f"9{second.name[1:]}")
-    assert ["lacks 2 files or has them damaged" in detail for detail in wrong(harness)] == [True]
+    assert ["lacks 2 files, or has damage there" in detail for detail in wrong(harness)] == [True]
     feed(harness, "d")
     assert ids(harness) == ["a", "b", "c", "d"]
     assert not wrong(harness)

@@ -347,7 +347,7 @@ def test_file_that_shrank_is_refused(shop):
     shop.drain()
     shop.sources["orders"].contents["000"] = [1]
     with pytest.raises(
-        SourceError, match="orders/000 has 1 rows, but 2 of its rows were taken in already: the file has changed"
+        SourceError, match="orders/000 has 1 row, but 2 of its rows were taken in already: the file has changed"
     ):
         shop.step()
 

@@ -100,7 +100,7 @@ def test_late_file_behind_an_archived_one_fails(job):
     job.take_in()
     job.remove(0)
     job.write(1)
-    with pytest.raises(SourceError, match=rf"1 file\(s\) appeared behind .*{day_name(2)}.* newest is {day_name(1)}"):
+    with pytest.raises(SourceError, match=rf"1 file appeared behind .*{day_name(2)}.* newest is {day_name(1)}"):
         job.take_in()
 
 

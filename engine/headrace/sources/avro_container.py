@@ -23,6 +23,14 @@ _SYNC: Final = 16
 _LONG_BYTES: Final = 10
 
 
+class Header(NamedTuple):
+    """Begin of a file: its schema, the codec of its blocks, and the size in bytes with the marker."""
+
+    schema: Any
+    codec: str
+    size: int
+
+
 class Block(NamedTuple):
     """Records that were written together, still compressed."""
 
@@ -56,6 +64,23 @@ class _Cursor:
         raise DamagedFileError(msg)
 
 
+def read_header(content: bytes) -> Header:
+    """Read a file's header. Raises `DamagedFileError` where it is none, has no readable schema, or is cut off."""
+    cursor = _Cursor(content)
+    if cursor.take(min(len(_MAGIC), len(content))) != _MAGIC:
+        msg = "it is no Avro file: it does not begin with 'Obj' and 1"
+        raise DamagedFileError(msg)
+    metadata = dict(_metadata(cursor))
+    cursor.take(_SYNC)
+    try:
+        schema = msgspec.json.decode(metadata["avro.schema"])
+        codec = metadata.get("avro.codec", b"null").decode()
+    except (KeyError, msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        msg = f"its header has no schema that can be read ({error!r:.200})"
+        raise DamagedFileError(msg) from error
+    return Header(schema, codec, cursor.place)
+
+
 @dataclass(frozen=True, slots=True)
 class AvroContainer:
     """Header and blocks of a file."""
@@ -70,19 +95,9 @@ class AvroContainer:
 
         Raises `DamagedFileError` where the file is no Avro file, has no readable schema, or is cut off or damaged.
         """
-        cursor = _Cursor(content)
-        if cursor.take(min(len(_MAGIC), len(content))) != _MAGIC:
-            msg = "it is no Avro file: it does not begin with 'Obj' and 1"
-            raise DamagedFileError(msg)
-        metadata = dict(_metadata(cursor))
-        marker = cursor.take(_SYNC)
-        try:
-            schema = msgspec.json.decode(metadata["avro.schema"])
-            codec = metadata.get("avro.codec", b"null").decode()
-        except (KeyError, msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            msg = f"its header has no schema that can be read ({error!r:.200})"
-            raise DamagedFileError(msg) from error
-        return cls(schema, codec, tuple(_blocks(cursor, marker)))
+        header = read_header(content)
+        cursor = _Cursor(content, header.size)
+        return cls(header.schema, header.codec, tuple(_blocks(cursor, content[header.size - _SYNC : header.size])))
 
     @property
     def rows(self) -> int:

@@ -14,12 +14,21 @@ import pyarrow as pa
 from headrace.api import SourceNode
 from headrace.names import counted
 from headrace.plan.plain_values import Instant, OtherType
-from headrace.sources.avro_container import AvroContainer
-from headrace.sources.file_format import DamagedFileError, FileRows, content_of, present_columns, typed_table
+from headrace.sources.avro_container import AvroContainer, read_header
+from headrace.sources.file_format import (
+    HEAD,
+    DamagedFileError,
+    FileRows,
+    content_of,
+    head_of,
+    present_columns,
+    typed_table,
+)
 from headrace.tables.files import Storage
 
 _PER_MILLISECOND: Final = {"millis": 1, "micros": 1_000, "nanos": 1_000_000}
 _TIMES: Final = ("timestamp", "local-timestamp")
+_NO_RECORD: Final = "its schema is no record, so it has no columns"
 _PREFIX: Final = "headrace-"
 _LARGEST_SCALE: Final = 1_000
 _ALL_DIGITS: Final = Context(prec=1_000_000)
@@ -38,9 +47,18 @@ class AvroFiles:
         _check_counts(container)
         return container.rows
 
-    def schema(self, uri: str, storage: Storage = None) -> pa.Schema | None:  # noqa: ARG002 - a run reads the schema of each file
-        """Return None: a run reads the schema of each file."""
-        return None
+    def schema(self, uri: str, storage: Storage = None) -> pa.Schema | None:
+        """Return the fields of a file's header, without types; None for a longer header. Raises one of `UNREADABLE`."""
+        head = head_of(uri, storage)
+        try:
+            schema, _, _ = read_header(head)
+        except DamagedFileError:
+            if len(head) < HEAD:
+                raise
+            return None
+        if not _is_record(schema):
+            raise DamagedFileError(_NO_RECORD)
+        return pa.schema([pa.field(field["name"], pa.null()) for field in schema["fields"]])
 
     def read(self, uri: str, node: SourceNode, storage: Storage = None, columns: Collection[str] = ()) -> FileRows:
         """Read the rows of a file, with these `columns` only if any are given. Raises one of `UNREADABLE`."""
@@ -48,8 +66,7 @@ class AvroFiles:
         _check_counts(container)
         fields = container.schema["fields"] if _is_record(container.schema) else None
         if fields is None:
-            msg = "its schema is no record, so it has no columns"
-            raise DamagedFileError(msg)
+            raise DamagedFileError(_NO_RECORD)
         records = list(_records(container))
         wanted = present_columns(node, [field["name"] for field in fields], columns)
         values = {column.name: [record[column.name] for record in records] for column in wanted}

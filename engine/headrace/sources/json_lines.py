@@ -15,11 +15,15 @@ import msgspec
 import pyarrow as pa
 
 from headrace.api import SourceNode
-from headrace.sources.file_format import DamagedFileError, FileRows, content_of, wanted_columns
-from headrace.sources.json_rows import JsonRows
+from headrace.sources.file_format import HEAD, DamagedFileError, FileRows, content_of, head_of, wanted_columns
+from headrace.sources.json_rows import JsonRows, names_in
 from headrace.tables.files import Storage
 
 _BLANK: Final = b" \t\r\n"
+_FIRST_ROWS: Final = 1_000
+"""Number of rows whose members are the columns of a file, in its check before a run."""
+_CERTAINLY_WHOLE: Final = HEAD // 2
+"""Size of a head below which nothing follows it. That of a packed file may be a little shorter than `HEAD`."""
 
 
 class _Line(NamedTuple):
@@ -39,9 +43,11 @@ class JsonLines:
         """Count the rows of a file. Reads the whole file. Raises one of `UNREADABLE`."""
         return len(_lines(uri, storage))
 
-    def schema(self, uri: str, storage: Storage = None) -> pa.Schema | None:  # noqa: ARG002 - each row has members of its own
-        """Return None: each row has members of its own."""
-        return None
+    def schema(self, uri: str, storage: Storage = None) -> pa.Schema | None:
+        """Return the members of the first rows, without types; None if there are none. Raises one of `UNREADABLE`."""
+        lines = _first_lines(head_of(uri, storage).removeprefix(codecs.BOM_UTF8))
+        names = names_in(line.content for line in lines[:_FIRST_ROWS])
+        return pa.schema([pa.field(name, pa.null()) for name in names]) if names else None
 
     def read(self, uri: str, node: SourceNode, storage: Storage = None, columns: Collection[str] = ()) -> FileRows:
         """Read the rows of a file, with these `columns` only if any are given. Raises one of `UNREADABLE`."""
@@ -53,7 +59,18 @@ class JsonLines:
 
 
 def _lines(uri: str, storage: Storage) -> list[_Line]:
-    content = content_of(uri, storage).removeprefix(codecs.BOM_UTF8)
+    return _rows(content_of(uri, storage).removeprefix(codecs.BOM_UTF8))
+
+
+def _first_lines(head: bytes) -> list[_Line]:
+    """Return the whole rows at the beginning of a file; none of one array or object that is longer."""
+    if len(head) < _CERTAINLY_WHOLE:
+        return _rows(head)
+    is_of_lines = head.lstrip(_BLANK).startswith(b"{") and _first_error(head) is None
+    return _numbered(head.rpartition(_line_end(head))[0]) if is_of_lines else []
+
+
+def _rows(content: bytes) -> list[_Line]:
     first = content.lstrip(_BLANK)[:1]
     if first == b"[":
         return _array(content)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -85,6 +86,15 @@ class JsonRows:
             return row
         faults[position] = f"{place(position)} {why}"
         return None
+
+
+def names_in(texts: Iterable[bytes]) -> list[str]:
+    """Return the names of all members of objects, in the order of their first rows. Texts that are no objects are passed over."""
+    names: dict[str, None] = {}
+    for text in texts:
+        with contextlib.suppress(msgspec.MsgspecError, RecursionError):
+            names |= dict.fromkeys(_names(text))
+    return [*names]
 
 
 _decode_names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode

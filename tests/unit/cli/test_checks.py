@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 
+import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -147,6 +149,44 @@ def test_check_reads_the_header_of_the_newest_csv(headrace, home, content, exit_
     os.utime(home / "events" / "b.csv", (1, 1))
     result = headrace("check --json")
     assert (result.exit_code, details(result)) == (exit_code, {text.format(file=file) for text in says})
+
+
+AVRO = {"type": "record", "name": "Row", "fields": [{"name": "Tail", "type": "string"}, {"name": "at", "type": "long"}]}
+LONG = b'{"tail": "N1", "at": 1, "Time": "%s"}\n' % (b"x" * 1000)
+
+
+@pytest.mark.parametrize(
+    ("content", "exit_code", "says"),
+    [
+        (b'{"Tail": "N1", "at": 1}\n', 1, "tail is missing, but there is 'Tail'"),
+        (b'[{"tail": "N1"},\n {"tail": "N2"}]', 1, "has no column at, which Event needs"),
+        (b'{"tail": "N1"}\n{"at": 1, "tail": "N2"}\n{"ta', 0, ""),
+        (LONG * 99, 0, ""),
+        (b"[" + LONG * 99, 0, ""),
+        (b"", 0, ""),
+    ],
+)
+def test_check_reads_the_first_rows_of_json(headrace, home, content, exit_code, says):
+    result = check_of(headrace, home, "json", content)
+    assert (result.exit_code, bool(says)) == (exit_code, bool(details(result)))
+    assert all(says in detail for detail in details(result))
+
+
+@pytest.mark.parametrize("doc", ["", "x" * 2**17], ids=["short", "long"])
+def test_check_reads_the_header_of_avro(headrace, home, doc):
+    content = io.BytesIO()
+    fastavro.writer(content, AVRO | {"doc": doc}, [{"Tail": "N1", "at": 1}])
+    result = check_of(headrace, home, "avro", content.getvalue())
+    assert result.exit_code == (0 if doc else 1)
+    assert all("tail is missing, but there is 'Tail'" in detail for detail in details(result))
+
+
+def check_of(headrace, home, kind, content):
+    job = home / "conf/jobs/demo.yaml"
+    job.write_text(job.read_text().replace("{path: events}", f"{{path: events, format: {kind}}}"))
+    (home / "events" / "2013-01-31.parquet").unlink()
+    (home / "events" / f"a.{kind}").write_bytes(content)
+    return headrace("check --json")
 
 
 def test_damaged_newest_file_fails_unless_quarantined(headrace, home):

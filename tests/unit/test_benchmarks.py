@@ -34,7 +34,7 @@ def test_report_names_the_machine_and_its_packages(tmp_path, monkeypatch, capsys
     assert "time" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["async_io", "materializer", "state"])
 def test_benchmark_runs_on_little_data(name, tmp_path):
     shutil.copytree(PROJECT / "conf", tmp_path / "conf")

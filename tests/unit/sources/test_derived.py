@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -268,6 +269,12 @@ def test_mismatched_columns_are_named():
         "column 'at' of the result is bool, and the field of Copy is timestamp",
     ]
     assert input_schema(node.stored).field("at").type == pa.timestamp("us", "UTC")
+
+
+def test_step_that_drops_row_kinds_is_named():
+    node = dataclasses.replace(plan_of(Slices().config.code).sources[0], row_kind="op")
+    assert misfits(SCHEMA, node) == ["the result has no column 'op', which holds the kinds of rows: select it as well"]
+    assert misfits(SCHEMA.append(pa.field("op", pa.string())), node) == []
 
 
 def test_vacuum_keeps_landed_files_still_needed(tmp_path):

@@ -6,12 +6,15 @@ No file of them is in this repository. Fetch what you want to read into folders 
     git clone --depth 1 https://github.com/nst/JSONTestSuite            JSON that parsers must accept (y_), and must refuse (n_)
     git clone --depth 1 https://github.com/max-mapper/csv-spectrum      CSV files, and their rows as JSON
     git clone --depth 1 https://github.com/apache/avro                  Avro files in lang/ and share/ (large)
+    git clone --depth 1 https://github.com/delta-io/delta-rs            Delta tables of many writers, some of them damaged
+    https://github.com/delta-incubator/dat/releases (unpack into dat)   Delta acceptance tables; the repository has none of them
 
 A row is equal cell by cell, or it is refused by name. The command prints a line for each file, and exits with 1 if a row differs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import sys
@@ -24,9 +27,12 @@ import fastavro
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
-from headrace import Timestamp
+from headrace import Pipeline, Timestamp
+from headrace.errors import HeadraceError
 from headrace.plan.column_types import columns_of
+from headrace.testing import PipelineHarness
 from tests.unit.support.drawn_tables import Refused, expected, plain, read_avro, read_parquet
 from tests.unit.support.source_reading import Outcome, read_bytes, read_messages
 
@@ -36,7 +42,7 @@ EQUAL, REFUSED, DIFFERENT, UNKNOWN = "equal", "refused", "DIFFERENT", "unknown"
 def main(folder: Path) -> int:
     """Read all corpora in a folder. Return 1 if a row of a file differs, else 0."""
     verdicts: Counter[str] = Counter()
-    for read in (_parquet, _json, _csv, _avro):
+    for read in (_parquet, _json, _csv, _avro, _delta):
         for file, verdict, why in read(folder):
             verdicts[verdict] += 1
             sys.stdout.write(f"{verdict:10} {file.relative_to(folder)} {why}"[:300] + "\n")
@@ -62,17 +68,14 @@ def _parquet(folder: Path) -> Iterator[Verdict]:
 
 
 def _avro(folder: Path) -> Iterator[Verdict]:
-    for file in sorted(folder.glob("avro/**/*.avro")):
+    for file in sorted(path for path in folder.glob("avro/**/*.avro") if path.is_file()):
         content = file.read_bytes()
         try:
             rows = read_avro(content)
             schema = fastavro.reader(io.BytesIO(content)).writer_schema
         except Exception as error:  # noqa: BLE001 - damaged files raise errors of any type
-            yield (
-                file,
-                REFUSED if read_bytes("avro", content, _record({})).refused else DIFFERENT,
-                f"other reader: {error}",
-            )
+            outcome = read_bytes("avro", content, _record({}))
+            yield file, REFUSED if outcome.refused or not outcome.records else UNKNOWN, f"other reader: {error}"
             continue
         fields = schema.get("fields", []) if isinstance(schema, dict) else []
         record = _record({field["name"]: _AVRO_TYPES.get(str(field["type"])) for field in fields})
@@ -111,6 +114,54 @@ def _json(folder: Path) -> Iterator[Verdict]:
             yield file, REFUSED if outcome.errors else DIFFERENT, str(outcome.errors or outcome.records)
         else:
             yield file, REFUSED if outcome.errors else EQUAL, str(outcome.errors)
+
+
+def _delta(folder: Path) -> Iterator[Verdict]:
+    """Read the latest version of each table as a job does, and compare it with deltalake's rows, in any order."""
+    logs = (log for name in ("delta-rs", "dat") for log in sorted(folder.glob(f"{name}/**/_delta_log")))
+    for table in (log.parent for log in logs):
+        try:
+            stored = DeltaTable(str(table)).to_pyarrow_table()
+        except Exception as error:  # noqa: BLE001 - damaged tables raise errors of any type
+            outcome = _read_table(table, _record({}))
+            yield table, REFUSED if outcome.refused or not outcome.records else UNKNOWN, f"other reader: {error}"
+            continue
+        record = _record({field.name: _type_of(field.type) for field in stored.schema})
+        rows = stored.to_pylist(maps_as_pydicts="strict")
+        yield table, *_verdict_in_any_order(_read_table(table, record), record, rows)
+
+
+def _read_table(table: Path, record: type[msgspec.Struct]) -> Outcome:
+    pipeline = Pipeline("rows").source("rows", record, event_time="at").sink("taken")
+    source = {
+        "format": "delta",
+        "path": str(table),
+        "start": "snapshot",
+        "max_quarantined": "none",
+        "max_ahead": "none",
+    }
+    harness = PipelineHarness(pipeline, job={"sources": {"rows": source}})
+    try:
+        harness.run()
+    except HeadraceError as error:
+        return Outcome([], {}, str(error))
+    refused = harness.table("quarantine").to_pylist()
+    return Outcome(harness.sink("taken"), {at: row["error"] for at, row in enumerate(refused)})
+
+
+def _verdict_in_any_order(outcome: Outcome, record: type[msgspec.Struct], rows: Sequence[Any]) -> tuple[str, str]:
+    if outcome.refused is not None:
+        return REFUSED, outcome.refused
+    fitting: Counter[str] = Counter()
+    for row in rows:
+        with contextlib.suppress(Refused):
+            fitting[repr(expected({"at": 0} | row, columns_of(record)))] += 1
+    ours = Counter(repr(plain(taken)) for taken in outcome.records)
+    if surplus := ours - fitting:
+        return DIFFERENT, f"not in the table: {next(iter(surplus))}"
+    if len(outcome.records) + len(outcome.errors) != len(rows):
+        return DIFFERENT, f"{len(outcome.records)} rows and {len(outcome.errors)} refused ones, not {len(rows)}"
+    return (REFUSED, str(outcome.errors)) if outcome.errors else (EQUAL, f"{len(rows)} rows")
 
 
 def _verdict(outcome: Outcome, record: type[msgspec.Struct], rows: Sequence[Any]) -> tuple[str, str]:

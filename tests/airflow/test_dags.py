@@ -14,7 +14,9 @@ import yaml
 from airflow.sdk.exceptions import ParamValidationError
 from airflow.serialization.serialized_objects import DagSerialization
 
+from headrace.airflow import _dags, headrace_dags
 from headrace.airflow._words import plain_words
+from headrace.config import load_job
 
 PROJECT = Path(__file__).resolve().parents[2]
 MINIMAL = {
@@ -33,6 +35,25 @@ def test_every_dag_file_imports_without_error(dag_bag):
 
     assert bag.import_errors == {}
     assert {"flights", "headrace_maintenance", "headrace_restore"} <= set(bag.dags)
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("dag_id", ["flights", "flights_replay", "logbook"])
+def test_task_makes_only_its_own_dag(monkeypatch, dag_id):
+    loaded = []
+    monkeypatch.setattr(_dags, "load_job", lambda name, *a, **b: loaded.append(name) or load_job(name, *a, **b))
+    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", dag_id)
+
+    dags = headrace_dags("conf/jobs")
+
+    assert (list(dags), loaded) == ([dag_id], [dag_id.removesuffix("_replay")])
+
+
+def test_task_of_maintenance_has_all_jobs(dag_bag, monkeypatch):
+    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "headrace_maintenance")
+
+    assert {"compact", "vacuum"} <= {task.label for task in dag_bag().dags["headrace_maintenance"].tasks}
+    assert {"flights", "logbook"} <= set(dag_bag().dags["headrace_maintenance"].task_group.children)
 
 
 def test_job_is_checked_run_verified_and_compacted(dag_bag):

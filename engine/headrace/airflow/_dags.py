@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, get_parsing_context
 
 from headrace.airflow._home import dag_file, find_home, given_job
 from headrace.airflow._job_dag import job_dag
@@ -27,12 +27,17 @@ def headrace_dags(folder: str) -> dict[str, DAG]:
     A job has a second DAG, JOB_replay, unless its file says `replay.dag: false`, or a branch cannot take in its input again.
     `folder` ends in conf/jobs. A relative one starts at the home: $HEADRACE_HOME, else the nearest folder above the calling DAG
     file that holds it. Skips a job file that makes no DAG, with a warning; `check_job_files`, called in another DAG file, shows its
-    error. Raises `ConfigError` when there is no such folder.
+    error. When Airflow asks for one DAG of a job, as the process of a task does, makes no other. Raises `ConfigError` when there
+    is no such folder.
     """
     home = find_home(folder, dag_file())
-    built = _job_dags(home)
+    wanted = get_parsing_context().dag_id
+    # A task needs its own DAG alone, and each task parses the DAG file anew.
+    built = _job_dags(home, wanted)
     for failure in built.failures:
         _log.warning("%s", failure)
+    if wanted is not None and wanted in built.dags:
+        return {wanted: built.dags[wanted]}
     return {**built.dags, MAINTENANCE: maintenance_dag(built.jobs), RESTORE: restore_dag(built.jobs, home)}
 
 
@@ -66,12 +71,18 @@ class _JobDags:
     failures: list[str]
 
 
-def _job_dags(home: Path) -> _JobDags:
+def _jobs_of(dag_id: str, jobs: Collection[str]) -> list[str]:
+    """Return the jobs that the DAG `dag_id` needs: its own, or all of them if it is of no single job."""
+    of_one = [name for name in jobs if dag_id in {name, replay_id(name)}]
+    return of_one or [*jobs]
+
+
+def _job_dags(home: Path, wanted: str | None = None) -> _JobDags:
     jobs: list[JobConfig] = []
     dags: dict[str, DAG] = {}
     failures: list[str] = []
     names = list_jobs(home)
-    for name in names:
+    for name in names if wanted is None else _jobs_of(wanted, names):
         try:
             job = _loaded(name, home)
             dags |= _valid_dags(job, names)

@@ -294,5 +294,11 @@ def _next_steps(job: str, plan: BackfillPlan, result: BackfillResult) -> tuple[s
     if outcome is BackfillOutcome.COMPARED:
         text = f"branch '{name}' is not promoted, as replay.promote says. The live tables are as before."
         return text, [look, drop]
+    if result.changes_nothing:
+        text = (
+            f"branch '{name}' is as the job: nothing differs, so there is nothing to approve. It stays open until it is dropped or "
+            "promoted. The live tables are as before."
+        )
+        return text, [drop, promote]
     text = f"branch '{name}' waits for approval. The live tables are as before."
     return text, [promote, look, drop]

@@ -68,6 +68,11 @@ class BackfillResult:
     promotion: int | None = None
     """Live checkpoint of the promotion; None before it."""
 
+    @property
+    def changes_nothing(self) -> bool:
+        """Return whether the branch was compared, and no table differs."""
+        return self.comparison is not None and not self.comparison.tables
+
 
 @dataclass(frozen=True, slots=True)
 class Backfill:

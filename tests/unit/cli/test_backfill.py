@@ -60,6 +60,15 @@ def test_backfill_ends_with_the_next_commands(headrace, job):
     assert "none: the branch has taken in all input of the job" in headrace(f"{ASKED} --dry-run").stdout
 
 
+def test_equal_result_waits_for_no_approval(headrace, job):
+    job.write(1, ("ann", 2), ("bob", 2))
+    answer = headrace(ASKED)
+    assert answer.exit_code == 0
+    assert "approval" not in answer.stdout
+    assert "nothing differs, so there is nothing to approve" in answer.stdout
+    assert f"headrace branch drop shop {NAME}" in answer.stdout
+
+
 def test_result_is_one_document(headrace, job):
     result = json.loads(headrace(f"{ASKED} --json --run-id again").stdout)
     assert (result["outcome"], result["name"], result["run_id"]) == ("needs_approval", NAME, "again")

@@ -41,7 +41,12 @@ def test_every_dag_file_imports_without_error(dag_bag):
 @pytest.mark.parametrize("dag_id", ["flights", "flights_replay", "logbook"])
 def test_task_makes_only_its_own_dag(monkeypatch, dag_id):
     loaded = []
-    monkeypatch.setattr(_dags, "load_job", lambda name, *a, **b: loaded.append(name) or load_job(name, *a, **b))
+
+    def load(name, *arguments, **options):
+        loaded.append(name)
+        return load_job(name, *arguments, **options)
+
+    monkeypatch.setattr(_dags, "load_job", load)
     monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", dag_id)
 
     dags = headrace_dags("conf/jobs")

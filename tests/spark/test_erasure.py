@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from headrace.commit.erased_key import ErasedKey
 from headrace.commit.erasure import erase, find_key
@@ -14,6 +16,7 @@ from headrace.tables.stores import state_view
 from tests.jobs.home import Home
 from tests.jobs.outcome import checkpoints
 from tests.jobs.purchase_files import write_days
+from tests.unit.commit.test_erasure_in_sinks import KEYS, rows_of
 from tests.unit.support.erasure_job import places_with
 
 CUSTOMER = "customer 3"
@@ -39,6 +42,14 @@ def test_erasure_leaves_other_keys_unchanged(tmp_path, run, backend):
         run(home, **quick)
     assert all(others(config).values())
     assert others(config) == others(control.config())
+
+
+def test_printed_statements_delete_their_keys_on_spark(tmp_path, spark):
+    folder, left = tmp_path / "sink", [*KEYS]
+    write_deltalake(folder, pa.table({"Id": left, "order": [7] * len(left)}))
+    while left:
+        spark.sql(rows_of(folder, left.pop()).statement.removesuffix(";"))
+        assert sorted(DeltaTable(folder).to_pyarrow_table()["Id"].to_pylist()) == sorted(left)
 
 
 def prepared(home: Home) -> Home:

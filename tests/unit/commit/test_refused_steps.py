@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from itertools import cycle
 
 import pytest
 
@@ -15,17 +18,25 @@ from tests.unit.support.memory_job import RETENTION
 __all__ = ["contents"]
 """A fixture."""
 
+ADVICE = {
+    errno.ENOSPC: "free space",
+    errno.EACCES: "the right to read and write",
+    errno.EIO: "repair what it reports",
+    errno.EROFS: "the right to read and write",
+}
+"""What an error advises, by its cause. Each step of an action is refused for one of them, in turns."""
+
 
 @contextmanager
-def refusing(disk, step, path, visit, *, until_repaired):
-    """Refuse a step on a path at its n-th visit; with `until_repaired`, refuse all later steps too."""
+def refusing(disk, step, path, visit, *, until_repaired, number=errno.ENOSPC):
+    """Refuse a step on a path at its n-th visit, with an error's number; with `until_repaired`, refuse all later steps too."""
     visits = Counter()
 
     def fault(name, where):
         visits[name, where] += 1
         count = visits[step, path]
         if (name, where) == (step, path) and count >= visit and (until_repaired or count == visit):
-            raise OSError(28, "No space left on device", where)
+            raise OSError(number, os.strerror(number), where)
 
     with disk.failing(fault):
         yield
@@ -43,6 +54,15 @@ def steps_of(disk, act):
     return [(name, where, visit) for (name, where), count in visits.items() for visit in {1, count}]
 
 
+def refusal_of(act):
+    """Return the text of the storage error that ends an action; None if it goes on without what was refused."""
+    try:
+        act()
+    except StorageError as refusal:
+        return str(refusal)
+    return None
+
+
 @pytest.mark.parametrize("until_repaired", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", STEPS)
 def test_refused_step_is_the_storages_fault(memory_job, clock, contents, name, until_repaired):
@@ -52,12 +72,15 @@ def test_refused_step_is_the_storages_fault(memory_job, clock, contents, name, u
         clock.advance(RETENTION)
     act = SCRIPT[number - 1][1]
     # Each attempt has a new name, so only paths without such a name occur again.
-    for step, path, visit in steps_of(job.disk, lambda: act(job)):
+    causes, refused = cycle(ADVICE), []
+    for (step, path, visit), cause in zip(steps_of(job.disk, lambda: act(job)), causes, strict=False):
         before.bring_back()
-        with refusing(job.disk, step, path, visit, until_repaired=until_repaired), suppress(StorageError):
-            act(job)
+        with refusing(job.disk, step, path, visit, until_repaired=until_repaired, number=cause):
+            refused.append(refusal_of(lambda: act(job)))
+        assert refused[-1] is None or ADVICE[cause] in refused[-1], (step, path)
         job.run()
         assert_whole(job, contents[job.last.checkpoint_id])
+    assert any(refused)
 
 
 def test_verify_reports_a_refused_step(memory_job, clock):

@@ -60,7 +60,7 @@ def print_supposed(job: JobAtCheckpoint, operator: str | None, state: str | None
         f"{name} with a TTL of {ttl}, at checkpoint {job.checkpoint.checkpoint_id} (nothing was changed):",
         f"  {supposed.entries_that_go:,} of {counted(supposed.entries, 'entry', 'entries')} would be dead at once,",
         f"  {supposed.keys_that_go:,} of {counted(supposed.keys, 'key')} would have nothing left,",
-        f"  {counted(supposed.entries_that_come_back, 'dead entry', 'dead entries')} that are still stored would live again.",
+        f"  {counted(supposed.entries_that_come_back, 'dead entry', 'dead entries')}, still stored, would live again.",
     )
     if supposed.was_off and ttl != _OFF:
         show("It has no TTL so far: lifetimes of stored entries begin with the first micro-batch that has one.")

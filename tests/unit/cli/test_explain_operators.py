@@ -82,7 +82,7 @@ def test_json_lists_the_state_of_operators(operators):
     assert hourly["records_kept"] == "3 records for each slice or session"
     tied = operators["tied"]
     assert tied["ranks"] == "the first 2 by 'cents', largest first, and records equal to the last of them"
-    assert tied["records_kept"] == "2 records and their ties for each slice or session"
+    assert tied["records_kept"] == "2 records and all ties for each slice or session"
 
 
 def test_json_lists_the_state_of_joins(operators):

@@ -57,7 +57,7 @@ def test_dry_run_shows_and_changes_nothing(headrace, gone_sink):
     assert result.exit_code == 0
     text = unwrapped(result.stdout)
     assert (
-        "The job goes back 2 checkpoints, from 2 to 0 (as checkpoint 3). The next run takes in their 0 input rows"
+        "The job goes back 2 checkpoints, from 2 to 0 (as checkpoint 3). The next run takes in their input again (0 rows)"
         in text
     )
     assert f"Sink {BOARD} goes back from version 2 of its table to the rows of version 0." in text

@@ -7,7 +7,8 @@ No file of them is in this repository. Fetch what you want to read into folders 
     git clone --depth 1 https://github.com/max-mapper/csv-spectrum      CSV files, and their rows as JSON
     git clone --depth 1 https://github.com/apache/avro                  Avro files in lang/ and share/ (large)
     git clone --depth 1 https://github.com/delta-io/delta-rs            Delta tables of many writers, some of them damaged
-    https://github.com/delta-incubator/dat/releases (unpack into dat)   Delta acceptance tables; the repository has none of them
+    git clone https://github.com/delta-incubator/dat                    Delta acceptance tables: unpack a release there, or those of
+                                                                        its history (git archive e1716e33 out | tar -x)
 
 A row is equal cell by cell, or it is refused by name. The command prints a line for each file, and exits with 1 if a row differs.
 """

@@ -186,6 +186,7 @@ def get(
     entries = keyed_state.get(job, key, operator, state)
     hidden = 0 if with_expired else keyed_state.count_expired(job, key, operator, state)
     print_rows(job, entries, "entries", as_json=as_json)
+    _warn_of_unknown(job, state)
     if hidden:
         one = hidden == 1
         text = counted(hidden, "entry", "entries")
@@ -218,6 +219,16 @@ def scan(
     rows = keyed_state.scan(opened, operator, state, prefix, limit)
     total = total_of(rows, limit, lambda: keyed_state.count_scanned(opened, operator, state, prefix))
     print_rows(opened, rows, "entries", as_json=as_json, total=total)
+    _warn_of_unknown(opened, state)
+
+
+def _warn_of_unknown(job: JobAtCheckpoint, state: str | None) -> None:
+    """Warn of a state that no operator had at the checkpoint, if its states are recorded."""
+    known = {name for states in (job.log.state_schemas(job.checkpoint) or {}).values() for name in states}
+    if state is not None and known and state not in known:
+        warn(
+            f"no operator has a state '{state}' at checkpoint {job.checkpoint.checkpoint_id}. There are: {', '.join(sorted(known))}"
+        )
 
 
 def history(

@@ -189,7 +189,7 @@ def unreadable(source: str, path: str, error: Exception) -> HeadraceError:
     what = (
         f"text in it, or the name of a column, is not UTF-8 ({error})"
         if isinstance(error, UnicodeDecodeError)
-        else error
+        else str(error).rstrip(".")
     )
     return SourceError(
         f"source '{source}': cannot read {path}: {what}. Repair or remove the file, or set "

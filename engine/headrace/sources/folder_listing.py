@@ -96,7 +96,10 @@ class FolderListing:
     def _listed(self) -> list[fs.FileInfo]:
         try:
             if self._store.get_file_info(self._folder).type is not fs.FileType.Directory:
-                msg = f"source '{self._name}': there is no folder {self._config.path}"
+                msg = (
+                    f"source '{self._name}': there is no folder {self._config.path}. Nothing was taken in. Make it, or correct "
+                    f"'sources.{self._name}.path', then run again."
+                )
                 raise SourceError(msg)
             listed: list[fs.FileInfo] = self._store.get_file_info(fs.FileSelector(self._folder))
         except OSError as error:

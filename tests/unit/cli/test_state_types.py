@@ -66,6 +66,15 @@ def test_state_from_before_types_were_recorded_has_none(headrace, state):
     assert {(row["type"], row["kind"]) for row in document} == {(None, None), (None, "timers")}
 
 
+@pytest.mark.parametrize("command", ["state get demo N1", "state scan demo"])
+@pytest.mark.parametrize(("name", "is_known"), [("last_legs", False), ("last_leg", True), ("history", True)])
+def test_unknown_state_is_named_with_the_known_ones(headrace, recorded, command, name, is_known):
+    recorded()
+    result = headrace(f"{command} --state {name}")
+    hint = "note: no operator has a state 'last_legs' at checkpoint 5. There are: history, last_leg\n"
+    assert (result.exit_code, result.stderr) == (0, "" if is_known else hint)
+
+
 def test_check_confirms_compatible_state_types(headrace, recorded):
     recorded()
     output = findings(headrace("check demo --json"))

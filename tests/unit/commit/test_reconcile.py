@@ -548,7 +548,7 @@ def foreign_sinks(old_folder):
 
 
 @pytest.mark.parametrize("scene", SCENES)
-@pytest.mark.parametrize("power", ["power stays", "power fails"])
+@pytest.mark.parametrize("power", [pytest.param("power stays", marks=pytest.mark.long), "power fails"])
 def test_killed_reconciliation_can_be_completed(request, scene, power):
     job = request.getfixturevalue(scene)
     before, places, outcomes = DiskCopy(job.disk), [], set()

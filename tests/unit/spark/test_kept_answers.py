@@ -6,7 +6,7 @@ import math
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import (
@@ -39,6 +39,7 @@ from headrace.tables.schemas import ANSWERS
 from headrace.tables.stores import state_view
 from tests.unit.support.backfilled_job import BackfilledJob, days
 from tests.unit.support.branched_job import CUSTOMERS, Order
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.purchase_job import after_retention
 
 MODES = (OutputMode.ORDERED, OutputMode.UNORDERED, OutputMode.UNORDERED_PROCESSING_TIME, OutputMode.KEYED_ORDERED)
@@ -128,7 +129,7 @@ ORDERS = st.lists(st.tuples(st.sampled_from(CUSTOMERS[:3]), st.integers(0, 2)), 
 
 
 @pytest.mark.slow  # each example runs a job and its branch: 2 s
-@settings(max_examples=8, deadline=None)
+@examples(3)
 @given(data=st.data())
 def test_replay_of_unchanged_input_calls_nothing(data):
     draw = data.draw

@@ -23,7 +23,7 @@ def disk():
     forget_disk(name)
 
 
-@pytest.mark.parametrize("power", [pytest.param("power stays", marks=pytest.mark.slow), "power fails"])
+@pytest.mark.parametrize("power", [pytest.param("power stays", marks=pytest.mark.long), "power fails"])
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("is_mended", [True, False])
 def test_each_row_counts_once_wherever_the_process_dies(disk, step, power, is_mended):

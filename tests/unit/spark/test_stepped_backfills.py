@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from headrace.commit.log import CheckpointLog
@@ -14,6 +14,7 @@ from headrace.errors import SourceError
 from headrace.spark.backfill import BackfillOutcome
 from tests.unit.spark.test_promoted_backfills import ORDERS, PLACES, assert_whole, day_in
 from tests.unit.support.backfilled_job import DAY, days
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.stepped_backfills import SteppedBackfilledJob
 
 
@@ -34,7 +35,7 @@ def whole_days(job):
 
 
 @pytest.mark.slow  # each example runs a job, its branches and a straight job: 4 s
-@settings(max_examples=4, deadline=None)
+@examples(2)
 @given(data=st.data())
 def test_any_backfills_end_as_a_straight_run(data):
     draw = data.draw

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from itertools import dropwhile
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import faults
@@ -25,6 +25,7 @@ from headrace.spark.job_run import run_on
 from headrace.spark.options import RunOptions
 from headrace.tables.stores import table_store
 from tests.unit.support.clocks import used_clock
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.topic_job import TopicJob, merged_by_hand, message
 
 HOURS = 3_600_000
@@ -118,7 +119,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 9)), min_size=1, max
 
 
 @pytest.mark.slow
-@settings(max_examples=5, deadline=None)
+@examples(2)
 @given(data=st.data())
 def test_any_promotion_loses_and_repeats_no_message(data):
     draw = data.draw

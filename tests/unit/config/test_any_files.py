@@ -275,7 +275,7 @@ REFUSED = {
     "a NUL in a path": (b'state: {root: "a\\0b"}\n', r":10: state.root: the character U\+0000 is not allowed"),
     "too many digits": (
         b"parallelism: " + b"9" * 5000,
-        ":10: parallelism: expected a whole number, got a text of 5000",
+        ":10: parallelism: expected a whole number, got a text of 5,000 characters",
     ),
     "more than 64 bits": (b"watermark: {bucket: 9223372036854775808}\n", "whole numbers have 64 bits"),
     "more key groups than 32 bits": (b"max_parallelism: 2147483648\n", ":10: max_parallelism: .*<= 2147483647"),

@@ -47,7 +47,8 @@ test: .ready lint types imports
 
 # test, the slow tests, those of the engine without its module in C, those on a local Spark cluster and on a Kafka broker, and those of whole installations
 test-all: .ready lint types imports
-	@$(LANES) SPARK="spark fault cluster kafka installations" OTHERS="unit pure-python simulation compose airflow" QUICK="$(ALL)"
+	@$(LANES) SPARK="spark fault cluster kafka" OTHERS="unit pure-python simulation compose airflow" QUICK="$(ALL)"
+	@$(MAKE) tier-installations
 	@$(MAKE) closing-line
 
 # the long tests: many more examples of what test-all draws

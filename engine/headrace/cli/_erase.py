@@ -130,7 +130,9 @@ def _show(key: ErasedKey, done: Erasure, left: ErasureSurvey, sinks: Sequence[Si
         show(f"{config.job}: rows of key {key.key} in the state{', before' if apply else ''}")
         show(_table(before.rows) if before.rows else "  none, at the last checkpoint\n")
     if done.checkpoint is not None:
-        show(f"erased {_rows(sum(rows.rows for rows in before.rows))}, as checkpoint {done.checkpoint.checkpoint_id}")
+        show(
+            f"erased {counted(sum(rows.rows for rows in before.rows), 'row')}, as checkpoint {done.checkpoint.checkpoint_id}"
+        )
     if done.files_deleted:
         show(f"deleted {counted(done.files_deleted, 'file')}")
     if apply or not before.is_empty:
@@ -150,10 +152,6 @@ def _call(job: str, key: ErasedKey) -> str:
     operator = [] if key.operator is None else ["--operator", key.operator]
     mentions = ["--mentions"] if key.with_mentions else []
     return shlex.join(["headrace", "erase", job, key.key, *operator, *mentions])
-
-
-def _rows(count: int) -> str:
-    return counted(count, "row")
 
 
 def _table(rows: Sequence[FoundRows]) -> Table:
@@ -202,7 +200,7 @@ def _elsewhere(config: JobConfig, sinks: Sequence[SinkRows]) -> Iterator[str]:
     yield "\nSinks are yours; no row of theirs was changed:"
     for sink in sinks:
         rows = sum(count for _, count in sink.conditions)
-        yield f"  {sink.sink} ({sink.mode}): it is a column's value in {_rows(rows)}"
+        yield f"  {sink.sink} ({sink.mode}): it is a column's value in {counted(rows, 'row')}"
         if sink.statement is not None:
             yield f"    Spark SQL:  {sink.statement}"
             yield f"    deltalake:  {sink.delta_rs_call}"

@@ -56,7 +56,7 @@ def capacity_for_retries(measured: Measured) -> dict[str, float] | None:
 
 def in_a_line(job: str, operator: str, measured: Measured) -> str:
     """Return the metrics of a service in a line for people."""
-    parts = [f"{counted(measured.get('calls', 0), 'call')}"]
+    parts = [counted(measured.get("calls", 0), "call")]
     if "p50_ms" in measured:
         parts.append(f"p50/p95/p99 {measured['p50_ms']:g}/{measured['p95_ms']:g}/{measured['p99_ms']:g} ms")
     counts = ("failures", "retries", "timeouts", "parked", "quarantined", "defaulted", "cache_hits", "coalesced")

@@ -71,11 +71,6 @@ class Intake:
             for name, source in self._sources.items()
         }
 
-    @property
-    def has_intervals(self) -> bool:
-        """Return whether each source has a pattern for the intervals in its file names."""
-        return all(self._config.sources[name].interval is not None for name in self._sources)
-
     def check_intervals(self, taken_in: Mapping[str, TakenIn]) -> None:
         """Refuse an interval run that a source could not continue after `taken_in`.
 

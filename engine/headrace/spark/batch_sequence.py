@@ -11,7 +11,6 @@ from typing import cast
 from headrace import clock, faults
 from headrace.commit.checkpoint import Checkpoint, Kind, metrics_of
 from headrace.commit.interval_order import taken_in
-from headrace.commit.lineage import Lineage
 from headrace.commit.live_answers import LiveAnswers
 from headrace.commit.protocol import OpenJob
 from headrace.commit.requeue import requeue_again
@@ -113,9 +112,9 @@ class BatchSequence:
         """Return the processing time of a micro-batch that begins now (ms): the time of the one that it `follows`, if it follows one."""
         return self.followed.now() if follows is None else self.followed.began(follows)
 
-    def taken_in(self, at: int | None = None) -> dict[str, TakenIn]:
-        """Return the files that the job has taken in of each source up to a checkpoint, by default the last."""
-        trail = Lineage(self.job.checkpoints, at).line
+    def taken_in(self) -> dict[str, TakenIn]:
+        """Return the files that the job has taken in of each source."""
+        trail = self.job.lineage.line
         return {source.name: taken_in(trail, source.name) for source in self.plan.sources}
 
     def last_interval(self) -> Interval | None:

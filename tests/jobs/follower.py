@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from headrace import Context, KeyedProcessFunction, Pipeline, Struct
-from tests.jobs.purchases import Line
+from headrace import Context, KeyedProcessFunction, Pipeline, Struct, Timestamp
+
+
+class Line(Struct, frozen=True):
+    """What this job reads of a line: the board has the time of purchase as milliseconds."""
+
+    item: str
+    bought: Timestamp
+    cents: int
 
 
 class Seen(Struct, frozen=True):

@@ -17,6 +17,7 @@ from headrace.api.graph import AssignEventTime, Input, Node, SparkStep, Stateles
 from headrace.api.operator_function import OperatorFunction
 from headrace.api.stream_types import output_type
 from headrace.errors import ConfigError
+from headrace.plan.column_types import Column
 from headrace.plan.columns import columns_of
 from headrace.plan.stages import Flow, Keyed, KeyedStage, Plan, SinkPlan, SourceStage, Through, ToSink, ToStage, Use
 
@@ -297,8 +298,18 @@ def _problems_of_time(what: str, record: type[msgspec.Struct], name: str) -> Ite
         column = next(column for column in columns_of(record) if column.name == name)
     except ConfigError:
         return  # reported for the record, for all its users
+    if column.nullable or not column.is_time:
+        yield f"{what} '{name}' of {record.__name__} must be a Timestamp, and not optional{_spelled(column)}"
+
+
+def _spelled(column: Column) -> str:
+    """Return how to declare a field of whole numbers as a time, as the end of a sentence; nothing for other fields."""
     if column.nullable or column.type != pa.int64():
-        yield f"{what} '{name}' of {record.__name__} must be a Timestamp, and not optional"
+        return ""
+    return (
+        f". It is an int, which is no moment, and reads no column of timestamps: write '{column.name}: Timestamp' "
+        "(from headrace import Timestamp), in Python an int of milliseconds since 1970 UTC"
+    )
 
 
 def _listed(names: Iterable[Node | str]) -> str:

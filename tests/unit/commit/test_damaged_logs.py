@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from headrace import KeyedProcessFunction, Pipeline, RowKind, Struct, ValueState
+from headrace import KeyedProcessFunction, Pipeline, RowKind, Struct, Timestamp, ValueState
 from headrace import clock as engine_clock
 from headrace.commit.compaction import compact
 from headrace.commit.restore import restore, savepoint
@@ -23,7 +23,7 @@ from headrace.testing import PipelineHarness
 
 class Order(Struct, frozen=True):
     id: str
-    at: int
+    at: Timestamp
 
 
 class Count(Struct, frozen=True):

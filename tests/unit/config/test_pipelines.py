@@ -12,11 +12,11 @@ from headrace.errors import ConfigError
 
 PIPELINE = """\
 import msgspec
-from headrace import Pipeline
+from headrace import Pipeline, Timestamp
 
 class Event(msgspec.Struct, frozen=True):
     key: str
-    at: int
+    at: Timestamp
 
 pipeline = (
     Pipeline("demo").source("events", Event, event_time="at")

@@ -15,6 +15,7 @@ class Event(Struct, frozen=True):
     key: str
     at: Timestamp
     later: Timestamp | None = None
+    seq: int = 0
 
 
 class Odd(Struct, frozen=True):
@@ -133,6 +134,14 @@ def many_stages():
             "event_time 'later' of Event must be a Timestamp, and not optional",
         ),
         (lambda: keyed(source("key")).sink("board"), "event_time 'key' of Event must be a Timestamp"),
+        (
+            lambda: keyed(source("seq")).sink("board"),
+            r"event_time 'seq' of Event must be a Timestamp, .* write 'seq: Timestamp' \(from headrace import Timestamp\)",
+        ),
+        (
+            lambda: source().assign_event_time("seq").sink("board"),
+            "assign_event_time 'seq' of Event must be a Timestamp, .* write 'seq: Timestamp'",
+        ),
         (
             lambda: source().assign_event_time("later").sink("board"),
             "assign_event_time 'later' of Event must be a Timestamp, and not optional",

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headrace import KeyedProcessFunction, Pipeline, Struct
+from headrace import KeyedProcessFunction, Pipeline, Struct, Timestamp
 from headrace.errors import ConfigError, IntervalError, SourceError
 from headrace.tables.files import stage
 from headrace.tables.memory_disk import forget_disk, memory_disk
@@ -29,7 +29,7 @@ disks = (f"any-files-{number}" for number in itertools.count())
 
 class Row(Struct, frozen=True):
     id: str
-    at: int
+    at: Timestamp
     size: float | None = None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace import Pipeline, Struct
+from headrace import Pipeline, Struct, Timestamp
 from headrace.spark.batch_sequence import BatchSequence
 from headrace.tables.memory_disk import forget_disk, memory_disk
 from headrace.testing import PipelineHarness
@@ -14,7 +14,7 @@ DISK = "clean-up"
 
 class Order(Struct, frozen=True):
     id: str
-    at: int
+    at: Timestamp
 
 
 @pytest.fixture

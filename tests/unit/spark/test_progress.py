@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from headrace import AsyncFunction, KeyedProcessFunction, OutputMode, Pipeline, Struct, clock, threads
+from headrace import AsyncFunction, KeyedProcessFunction, OutputMode, Pipeline, Struct, Timestamp, clock, threads
 from headrace.commit.progress_file import ProgressFiles, TaskProgress
 from headrace.spark import job_run
 from headrace.tables.memory_disk import forget_disk, memory_disk
@@ -25,7 +25,7 @@ DISK = "progress"
 
 class Order(Struct, frozen=True):
     id: str
-    at: int
+    at: Timestamp
 
 
 class Board(Struct, frozen=True):

@@ -22,6 +22,7 @@ from headrace import (
     RowKind,
     StateTtl,
     Struct,
+    Timestamp,
     ValueState,
 )
 from headrace.tables.memory_disk import MemoryFile, memory_disk
@@ -33,7 +34,7 @@ NOON = 1_700_000_000_000
 
 class Order(Struct, frozen=True):
     id: str
-    at: int
+    at: Timestamp
     number: int = 0
 
 

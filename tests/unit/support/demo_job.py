@@ -43,11 +43,11 @@ sinks: {board: {path: lake/board, mode: merge}}
 PIPELINE = """\
 from datetime import timedelta
 import msgspec
-from headrace import KeyedProcessFunction, Pipeline, StateTtl, ValueState
+from headrace import KeyedProcessFunction, Pipeline, StateTtl, Timestamp, ValueState
 
 class Event(msgspec.Struct, frozen=True):
     tail: str
-    at: int
+    at: Timestamp
 
 class Legs(KeyedProcessFunction[Event, Event]):
     last_leg = ValueState("last_leg", str, ttl=StateTtl(timedelta(hours=12)))

@@ -131,7 +131,7 @@ class Simulation:
         """Between two steps: kill, suspend, restart, let time pass."""
         while self._doomed:
             self.world.kill(self._doomed.pop())
-        alive = [process for process in self.world.processes if process.is_alive]
+        alive = self.world.alive
         if alive and self._happens(self.weather.kills):
             self.world.kill(self.world.chance.choice(alive))
         if self._happens(self.weather.power):
@@ -150,7 +150,7 @@ class Simulation:
             self.users.act()
         if self.weather.has_lives:
             self.users.confuse_lives()
-        is_idle = not any(process.is_alive for process in self.world.processes)  # somebody has stopped all processes
+        is_idle = not self.world.alive  # somebody has stopped all processes
         if self._drivers < 9 and (is_idle or (len(alive) < 4 and self._happens(6))):
             self._start_driver()
             self._start(self.world.chance.choice(self._others))
@@ -161,9 +161,8 @@ class Simulation:
         self.job.disk.lose_power()
 
     def _kill_all(self) -> None:
-        for process in self.world.processes:
-            if process.is_alive:
-                self.world.kill(process)
+        for process in self.world.alive:
+            self.world.kill(process)
         self.job.disk.postponed.clear()
 
     def _happens(self, in_thousand: int) -> bool:

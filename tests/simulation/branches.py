@@ -51,7 +51,7 @@ class BranchSimulation(Simulation):
         mild = {
             name: getattr(drawn, name) // 2 for name in ("failing", "unheard", "late", "kills", "suspensions", "days")
         }
-        self.weather = replace_fields(drawn, users=0, has_lives=False, has_upgrade=False, **mild)
+        self.weather = replace_fields(drawn, users=0, has_lives=False, **mild)
         self._others += [self._branch_out] * 3
         self._rivals += [self._branch_out] * 2
 

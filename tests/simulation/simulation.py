@@ -27,7 +27,6 @@ from headrace.errors import ConfigError, EngineBug, FencedError, SinkMismatchErr
 from headrace.tables.memory_disk import PostponedError, forget_disk
 from headrace.tables.store import VersionTakenError
 from tests.simulation.purchases import Content, MicroBatch, position_of
-from tests.simulation.upgrade import make_old_job
 from tests.simulation.users import DAY, SINKS, STATE, Users
 from tests.simulation.weather import Weather
 from tests.simulation.world import Killed, Process, World
@@ -42,7 +41,6 @@ _RARE = {
     "vacuum": 20,
     "restore": 5,
     "compaction": 5,
-    "migration": 5,
     "promotion": 10,
     "fork.": 3,
     "backfill": 3,
@@ -105,9 +103,6 @@ class Simulation:
     # Trouble
 
     def _play(self) -> None:
-        if self.weather.has_upgrade:
-            with self.users.at_once():
-                make_old_job(self.job)
         for _ in range(self.world.chance.randrange(1, 4)):
             self._start_driver()
         for _ in range(self.world.chance.randrange(0, 2)):

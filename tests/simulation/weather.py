@@ -38,9 +38,6 @@ class Weather:
     has_lives: bool = False
     """Somebody begins the job anew in place, and brings back the sinks of its former life."""
 
-    has_upgrade: bool = False
-    """An earlier release has made the job, in an older format."""
-
     has_regrets: bool = False
     """A nightly vacuum sleeps before it deletes, and somebody goes back to a checkpoint from before a compaction meanwhile."""
 
@@ -66,6 +63,5 @@ class Weather:
             days=often(4),
             users=often(3),
             has_lives=chance.random() < 0.25,
-            has_upgrade=chance.random() < 0.25,
             retention_hours=chance.choice([24, 168, 168]),
         )

@@ -95,9 +95,10 @@ class CheckpointLog:
             return
         if table.version == self._version:
             return
+        _check_columns(self._store.uri, table.schema)
         rows = in_milliseconds(table.read(CHECKPOINTS_SCHEMA)).to_pylist()
         committed = [row for row in rows if row["kind"] != Kind.LEASE.value]
-        _check_format(max((row["format_version"] for row in committed), default=0), self._store.uri)
+        _check_format(self._store.uri, max((row["format_version"] for row in committed), default=0))
         _check_kinds(self._store.uri, rows)
         decoded = [_decode(self._store.uri, row) for row in committed]
         _check_ids(self._store.uri, decoded)
@@ -400,14 +401,25 @@ def _with_watermark(checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, offsets={name: replace(offset, watermark=last, seen=seen)})
 
 
-def _check_format(newest: int, uri: str) -> None:
+def _check_columns(uri: str, stored: pa.Schema) -> None:
+    """Raise `ConfigError` for a table without all columns of format 1: no release has made one."""
+    missing = [name for name in CHECKPOINTS_SCHEMA.names if name not in stored.names]
+    if missing:
+        raise _unknown_format(uri, "a development version of Headrace", f"'checkpoints' has no column '{missing[0]}'")
+
+
+def _check_format(uri: str, newest: int) -> None:
     """Raise `ConfigError` for a newer format than this program's: the program would misread or damage it."""
     if newest > FORMAT_VERSION:
-        msg = (
-            f"the state in {uri.rpartition('/')[0]} was written in format {newest}; this program knows up to {FORMAT_VERSION}. "
-            "Update Headrace."
-        )
-        raise ConfigError(msg)
+        known = f"it has format {newest}, and this program knows up to {FORMAT_VERSION}"
+        raise _unknown_format(uri, "a development version of Headrace, or by a newer release", known)
+
+
+def _unknown_format(uri: str, writer: str, why: str) -> ConfigError:
+    return ConfigError(
+        f"the state in {uri.rpartition('/')[0]} was written by {writer}: {why}. Nothing was changed. Start a new job, with another "
+        "state.root and other sinks, or go on with the program that wrote it."
+    )
 
 
 def _last_lease(rows: list[dict[str, Any]]) -> Lease | None:

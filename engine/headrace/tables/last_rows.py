@@ -39,7 +39,7 @@ def in_order(changes: pa.Table) -> pa.Table:
 def last_rows_sql(changes: str, table: StateTable, *, unless: str = "false") -> str:
     """Return DuckDB's SQL for `last_rows` over the relation `changes`, without entries whose last row meets `unless`."""
     entry = ", ".join(f'"{column}"' for column in table.entry)
-    # By name: after a migration, or in an older format, new columns are at the end.
+    # By name: after a migration, new columns are at the end.
     columns = ", ".join(f'"{name}"' for name in table.schema.names if name != "deleted")
     checked = checked_sql(changes, table, (*table.entry, "checkpoint_id", "deleted"))
     return (

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-FORMAT_VERSION = 3
-"""Version of the stored formats, recorded in every checkpoint. `headrace.commit.format_migrations` lists the changes."""
+FORMAT_VERSION = 1
+"""Version of the stored format, recorded in every checkpoint. `headrace.commit.format_migrations` brings a job to it."""
 
 ARROW_TIMESTAMP = pa.timestamp("us", tz="UTC")
 

@@ -187,7 +187,7 @@ class Snapshot(Protocol):
     def read(self, schema: pa.Schema, *, columns: Sequence[str] | None = None, conditions: Conditions = ()) -> pa.Table:
         """Return the rows that meet all conditions, in the types of `schema`.
 
-        A column that the table lacks, since an older release created it, is null. Raises `StorageError` when a file is gone
+        A column that the table lacks, since it has an earlier format, is null. Raises `StorageError` when a file is gone
         or damaged, or the storage refuses.
         """
         ...

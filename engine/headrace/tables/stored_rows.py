@@ -52,7 +52,7 @@ _SHOWN = 100
 
 
 def typed_rows(uri: str, rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Convert rows to the columns and types of a schema; a column that they lack, since an older release wrote them, is null.
+    """Convert rows to the columns and types of a schema; a column that they lack, since they have an earlier format, is null.
 
     Raises `StorageError`, with the table, the row and the column, for a type that cannot be converted, and for a null in a
     column that must have none.

@@ -93,7 +93,7 @@ class TableView:
     def stream(self, columns: Sequence[str] | None = None) -> Any:
         """Return all rows as an Arrow stream that can be read once; `columns` only, if they are given.
 
-        A column that the table lacks, since an older release created it, is null and comes last. Raises `OSError` when the
+        A column that the table lacks, since it has an earlier format, is null and comes last. Raises `OSError` when the
         storage refuses; reading the stream fails when a file is gone.
         """
         names = list(columns or self.table.schema.names)
@@ -119,7 +119,7 @@ def _with_nulls(stream: Any, missing: Sequence[pa.Field]) -> Any:
     """Return an Arrow stream with additional columns of nulls.
 
     The stream is read into memory: Arrow's threads would call a stream made in Python, which can abort the process at its end.
-    Only tables of older releases lack columns.
+    Only tables of earlier formats lack columns.
     """
     if not missing:
         return stream

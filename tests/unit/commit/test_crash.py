@@ -200,23 +200,6 @@ def test_crash_points_cover_every_commit(memory_job, clock):
     assert faults.PLACES - reached == of_runs | of_commands | of_deliveries
 
 
-@pytest.mark.parametrize("place", ["migration.before", "migration.prepared", "commit.before", "commit.after"])
-def test_killed_migration_continues_in_next_run(memory_job, monkeypatch, place):
-    job = memory_job
-    with monkeypatch.context() as patched:
-        patched.setattr("headrace.commit.protocol.FORMAT_VERSION", 1)
-        patched.setattr("headrace.commit.protocol.next_migration", lambda _: None)
-        job.run("ann")
-    content, before = job.content(), DiskCopy(job.disk)
-    for visit in (1, 2):
-        before.bring_back()
-        with killed_at(job.disk, place, visit):
-            job.run()
-        job.run()
-        assert [checkpoint.format_version for checkpoint in job.log.checkpoints] == [1, 1, 2, 3]
-        assert_whole(job, content)
-
-
 def test_overtaken_process_never_writes_twice(memory_job):
     """A process is suspended at each place of a micro-batch; meanwhile another process takes the job and commits its own."""
     job, places = memory_job, []

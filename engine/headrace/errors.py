@@ -70,6 +70,12 @@ class ServiceError(HeadraceError):
     exit_code = 4
 
 
+_WAY_ON: Final = (
+    "Nothing of this micro-batch was committed. Correct the code, then run again: it gets the same input again."
+)
+"""What an error of user code left behind, and what to do."""
+
+
 class UserFunctionError(HeadraceError):
     """A user function raised. Fix the code; the micro-batch left nothing behind."""
 
@@ -85,7 +91,7 @@ class UserFunctionError(HeadraceError):
         where = f"operator '{operator}'"
         where += f", {method}()" if method is not None else ""
         where += f", key {key}" if key is not None else ""
-        super().__init__(f"user function failed in {where}, record {record}\n{traceback}")
+        super().__init__(f"user function failed in {where}, record {record}\n{traceback.rstrip()}\n{_WAY_ON}")
         self.operator, self.key, self.record, self.traceback = operator, key, record, traceback
 
 

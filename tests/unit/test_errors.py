@@ -37,7 +37,11 @@ def test_each_error_names_its_actor(kind):
 def test_user_functions_error_names_the_place():
     error = UserFunctionError("delay", '"N14228"', '{"seq":1}', "Traceback: ...")
     assert (error.operator, error.key, error.record) == ("delay", '"N14228"', '{"seq":1}')
-    assert str(error) == ('user function failed in operator \'delay\', key "N14228", record {"seq":1}\nTraceback: ...')
+    assert str(error).splitlines() == [
+        'user function failed in operator \'delay\', key "N14228", record {"seq":1}',
+        "Traceback: ...",
+        "Nothing of this micro-batch was committed. Correct the code, then run again: it gets the same input again.",
+    ]
 
 
 def test_user_error_without_key_names_none():

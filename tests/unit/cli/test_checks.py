@@ -114,7 +114,7 @@ def details(result):
         ({"tail": ["N1"]}, 1, "{file} has no column at, which Event needs"),
         ({"Tail": ["N1"], "at": [1]}, 1, "{file}: tail is missing, but there is 'Tail', and names must be equal"),
         ({"tail": [1], "at": [1]}, 0, "column tail of {file} is int64, which is not string"),
-        ({"tail": ["N1"], "at": [True]}, 0, "column at of {file} is bool, which is not int64"),
+        ({"tail": ["N1"], "at": [True]}, 0, "column at of {file} is bool, which is not a timestamp"),
     ],
 )
 def test_check_names_columns_that_do_not_fit(headrace, home, columns, exit_code, says):

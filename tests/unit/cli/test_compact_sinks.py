@@ -57,5 +57,5 @@ def test_check_shows_columns_that_a_run_adds(headrace, board):
     (result,) = (finding for finding in findings if "adds to sink" in finding["detail"])
     assert result["outcome"] == "warn"
     assert "'board' at" in result["detail"]
-    assert "at (int64). Existing rows get null" in result["detail"]
+    assert "at (timestamp[us, tz=UTC]). Existing rows get null" in result["detail"]
     assert DeltaTable(board).version() == 2

@@ -14,7 +14,7 @@ from headrace import AsyncFunction, AsyncWait, FixedDelay, OutputMode, Struct
 from headrace.async_io.async_wait import AsyncWaitOperator
 from headrace.async_io.keyed_ordered import KeyedOrderedWait
 from headrace.execution.element import Emitted
-from headrace.plan.order import record_order
+from headrace.records.order import record_order
 
 CAPACITY = 1000
 LATENCY = 0.005

@@ -10,8 +10,8 @@ from deltalake import DeltaTable
 
 from benchmarks._costs import measured
 from benchmarks._home import new_home
-from headrace.commit.log import CheckpointLog
-from headrace.spark.options import RunOptions
+from headrace.log.log import CheckpointLog
+from headrace.run.options import RunOptions
 from headrace.spark.runner import run_in
 
 JOB = """

@@ -25,13 +25,13 @@ from headrace import (
     Timestamp,
     ValueState,
 )
+from headrace.execution.bound_function import store_for
 from headrace.execution.element import Element, Watermark
 from headrace.execution.keyed_process import KeyedProcess
-from headrace.plan.order import record_order
+from headrace.records.order import record_order
 from headrace.state.backend import HashMapBackend
+from headrace.state.cleanup import TtlCleanup
 from headrace.state.rocksdb import RocksDbBackend
-from headrace.state.stores import store_for
-from headrace.state.ttl_cleanup import TtlCleanup
 
 FOLDER = Path("var/bench/state")
 OPERATOR = "visits"

@@ -11,11 +11,11 @@ from benchmarks._costs import measured
 from benchmarks._counting_job import Workload
 from benchmarks._memory import peak_memory
 from headrace import local
-from headrace.commit.log import CheckpointLog
-from headrace.spark.options import RunOptions
+from headrace.log.log import CheckpointLog
+from headrace.run.options import RunOptions
 from headrace.spark.runner import run_in
 from headrace.tables.schemas import KEYED_STATE
-from headrace.tables.stores import table_store
+from headrace.tables.view import table_store
 
 ROWS_A_FILE = 1_000_000
 """Rows of a micro-batch while the job is loaded."""

@@ -18,7 +18,7 @@ from benchmarks._nexmark_sql import SPARK_SQL
 from benchmarks._nexmark_streams import STREAMS
 from benchmarks._spark_state import use_rocksdb
 from headrace.config import load_job
-from headrace.spark.options import RunOptions
+from headrace.run.options import RunOptions
 from headrace.spark.runner import run_in
 from pipelines.nexmark.check import compare, compare_sql
 from pipelines.nexmark.generator import write_events

@@ -10,14 +10,13 @@ import msgspec
 import pyarrow as pa
 
 from benchmarks.counting import Click
-from headrace.plan.columns import RecordReader
-from headrace.plan.keys import stage_key
-from headrace.plan.order import record_order
-from headrace.plan.record_columns import from_struct_array, to_struct_array
-from headrace.plan.source_columns import order_column
+from headrace.records.columns import RecordReader
+from headrace.records.keys import stage_key
+from headrace.records.order import record_order
+from headrace.records.record_columns import from_struct_array, to_struct_array
+from headrace.records.source_columns import order_column
 from headrace.sources.row_check import RowCheck
-from headrace.state.codec import encode
-from headrace.state.key_columns import key_json_column
+from headrace.state.codec import encode, key_json_column
 
 RECORDS = 500_000
 KEYS = 100_000

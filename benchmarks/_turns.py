@@ -55,7 +55,7 @@ def _process(variant):
 
 def _serve(variant, connection):
     prepare = variant()
-    gc.disable()  # as tasks do: headrace.spark.tasks
+    gc.disable()  # as tasks do: headrace.run.tasks
     connection.send("prepared")
     while True:
         try:

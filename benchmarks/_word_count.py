@@ -19,19 +19,16 @@ from headrace import Context, KeyedProcessFunction, Process, StateFuture, Struct
 from headrace.commit.job_tables import JobTables
 from headrace.execution.element import Element, Watermark
 from headrace.execution.keyed_process import KeyedProcess
-from headrace.execution.options import AsyncStateOptions
-from headrace.plan.order import record_order
-from headrace.state.backend import HashMapBackend
+from headrace.options import AsyncStateOptions
+from headrace.records.order import record_order
+from headrace.state.backend import EntryChange, HashMapBackend, stored_value, value_entry
 from headrace.state.codec import encode
-from headrace.state.entry import EntryChange, stored_value, value_entry
 from headrace.state.key_groups import KeyGroupRange
-from headrace.state.rocksdb import RocksDbBackend
-from headrace.state.state_cache import StateCache
-from headrace.state.value_store import ValueStore
-from headrace.tables.changelog import Changelog
+from headrace.state.rocksdb import RocksDbBackend, StateCache
+from headrace.state.values import ValueStore
+from headrace.tables.changelog import Changelog, stage_state
 from headrace.tables.delta_backend import DeltaBackend
 from headrace.tables.schemas import KEYED_STATE
-from headrace.tables.state_files import stage_state
 
 FOLDER = Path("var/bench/async")
 WATERMARK_DELAY = 5

@@ -16,7 +16,7 @@ from benchmarks._plot import log_log_chart
 from benchmarks._report import OUT, figure, report
 from benchmarks._turns import turns
 from benchmarks._word_count import Bare, Framework, Words
-from headrace.execution.options import EventOrder
+from headrace.options import EventOrder
 
 TURNS = 5
 SYNCHRONOUS = {"enabled": False}

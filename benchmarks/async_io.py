@@ -16,7 +16,7 @@ from benchmarks._turns import turns
 from headrace import AsyncWait, CircuitBreaker, ExponentialBackoff, OutputMode
 from headrace.async_io.async_wait import AsyncWaitOperator
 from headrace.execution.element import Emitted
-from headrace.plan.order import record_order
+from headrace.records.order import record_order
 
 TURNS = 5
 FULL, QUICK = 100_000, 5_000

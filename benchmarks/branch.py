@@ -19,17 +19,17 @@ import pyarrow as pa
 
 from benchmarks._report import figure, report
 from headrace import KeyedProcessFunction, Pipeline, RowKind, Struct, Timestamp, ValueState, clock
-from headrace.commit.fork import drop_branch, fork, log_of
-from headrace.commit.promotion import promoting
 from headrace.commit.run_check import checked_plan
-from headrace.local.local_tasks import LocalTasks
+from headrace.edits.fork import drop_branch, fork, log_of
+from headrace.edits.promote import promoting
+from headrace.local.tasks import LocalTasks
+from headrace.run.backfill import Backfill
+from headrace.run.backfill_plan import plan_backfill
+from headrace.run.job_run import run_on
+from headrace.run.options import RunOptions
 from headrace.sources.interval import Interval
-from headrace.spark.backfill import Backfill
-from headrace.spark.backfill_plan import plan_backfill
-from headrace.spark.job_run import run_on
-from headrace.spark.options import RunOptions
 from headrace.tables.schemas import CHECKPOINTS, KEYED_STATE
-from headrace.tables.stores import state_view, table_store
+from headrace.tables.view import state_view, table_store
 from headrace.testing import PipelineHarness
 
 FIRST = datetime(2019, 12, 1, tzinfo=UTC)

@@ -23,8 +23,8 @@ from headrace import Emit, RowKind, Strategy, Struct, UpsertMaterialize
 from headrace.execution.element import Element
 from headrace.execution.keyed_process import KeyedProcess
 from headrace.materializer.upsert_materializer import UpsertMaterializer
-from headrace.plan.order import record_order
 from headrace.plan.planner import plan_stages
+from headrace.records.order import record_order
 from headrace.state.backend import HashMapBackend
 from headrace.state.codec import encode
 from headrace.state.rocksdb import RocksDbBackend
@@ -127,7 +127,7 @@ def final_rows(materializer):
 
 def timed(work):
     gc.collect()
-    gc.disable()  # as tasks do: headrace.spark.tasks
+    gc.disable()  # as tasks do: headrace.run.tasks
     wall, cpu = time.perf_counter(), time.process_time()
     result = work()
     return result, time.perf_counter() - wall, time.process_time() - cpu

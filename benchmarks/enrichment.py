@@ -25,9 +25,9 @@ from benchmarks._costs import measured
 from benchmarks._enrichment_job import CAPACITY, TASKS, Lookup, Question, score_of
 from benchmarks._home import new_home
 from benchmarks._report import figure, report
-from headrace.commit.log import CheckpointLog
 from headrace.config import load_job
-from headrace.spark.options import RunOptions
+from headrace.log.log import CheckpointLog
+from headrace.run.options import RunOptions
 from headrace.spark.runner import run_in
 from headrace.spark.session import session
 

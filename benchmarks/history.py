@@ -16,12 +16,12 @@ from pathlib import Path
 
 from benchmarks._brief_board import DAYS
 from benchmarks._report import figure, report
-from headrace.commit.log import CheckpointLog
 from headrace.config import load_job
-from headrace.readers.job_at_checkpoint import JobAtCheckpoint
-from headrace.readers.materialized import largest_histories
-from headrace.readers.sql_views import ask_sql
-from headrace.spark.options import RunOptions
+from headrace.log.log import CheckpointLog
+from headrace.readers.job_at import JobAtCheckpoint
+from headrace.readers.sql import ask_sql
+from headrace.readers.state import largest_histories
+from headrace.run.options import RunOptions
 from headrace.spark.runner import run_in
 from headrace.spark.session import session
 from pipelines.flights.events import write_events

@@ -22,7 +22,7 @@ from benchmarks._home import new_home
 from benchmarks._report import figure, report
 from headrace import Pipeline, Struct, Timestamp
 from headrace.config import load_job
-from headrace.spark.options import RunOptions
+from headrace.run.options import RunOptions
 from headrace.spark.runner import run_in
 from headrace.spark.session import session
 

@@ -21,13 +21,13 @@ from msgspec.structs import replace
 
 from benchmarks._report import figure, report
 from headrace import clock
-from headrace.commit.checkpoint import Kind
-from headrace.commit.compaction import compact
 from headrace.commit.protocol import open_job
-from headrace.commit.vacuum import vacuum
 from headrace.config import load_job
+from headrace.edits.compact import compact
+from headrace.edits.vacuum import vacuum
+from headrace.log.checkpoint import Kind
+from headrace.storage.table import LOG
 from headrace.tables.schemas import CHECKPOINTS, KEYED_STATE, STATE_TABLES
-from headrace.tables.store import LOG
 
 COLUMNS = STATE_TABLES[KEYED_STATE].schema
 DAY = timedelta(days=1)

@@ -36,9 +36,9 @@ from benchmarks._report import figure, report
 from benchmarks._turns import turns
 from headrace import Emit, RowKind, Strategy, Struct, UpsertMaterialize
 from headrace.execution.element import Element
-from headrace.materializer.options import MaterializerOptions
 from headrace.materializer.upsert_materializer import UpsertMaterializer
-from headrace.plan.order import record_order
+from headrace.options import MaterializerOptions
+from headrace.records.order import record_order
 from headrace.state.backend import HashMapBackend
 from headrace.state.codec import encode
 from headrace.state.rocksdb import RocksDbBackend

@@ -21,7 +21,7 @@ from benchmarks._counting_job import JOB, Workload
 from benchmarks._report import figure, report
 from headrace import local
 from headrace.config import load_job
-from headrace.spark.options import RunOptions
+from headrace.run.options import RunOptions
 
 ROWS, KEYS = 1_000, 10_000
 CLUSTER = "local"

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from benchmarks._counting_job import Workload
 from benchmarks._report import figure, report
 from headrace import local
-from headrace.spark.options import RunOptions
+from headrace.run.options import RunOptions
 
 ROWS, KEYS = 10_000, 1_000_000
 DAG_FILES = ("dags/headrace_jobs.py", "dags/headrace_errors.py")

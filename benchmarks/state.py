@@ -24,18 +24,18 @@ from benchmarks._kinds import FOLDER, KINDS, OPERATOR, TTLS, Latest, Visit, Visi
 from benchmarks._report import figure, report
 from benchmarks._turns import turns
 from headrace import KeyedProcessFunction, MapState, Process
-from headrace.commit.checkpoint import Kind
-from headrace.commit.compaction import compact
 from headrace.commit.protocol import open_job
+from headrace.edits.compact import compact
 from headrace.execution.element import Element
 from headrace.execution.keyed_process import KeyedProcess
-from headrace.plan.order import record_order
-from headrace.state.entry import EntryChange, stored_value, value_entry
+from headrace.log.checkpoint import Kind
+from headrace.records.order import record_order
+from headrace.state.backend import EntryChange, stored_value, value_entry
 from headrace.state.key_groups import KeyGroupRange, key_group
+from headrace.tables.changelog import stage_state
+from headrace.tables.entries import rebuild
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
-from headrace.tables.state_files import stage_state
-from headrace.tables.stored_entries import rebuild
-from headrace.tables.stores import state_views
+from headrace.tables.view import state_views
 
 TURNS = 5
 GROUPS = 128

@@ -18,18 +18,15 @@ import duckdb
 import pyarrow as pa
 
 from benchmarks._report import figure, report
-from headrace.state.entry import EntryChange, stored_value, value_entry
+from headrace.state.backend import EntryChange, stored_value, value_entry
 from headrace.state.key_groups import KeyGroupRange, key_group
-from headrace.state.rocksdb import RocksDbBackend
-from headrace.state.state_cache import StateCache
-from headrace.tables.changelog import Changelog
+from headrace.state.rocksdb import RocksDbBackend, StateCache
+from headrace.storage.files import stage
+from headrace.tables.changelog import Changelog, stage_state
 from headrace.tables.delta_backend import DeltaBackend
-from headrace.tables.files import stage
-from headrace.tables.predicate import entries_of
+from headrace.tables.entries import rebuild
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
-from headrace.tables.state_files import stage_state
-from headrace.tables.stored_entries import rebuild
-from headrace.tables.stores import state_views, table_store
+from headrace.tables.view import entries_of, state_views, table_store
 
 FOLDER = Path("var/bench/state_look_ups")
 GROUPS, FILES, OPERATOR, STATE = 128, 8, "counts", "count"

@@ -32,7 +32,7 @@ from deltalake import DeltaTable
 
 from headrace import Pipeline, Timestamp
 from headrace.errors import HeadraceError
-from headrace.plan.column_types import columns_of
+from headrace.records.column_types import columns_of
 from headrace.testing import PipelineHarness
 from tests.unit.support.drawn_tables import Refused, expected, plain, read_avro, read_parquet
 from tests.unit.support.source_reading import Outcome, read_bytes, read_messages

@@ -6,77 +6,68 @@ This is the door for user code. The other doors are `headrace.operators`, `headr
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headrace.api import (
-        AggregatedStream,
-        AggregateFunction,
-        AggregatingState,
+    from headrace.api.changelog import ChangelogMode
+    from headrace.api.functions import (
         AsyncFunction,
-        AsyncRetryStrategy,
-        AsyncWait,
-        Batching,
-        BlockingFunction,
         BroadcastContext,
-        BroadcastState,
-        ChangelogMode,
-        CircuitBreaker,
-        Cleanup,
-        ConnectedStreams,
         Context,
-        Emit,
-        ExpiryClock,
-        ExponentialBackoff,
-        FixedDelay,
-        FlooredTimestamp,
-        JoinType,
-        Keep,
         KeyedBroadcastFunction,
         KeyedCoProcessFunction,
         KeyedProcessFunction,
+        TimeDomain,
+        Timers,
+        declare,
+    )
+    from headrace.api.future import StateFuture
+    from headrace.api.graph import (
+        AsyncWait,
+        Emit,
+        Keep,
         Lag,
-        Lifetime,
-        ListState,
-        LookupCache,
-        LookupFunction,
-        MapState,
-        Migration,
-        NoRetry,
         OnConflict,
-        OnFailure,
-        OnGap,
-        OperatorStream,
         OutputMode,
-        Pipeline,
         Process,
-        ProcessedStream,
-        RecoveryOption,
-        ReducingState,
-        RowKind,
         SideOutput,
         SinkNode,
         SourceNode,
-        State,
-        StateFuture,
-        StateIterator,
-        StateTtl,
-        Strategy,
-        Stream,
-        Struct,
-        TimeDomain,
-        Timers,
-        Timestamp,
-        TtlTime,
-        UpdateType,
         UpsertMaterialize,
-        ValueState,
-        Visibility,
-        WindowedStream,
-        WindowFunction,
-        Windows,
-        declare,
     )
+    from headrace.api.options import JoinType, WindowFunction, Windows
+    from headrace.api.records import FlooredTimestamp, RowKind, Struct, Timestamp
+    from headrace.api.services import (
+        AsyncRetryStrategy,
+        Batching,
+        BlockingFunction,
+        CircuitBreaker,
+        ExponentialBackoff,
+        FixedDelay,
+        LookupCache,
+        LookupFunction,
+        NoRetry,
+        OnFailure,
+        RecoveryOption,
+    )
+    from headrace.api.states import (
+        AggregateFunction,
+        AggregatingState,
+        BroadcastState,
+        ListState,
+        MapState,
+        Migration,
+        ReducingState,
+        State,
+        StateIterator,
+        ValueState,
+    )
+    from headrace.api.ttl import Cleanup, ExpiryClock, Lifetime, OnGap, StateTtl, TtlTime, UpdateType, Visibility
+    from headrace.options import Strategy
+    from headrace.stream.aggregation import WindowedStream
+    from headrace.stream.pipeline import Pipeline
+    from headrace.stream.stream import AggregatedStream, ConnectedStreams, OperatorStream, ProcessedStream, Stream
 
 __version__ = "0.2.0"
 
@@ -150,17 +141,79 @@ __all__ = [
 ]
 
 
+_MODULES = {
+    "api.changelog": ("ChangelogMode",),
+    "api.functions": (
+        "AsyncFunction",
+        "BroadcastContext",
+        "Context",
+        "KeyedBroadcastFunction",
+        "KeyedCoProcessFunction",
+        "KeyedProcessFunction",
+        "TimeDomain",
+        "Timers",
+        "declare",
+    ),
+    "api.future": ("StateFuture",),
+    "api.graph": (
+        "AsyncWait",
+        "Emit",
+        "Keep",
+        "Lag",
+        "OnConflict",
+        "OutputMode",
+        "Process",
+        "SideOutput",
+        "SinkNode",
+        "SourceNode",
+        "UpsertMaterialize",
+    ),
+    "api.options": ("JoinType", "WindowFunction", "Windows"),
+    "api.records": ("FlooredTimestamp", "RowKind", "Struct", "Timestamp"),
+    "api.services": (
+        "AsyncRetryStrategy",
+        "Batching",
+        "BlockingFunction",
+        "CircuitBreaker",
+        "ExponentialBackoff",
+        "FixedDelay",
+        "LookupCache",
+        "LookupFunction",
+        "NoRetry",
+        "OnFailure",
+        "RecoveryOption",
+    ),
+    "api.states": (
+        "AggregateFunction",
+        "AggregatingState",
+        "BroadcastState",
+        "ListState",
+        "MapState",
+        "Migration",
+        "ReducingState",
+        "State",
+        "StateIterator",
+        "ValueState",
+    ),
+    "api.ttl": ("Cleanup", "ExpiryClock", "Lifetime", "OnGap", "StateTtl", "TtlTime", "UpdateType", "Visibility"),
+    "options": ("Strategy",),
+    "stream.aggregation": ("WindowedStream",),
+    "stream.pipeline": ("Pipeline",),
+    "stream.stream": ("AggregatedStream", "ConnectedStreams", "OperatorStream", "ProcessedStream", "Stream"),
+}
+"""Modules with the names that they define."""
+
+
 def __getattr__(name: str) -> object:
     """Import a name at its first use (PEP 562): `import headrace` alone costs nothing.
 
     Raises `AttributeError` for a name that is not in `__all__`.
     """
-    if name not in __all__:
+    module = next((module for module, names in _MODULES.items() if name in names), None)
+    if module is None:
         msg = f"module 'headrace' has no attribute '{name}'"
         raise AttributeError(msg)
-    from headrace import api
-
-    value = getattr(api, name)
+    value = getattr(import_module(f"headrace.{module}"), name)
     globals()[name] = value
     return value
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from headrace.faults import is_crash
+from headrace.crash_points import is_crash
 
 
 class _Sigint:

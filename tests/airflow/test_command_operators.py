@@ -16,10 +16,10 @@ from headrace.airflow import (
     HeadraceSavepointOperator,
 )
 from headrace.airflow._command import answer_of
-from headrace.airflow._milestone import Milestone
-from headrace.commit.checkpoint import Kind
+from headrace.airflow._sensor import Milestone
 from headrace.commit.protocol import open_job
 from headrace.errors import ConfigError
+from headrace.log.checkpoint import Kind
 from tests.jobs.home import Home
 from tests.unit.support.demo_job import home, state
 
@@ -92,7 +92,7 @@ def test_sensor_waits_in_the_triggerer(in_dag, state, home):
     with pytest.raises(TaskDeferred) as deferred:
         execute(sensor)
     kind, arguments = deferred.value.trigger.serialize()
-    assert kind == "headrace.airflow._checkpoint_trigger.CheckpointTrigger"
+    assert kind == "headrace.airflow._sensor.CheckpointTrigger"
 
     state.commit(Kind.COMPACTION)
     event = asyncio.run(anext(type(deferred.value.trigger)(**arguments).run()))

@@ -11,8 +11,7 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from headrace.airflow import _command as command_module
-from headrace.airflow._command import error_of
-from headrace.airflow._command_task import CommandTask
+from headrace.airflow._command import CommandTask, error_of
 
 HELD = "LeaseError: run 'other' holds the job"
 

@@ -12,7 +12,7 @@ from airflow.sdk import DAG
 from headrace.airflow import HeadraceRunOperator, _run_operator
 from headrace.airflow._driver_operator import CommandFailed, DriverOperator
 from headrace.airflow._words import plain_words, value_of
-from headrace.cli._run_report import plain_report
+from headrace.cli.run import plain_report
 from headrace.errors import IntervalError
 from tests.airflow.test_run_operator import FakeInstance
 from tests.unit.support.backfilled_job import BackfilledJob, day_name, days

@@ -12,7 +12,7 @@ from airflow.sdk import DAG, CronDataIntervalTimetable, DeltaTriggerTimetable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.airflow._data_interval import interval_of_trigger
+from headrace.airflow._run_operator import interval_of_trigger
 from headrace.airflow._words import with_interval
 
 AT = datetime(2026, 1, 3, tzinfo=UTC)

@@ -8,7 +8,7 @@ from airflow.sdk import DAG
 from msgspec.structs import replace
 
 from headrace.airflow import HeadraceRunOperator
-from headrace.airflow._lineage import datasets_of
+from headrace.airflow._results import datasets_of
 from headrace.config import SourceConfig, load_job
 
 

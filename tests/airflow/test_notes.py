@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.airflow._notes import write_note
+from headrace.airflow._results import write_note
 
 CONTEXT = {"ti": SimpleNamespace(dag_id="flights", task_id="run", run_id="manual__1+00:00", map_index=-1)}
 

@@ -9,8 +9,8 @@ from airflow.utils.session import create_session
 from sqlalchemy import delete
 
 from headrace.airflow import HeadraceRunOperator
-from headrace.airflow._command_task import CommandTask
-from headrace.airflow._refusal import refuse
+from headrace.airflow._command import CommandTask
+from headrace.airflow._order_of_runs import refuse
 
 HELD_FOR = {"run", "verify", "compact"}
 """Tasks that the task `run` of a later run waits for, if they have neither succeeded nor were skipped."""

@@ -121,7 +121,7 @@ def test_local_workers_are_forked_by_headrace(home, profile, monkeypatch, change
 
 def test_spark_submit_of_another_python_gets_no_archive(home, profile, monkeypatch):
     monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)
-    monkeypatch.setattr("headrace.provision.pyspark_version.spark_home", absent_spark)
+    monkeypatch.setattr("headrace.provision.pyspark.spark_home", absent_spark)
     profile(python=OTHER)
     run = submitted(the_run(home=home), monkeypatch)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.spark.options import RunReport
+from headrace.run.options import RunReport
 from tests.fault.drivers import Drivers
 from tests.jobs.home import PYTHONPATH, Home
 from tests.jobs.local_runs import LocalRuns

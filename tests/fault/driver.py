@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from headrace.config import load_job
 from headrace.errors import HeadraceError
-from headrace.spark.options import RunOptions
+from headrace.run.options import RunOptions
 from headrace.spark.runner import run_in
 
 

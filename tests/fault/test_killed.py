@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.commit.checkpoint import Kind
+from headrace.log.checkpoint import Kind
 from tests.fault.conftest import DAYS, ready
 from tests.fault.drivers import KILLED
 from tests.jobs.outcome import assert_well_formed, checkpoints, outcome
@@ -22,7 +22,7 @@ IN_A_RUN = [
 ]
 WITHOUT_SPARK = [("ingest.after:2", 1), ("task.half:5", 1), *IN_A_RUN]
 
-# A crash at any other place leaves the same files as a crash at one of these; tests/unit/commit/test_crash.py crashes
+# A crash at any other place leaves the same files as a crash at one of these; tests/unit/edits/test_crash.py crashes
 # at every step of the disk.
 # The commit is the same without Spark, where fewer places are enough in `make test`.
 QUICK = {

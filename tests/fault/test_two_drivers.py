@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from headrace import clock
-from headrace.commit.checkpoint import Kind
-from headrace.commit.log import CheckpointLog, lease_until
 from headrace.commit.protocol import open_job
 from headrace.errors import FencedError
+from headrace.log.checkpoint import Kind
+from headrace.log.log import CheckpointLog, lease_until
 from tests.fault.conftest import ready
 from tests.jobs.outcome import checkpoints, outcome
 
@@ -62,7 +62,7 @@ def test_lease_on_another_machine_is_waited_for(tmp_path, run):
 
 
 def _host() -> str:
-    from headrace.commit.processes import this_process
+    from headrace.log.lease import this_process
 
     return this_process().split(":")[0]
 
@@ -75,7 +75,7 @@ def _leave_lease(home, *, holder, seconds) -> None:
 
 
 def _staged(home):
-    from headrace.tables.files import stage
+    from headrace.storage.files import stage
     from headrace.tables.schemas import STATE_TABLES
 
     empty = STATE_TABLES["keyed_state"].schema.empty_table()

@@ -16,7 +16,7 @@ import msgspec
 from headrace.config import load_job
 from headrace.errors import HeadraceError
 from headrace.local.runner import run
-from headrace.spark.options import Event, RunOptions, RunReport
+from headrace.run.options import Event, RunOptions, RunReport
 from tests.jobs.home import Home
 
 IN_WORKERS = 0

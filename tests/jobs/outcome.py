@@ -11,9 +11,9 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from headrace import clock
-from headrace.commit.checkpoint import Checkpoint, Kind
-from headrace.commit.log import CheckpointLog
 from headrace.config import JobConfig
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.log import CheckpointLog
 from headrace.tables.schemas import STATE_TABLES
 
 Row = tuple[Any, ...]

@@ -10,16 +10,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final, Literal
 
-from headrace import (
-    Context,
-    KeyedProcessFunction,
-    Pipeline,
-    RowKind,
-    StateTtl,
-    Struct,
-    Timestamp,
-    ValueState,
-)
+from headrace import Context, KeyedProcessFunction, Pipeline, RowKind, StateTtl, Struct, Timestamp, ValueState
 
 HOUR: Final = 3_600_000
 BASKET_LIVES: Final = timedelta(hours=3)

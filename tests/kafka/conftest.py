@@ -25,8 +25,8 @@ from headrace.config import JobConfig
 from headrace.errors import ServiceError
 from headrace.provision.jars import KAFKA, Jars, fetch, jars_folder
 from headrace.provision.java import require_java
-from headrace.spark.options import RunOptions
-from headrace.tables.stores import table_store
+from headrace.run.options import RunOptions
+from headrace.tables.view import table_store
 from tests.jobs.home import JARS, LOCAL, PROJECT, Home
 from tests.jobs.ports import free_port
 
@@ -250,7 +250,7 @@ class KafkaJob:
 
     def run(self, branch: str | None = None, **options: Any) -> list[str]:
         """Run the job, or a branch of it; return the names in the sink in arrival order."""
-        from headrace.commit.branch_settings import on_branch
+        from headrace.commit.branch_code import on_branch
         from headrace.spark.runner import run_in
 
         config = self.home.config() if branch is None else on_branch(self.home.config(), branch)

@@ -9,12 +9,12 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from headrace import faults
-from headrace.commit.log import CheckpointLog
+from headrace import crash_points as faults
 from headrace.commit.verify import verify
 from headrace.errors import ServiceError, StorageError
-from headrace.spark.options import RunOptions
-from headrace.tables.files import read_parquet
+from headrace.log.log import CheckpointLog
+from headrace.run.options import RunOptions
+from headrace.storage.files import read_parquet
 from tests.jobs.home import Home
 from tests.jobs.ports import free_port
 from tests.jobs.shop_messages import Line

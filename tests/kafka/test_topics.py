@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from headrace.commit.fork import fork
-from headrace.commit.log import CheckpointLog
-from headrace.commit.promotion import promoting
+from headrace.edits.fork import fork
+from headrace.edits.promote import promoting
 from headrace.errors import ConfigError, ServiceError, SourceError
+from headrace.log.log import CheckpointLog
 from headrace.tables.schemas import QUARANTINE
-from headrace.tables.stores import state_view
+from headrace.tables.view import state_view
 from tests.jobs.ports import free_port
 from tests.unit.support.topic_job import merged_by_hand, message
 

@@ -15,24 +15,24 @@ from dataclasses import replace as replace_fields
 from msgspec.structs import replace
 
 from headrace import clock
-from headrace.commit.branch_settings import check_forked, on_branch, record_run
-from headrace.commit.branches import Branch, Branches
-from headrace.commit.checkpoint import Checkpoint
-from headrace.commit.compaction import compact
-from headrace.commit.fork import drop_branch, fork
-from headrace.commit.log import CheckpointLog
-from headrace.commit.promotion import promoting
+from headrace.commit.branch_code import check_forked, on_branch, record_run
 from headrace.commit.protocol import open_job
-from headrace.commit.vacuum import vacuum
 from headrace.config import JobConfig, Promote
+from headrace.edits.compact import compact
+from headrace.edits.fork import drop_branch, fork
+from headrace.edits.promote import promoting
+from headrace.edits.vacuum import vacuum
 from headrace.errors import ConfigError, SinkMismatchError, SourceError, StorageError
-from headrace.plan.pipelines import plan_of
+from headrace.log.branches import Branch, Branches
+from headrace.log.checkpoint import Checkpoint
+from headrace.log.log import CheckpointLog
+from headrace.plan.loader import plan_of
+from headrace.run.backfill import Backfill
+from headrace.run.backfill_plan import BackfillPlan, Estimate
+from headrace.run.options import RunOptions, RunReport
 from headrace.sources.interval import Interval
-from headrace.spark.backfill import Backfill
-from headrace.spark.backfill_plan import BackfillPlan, Estimate
-from headrace.spark.options import RunOptions, RunReport
-from headrace.tables.store import Commit, Snapshot, StoreError
-from headrace.tables.stores import table_store
+from headrace.storage.table import Commit, Snapshot, StoreError
+from headrace.tables.view import table_store
 from tests.simulation.purchases import CORRECTION, Content, MicroBatch, position_of, taken_in
 from tests.simulation.simulation import RECORDS, FoundError, Simulation
 from tests.unit.support.memory_job import BOARD, REMINDERS

@@ -16,16 +16,16 @@ from typing import Any
 import pyarrow as pa
 
 from headrace import threads
-from headrace.async_io.element import Status
-from headrace.commit.checkpoint import Checkpoint, Kind
-from headrace.commit.lineage import Lineage
+from headrace.async_io.pending_call import Status
 from headrace.commit.protocol import OpenJob
-from headrace.plan.columns import ROW_KIND
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.lineage import Lineage
 from headrace.sinks.sink import OutputFile
-from headrace.sources.offset import SourceOffset
-from headrace.tables.files import StagedFile, stage
+from headrace.sources.position import SourceOffset
+from headrace.storage.files import StagedFile, stage
+from headrace.storage.table import ROW_KIND
 from headrace.tables.schemas import ASYNC_REQUESTS, KEYED_STATE, QUARANTINE, STATE_TABLES
-from headrace.tables.stores import state_view
+from headrace.tables.view import state_view
 from tests.unit.support.memory_job import BOARD, REMINDERS, sink_rows_of
 
 SOURCE = "purchases"

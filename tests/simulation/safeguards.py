@@ -13,20 +13,22 @@ from threading import local
 from typing import Any
 from unittest.mock import patch
 
-from headrace.commit import log_cleanup, publish, vacuum
+from headrace.commit import publish
 from headrace.commit.job_tables import JobTables
-from headrace.commit.lease import JobLease
-from headrace.commit.log_cleanup import KeptCheckpoints
 from headrace.commit.protocol import OpenJob
 from headrace.commit.restore_check import RestoreCheck
 from headrace.commit.sink_position import SinkPosition
-from headrace.commit.vacuum_intents import VacuumIntent
-from headrace.commit.vacuum_intents import open_intents as opened
-from headrace.sinks.delta_table import DeltaTableSink
-from headrace.sinks.kinds import sink_of
+from headrace.edits import vacuum
+from headrace.edits import vacuum as log_cleanup
+from headrace.edits.vacuum import KeptCheckpoints
+from headrace.log.lease import JobLease
+from headrace.log.marks import VacuumIntent
+from headrace.log.marks import open_intents as opened
+from headrace.sinks.delta import DeltaTableSink
+from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import NEVER
-from headrace.tables import files
-from headrace.tables.memory_table import MemoryStore
+from headrace.storage import files
+from headrace.storage.memory_table import MemoryStore
 from tests.simulation.simulation import Simulation
 
 Removal = Callable[[], Any]

@@ -13,19 +13,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 
-from headrace import clock, faults, threads
-from headrace.commit import processes
-from headrace.commit.checkpoint import Checkpoint, Kind
-from headrace.commit.compaction import compact
-from headrace.commit.log import CheckpointLog
+from headrace import clock, threads
+from headrace import crash_points as faults
 from headrace.commit.protocol import open_job
-from headrace.commit.reconcile import reconcile
-from headrace.commit.restore import restore, savepoint
-from headrace.commit.vacuum import vacuum
 from headrace.commit.verify import verify
+from headrace.edits.compact import compact
+from headrace.edits.reconcile import reconcile
+from headrace.edits.restore import restore, savepoint
+from headrace.edits.vacuum import vacuum
 from headrace.errors import ConfigError, EngineBug, FencedError, SinkMismatchError, StorageError
-from headrace.tables.memory_disk import PostponedError, forget_disk
-from headrace.tables.store import VersionTakenError
+from headrace.log import lease as processes
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.log import CheckpointLog
+from headrace.storage.memory_disk import PostponedError, forget_disk
+from headrace.storage.table import VersionTakenError
 from tests.simulation.purchases import Content, MicroBatch, position_of
 from tests.simulation.users import DAY, SINKS, STATE, Users
 from tests.simulation.weather import Weather

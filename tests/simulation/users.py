@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from headrace.commit.checkpoint import Checkpoint
-from headrace.commit.log import CheckpointLog
-from headrace.tables.memory_disk import MemoryFile
-from headrace.tables.store import TableMissingError
-from headrace.tables.stores import table_store
+from headrace.log.checkpoint import Checkpoint
+from headrace.log.log import CheckpointLog
+from headrace.storage.memory_disk import MemoryFile
+from headrace.storage.table import TableMissingError
+from headrace.tables.view import table_store
 from tests.simulation.world import World
 from tests.unit.support.memory_job import MemoryJob, unsynced
 

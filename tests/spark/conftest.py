@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.spark.options import Event, RunOptions, RunReport
+from headrace.run.options import Event, RunOptions, RunReport
 from tests.jobs.flight_days import write_flights
 from tests.jobs.home import FLIGHTS, PROJECT, Home
 from tests.jobs.quick_syncs import without_waiting

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.commit.fork import fork
-from headrace.commit.requeue import requeue
+from headrace.edits.fork import fork
+from headrace.edits.requeue import requeue
 from headrace.errors import ConfigError, StateSchemaError
 from headrace.readers.difference import differences
-from headrace.readers.job_at_checkpoint import JobAtCheckpoint
-from headrace.spark.batch_sequence import BatchSequence
-from headrace.spark.options import RunOptions
+from headrace.readers.job_at import JobAtCheckpoint
+from headrace.run.batch_sequence import BatchSequence
+from headrace.run.options import RunOptions
 from headrace.spark.runner import run_in
 from pipelines.flights.demo import outage as switch_outage
 from tests.jobs.asking import Service

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.commit.requeue import requeue
+from headrace.edits.requeue import requeue
 from headrace.errors import SourceError
 from tests.jobs.home import Home
 from tests.jobs.outcome import checkpoints, live_rows, outcome

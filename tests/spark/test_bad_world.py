@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headrace import faults
+from headrace import crash_points as faults
 from headrace.commit.protocol import open_job
 from headrace.errors import ConfigError, HeadraceError, SinkMismatchError, StorageError, UserFunctionError
 from tests.jobs.home import Home

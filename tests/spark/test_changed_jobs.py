@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.commit.operator_drop import drop_operator
-from headrace.commit.operator_rename import rename_operator
-from headrace.commit.rescale import rescale
 from headrace.commit.verify import verify
+from headrace.edits.operators import drop_operator, rename_operator
+from headrace.edits.rescale import rescale
 from headrace.errors import StateSchemaError
-from headrace.spark.batch_sequence import BatchSequence
-from headrace.tables.stores import state_view
+from headrace.run.batch_sequence import BatchSequence
+from headrace.tables.view import state_view
 from tests.jobs.outcome import assert_well_formed, checkpoints, outcome
 from tests.jobs.purchase_files import purchases_of, write_days
 from tests.jobs.purchases_by_hand import assert_as_by_hand, by_hand

@@ -11,13 +11,13 @@ import tarfile
 
 import pytest
 
-from headrace.commit.compaction import compact
-from headrace.commit.restore import restore, savepoint
-from headrace.commit.vacuum import vacuum
 from headrace.commit.verify import verify
+from headrace.edits.compact import compact
+from headrace.edits.restore import restore, savepoint
+from headrace.edits.vacuum import vacuum
 from headrace.errors import IntervalError
-from headrace.readers.job_at_checkpoint import JobAtCheckpoint
-from headrace.readers.quarantine import list_quarantine
+from headrace.readers.job_at import JobAtCheckpoint
+from headrace.readers.waiting import list_quarantine
 from tests.jobs.home import PROJECT, Home
 from tests.jobs.outcome import assert_well_formed, checkpoints, outcome
 from tests.jobs.purchase_files import day_start, purchases_of

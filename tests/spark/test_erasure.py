@@ -8,15 +8,15 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from headrace.commit.erased_key import ErasedKey
-from headrace.commit.erasure import erase, find_key
 from headrace.config import JobConfig
+from headrace.edits.erase import erase, find_key
+from headrace.edits.erased_key import ErasedKey
 from headrace.tables.schemas import KEYED_STATE, TIMERS
-from headrace.tables.stores import state_view
+from headrace.tables.view import state_view
 from tests.jobs.home import Home
 from tests.jobs.outcome import checkpoints
 from tests.jobs.purchase_files import write_days
-from tests.unit.commit.test_erasure_in_sinks import KEYS, rows_of
+from tests.unit.edits.test_erasure_in_sinks import KEYS, rows_of
 from tests.unit.support.erasure_job import places_with
 
 CUSTOMER = "customer 3"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import StateSchemaError
-from headrace.spark import caught_up_run
-from headrace.spark.batch_sequence import BatchSequence
+from headrace.run import caught_up_run
+from headrace.run.batch_sequence import BatchSequence
 from tests.jobs.outcome import assert_well_formed, checkpoints, live_rows, outcome
 from tests.jobs.purchase_files import day_start, purchases_of, write_days
 from tests.jobs.purchases_by_hand import assert_as_by_hand, by_hand

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from headrace.commit.log import CheckpointLog
+from headrace.log.log import CheckpointLog
 from headrace.tables.schemas import QUARANTINE
-from headrace.tables.stores import state_view
+from headrace.tables.view import state_view
 from tests.jobs.outcome import sink_rows
 from tests.jobs.purchase_files import day_name, purchases_of, write_days
 

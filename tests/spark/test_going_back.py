@@ -10,12 +10,12 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace import clock
-from headrace.commit.checkpoint import Kind
-from headrace.commit.compaction import compact
-from headrace.commit.restore import restore, savepoint
-from headrace.commit.vacuum import vacuum
 from headrace.commit.verify import verify
+from headrace.edits.compact import compact
+from headrace.edits.restore import restore, savepoint
+from headrace.edits.vacuum import vacuum
 from headrace.errors import ConfigError
+from headrace.log.checkpoint import Kind
 from tests.jobs.home import Home
 from tests.jobs.outcome import assert_well_formed, checkpoints, outcome
 from tests.jobs.purchase_files import purchases_of, write_days

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.commit.restore import restore
+from headrace.edits.restore import restore
 from headrace.errors import ConfigError, IntervalError
 from tests.jobs.home import Home
 from tests.jobs.outcome import assert_well_formed, checkpoints, outcome

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace import JoinType, RowKind
-from headrace.plan.columns import sink_schema, to_columns
+from headrace.records.columns import sink_schema, to_columns
 from tests.jobs.home import Home
 from tests.unit.operators.test_interval_join import by_hand
 from tests.unit.support.join_jobs import Change, Offer, Order, Row, sql_join, table_of, text

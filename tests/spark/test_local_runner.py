@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from headrace.spark import spark_tasks
+from headrace.spark import tasks as spark_tasks
 from tests.jobs.graphs import Program, job_of
 from tests.jobs.home import Home
 from tests.jobs.local_runs import HERE, IN_WORKERS, LocalRuns

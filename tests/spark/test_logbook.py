@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.commit.restore import restore
 from headrace.commit.verify import verify as verify_tables
+from headrace.edits.restore import restore
 from pipelines.comparison import read_table
 from pipelines.logbook.changes import SOURCES
 from pipelines.logbook.verify import Histories, verify, verify_midway

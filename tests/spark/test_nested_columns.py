@@ -7,9 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from headrace.plan.columns import RecordReader, sink_schema, to_columns
-from headrace.readers.job_at_checkpoint import JobAtCheckpoint
-from headrace.readers.quarantine import list_quarantine
+from headrace.readers.job_at import JobAtCheckpoint
+from headrace.readers.waiting import list_quarantine
+from headrace.records.columns import RecordReader, sink_schema, to_columns
 from tests.jobs.home import Home
 from tests.jobs.orders import ORDERS, Basket, Line, Order, Parcel
 

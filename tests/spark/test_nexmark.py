@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from headrace import UpsertMaterialize, faults
-from headrace.commit.restore import restore
+from headrace import UpsertMaterialize
+from headrace import crash_points as faults
+from headrace.edits.restore import restore
 from pipelines.nexmark.check import compare
 from pipelines.nexmark.generator import Shape, write_events
 from pipelines.nexmark.queries import load

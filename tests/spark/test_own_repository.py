@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from headrace.commit.compaction import compact
-from headrace.commit.restore import restore, savepoint
 from headrace.commit.verify import verify
+from headrace.edits.compact import compact
+from headrace.edits.restore import restore, savepoint
 from tests.jobs.home import LOCAL, PROJECT
 from tests.jobs.outcome import sink_rows
 from tests.jobs.own_repository import BILLS, own_home

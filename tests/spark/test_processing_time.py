@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace import clock as engine_clock
-from headrace.commit.compaction import compact
-from headrace.commit.due_timers import any_timer_due
 from headrace.commit.protocol import open_job
+from headrace.edits.compact import compact
+from headrace.run.services import any_timer_due
 from tests.jobs.home import Home
 from tests.jobs.outcome import assert_well_formed, checkpoints, live_rows, sink_rows
 from tests.jobs.purchase_files import day_name, day_start
@@ -90,7 +90,7 @@ def test_repeating_timers_do_not_keep_run_alive(hotel, run, clock, monkeypatch):
             clock.ahead += 2 * SNOOZE
 
     with monkeypatch.context() as patched:
-        patched.setattr("headrace.faults.reached", later)
+        patched.setattr("headrace.crash_points.reached", later)
         assert len(run(hotel, **QUICK).checkpoints) == 1
         before = len(calls(hotel))
         assert len(run(hotel, **QUICK).checkpoints) == 1
@@ -108,7 +108,7 @@ def test_interrupted_run_fires_timers_when_repeated(hotel, run, clock, monkeypat
             raise ZeroDivisionError
 
     with monkeypatch.context() as patched:
-        patched.setattr("headrace.faults.reached", give_out)
+        patched.setattr("headrace.crash_points.reached", give_out)
         with pytest.raises(ZeroDivisionError):
             run(hotel, **looks_up)
     assert calls(hotel) == []

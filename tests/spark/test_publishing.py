@@ -11,18 +11,18 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from headrace.commit.checkpoint import Kind
-from headrace.commit.lineage import Lineage
-from headrace.commit.log import CheckpointLog
 from headrace.commit.protocol import open_job
 from headrace.commit.publish import Publisher
 from headrace.errors import ConfigError, SinkMismatchError, StorageError
-from headrace.plan.columns import ROW_KIND
-from headrace.plan.pipelines import plan_of, sink_schemas
-from headrace.sinks.delta_table import DeltaTableSink
+from headrace.log.checkpoint import Kind
+from headrace.log.lineage import Lineage
+from headrace.log.log import CheckpointLog
+from headrace.plan.loader import plan_of, sink_schemas
+from headrace.sinks.delta import DeltaTableSink
 from headrace.sinks.sink import OutputFile, SparkWriters
-from headrace.spark.sinks import merge_through
-from headrace.tables.files import stage
+from headrace.spark.writers import merge_through
+from headrace.storage.files import stage
+from headrace.storage.table import ROW_KIND
 from tests.jobs.home import Home
 from tests.jobs.outcome import checkpoints, outcome, sink_rows
 from tests.jobs.purchase_files import purchases_of, write_days
@@ -59,7 +59,7 @@ def test_merges_through_spark_and_deltalake_may_alternate(home, run):
 @pytest.mark.parametrize("through", [{}, THROUGH_SPARK], ids=["deltalake", "spark"])
 def test_publishing_a_checkpoint_again_does_nothing(home, run, spark, through, monkeypatch):
     # A run removes the outputs after their publication; a run that died in between would leave them.
-    monkeypatch.setattr("headrace.spark.batch_sequence.remove_file", lambda *_: None)
+    monkeypatch.setattr("headrace.run.batch_sequence.remove_file", lambda *_: None)
     write_days(home.input, [0])
     home.configure(through)
     run(home, **QUICK)
@@ -75,7 +75,7 @@ def test_publishing_a_checkpoint_again_does_nothing(home, run, spark, through, m
 
 def test_spark_itself_skips_a_merge_that_was_published(home, run, spark, monkeypatch):
     # Two drivers may both find a checkpoint unpublished; the second one's MERGE must do nothing.
-    monkeypatch.setattr("headrace.spark.batch_sequence.remove_file", lambda *_: None)
+    monkeypatch.setattr("headrace.run.batch_sequence.remove_file", lambda *_: None)
     write_days(home.input, [0])
     home.configure(THROUGH_SPARK)
     run(home, **QUICK)

@@ -10,7 +10,7 @@ import pyspark
 
 from headrace.provision.class_archive import ClassArchive
 from headrace.provision.java import require_java
-from headrace.provision.pyspark_version import spark_home
+from headrace.provision.pyspark import spark_home
 from tests.jobs.home import PROJECT
 
 

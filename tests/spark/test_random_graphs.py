@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from headrace.plan.columns import sink_schema, to_columns
+from headrace.records.columns import sink_schema, to_columns
 from tests.jobs.graphs import Event, Program, job_of
 from tests.jobs.home import Home
 

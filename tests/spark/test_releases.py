@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.commit.checkpoint import Kind
 from headrace.errors import StateSchemaError
+from headrace.log.checkpoint import Kind
 from tests.jobs.home import Home
 from tests.jobs.outcome import assert_well_formed, checkpoints, sink_rows
 from tests.jobs.purchase_files import day_name, day_start

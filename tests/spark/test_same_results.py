@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.spark import spark_tasks
+from headrace.spark import tasks as spark_tasks
 from tests.jobs.flight_days import compare_with_raw_tables
 from tests.jobs.outcome import Outcome, assert_well_formed, checkpoints, outcome
 from tests.jobs.purchase_files import day_name, day_start, purchases_of, write_days, write_rows

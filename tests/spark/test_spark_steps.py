@@ -10,19 +10,19 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from msgspec.structs import replace
 
-from headrace import Pipeline, faults
-from headrace.commit.log import CheckpointLog
+from headrace import Pipeline
+from headrace import crash_points as faults
 from headrace.config import Promote
 from headrace.errors import ConfigError
+from headrace.log.log import CheckpointLog
 from headrace.plan.planner import sources_of
+from headrace.run.backfill import BackfillOutcome, BackfillRequest
+from headrace.run.options import RunOptions
 from headrace.sources.interval import Interval
-from headrace.spark.backfill import BackfillOutcome
-from headrace.spark.backfill_request import BackfillRequest
-from headrace.spark.options import RunOptions
 from headrace.spark.runner import run_in
-from headrace.spark.source_step import SourceStep
+from headrace.spark.transforms import SourceStep
 from headrace.tables.schemas import QUARANTINE
-from headrace.tables.stores import state_view
+from headrace.tables.view import state_view
 from tests.jobs.home import Home
 from tests.jobs.spark_steps import Change, Order
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.commit.compaction import compact
-from headrace.readers import keyed_state
-from headrace.readers.job_at_checkpoint import JobAtCheckpoint
+from headrace.edits.compact import compact
+from headrace.readers import state as keyed_state
+from headrace.readers.job_at import JobAtCheckpoint
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
 from tests.jobs.clicks import JOB, write_clicks
 from tests.jobs.home import Home

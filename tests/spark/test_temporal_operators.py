@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from headrace.plan.columns import sink_schema, to_columns
+from headrace.records.columns import sink_schema, to_columns
 from headrace.testing import PipelineHarness
 from tests.jobs.home import Home
 from tests.unit.support.priced_jobs import Order, Rate, pipeline

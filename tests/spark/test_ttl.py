@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from headrace import StateTtl, TtlTime, ValueState
-from headrace.commit.compaction import compact
+from headrace.edits.compact import compact
 from headrace.readers.expired import expired_entries
-from headrace.readers.job_at_checkpoint import JobAtCheckpoint
+from headrace.readers.job_at import JobAtCheckpoint
 from tests.jobs.home import Home
 from tests.jobs.lodgers import JOB, Desk
 from tests.jobs.outcome import assert_well_formed, checkpoints, live_rows, sink_rows

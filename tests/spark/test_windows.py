@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, QueryBuilder
 
 from headrace.operators import Tumbling
-from headrace.plan.columns import sink_schema, to_columns
-from headrace.readers.job_at_checkpoint import JobAtCheckpoint
-from headrace.readers.state_list import list_states
+from headrace.readers.job_at import JobAtCheckpoint
+from headrace.readers.state import list_states
+from headrace.records.columns import sink_schema, to_columns
 from tests.jobs.home import Home
 from tests.unit.support.window_jobs import Bid, Summary
 from tests.unit.support.windows_by_hand import summaries

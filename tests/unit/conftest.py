@@ -10,12 +10,15 @@ import pytest
 
 from headrace import clock as engine_clock
 from headrace.state.backend import HashMapBackend
-from headrace.state.rocksdb import RocksDbBackend
-from headrace.state.state_cache import StateCache
+from headrace.state.rocksdb import RocksDbBackend, StateCache
+from headrace.storage.memory_disk import forget_disk
+from tests.jobs.home import Home
 from tests.jobs.quick_syncs import without_waiting
 from tests.unit.support.command_line import make_applications_once
 from tests.unit.support.committed_state import CommittedState, Memory
 from tests.unit.support.fuzzing import FACTOR
+from tests.unit.support.memory_job import MemoryJob
+from tests.unit.support.purchase_job import put_on_object_store
 from tests.unit.support.s3 import object_store
 
 # The machine is shared, so a slow example proves nothing; a failure prints what reproduces it. Developers draw new examples
@@ -129,3 +132,20 @@ def backend(backends):
     """One empty backend."""
     with backends.lent() as new:
         yield new()
+
+
+@pytest.fixture
+def memory_job(clock):
+    """A job that was never run. Its time is the test's."""
+    assert clock.now() == 1_000_000
+    yield MemoryJob("job")
+    forget_disk("job")
+
+
+@pytest.fixture(params=["disk", pytest.param("object store", marks=pytest.mark.slow)])
+def new_job(request, tmp_path, monkeypatch):
+    """The configuration of a job that was never run, on each kind of storage."""
+    home = Home(tmp_path)
+    if request.param == "object store":
+        put_on_object_store(home, request.getfixturevalue("storage"), monkeypatch)
+    return home.config()

@@ -4,8 +4,10 @@ import ast
 import subprocess
 import sys
 import tomllib
+from graphlib import TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -64,3 +66,11 @@ def private_imports(file):
 def test_no_package_imports_private_names_of_another():
     files = (ROOT / "engine" / "headrace").rglob("*.py")
     assert [line for file in files for line in private_imports(file)] == []
+
+
+def test_modules_of_sources_are_in_no_circle():
+    graph = grimp.build_graph("headrace")
+    modules = graph.find_descendants("headrace.sources")
+    assert len(modules) > 20
+    order = TopologicalSorter({module: graph.find_modules_directly_imported_by(module) & modules for module in modules})
+    assert {*order.static_order()} == modules

@@ -19,15 +19,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headrace.airflow._checkpoint_sensor import HeadraceCheckpointSensor
-    from headrace.airflow._command_operators import (
-        HeadraceCompactOperator,
-        HeadraceRestoreOperator,
-        HeadraceSavepointOperator,
-    )
+    from headrace.airflow._command import HeadraceCompactOperator, HeadraceRestoreOperator, HeadraceSavepointOperator
     from headrace.airflow._dags import check_job_files, headrace_dag, headrace_dags
     from headrace.airflow._results import sink_asset
     from headrace.airflow._run_operator import HeadraceRunOperator
+    from headrace.airflow._sensor import HeadraceCheckpointSensor
 
 __all__ = [
     "HeadraceCheckpointSensor",
@@ -42,11 +38,11 @@ __all__ = [
 ]
 
 _MODULES = {
-    "HeadraceCheckpointSensor": "_checkpoint_sensor",
-    "HeadraceCompactOperator": "_command_operators",
-    "HeadraceRestoreOperator": "_command_operators",
+    "HeadraceCheckpointSensor": "_sensor",
+    "HeadraceCompactOperator": "_command",
+    "HeadraceRestoreOperator": "_command",
     "HeadraceRunOperator": "_run_operator",
-    "HeadraceSavepointOperator": "_command_operators",
+    "HeadraceSavepointOperator": "_command",
     "check_job_files": "_dags",
     "headrace_dag": "_dags",
     "headrace_dags": "_dags",

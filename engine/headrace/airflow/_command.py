@@ -1,4 +1,11 @@
-"""Run the command `headrace` for a task, and read the JSON that it prints."""
+"""Run the command `headrace` for a task, and read the JSON that it prints.
+
+Tasks that run the command `headrace`, and log its output.
+
+Operators that change a job without running it: compaction, restore, savepoint.
+
+Failures of tasks: decide whether a failed command ends its task for good, or with a retry.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +15,68 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from headrace import errors
-from headrace.airflow._environment import task_environment
-from headrace.airflow._failures import failure
+from headrace.airflow._home import given_job
+from headrace.airflow._submission import task_environment
+from headrace.config import JobConfig
+from headrace.errors import FencedError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+_FINAL = (
+    errors.ConfigError,
+    errors.UserFunctionError,
+    errors.StateSchemaError,
+    errors.SourceError,
+    errors.IntervalError,
+    errors.SinkMismatchError,
+    errors.ConflictError,
+)
+_BY_SIGNAL = 128
+"""A shell, or spark-submit, ends with this and the number of the signal that ended its child."""
+
+_CAUSES = {
+    9: ": most often memory ran out, and the machine or the container killed it; or somebody did",
+    15: ": somebody, or the scheduler, told it to stop",
+}
+FINAL_EXIT_CODES = frozenset(error.exit_code for error in _FINAL)
+"""Exit codes after which a retry would end the same: somebody has to act first."""
+
+
+def failure(exit_code: int, report: Mapping[str, Any] | None = None) -> AirflowException:
+    """Return the exception that ends a task whose command ended with `exit_code`.
+
+    It is an `AirflowFailException`, after which Airflow does not retry, for `FINAL_EXIT_CODES`. `report` has the error as the
+    command wrote it (`error`, `message`); without it the sentence names what is known of the exit code.
+    """
+    sentence = _unreported(exit_code) if report is None else f"{report['error']}: {report['message']}"
+    if exit_code in FINAL_EXIT_CODES:
+        return AirflowFailException(f"{sentence}\n(exit code {exit_code}: not retried, a retry would end the same)")
+    return AirflowException(f"{sentence}\n(exit code {exit_code})")
+
+
+def _unreported(exit_code: int) -> str:
+    """Return a sentence for a command that wrote no report."""
+    signal = -exit_code if exit_code < 0 else exit_code - _BY_SIGNAL
+    if signal > 0:
+        return f"signal {signal} ended the command{_CAUSES.get(signal, '')}. Nothing half done was left: the next run goes on from the last checkpoint."
+    known = (
+        error for error in vars(errors).values() if isinstance(error, type) and issubclass(error, errors.HeadraceError)
+    )
+    for error in known:
+        if error.exit_code == exit_code and error not in {errors.HeadraceError, errors.EngineBug}:
+            return f"{error.__name__}: {error.__doc__} The log above has the message."
+    return f"the command ended with exit code {exit_code}. The log above says why."
+
 
 _NAMES = [
     name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, errors.HeadraceError)
@@ -82,3 +144,118 @@ def error_of(printed: str) -> dict[str, Any] | None:
     """Return `error` and `message` of the error that a command printed; None if it printed none."""
     error = _ERROR.search(printed)
     return None if error is None else {"error": error[1], "message": error[2].strip()}
+
+
+class CommandTask(BaseOperator):
+    """Run `headrace WORDS` on the jobs of `home`. Exit codes end the task as they do for a run.
+
+    `words` and `python` may be templates; no shell reads them. `python` is the interpreter whose environment has the
+    command; if empty or None, it is the interpreter that runs the task. With `skip_if_held` the task is skipped, not failed, while another run holds
+    the job.
+    """
+
+    template_fields: Sequence[str] = ("words", "python")
+
+    def __init__(
+        self, *, words: Sequence[str], home: Path, python: str | None = None, skip_if_held: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.words = list(words)
+        self.python = python
+        self._home = home
+        self._skips_if_held = skip_if_held
+        self._command: HeadraceCommand | None = None
+
+    def execute(self, context: Context) -> None:  # noqa: ARG002  Airflow calls it so
+        """Run the command. Raises `AirflowFailException` if a retry cannot help, and `AirflowException` for other failures."""
+        self._command = HeadraceCommand(self.words, self._home, self.python or None)
+        exit_code, error = self._command.shown(self.log)
+        if exit_code == FencedError.exit_code and self._skips_if_held:
+            raise AirflowSkipException("another run holds the job: nothing was done, a later DAG run does it")
+        if exit_code:
+            raise failure(exit_code, error)
+
+    def on_kill(self) -> None:
+        """End the command."""
+        if self._command is not None:
+            self._command.end()
+
+
+class _JobOperator(BaseOperator):
+    """Run a `headrace` command on a job; return its JSON output.
+
+    `job` is the name of a file in `conf/jobs/`, `home` the folder that holds `conf/` ($HEADRACE_HOME, else the nearest folder
+    above the DAG file). Exit codes end the task as they do for a run.
+    """
+
+    def __init__(self, *, job: str | JobConfig, home: str | Path | None = None, **kwargs: Any) -> None:
+        """Read the job's file. Raises `ConfigError` for an unknown job, or a wrong file."""
+        config = given_job(job, home)
+        super().__init__(**{"execution_timeout": config.run.budget + config.run.grace, **kwargs})
+        self.job = config.job
+        self._home, self._python = config.home, config.profile.python
+        self._command: HeadraceCommand | None = None
+
+    def words(self) -> list[str]:
+        """Return the words of the command, rendered."""
+        raise NotImplementedError
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Run the command; return `job` and `checkpoint` (None if there was nothing to do)."""
+        self._command = HeadraceCommand([*self.words(), f"--run-id={context['run_id']}"], self._home, self._python)
+        return self._command.answer(self.log)
+
+    def on_kill(self) -> None:
+        """End the command."""
+        if self._command is not None:
+            self._command.end()
+
+
+class HeadraceCompactOperator(_JobOperator):
+    """Rewrite the state tables of a job to one row per live entry: `headrace compact`.
+
+    With `every`, only if at least this many runs have committed since the last compaction.
+    """
+
+    template_fields: Sequence[str] = ("every",)
+
+    def __init__(self, *, job: str | JobConfig, every: int | str | None = None, **kwargs: Any) -> None:
+        super().__init__(job=job, **kwargs)
+        self.every = every
+
+    def words(self) -> list[str]:
+        """Return the words of `headrace compact`."""
+        return ["compact", self.job, *([] if self.every in {None, "", "None"} else [f"--every={self.every}"])]
+
+
+class HeadraceRestoreOperator(_JobOperator):
+    """Take state and sinks of a job back to checkpoint `to`, an id or the name of a savepoint: `headrace restore`.
+
+    `why` is kept with the new checkpoint. A restore deletes nothing: another restore undoes it.
+    """
+
+    template_fields: Sequence[str] = ("to", "why")
+
+    def __init__(self, *, job: str | JobConfig, to: int | str, why: str, **kwargs: Any) -> None:
+        super().__init__(job=job, **kwargs)
+        self.to = to
+        self.why = why
+
+    def words(self) -> list[str]:
+        """Return the words of `headrace restore`."""
+        return ["restore", self.job, f"--to={self.to}", f"--why={self.why}", "--yes"]
+
+
+class HeadraceSavepointOperator(_JobOperator):
+    """Give the present state of a job a name, so that retention keeps it: `headrace savepoint`. `why` is kept with it."""
+
+    template_fields: Sequence[str] = ("savepoint", "why")
+
+    def __init__(self, *, job: str | JobConfig, savepoint: str, why: str, **kwargs: Any) -> None:
+        super().__init__(job=job, **kwargs)
+        self.savepoint = savepoint
+        self.why = why
+
+    def words(self) -> list[str]:
+        """Return the words of `headrace savepoint`."""
+        return ["savepoint", self.job, self.savepoint, f"--why={self.why}"]

@@ -10,11 +10,9 @@ from pathlib import Path
 from airflow.sdk import DAG, get_parsing_context
 
 from headrace.airflow._home import dag_file, find_home, given_job
-from headrace.airflow._job_dag import job_dag
-from headrace.airflow._maintenance_dag import MAINTENANCE, maintenance_dag
+from headrace.airflow._job_dags import MAINTENANCE, RESTORE, job_dag, maintenance_dag, restore_dag
 from headrace.airflow._replay_dag import replay_dag
 from headrace.airflow._replay_requests import has_replay_dag, replay_id
-from headrace.airflow._restore_dag import RESTORE, restore_dag
 from headrace.config import JobConfig, list_jobs, load_job
 from headrace.errors import ConfigError, HeadraceError
 

@@ -1,32 +1,106 @@
-"""Base of operators that run a driver: through spark-submit of Airflow's Spark provider, or as the command without Spark."""
+"""Base of operators that run a driver: through spark-submit of Airflow's Spark provider, or as the command without Spark.
+
+Log of spark-submit in a task: the driver's lines, and Spark's warnings and errors.
+
+Tree of processes that a task has started.
+
+Report file: a driver on this machine passes its report to its task in it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from subprocess import Popen
-from typing import TYPE_CHECKING, Any, Literal
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
 
+import psutil
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException
 
 from headrace.airflow._command import HeadraceCommand
-from headrace.airflow._driver_log import DriverLog
-from headrace.airflow._environment import task_environment
-from headrace.airflow._lineage import operator_lineage
-from headrace.airflow._links import SparkUiLink
-from headrace.airflow._process_tree import kill_descendants
-from headrace.airflow._report_file import ReportFile
-from headrace.airflow._submission import packed_home, submission
+from headrace.airflow._results import SparkUiLink, operator_lineage
+from headrace.airflow._submission import packed_home, submission, task_environment
 from headrace.airflow._words import option, plain_words
 from headrace.config import JobConfig, expand_settings
 from headrace.errors import ConfigError, SparkNeededError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+
+_SPARK_CHATTER = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (INFO|DEBUG|TRACE) ")
+_SPARK_UI = re.compile(r"\bSpark UI at (https?://\S+)")
+
+
+class DriverLog:
+    """Logger that leaves out Spark's lines of level INFO and below, and reports the address of the Spark UI.
+
+    It replaces the logger of the Spark provider's hook, which logs each line of spark-submit's output.
+    """
+
+    def __init__(self, log: Any, *, on_spark_ui: Callable[[str], None], spark_info: bool = False) -> None:
+        """Pass lines to `log`. `on_spark_ui` gets the address when a line has it. With `spark_info`, leave nothing out."""
+        self._log = log
+        self._on_spark_ui = on_spark_ui
+        self._spark_info = spark_info
+
+    def info(self, line: object, *arguments: object, **fields: object) -> None:
+        """Log a line, unless Spark wrote it at level INFO or below."""
+        text = str(line)
+        if (address := _SPARK_UI.search(text)) is not None:
+            self._on_spark_ui(address[1])
+        if self._spark_info or not _SPARK_CHATTER.match(text):
+            self._log.info(line, *arguments, **fields)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+
+def kill_descendants(process: Popen[str] | None) -> None:
+    """Kill every process that `process` has started, directly or not; do not kill `process` itself."""
+    if process is None or process.poll() is not None:
+        return
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+
+
+class ReportFile:
+    """File in its own temporary folder, for the length of a block."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="headrace-run-"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def path(self) -> Path:
+        """Return the path to which the driver writes the report."""
+        return self._folder / "report.json"
+
+    def content(self) -> dict[str, Any] | None:
+        """Return the driver's report; None if the driver was killed before it wrote one."""
+        with contextlib.suppress(OSError, ValueError):
+            content = json.loads(self.path.read_bytes())
+            return content if isinstance(content, dict) else None
+        return None
+
 
 Report = dict[str, Any]
 """Report of a command from `--report`: its result, or its error."""
@@ -199,7 +273,7 @@ def _java(home: Path, given: str, java_options: str) -> dict[str, str]:
     """
     from headrace.provision.class_archive import ClassArchive
     from headrace.provision.java import find_java
-    from headrace.provision.pyspark_version import spark_home
+    from headrace.provision.pyspark import spark_home
 
     java = find_java(home)
     if java is None:

@@ -1,16 +1,31 @@
-"""Order of runs: a failed run blocks later ones, also where Airflow's `depends_on_past` does not check."""
+"""Order of runs: a failed run blocks later ones, also where Airflow's `depends_on_past` does not check.
+
+Held jobs: a task that finds its job held by another run waits, as long as a run may take.
+
+Cancelled backfills: Airflow stops their queued DAG runs only, and their running ones ask here.
+
+Refused DAG runs: they end as failed, and hold up no other run.
+
+Airflow's `depends_on_past` lets a run start if the same task of the run before was skipped. So a task that is refused skips
+itself, and by that all tasks after it; then the last task of the DAG, `refused`, fails with the reason.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from airflow.sdk.exceptions import AirflowRescheduleException
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, AirflowSkipException
 
 from headrace import clock
+from headrace.airflow._rest import AirflowApi, ApiError, run_path
+from headrace.airflow._results import write_note
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
 
 FAILED = ["failed", "upstream_failed"]
 LOOK_EVERY = timedelta(minutes=1)
@@ -82,3 +97,104 @@ def asked_at(context: Context) -> datetime | None:
     first_try = task_instance.max_tries - (context["task"].retries or 0) + 1
     is_first = first_try > 1 and task_instance.try_number <= first_try
     return task_instance.start_date if is_first else context["dag_run"].start_date
+
+
+LOOK_FOR_JOB_EVERY: Final = timedelta(minutes=1)
+
+
+def wait_for_holder(context: Context, longest: timedelta, message: str, log: Any) -> None:
+    """Reschedule the task for a minute later, unless it has waited for `longest` already.
+
+    Raises `AirflowRescheduleException`, which uses up no retry.
+    """
+    now = datetime.fromtimestamp(clock.now() / 1000, UTC)
+    first = context["ti"].get_first_reschedule_date(context)
+    if first is not None and now - first > longest:
+        return
+    log.warning("%s The task looks again in %.0f s, and uses up no retry.", message, LOOK_FOR_JOB_EVERY.total_seconds())
+    raise AirflowRescheduleException(now + LOOK_FOR_JOB_EVERY)  # type: ignore[no-untyped-call]  # Airflow gives it no types
+
+
+def is_cancelled(context: Context, log: Any) -> bool:
+    """Return whether the backfill of this DAG run was cancelled. False without the connection `headrace_airflow_api`.
+
+    Airflow closes a backfill when all its runs have ended, or when somebody cancels it. So a backfill that was closed after
+    this run was queued, and that has the run's date, was cancelled. A run that was cleared later was queued later: it runs.
+    An error of the API is only logged as a warning.
+    """
+    run = context["dag_run"]
+    if run.run_type != "backfill" or run.logical_date is None or (api := AirflowApi.connected()) is None:
+        return False
+    try:
+        queued = _moment(api.get(run_path(context["ti"])).get("queued_at"))
+        backfills = api.get("/backfills", dag_id=context["ti"].dag_id, order_by="-id").get("backfills")
+        return queued is not None and any(
+            _has_ended(backfill, run.logical_date, queued) for backfill in _mappings(backfills)
+        )
+    except ApiError as error:
+        log.warning("whether the backfill was cancelled is unknown, the run goes on: %s", error)
+        return False
+
+
+def _has_ended(backfill: Mapping[str, Any], date: datetime, after: datetime) -> bool:
+    """Return whether a backfill with this date was closed `after` a moment."""
+    first, last, closed = (_moment(backfill.get(name)) for name in ("from_date", "to_date", "completed_at"))
+    return first is not None and last is not None and closed is not None and first <= date <= last and closed > after
+
+
+def _mappings(content: Any) -> list[Mapping[str, Any]]:
+    return [entry for entry in content if isinstance(entry, Mapping)] if isinstance(content, list) else []
+
+
+def _moment(text: Any) -> datetime | None:
+    """Return an aware moment; None for anything else than one in ISO 8601."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+REASON: Final = "refused"
+"""Key of the XCom with the reason."""
+
+_BY_AIRFLOW: Final = frozenset({"scheduled", "backfill"})
+
+
+def refuse(context: Context, reason: str, log: Any) -> NoReturn:
+    """Refuse the DAG run: skip the task and those after it, with the reason in log and note. Raises `AirflowSkipException`."""
+    log.error(reason)
+    context["ti"].xcom_push(key=REASON, value=reason)
+    write_note(context, reason, log)
+    raise AirflowSkipException(reason)
+
+
+def is_triggered(context: Context) -> bool:
+    """Return whether a person, another DAG or an asset started this run: no schedule and no backfill."""
+    return context["dag_run"].run_type not in _BY_AIRFLOW
+
+
+class RefusedTask(BaseOperator):
+    """Fail with the reason for which the DAG run was refused. Airflow skips it in all other runs, without a process."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"task_id": "refused", "trigger_rule": "all_skipped", "retries": 0, **kwargs})
+
+    def execute(self, context: Context) -> None:
+        """Raise `AirflowFailException` with the reason; `AirflowSkipException` if a person has skipped the tasks."""
+        reasons = context["ti"].xcom_pull(task_ids=["check", "run"], key=REASON)
+        for reason in reasons or ():
+            if reason is not None:
+                raise AirflowFailException(
+                    f"{reason}\n(The other tasks are skipped, so that no run waits for this one.)"
+                )
+        raise AirflowSkipException("the tasks of this run were skipped by hand")
+
+
+class EndTask(BaseOperator):
+    """Do nothing. A DAG run fails if one of its last tasks fails, and `refused` does not fail with `verify`: this task does."""
+
+    inherits_from_empty_operator = True
+
+    def execute(self, context: Context) -> None:
+        """Do nothing. Airflow doesn't even start a process for it."""

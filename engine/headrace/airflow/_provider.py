@@ -14,5 +14,5 @@ def provider_info() -> dict[str, Any]:
         "name": "Headrace",
         "description": "Stateful operators for pipelines on Airflow, Spark and Delta Lake",
         "versions": [__version__],
-        "extra-links": ["headrace.airflow._links.CheckpointLink", "headrace.airflow._links.SparkUiLink"],
+        "extra-links": ["headrace.airflow._results.CheckpointLink", "headrace.airflow._results.SparkUiLink"],
     }

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk.exceptions import AirflowException, AirflowRescheduleException
 
 from headrace import clock
+from headrace.airflow._command import failure
 from headrace.airflow._difference_summary import summary
 from headrace.airflow._driver_operator import CommandFailed, DriverOperator
-from headrace.airflow._failures import failure
-from headrace.airflow._links import SparkUiLink
-from headrace.airflow._notes import write_note
 from headrace.airflow._replay_requests import requested
+from headrace.airflow._results import SparkUiLink, write_note
 from headrace.airflow._run_operator import RUN_ID
 from headrace.airflow._words import option
 from headrace.config import JobConfig, Promote
@@ -22,6 +21,7 @@ from headrace.errors import FencedError
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context
+
 
 BRANCH: Final = "replay"
 """Name of the replay DAG's branch."""

@@ -16,6 +16,7 @@ from headrace import clock
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
+
 CONNECTION: Final = "headrace_airflow_api"
 _ANSWERS_WITHIN: Final = 10
 _WAITS: Final = (1.0, 2.0, 4.0, 8.0)

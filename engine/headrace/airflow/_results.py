@@ -1,18 +1,31 @@
-"""Result of a run's task: its report, the assets that it updates, and its warnings."""
+"""Result of a run's task: its report, the assets that it updates, and its warnings.
+
+Links from a run's task instance: to its checkpoint, and to Spark's UI. A task pushes each as an XCom.
+
+Notes on task instances, through Airflow's REST API: a task has no other way to write one.
+
+Datasets of a run for OpenLineage, if Airflow's OpenLineage provider is installed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
 
-from airflow.sdk import Asset
+import attrs
+from airflow.sdk import Asset, BaseOperatorLink, conf
 from airflow.sdk.exceptions import AirflowRuntimeError
 
-from headrace.config import JobConfig
+from headrace.airflow._rest import CONNECTION, AirflowApi, ApiError, run_path
+from headrace.config import JobConfig, SourceConfig
 from headrace.names import counted
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import BaseOperator, Context
+    from airflow.sdk.types import TaskInstanceKey
+
 
 Result = dict[str, Any]
 """Report of `headrace run`, with `interval` as a pair: the XCom of the task."""
@@ -116,3 +129,100 @@ def _last_told(asset: Asset, sink: str) -> Result | None:
         return None
     reported = (extras[0] or {}).get("sinks", {}).get(sink) if extras else None
     return reported if isinstance(reported, dict) else None
+
+
+@attrs.define()
+class CheckpointLink(BaseOperatorLink):
+    """Link to the last checkpoint of a run."""
+
+    name = "Headrace checkpoint"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002  Airflow calls it so
+        """Return the address once the task has ended; an empty text if it has made no checkpoint."""
+        return str(getattr(operator, "checkpoint_link", ""))
+
+
+@attrs.define()
+class SparkUiLink(BaseOperatorLink):
+    """Link to the UI of the run's Spark. It exists during the run, unless the profile turns it off."""
+
+    name = "Spark UI"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002  Airflow calls it so
+        """Return the address once the task has ended; an empty text if Spark had no UI."""
+        return str(getattr(operator, "spark_ui_link", ""))
+
+
+def result_page(task_instance: Any) -> str:
+    """Return the address of the page in Airflow's UI that shows a task's result."""
+    base = conf.get("api", "base_url", fallback="/").rstrip("/")
+    dag, run, task = (
+        quote(str(part), safe="") for part in (task_instance.dag_id, task_instance.run_id, task_instance.task_id)
+    )
+    return f"{base}/dags/{dag}/runs/{run}/tasks/{task}/xcom"
+
+
+_LONGEST = 1000
+
+
+def write_note(context: Context, text: str, log: Any) -> None:
+    """Put a note on the task instance, through the connection `headrace_airflow_api`; without one, do nothing.
+
+    The connection has login and password of an Airflow user who may edit task instances; without a host, it uses the server
+    of [api] base_url. An error is only logged as a warning: a run must not fail for a note.
+    """
+    api = AirflowApi.connected()
+    if api is None:
+        log.debug("no note was written: there is no connection %s", CONNECTION)
+        return
+    try:
+        api.patch(_path(context["ti"]), {"note": text[:_LONGEST]}, update_mask="note")
+    except ApiError as error:
+        log.warning("no note was written through connection %s: %s", CONNECTION, error)
+
+
+def _path(task_instance: Any) -> str:
+    path = f"{run_path(task_instance)}/taskInstances/{quote(task_instance.task_id, safe='')}"
+    index = getattr(task_instance, "map_index", -1)
+    return f"{path}/{index}" if index is not None and index >= 0 else path
+
+
+def datasets_of(job: JobConfig) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Return OpenLineage's namespace and name of each dataset that a job reads, and of each that it writes."""
+    return (
+        [_source(source) for source in job.sources.values()],
+        [_place(sink.path) for sink in job.sinks.values()],
+    )
+
+
+def operator_lineage(job: JobConfig) -> Any:
+    """Return the provider's `OperatorLineage` for a run of a job; None if the provider is not installed.
+
+    Raises `ModuleNotFoundError` when the provider is installed without its own dependencies.
+    """
+    try:
+        lineage = import_module("airflow.providers.openlineage.extractors").OperatorLineage
+        dataset = import_module("openlineage.client.event_v2").Dataset
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith(("airflow.providers.openlineage", "openlineage")):
+            return None
+        raise
+    inputs, outputs = (
+        [dataset(namespace=namespace, name=name) for namespace, name in datasets] for datasets in datasets_of(job)
+    )
+    return lineage(inputs=inputs, outputs=outputs)
+
+
+def _source(source: SourceConfig) -> tuple[str, str]:
+    """Return the dataset of a source: a topic by its first broker, others by their place."""
+    if source.topic is not None and source.servers is not None:
+        return f"kafka://{source.servers.partition(',')[0].strip()}", source.topic
+    return _place(source.path)
+
+
+def _place(path: str) -> tuple[str, str]:
+    """Return the dataset of a folder: on a disk `file` and the path; on a store the bucket and the rest of the URI."""
+    place = urlsplit(path)
+    if place.scheme and place.netloc:
+        return f"{place.scheme}://{place.netloc}", place.path.strip("/") or "/"
+    return "file", path

@@ -1,4 +1,7 @@
-"""Operator of a run: through spark-submit of Airflow's Spark provider, or as the command without Spark."""
+"""Operator of a run: through spark-submit of Airflow's Spark provider, or as the command without Spark.
+
+Data intervals of DAG runs: of a trigger timetable, of a backfill that has taken over another run, and of time zones.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +9,101 @@ from collections.abc import Collection, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from zoneinfo import ZoneInfo
 
+import pendulum
+from airflow.sdk import CronTriggerTimetable
 from airflow.sdk.exceptions import AirflowFailException
 
-from headrace.airflow._cancelled_backfill import is_cancelled
-from headrace.airflow._data_interval import interval_of_trigger, refuse_foreign_interval, refuse_unknown_zone
+from headrace.airflow._command import failure
 from headrace.airflow._driver_operator import CommandFailed, DriverOperator, Report
-from headrace.airflow._failures import failure
-from headrace.airflow._held_job import wait_for_holder
 from headrace.airflow._home import given_job
-from headrace.airflow._links import CheckpointLink, SparkUiLink, result_page
-from headrace.airflow._notes import write_note
-from headrace.airflow._order_of_runs import asked_at, hold_behind_failed_run, is_cleared
-from headrace.airflow._params import unknown_params
-from headrace.airflow._refusal import is_triggered, refuse
+from headrace.airflow._order_of_runs import (
+    asked_at,
+    hold_behind_failed_run,
+    is_cancelled,
+    is_cleared,
+    is_triggered,
+    refuse,
+    wait_for_holder,
+)
 from headrace.airflow._replay_requests import register, replay_asset, replay_id, without_replay
-from headrace.airflow._results import Result, announce, degraded, done, result_of, sink_assets
+from headrace.airflow._results import (
+    CheckpointLink,
+    Result,
+    SparkUiLink,
+    announce,
+    degraded,
+    done,
+    result_of,
+    result_page,
+    sink_assets,
+    write_note,
+)
+from headrace.airflow._settings import unknown_params
 from headrace.airflow._submission import run_words
 from headrace.airflow._words import option, value_of, with_interval
 from headrace.config import JobConfig, parse_duration
 from headrace.errors import ConfigError, FencedError, IntervalError
 
 if TYPE_CHECKING:
-    from airflow.sdk import BaseOperatorLink, Context
+    from airflow.sdk import DAG, BaseOperatorLink, Context
     from airflow.sdk.exceptions import AirflowException
+
+
+def refuse_foreign_interval(context: Context) -> None:
+    """Raise `AirflowFailException` for a backfill that has taken over a manual DAG run.
+
+    If a trigger or `airflow dags test` starts a run for a logical date, the run's interval ends at that date. A backfill of the same
+    date clears that run and starts it again, with the same interval. If the scheduler or a backfill makes a run, its interval begins
+    at the logical date.
+    """
+    run = context["dag_run"]
+    date, start, end = run.logical_date, run.data_interval_start, run.data_interval_end
+    if run.run_type != "backfill" or None in {date, start} or date == start:
+        return
+    raise AirflowFailException(
+        f"IntervalError: this backfill is for the interval that starts at {date:%Y-%m-%d %H:%M}, and has taken over the DAG run "
+        f"'{context['run_id']}', which was made by hand ('airflow dags test', or a trigger for a logical date) and has the "
+        f"interval {start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}. Nothing was done. Delete that DAG run, in the UI or with the API, "
+        "and make the backfill again."
+    )
+
+
+def refuse_unknown_zone(dag: DAG, job: JobConfig) -> None:
+    """Raise `AirflowFailException` if a DAG cuts time in a zone other than UTC, and a source does not say in which zone its files do.
+
+    For a job with a `schedule`, the check of the job's file asks for the zone. A DAG of one's own has a schedule that the file does not
+    know.
+    """
+    zone = str(getattr(dag.timetable, "timezone", dag.timezone))
+    unknown = [name for name, source in job.sources.items() if source.interval is not None and source.timezone is None]
+    if not unknown or ZoneInfo(zone).utcoffset(None) == timedelta(0):
+        return
+    raise AirflowFailException(
+        f"ConfigError: the DAG is in {zone}, and source '{unknown[0]}' of job '{job.job}' does not say in which zone the times in its file names "
+        f"are. Nothing was done. In {job.where(f'sources.{unknown[0]}')} write timezone: {zone}, or timezone: UTC."
+    )
+
+
+def interval_of_trigger(context: Context) -> tuple[str, str] | None:
+    """Return the interval that ends with a run of a trigger timetable: from the previous trigger to this one. Else None.
+
+    Airflow 3 makes a trigger timetable of a cron expression such as "@daily", and gives its runs an interval without length,
+    in which no file is. The day of such a run is the one that a run of `CronDataIntervalTimetable` at this moment has.
+    """
+    start, end = context["dag_run"].data_interval_start, context["dag_run"].data_interval_end
+    if end is None or start != end:
+        return None
+    timetable = context["dag"].timetable
+    if not isinstance(timetable, CronTriggerTimetable):
+        return None
+    from airflow.timetables.interval import CronDataIntervalTimetable
+
+    intervals = CronDataIntervalTimetable(timetable.expression, timetable.timezone)
+    interval = intervals.infer_manual_data_interval(run_after=pendulum.instance(end))
+    return interval.start.isoformat(), interval.end.isoformat()
+
 
 INTERVAL_START = "{{ dag_run.data_interval_start.isoformat() if dag_run.data_interval_start else '' }}"
 INTERVAL_END = "{{ dag_run.data_interval_end.isoformat() if dag_run.data_interval_end else '' }}"

@@ -1,17 +1,37 @@
-"""Arguments of spark-submit for a job: its cluster, the code and configuration to ship, and the words of the run."""
+"""Arguments of spark-submit for a job: its cluster, the code and configuration to ship, and the words of the run.
+
+Environment of processes that tasks start.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import headrace
-from headrace.airflow._environment import task_environment
 from headrace.airflow._words import option
 from headrace.config import ClusterConfig, JobConfig
-from headrace.provision.installed_pyspark import daemon_settings
+from headrace.provision.pyspark import daemon_settings
+
+
+def task_environment(home: Path, python: str | None = None) -> dict[str, str]:
+    """Return the variables that a task's child process needs beyond the environment of Airflow's own process.
+
+    The child runs in `python`, by default in the Python that runs the task: `headrace`, `spark-submit` and Spark's Python come from
+    that environment.
+    """
+    programs = str(Path(python or sys.executable).parent)
+    return {
+        "HEADRACE_HOME": str(home),
+        "PATH": os.pathsep.join([programs, os.environ.get("PATH", os.defpath)]),
+        "PYSPARK_PYTHON": python or os.environ.get("PYSPARK_PYTHON", sys.executable),
+        "PYSPARK_DRIVER_PYTHON": python or os.environ.get("PYSPARK_DRIVER_PYTHON", sys.executable),
+    }
+
 
 _DRIVER = Path(headrace.__file__).parent / "cli" / "submit" / "driver.py"
 _HOME = "headrace-home"

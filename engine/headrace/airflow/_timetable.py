@@ -1,7 +1,11 @@
-"""Timetable of a job whose runs start by hand alone: it has data intervals, and starts none of them by itself."""
+"""Timetable of a job whose runs start by hand alone: it has data intervals, and starts none of them by itself.
+
+Airflow plugin of Headrace: makes its timetable known to all services. The entry point `airflow.plugins` names it.
+"""
 
 from __future__ import annotations
 
+from airflow.plugins_manager import AirflowPlugin
 from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction
 from airflow.timetables.interval import CronDataIntervalTimetable
 
@@ -21,3 +25,10 @@ class IntervalsOnDemand(CronDataIntervalTimetable):
         return super().next_dagrun_info(
             last_automated_data_interval=last_automated_data_interval, restriction=restriction
         )
+
+
+class HeadracePlugin(AirflowPlugin):
+    """Register the timetable of jobs whose runs start by hand alone."""
+
+    name = "headrace"
+    timetables = [IntervalsOnDemand]  # noqa: RUF012  Airflow wants a list

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.api.changelog_mode import INSERTS, ChangelogMode, StreamChanges
+from headrace.api.changelog import INSERTS, ChangelogMode, StreamChanges
 from headrace.api.functions import AsyncFunction, function_types, own_mode
 from headrace.api.graph import (
     AsyncWait,
@@ -26,16 +26,17 @@ from headrace.api.graph import (
     Filter,
     FlatMap,
     Input,
+    Lag,
     Map,
     Operator,
+    OperatorFunction,
     OutputMode,
     Process,
     SourceNode,
     SparkStep,
     Union,
+    UpsertMaterialize,
 )
-from headrace.api.operator_function import OperatorFunction
-from headrace.api.upsert_materialize import Lag, UpsertMaterialize
 
 _Inputs = Sequence[Input]
 _Taken = Sequence[StreamChanges]

@@ -1,23 +1,166 @@
 """Operators of a graph: frozen descriptions that are not bound to tables yet, and the streams between them.
 
 Sources, sinks and services are names here; `conf/jobs/*.yaml` binds them to paths and tables.
+
+Operators on a key's history: the sink upsert materializer (FLIP-544), first and last value, deduplication and lag.
+
+Keyed functions that come with the package: the methods that the graph, `explain` and side outputs call.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import msgspec
 
-from headrace.api.async_io import Batching, CircuitBreaker, LookupCache, OnFailure, RecoveryOption
-from headrace.api.changelog_mode import INSERTS, ChangelogMode, StreamChanges
-from headrace.api.functions import AsyncFunction, KeyedFunction
-from headrace.api.retry_strategies import AsyncRetryStrategy
-from headrace.api.upsert_materialize import UpsertMaterialize
+from headrace.api.changelog import INSERTS, ChangelogMode, StreamChanges
+from headrace.api.functions import AsyncFunction, KeyedFunction, function_types
+from headrace.api.services import AsyncRetryStrategy, Batching, CircuitBreaker, LookupCache, OnFailure, RecoveryOption
+from headrace.api.ttl import OnGap, StateTtl, TtlTime, UpdateType, Visibility
+from headrace.options import Strategy
+
+
+class Emit(enum.Enum):
+    """Changes that a materializer emits: every one, or one per key and micro-batch."""
+
+    EVERY_CHANGE = "every_change"
+    NET_CHANGE = "net_change"
+
+
+class OnConflict(enum.Enum):
+    """Resolution of several rows that claim one primary key (FLIP-558).
+
+    All but `KEEP_HISTORY` decide when the watermark has reached the rows: by then, retractions that came late have
+    removed their rows. They remove dropped rows from the history; a later retraction of a dropped row is reported as
+    unmatched.
+    """
+
+    KEEP_HISTORY = "keep_history"
+    """The last row is shown. When it is retracted, the row before it is shown again."""
+
+    DO_NOTHING = "do_nothing"
+    """The first row stays; later ones are dropped."""
+
+    ERROR = "error"
+    """The run fails; the error names the rows."""
+
+    DEDUPLICATE = "deduplicate"
+    """The row that was added or replaced last stays; earlier ones are dropped, and never return."""
+
+
+class Keep(enum.Enum):
+    """Row of a key that an operator shows."""
+
+    FIRST = "first"
+    """The earliest arrival among the rows that were not retracted."""
+
+    LAST = "last"
+    """The latest arrival among the rows that were not retracted."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpsertMaterialize:
+    """A sink upsert materializer (FLIP-544); with `keep`, also first value, last value and deduplication by a key.
+
+    Raises `ValueError` for `Keep.FIRST` with a conflict policy, and for a `ttl` that rows of a history cannot have.
+    """
+
+    name: str
+    primary_key: tuple[str, ...]
+    upsert_key: tuple[str, ...] | None
+    strategy: Strategy
+    emit: Emit
+    ttl: StateTtl | None = None
+    on_conflict: OnConflict = OnConflict.KEEP_HISTORY
+    force: bool = False
+    keep: Keep = Keep.LAST
+
+    def __post_init__(self) -> None:
+        """Refuse a TTL that rows of a history cannot have, and two contradicting rules for the row to show."""
+        if self.keep is Keep.FIRST and self.on_conflict not in {OnConflict.KEEP_HISTORY, OnConflict.DO_NOTHING}:
+            msg = f"'{self.name}' cannot keep the first row and {self.on_conflict.value} on conflict"
+            raise ValueError(msg)
+        if self.ttl is None:
+            return
+        if self.ttl.time is TtlTime.PROCESSING and self.on_conflict is not OnConflict.KEEP_HISTORY:
+            msg = f"'{self.name}': on_conflict goes by the watermark, so its ttl must be in event time"
+            raise ValueError(msg)
+        if self.ttl.update is not UpdateType.ON_CREATE_AND_WRITE:
+            msg = f"ttl of '{self.name}': a row lives from its insertion, so `update` must be ON_CREATE_AND_WRITE"
+            raise ValueError(msg)
+        if self.ttl.visibility is not Visibility.NEVER_RETURN_EXPIRED:
+            msg = f"ttl of '{self.name}': a dead row is never seen, so `visibility` must be NEVER_RETURN_EXPIRED"
+            raise ValueError(msg)
+        if self.ttl.time is TtlTime.EVENT and not self.ttl.expires_by_watermark:
+            msg = f"ttl of '{self.name}': a row inserted in event time dies by the watermark, so `expiry` must be WATERMARK"
+            raise ValueError(msg)
+        if self.ttl.on_gap is not OnGap.EXPIRE:
+            msg = f"ttl of '{self.name}': a pause prolongs no row's life, so `on_gap` must be EXPIRE"
+            raise ValueError(msg)
+
+    @property
+    def is_needed(self) -> bool:
+        """Return whether the operator keeps a history.
+
+        It needs none where the upsert key is the primary key: then all changes of a key come from one place, in order,
+        and the last one counts: a retraction deletes the key. `force`, a TTL and a policy for conflicts keep it anyway.
+        """
+        if self.force or self.ttl is not None or self.on_conflict is not OnConflict.KEEP_HISTORY:
+            return True
+        return self.upsert_key is None or {*self.upsert_key} != {*self.primary_key}
+
+    def inferred_key(self, changes: StreamChanges) -> tuple[str, ...] | None:
+        """Return the upsert key that the changes themselves have; None where rows are to be found as a whole.
+
+        It is the key of upserts. Else it is the primary key, if that is unique in the changes, so that the sink needs no history;
+        unless something else asks for one, or a log of every change would get other rows.
+        """
+        if changes.mode.is_upsert:
+            return changes.mode.key or None
+        asks_for_history = self.force or self.ttl is not None or self.on_conflict is not OnConflict.KEEP_HISTORY
+        if asks_for_history or self.emit is Emit.EVERY_CHANGE:
+            return None
+        return next((self.primary_key for key in changes.unique if {*key} == {*self.primary_key}), None)
+
+    @property
+    def keyed_by(self) -> tuple[str, ...]:
+        """Return the fields by which the input is keyed: each combination of their values has one history."""
+        return self.primary_key
+
+    @property
+    def may_show_another(self) -> bool:
+        """Return whether the sink may hold a row that is neither first nor last: one that was replaced in place."""
+        if self.shows_first or self.on_conflict is OnConflict.DEDUPLICATE or not self.upsert_key:
+            return False
+        return not {*self.upsert_key} <= {*self.keyed_by}
+
+    @property
+    def shows_first(self) -> bool:
+        """Return whether the first row of a key is shown, not the last."""
+        return self.keep is Keep.FIRST or self.on_conflict is OnConflict.DO_NOTHING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag(UpsertMaterialize):
+    """Each row with an earlier one of its partition, with support for retractions. `partition_by` keys the history.
+
+    Raises `ValueError` as `UpsertMaterialize` does.
+    """
+
+    partition_by: tuple[str, ...]
+    record: type[msgspec.Struct]
+    function: Callable[[Any, Any], msgspec.Struct]
+    offset: int = 1
+
+    @property
+    def keyed_by(self) -> tuple[str, ...]:
+        """Return the fields by which the input is keyed: each combination of their values has one history."""
+        return self.partition_by
+
 
 CHANGE_TYPE = "_change_type"
 """Column of a Delta table's change data feed. A source that reads the feed has it as `row_kind`."""
@@ -255,3 +398,81 @@ def step_over(source: Node, nodes: Iterable[Node]) -> Node | None:
 def name_of(function: Callable[..., Any]) -> str:
     """Return a function's name, for people."""
     return getattr(function, "__name__", type(function).__name__)
+
+
+class OperatorFunction:
+    """A keyed function of `headrace.operators`: a base class beside `KeyedProcessFunction` or `KeyedCoProcessFunction`.
+
+    `retracts` says that the function may retract records that it emitted: it then emits `-U` and `+U`, or `-D`.
+    `declared` holds the names of the side outputs that the pipeline takes; records for other side outputs are dropped.
+    """
+
+    KIND: ClassVar[str]
+    """Name of the function in `headrace explain`."""
+    TAKER: ClassVar[str]
+    """Method of the stream that makes the function, for errors."""
+
+    retracts: bool = False
+    declared: frozenset[str] = frozenset()
+    takes_upserts: ClassVar[tuple[int, ...]] = ()
+    """Numbers of the inputs whose updates may come without their old rows."""
+    needs_keys_of_deletions: ClassVar[bool] = False
+    """Whether the function reads nothing of a `-D` but its key."""
+    has_row_of_each_key: bool = False
+    """True: the result has one row for each key of the stream, whose fields hold the key under their names."""
+
+    def changes(self, _name: str, keys: Sequence[Any], taken: Sequence[StreamChanges], /) -> StreamChanges:
+        """Return the changes of the output of the operator `_name`, by the keys (`KeyBy`) and the changes of its inputs.
+
+        Raises `ValueError` where the result could not be right.
+        """
+        mode = ChangelogMode.RETRACT if self.retracts else ChangelogMode.INSERT
+        return StreamChanges(mode, unique=self.unique_keys(keys[0].fields, taken[0]))
+
+    def unique_keys(self, fields: tuple[str, ...], _taken: StreamChanges, /) -> tuple[tuple[str, ...], ...]:
+        """Return the unique keys of the result, by the fields of the stream's key and the changes of the first input."""
+        key = self.key_of_rows(fields) if self.has_row_of_each_key else ()
+        return (key,) if key else ()
+
+    def key_of_rows(self, fields: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the fields of the stream's key, if the result has all of them; else none."""
+        gives = function_types(cast("Any", self))[1]
+        return fields if {*fields} <= {*gives.__struct_fields__} else ()
+
+    def late_sides(self) -> dict[str, int]:
+        """Return the side outputs of late records, with the number of the input that they come from."""
+        return {side: int(side.endswith("_right")) for side in self.side_types() if side.startswith("late")}
+
+    def set_aside_late(self, record: msgspec.Struct, ctx: Any, side: str = "late") -> None:
+        """Send a record that is too late to the side output `side`, if the pipeline takes it, else drop it; count it in any case."""
+        is_taken = side in self.declared
+        if is_taken:
+            ctx.output(side, record, kind=ctx.row_kind)
+        ctx.count_too_late(dropped=not is_taken)
+
+    def described(self) -> dict[str, Any]:
+        """Return the properties that `headrace explain` shows: texts, lists of texts, and durations.
+
+        Raises `NotImplementedError` unless overridden.
+        """
+        raise NotImplementedError
+
+    def side_types(self) -> dict[str, type[msgspec.Struct]]:
+        """Return the function's side outputs, and the types of their records."""
+        return {}
+
+    def declare_side(self, operator: str, name: str, record: object) -> None:
+        """Emit records to the side output `name` from now on. `operator` is the name of the operator, for errors.
+
+        Raises `ValueError` for a side output that the function does not have, `TypeError` for another type of records.
+        """
+        sides = self.side_types()
+        if name not in sides:
+            shown = " and ".join(f"'{side}'" for side in sides) or "none"
+            has = f"one, {shown}" if len(sides) == 1 else shown
+            msg = f"{self.TAKER} '{operator}' has no side output '{name}': it has {has}"
+            raise ValueError(msg)
+        if record is not sides[name]:
+            msg = f"side output '{name}' of '{operator}' has records of type {sides[name].__name__}, not {record!r:.60}"
+            raise TypeError(msg)
+        self.declared |= {name}

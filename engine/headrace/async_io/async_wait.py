@@ -15,19 +15,17 @@ from heapq import merge
 from operator import attrgetter
 
 from headrace import clock
-from headrace.api import AsyncWait, OutputMode, RowKind
-from headrace.async_io.attempts import Attempts, user_error
-from headrace.async_io.circuit_breaker import Breaker, BreakerState
+from headrace.api.graph import AsyncWait, OutputMode
+from headrace.api.records import RowKind
+from headrace.async_io.attempts import Attempts, recovered, user_error
 from headrace.async_io.deletions import Deletions, settling_retractions
-from headrace.async_io.element import PENDING, QUARANTINED, AsyncElement, outputs_of
-from headrace.async_io.element_queue import ElementQueue, OrderedQueue, UnorderedQueue
-from headrace.async_io.first_of_keys import first_of_keys_first
 from headrace.async_io.invocation import Invocation
-from headrace.async_io.kept_answers import KeptAnswers
-from headrace.async_io.opening import Opening, RefusedError
-from headrace.async_io.recovery import recovered
-from headrace.async_io.service_limit import ServiceLimit
-from headrace.async_io.service_metrics import ServiceMetrics
+from headrace.async_io.limits import Breaker, BreakerState, Opening, RefusedError, ServiceLimit
+from headrace.async_io.lookup_cache import first_of_keys_first
+from headrace.async_io.metrics import ServiceMetrics
+from headrace.async_io.pending_call import PENDING, QUARANTINED, AsyncElement, outputs_of
+from headrace.async_io.queue import ElementQueue, OrderedQueue, UnorderedQueue
+from headrace.async_io.responses import KeptAnswers
 from headrace.errors import UserFunctionError
 from headrace.execution.element import Emitted
 from headrace.interrupts import is_interrupt

@@ -9,6 +9,8 @@ the timeout ends each of these: the hook `timeout()`, or failure for good
 
 A breaker's probe does not count as a call of its element: it has the operator's whole timeout, and an unanswered probe
 leaves no trace. It tests the service, and only borrows the element's record.
+
+Remaining time of an element (FLIP-232, "How to deal with retry state and recovery?").
 """
 
 from __future__ import annotations
@@ -23,20 +25,56 @@ from typing import Any, cast
 import msgspec
 
 from headrace import clock
-from headrace.api import AsyncWait, OnFailure
-from headrace.api.stream_types import input_type, output_type
-from headrace.async_io.circuit_breaker import CLOSED, Breaker, BreakerState
-from headrace.async_io.deadlines import Deadlines
-from headrace.async_io.element import PENDING, AsyncElement, Status
+from headrace.api.graph import AsyncWait
+from headrace.api.services import AsyncRetryStrategy, OnFailure, RecoveryOption
+from headrace.api.types import input_type, output_type
+from headrace.async_io.executor import MisuseError, cancelled, continued, own_cancellation, raised, returned
 from headrace.async_io.invocation import Invocation
-from headrace.async_io.misuse import MisuseError, cancelled
-from headrace.async_io.recovery import seconds_left, whole_timeout
-from headrace.async_io.service_metrics import ServiceMetrics
-from headrace.async_io.tasks import continued, own_cancellation, raised, returned
+from headrace.async_io.limits import CLOSED, Breaker, BreakerState, Deadlines
+from headrace.async_io.metrics import ServiceMetrics
+from headrace.async_io.pending_call import PENDING, AsyncElement, Status
 from headrace.errors import HeadraceError, ServiceError, UserFunctionError
 from headrace.execution.record_copies import copied, is_immutable
 from headrace.interrupts import is_interrupt
 from headrace.names import counted
+
+_LIMIT = 1000
+
+
+def recovered(element: AsyncElement, option: RecoveryOption) -> AsyncElement:
+    """Return an element as a later micro-batch resumes it; `RESTART` clears its past."""
+    if option is RecoveryOption.RESTART and not element.is_done:
+        element.attempts, element.first_attempt_at, element.cost_ms = 0, None, 0.0
+        element.status = Status.PENDING
+    return element
+
+
+def whole_timeout(wait: AsyncWait) -> float:
+    """Return the operator's timeout (s); infinity without one."""
+    return math.inf if wait.timeout is None else wait.timeout.total_seconds()
+
+
+def seconds_left(element: AsyncElement, wait: AsyncWait) -> float:
+    """Return the remaining timeout (s) of an element whose next call is about to begin.
+
+    An element that was called before has at least `timeout / (max_retries + 1)`: the fair share of one call. With a
+    timeout of 60 s and 5 retries, resumed after an hour, that is 10 s in place of the -3,540 s of the formula.
+    """
+    whole = whole_timeout(wait)
+    if element.first_attempt_at is None:
+        return whole
+    spent = element.cost_ms if wait.recovery is RecoveryOption.COST_TIME else clock.now() - element.first_attempt_at
+    # A clock that was set back makes `spent` negative: no element has more than the whole timeout.
+    return min(whole, max(whole - spent / 1000, whole / (allowed_retries(wait.retry) + 1)))
+
+
+def allowed_retries(retry: AsyncRetryStrategy) -> int:
+    """Return the strategy's `max_retries`; for a user's own strategy, count with `can_retry`, up to 1,000."""
+    known = getattr(retry, "max_retries", None)
+    if isinstance(known, int):
+        return known
+    return next((retries for retries in range(_LIMIT) if not retry.can_retry(retries)), _LIMIT)
+
 
 _LATEST = 253_402_300_799_000
 """End of the year 9999 (ms): the last moment that all readers of the tables can represent."""

@@ -8,12 +8,13 @@ from operator import attrgetter
 
 import msgspec
 
-from headrace.api import AsyncWait, RowKind
+from headrace.api.graph import AsyncWait
+from headrace.api.records import RowKind
 from headrace.async_io.attempts import user_error
-from headrace.async_io.element import QUARANTINED, AsyncElement, outputs_of
+from headrace.async_io.pending_call import QUARANTINED, AsyncElement, outputs_of
 from headrace.execution.element import Emitted, make_emitted
 from headrace.interrupts import is_interrupt
-from headrace.plan.order import FIRST_OUTPUT
+from headrace.records.order import FIRST_OUTPUT
 
 
 def settling_retractions(wait: AsyncWait, deletions: Deletions | None) -> Callable[[AsyncElement], bool] | None:

@@ -1,21 +1,134 @@
 """Call for one record: the user's function, behind its cache, its groups and the limits of its service.
 
 record ──> cache, equal calls in flight ──> groups ──> rate and concurrency ──> counting ──> opening ──> the function
+
+Records grouped by size and wait, for services with a bulk call.
+
+Counts the calls that reach a user's function: after the cache, groups and limits.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from headrace.api import AsyncWait, LookupFunction
-from headrace.async_io.batched_calls import BatchedCalls
-from headrace.async_io.counted_calls import counted
+from headrace.api.graph import AsyncWait
+from headrace.api.services import Batching, LookupFunction
+from headrace.async_io.executor import MisuseError, awaited, contained, is_cancelled
+from headrace.async_io.limits import Opening, ServiceLimit
 from headrace.async_io.lookup_cache import CachedCalls
-from headrace.async_io.misuse import awaited
-from headrace.async_io.opening import Opening
-from headrace.async_io.service_limit import ServiceLimit
-from headrace.async_io.service_metrics import ServiceMetrics
+from headrace.async_io.metrics import ServiceMetrics
+from headrace.names import counted
+
+CallMany = Callable[[list[Any]], Awaitable[list[Any]]]
+
+
+class BatchedCalls:
+    """Combines calls for single records into calls for many."""
+
+    def __init__(self, call: CallMany, policy: Batching, metrics: ServiceMetrics) -> None:
+        """Take `call`, which gets at most `policy.size` records, and returns an answer for each, in their order."""
+        self._call = call
+        self._size = policy.size
+        self._wait = policy.wait.total_seconds()
+        self._metrics = metrics
+        self._loop = asyncio.get_running_loop()
+        self._gathered: list[tuple[Any, asyncio.Future[Any]]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._under_way: dict[asyncio.Task[None], list[asyncio.Future[Any]]] = {}
+
+    async def ask(self, record: Any) -> Any:
+        """Return the answer for one record, from the call that contains it."""
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self._gathered.append((record, answer))
+        if len(self._gathered) >= self._size:
+            self._start()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(self._wait, self._start)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self._cancel_expired()
+            raise
+
+    async def close(self) -> None:
+        """Cancel the calls in flight."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for call in self._under_way:
+            call.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    def _start(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        # Expired records, and those of a stopped run, no longer wait for an answer.
+        group = [call for call in self._gathered if not call[1].done()]
+        self._gathered = []
+        if group:
+            call = self._loop.create_task(self._ask_for(group))
+            self._under_way[call] = [answer for _, answer in group]
+            call.add_done_callback(self._under_way.pop)
+
+    def _cancel_expired(self) -> None:
+        """Cancel calls whose records have all expired: they would exceed the limit beside the calls that replace them."""
+        for call, answers in self._under_way.items():
+            if all(answer.done() for answer in answers):
+                call.cancel()
+
+    async def _ask_for(self, group: list[tuple[Any, asyncio.Future[Any]]]) -> None:
+        self._metrics.batches += 1
+        try:
+            answers = self._checked(group, await self._call([record for record, _ in group]))
+        except BaseException as error:
+            answers = [asyncio.CancelledError() if is_cancelled() else contained(error)] * len(group)
+            if is_cancelled():  # by the function's own code, or since nobody waits any more
+                _give(group, answers)
+                raise
+        _give(group, answers)
+
+    def _checked(self, group: list[tuple[Any, asyncio.Future[Any]]], answers: Any) -> list[Any]:
+        if is_cancelled():
+            raise asyncio.CancelledError
+        if not isinstance(answers, list | tuple) or len(answers) != len(group):
+            raise MisuseError(f"invoke_many() got {counted(len(group), 'record')} and answered with {answers!r:.200}")
+        self._metrics.failures += sum(isinstance(results, BaseException) for results in answers)
+        return [contained(results) if isinstance(results, BaseException) else results for results in answers]
+
+
+def _give(group: list[tuple[Any, asyncio.Future[Any]]], answers: list[Any]) -> None:
+    """Give each record that still waits its results, or its failure."""
+    for (_, answer), results in zip(group, answers, strict=True):
+        if answer.done():
+            continue
+        if isinstance(results, BaseException):
+            answer.set_exception(results)
+        else:
+            answer.set_result(results)
+
+
+AsyncCall = Callable[[Any], Awaitable[Any]]
+
+
+def counted_calls(call: AsyncCall, metrics: ServiceMetrics) -> AsyncCall:
+    """Return `call` with counting, and timing of answered calls."""
+    time = asyncio.get_running_loop().time
+
+    async def counting(asked: Any) -> Any:
+        metrics.calls += 1
+        began = time()
+        try:
+            answer = await call(asked)
+        except Exception:
+            metrics.failures += 1
+            raise
+        metrics.took(time() - began)
+        return answer
+
+    return counting
+
 
 Invoke = Callable[[Any], Awaitable[Any]]
 
@@ -32,9 +145,9 @@ class Invocation:
         self._cached: CachedCalls | None = None
         is_lookup = isinstance(wait.function, LookupFunction)
         name = "look_up" if is_lookup and wait.cache is not None else "invoke"
-        call: Invoke = counted(opening.before(awaited(getattr(function, name), name)), metrics)
+        call: Invoke = counted_calls(opening.before(awaited(getattr(function, name), name)), metrics)
         if wait.batch is not None:
-            many = counted(opening.before(awaited(function.invoke_many, "invoke_many")), metrics)
+            many = counted_calls(opening.before(awaited(function.invoke_many, "invoke_many")), metrics)
             self._batched = BatchedCalls(limit.over(many) if limit else many, wait.batch, metrics)
             call = self._batched.ask
         elif limit is not None:

@@ -14,13 +14,13 @@ from heapq import merge
 from typing import Any
 
 from headrace.async_io.async_wait import AsyncWaitOperator, in_arrival_order, is_due
-from headrace.async_io.asyncio_executor import AsyncioExecutor
 from headrace.async_io.attempts import Attempts
-from headrace.async_io.element import AsyncElement
+from headrace.async_io.executor import AsyncioExecutor
+from headrace.async_io.pending_call import AsyncElement
 from headrace.execution.controller import AsyncExecutionController
 from headrace.execution.element import Emitted
-from headrace.execution.options import AsyncStateOptions
 from headrace.execution.record_context import RecordContext
+from headrace.options import AsyncStateOptions
 
 _HANDED_OVER_AT_ONCE = 256
 """Number of calls handed over at once. Each hand-over gives the loop a turn, which costs some 100 microseconds. Records wait

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli._app import application, main
+from headrace.cli.application import application, main
 
 if TYPE_CHECKING:
     import typer

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
 
-from headrace.commit.checkpoint import Checkpoint
 from headrace.commit.input_changes import (
     ChangeOfInput,
     InputChange,
@@ -20,13 +19,14 @@ from headrace.commit.input_changes import (
     recorded_files,
     touched_files,
 )
-from headrace.commit.run_warnings import RunWarning
 from headrace.config import JobConfig, SourceConfig
 from headrace.errors import SourceError
+from headrace.log.checkpoint import Checkpoint
+from headrace.log.warnings import RunWarning
 from headrace.names import counted
-from headrace.sources.file_formats import format_of
-from headrace.sources.folder_listing import FolderContent, FolderListing
-from headrace.sources.offset import digest
+from headrace.sources.folder.formats import format_of
+from headrace.sources.folder.listing import FolderContent, FolderListing
+from headrace.sources.position import digest
 from headrace.sources.source import ListedFile
 
 _SHOWN = 5

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
-from headrace import faults, threads
+from headrace import crash_points, threads
 from headrace.errors import FencedError, StorageError
-from headrace.tables.files import StagedFile, Storage
+from headrace.storage.files import StagedFile, Storage
+from headrace.storage.table import CommitInfo, TableMissingError, TableStore, VersionTakenError, storage_errors
 from headrace.tables.schemas import ALL_TABLES, STATE_TABLES
-from headrace.tables.store import CommitInfo, TableMissingError, TableStore, VersionTakenError, storage_errors
-from headrace.tables.stores import table_store
+from headrace.tables.view import table_store
 
 Versions = dict[str, int]
 """The version of each state table, by name."""
@@ -84,15 +84,15 @@ class JobTables:
             store, schema, parent = self._stores[name], ALL_TABLES[name].schema, parents[name]
             return self._commit(store, parent, lambda: store.append(parent, schema, changed[name], self._info))
 
-        faults.reached("prepare.before")
+        crash_points.reached("prepare.before")
         changed = {name: list(staged) for name, staged in files.items() if staged}
         names = sorted(changed)
         committed: Versions = {}
         if names:
             committed = self._in_parallel(add, names[:1])
-            faults.reached("prepare.half")
+            crash_points.reached("prepare.half")
             committed |= self._in_parallel(add, names[1:])
-        faults.reached("prepare.after")
+        crash_points.reached("prepare.after")
         return {**parents, **committed}
 
     def replace(self, name: str, staged: Sequence[StagedFile], parent: int) -> int:
@@ -130,7 +130,7 @@ class JobTables:
                 "older than the job's sinks."
             )
             raise StorageError(msg)
-        faults.reached("fence.table")
+        crash_points.reached("fence.table")
         return self._restore(store, latest, committed)
 
     def _restore(self, store: TableStore, parent: int, target: int) -> int:

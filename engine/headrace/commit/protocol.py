@@ -22,35 +22,31 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace import clock, faults
-from headrace.commit.branch_refusals import fork_anew
-from headrace.commit.branches import finish_promotion
-from headrace.commit.checkpoint import Checkpoint, Kind
-from headrace.commit.drop_marker import refuse_dropped
-from headrace.commit.format_migrations import next_migration
+from headrace import clock, crash_points
+from headrace.commit.branch_code import fork_anew
 from headrace.commit.job_tables import JobTables, Versions
-from headrace.commit.key_check import check_sink_keys
-from headrace.commit.lease import JobLease
-from headrace.commit.lineage import Lineage
-from headrace.commit.log import CheckpointLog
-from headrace.commit.notify import Notify, silent
-from headrace.commit.operator_keys import OperatorKeys, remembered_keys
+from headrace.commit.migrations import next_migration
 from headrace.commit.publish import Publisher, Standing
+from headrace.commit.schema_check import check_sink_keys
 from headrace.commit.sink_position import check_sinks
-from headrace.commit.sink_tables import SinkTables, to_schemas, to_stored
-from headrace.commit.state_schemas import StateSchemas
 from headrace.config import JobConfig
 from headrace.errors import ConfigError, FencedError, SinkMismatchError
+from headrace.log.branches import finish_promotion
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.declared import OperatorKeys, SinkTables, StateSchemas, remembered_keys, to_schemas, to_stored
+from headrace.log.lease import JobLease, Notify, silent
+from headrace.log.lineage import Lineage
+from headrace.log.log import CheckpointLog
+from headrace.log.marks import refuse_dropped
 from headrace.names import counted
-from headrace.plan.pipelines import plan_of, sink_schemas
+from headrace.plan.loader import plan_of, sink_schemas
 from headrace.plan.stages import Plan
 from headrace.sinks.sink import NO_WRITERS, Publication, Sink, SparkWriters
-from headrace.tables.files import StagedFile
+from headrace.storage.files import StagedFile
+from headrace.storage.table import TableMissingError
+from headrace.tables.changelog import stage_state
 from headrace.tables.schemas import ANSWERS, FORMAT_VERSION
-from headrace.tables.state_files import stage_state
-from headrace.tables.store import TableMissingError
-from headrace.tables.stores import state_view
-from headrace.tables.view import TableView
+from headrace.tables.view import TableView, state_view
 
 OF_STATE = (
     "max_parallelism",
@@ -126,7 +122,7 @@ def open_job(
         publisher.check_places()
         if log.last is None:
             versions = tables.create()
-            faults.reached("create.half")
+            crash_points.reached("create.half")
             lease.append(_initial(config, run_id, attempt_id, versions, sinks))
         tables_of_sinks = publisher.create_sinks(log.lineage)  # after checkpoint 0, which says who claims them
         job = OpenJob(config, log, lease, tables, publisher=publisher, sink_tables=sinks, notify=notify)
@@ -282,7 +278,7 @@ class OpenJob:
         """
         committed = self.last.versions
         self.versions = self._tables.fence(committed)
-        faults.reached("fence.after")
+        crash_points.reached("fence.after")
         undone = sorted(name for name, version in self.versions.items() if version != committed[name])
         if undone:
             self.notify("fenced", f"undid what an earlier attempt left in {', '.join(undone)}")
@@ -320,12 +316,12 @@ class OpenJob:
         self.check_lease()
         prepared = versions if versions is not None else self._tables.prepare(files or {}, self.versions)
         checkpoint = self._next_checkpoint(kind, prepared, fields)
-        faults.reached("commit.before")
+        crash_points.reached("commit.before")
         self._lease.append(checkpoint, before)
-        faults.reached("commit.after")
+        crash_points.reached("commit.after")
         self.versions = prepared
         self.publish()
-        faults.reached("publish.after")
+        crash_points.reached("publish.after")
         return checkpoint
 
     def publish(self) -> int:
@@ -363,9 +359,9 @@ class OpenJob:
         """
         while (migration := next_migration(self.last.format_version)) is not None:
             self.check_lease()
-            faults.reached("migration.before")
+            crash_points.reached("migration.before")
             versions = migration.prepare(self._tables, self.versions)
-            faults.reached("migration.prepared")
+            crash_points.reached("migration.prepared")
             note = f"format {migration.number}: {migration.what}"
             checkpoint = self.commit(Kind.MIGRATION, versions=versions, format_version=migration.number, note=note)
             self.notify("migrated", f"checkpoint {checkpoint.checkpoint_id}: {note}")

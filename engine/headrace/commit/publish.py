@@ -12,17 +12,16 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from headrace import faults
-from headrace.commit.checkpoint import Checkpoint, Kind
-from headrace.commit.lineage import Lineage
-from headrace.commit.ownership import claim_of, foreign_owner, names_of_owner
-from headrace.commit.sink_history import version_at_fork, version_of
-from headrace.commit.sink_tables import SinkSchemas
+from headrace import crash_points
 from headrace.config import JobConfig
 from headrace.errors import ConfigError, SinkMismatchError, StorageError
-from headrace.sinks.kinds import sink_of
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.declared import SinkSchemas
+from headrace.log.lineage import Lineage
+from headrace.log.sink_history import claim_of, foreign_owner, names_of_owner, version_at_fork, version_of
+from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import NEVER, NO_WRITERS, Delivery, Publication, Sink, SparkWriters
-from headrace.tables.store import Claim, Snapshot, TableMissingError, VersionTakenError, storage_errors
+from headrace.storage.table import Claim, Snapshot, TableMissingError, VersionTakenError, storage_errors
 
 
 class Standing(NamedTuple):
@@ -106,7 +105,7 @@ class Publisher:
             # Its version is taken where another job has created it meanwhile.
             with suppress(VersionTakenError), storage_errors(f"to open sink '{sink.name}' at {sink.uri}"):
                 sink.create(claim)
-            faults.reached("claim.created")
+            crash_points.reached("claim.created")
             tables[sink.name] = _claimed(sink, claim)
         return tables
 
@@ -128,7 +127,7 @@ class Publisher:
         written = 0
         for position, sink in enumerate(self._sinks.values()):
             if position == 1:
-                faults.reached("publish.half")
+                crash_points.reached("publish.half")
             try:
                 written += _publish(sink, checkpoint, lineage, claim_of(self._config, sink.name, lineage))
             except SinkMismatchError as error:
@@ -240,7 +239,7 @@ def _deliver(sink: Sink, checkpoint: Checkpoint, lineage: Lineage) -> None:
             if later.checkpoint_id <= checkpoint.checkpoint_id and later.outputs.get(sink.name)
         ]
 
-    faults.reached("deliver.before")
+    crash_points.reached("deliver.before")
     try:
         with storage_errors(
             f"to deliver checkpoint {checkpoint.checkpoint_id} to the readers of sink '{sink.name}' at {sink.uri}"

@@ -11,17 +11,17 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from headrace.commit.checkpoint import Checkpoint
-from headrace.commit.lineage import Lineage
-from headrace.commit.sink_history import SinkHistory
-from headrace.commit.vacuum_intents import open_intents
 from headrace.config import JobConfig
 from headrace.errors import SinkMismatchError, StorageError
+from headrace.log.checkpoint import Checkpoint
+from headrace.log.lineage import Lineage
+from headrace.log.marks import open_intents
+from headrace.log.sink_history import SinkHistory
 from headrace.names import counted
-from headrace.tables.files import list_files
-from headrace.tables.overlay import is_elsewhere, resolved
-from headrace.tables.store import StoreError, TableMissingError, storage_errors
-from headrace.tables.stores import table_store
+from headrace.storage.files import list_files
+from headrace.storage.overlay import is_elsewhere, resolved
+from headrace.storage.table import StoreError, TableMissingError, storage_errors
+from headrace.tables.view import table_store
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from headrace.api import Pipeline, Process
-from headrace.commit.checkpoint import Checkpoint
-from headrace.commit.drop_marker import refuse_dropped
-from headrace.commit.key_check import operator_key_problems, sink_key_problems
-from headrace.commit.log import CheckpointLog
-from headrace.commit.operator_rows import has_keyed_rows
+from headrace.api.graph import Process
 from headrace.commit.protocol import check_key_groups, sinks_of
 from headrace.commit.publish import Publisher
+from headrace.commit.schema_check import operator_key_problems, sink_key_problems
 from headrace.commit.sink_position import check_sinks
-from headrace.commit.sink_tables import to_schemas
-from headrace.config import JobConfig, binding_problems, import_pipeline, job_problems, raise_problems
+from headrace.config import JobConfig, job_problems, raise_problems
 from headrace.errors import ConfigError, HeadraceError
-from headrace.execution.declarations import declared_blocks, declared_states
-from headrace.plan.pipelines import plan_of, sink_schemas
+from headrace.execution.bound_function import declared_blocks, declared_states
+from headrace.log.checkpoint import Checkpoint
+from headrace.log.declared import to_schemas
+from headrace.log.log import CheckpointLog
+from headrace.log.marks import refuse_dropped
+from headrace.plan.bindings import binding_problems, import_pipeline
+from headrace.plan.loader import plan_of, sink_schemas
 from headrace.plan.planner import plan_stages, problems_of
 from headrace.plan.stages import Plan, waits_of
-from headrace.sinks.kinds import sink_of
-from headrace.tables.async_requests import waiting_for
-from headrace.tables.buffered_requests import holders
+from headrace.sinks.registry import sink_of
+from headrace.stream.pipeline import Pipeline
+from headrace.tables.requests import holders, waiting_for
 from headrace.tables.schemas import ASYNC_REQUESTS, BUFFERED_REQUESTS
-from headrace.tables.stores import state_views
+from headrace.tables.view import has_keyed_rows, state_views
 
 
 def checked_plan(config: JobConfig) -> Plan:

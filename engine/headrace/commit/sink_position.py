@@ -26,27 +26,29 @@ All this is compared for a table that belongs to this sink: see `ownership`.
 
 A log may end later than its sink: savepoints, compactions and migrations write to no sink. This check does not see a manual Delta
 RESTORE of a sink, which keeps the transaction.
+
+Progress of a job's sinks that send messages.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from headrace.commit.checkpoint import Checkpoint, Kind
-from headrace.commit.lineage import Lineage
-from headrace.commit.log import incarnation_of
-from headrace.commit.ownership import claim_of, foreign_owner, last_claim, names_of_owner, other_sink_of
-from headrace.commit.sink_history import SinkHistory
 from headrace.config import JobConfig
 from headrace.errors import SinkMismatchError, StorageError
-from headrace.sinks.kinds import sink_of
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.lineage import Lineage
+from headrace.log.log import incarnation_of
+from headrace.log.sink_history import SinkHistory, claim_of, foreign_owner, last_claim, names_of_owner, other_sink_of
+from headrace.sinks.kafka import KafkaSink
+from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import NEVER, Sink
-from headrace.tables.files import list_files
-from headrace.tables.store import Snapshot, TableMissingError, storage_errors
+from headrace.storage.files import list_files
+from headrace.storage.table import Snapshot, TableMissingError, storage_errors
 
 T = TypeVar("T")
 
@@ -393,3 +395,41 @@ def check_sinks(
         if not restores or not position.mends_by_restore():
             raise SinkMismatchError(position.problem())
     return not mismatched
+
+
+@dataclass(frozen=True, slots=True)
+class SentMessages:
+    """Last checkpoint that a sink has sent, and last one with rows for it; `NEVER` for none."""
+
+    sink: str
+    place: str
+    sent: int
+    last: int
+
+    @property
+    def is_behind(self) -> bool:
+        """Return whether rows wait to be sent."""
+        return self.sent < self.last
+
+    def __str__(self) -> str:
+        """Return the progress as text for people."""
+        if not self.is_behind:
+            return "all is sent" if self.sent > NEVER else "nothing was to be sent yet"
+        sent = f"sent up to checkpoint {self.sent} of {self.last}" if self.sent > NEVER else "nothing is sent"
+        return f"{sent}; the next run sends the rest"
+
+
+def sent_messages(config: JobConfig, checkpoints: Sequence[Checkpoint]) -> Iterator[SentMessages]:
+    """Yield the progress of each sink of the format kafka. Raises `StorageError` when an outbox cannot be read."""
+    for name in sorted(config.sinks):
+        sink = sink_of(config, name)
+        if isinstance(sink, KafkaSink):
+            with storage_errors(f"to open sink '{name}' at {sink.uri}"):
+                try:
+                    sent = sink.sent(sink.latest())
+                except TableMissingError:
+                    sent = NEVER
+            last = max(
+                (checkpoint.checkpoint_id for checkpoint in checkpoints if checkpoint.outputs.get(name)), default=NEVER
+            )
+            yield SentMessages(name, config.sinks[name].place, sent, last)

@@ -8,23 +8,22 @@ from itertools import pairwise
 import msgspec
 import pyarrow as pa
 
-from headrace.commit.checkpoint import Checkpoint, Kind
-from headrace.commit.log import CheckpointLog
 from headrace.commit.protocol import sinks_of
-from headrace.commit.sent_messages import sent_messages
-from headrace.commit.sink_position import SinkPosition
-from headrace.commit.sink_tables import to_schemas
+from headrace.commit.sink_position import SinkPosition, sent_messages
 from headrace.config import JobConfig
 from headrace.errors import StorageError
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.declared import to_schemas
+from headrace.log.log import CheckpointLog
 from headrace.names import counted
-from headrace.sinks.kinds import sink_of
-from headrace.sinks.parquet_folder import ParquetFolderSink
+from headrace.sinks.parquet import ParquetFolderSink
+from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import NEVER
-from headrace.tables.files import list_files
-from headrace.tables.overlay import is_elsewhere
+from headrace.storage.files import list_files
+from headrace.storage.overlay import is_elsewhere
+from headrace.storage.table import TableMissingError, storage_errors
 from headrace.tables.schemas import tables_in
-from headrace.tables.store import TableMissingError, storage_errors
-from headrace.tables.stores import table_store
+from headrace.tables.view import table_store
 
 
 class CheckResult(msgspec.Struct, frozen=True):

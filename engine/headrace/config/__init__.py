@@ -3,19 +3,14 @@
 This package imports quickly, and imports neither Spark nor Delta nor Airflow.
 """
 
-from headrace.config._airflow import AirflowConfig
-from headrace.config._checks import job_problems
+from headrace.config._checks import Problem, job_problems
 from headrace.config._cluster import ClusterConfig, ClusterFile
 from headrace.config._document import raise_problems
-from headrace.config._durations import PATTERN as DURATION_PATTERN
-from headrace.config._durations import format_duration, parse_duration
-from headrace.config._environment import expand_settings
-from headrace.config._execution import AsyncStateConfig, ExecutionConfig, OperatorConfig
-from headrace.config._files import CsvOptions, FileOptions
 from headrace.config._interval_pattern import IntervalPattern
 from headrace.config._job import (
     FOLDER_TABLE,
     LINES,
+    AirflowConfig,
     AsyncIoConfig,
     CompactionConfig,
     JobConfig,
@@ -41,19 +36,19 @@ from headrace.config._load import (
     load_job,
     with_settings,
 )
-from headrace.config._moments import parse_moment
-from headrace.config._pipeline import (
-    binding_problems,
-    check_bindings,
-    import_pipeline,
-    kindless_sinks,
-    load_pipeline,
-)
+from headrace.config._scalars import allow_memory_places, expand_settings
 from headrace.config._schema import cluster_schema, job_schema
-from headrace.config._schemes import allow_memory_places
-from headrace.config._table_versions import Start, StartKind
-from headrace.config._types import Promote
-from headrace.config._urls import shown_url
+from headrace.config._sections import (
+    AsyncStateConfig,
+    CsvOptions,
+    ExecutionConfig,
+    FileOptions,
+    OperatorConfig,
+    UpsertMaterializeConfig,
+)
+from headrace.config._types import PipelineCode, Promote
+from headrace.config._values import PATTERN as DURATION_PATTERN
+from headrace.config._values import Start, StartKind, format_duration, parse_duration, parse_moment, shown_url
 
 __all__ = [
     "DURATION_PATTERN",
@@ -72,6 +67,8 @@ __all__ = [
     "JobConfig",
     "JobFile",
     "OperatorConfig",
+    "PipelineCode",
+    "Problem",
     "Promote",
     "PublishConfig",
     "ReplayConfig",
@@ -84,25 +81,21 @@ __all__ = [
     "Start",
     "StartKind",
     "StateConfig",
+    "UpsertMaterializeConfig",
     "WatermarkConfig",
     "allow_memory_places",
-    "binding_problems",
-    "check_bindings",
     "checked_name",
     "cluster_schema",
     "expand_settings",
     "format_duration",
     "home_folder",
-    "import_pipeline",
     "job_problems",
     "job_schema",
-    "kindless_sinks",
     "known_jobs",
     "list_clusters",
     "list_jobs",
     "load_cluster",
     "load_job",
-    "load_pipeline",
     "parse_duration",
     "parse_moment",
     "raise_problems",

@@ -13,15 +13,22 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo
 
-from headrace.config._cron import check_cron, intervals_of_cron, longest_common_period
 from headrace.config._document import raise_problems
-from headrace.config._files import CsvOptions
 from headrace.config._interval_pattern import IntervalPattern, interval_pattern
 from headrace.config._job import JobConfig, JobFile, SinkConfig, SourceConfig
-from headrace.config._quarantine_limit import parse_quarantine_limit
 from headrace.config._read import read_struct
 from headrace.config._scalars import Place
-from headrace.config._table_versions import StartKind, parse_offsets, parse_start, parse_versions
+from headrace.config._sections import CsvOptions
+from headrace.config._values import (
+    StartKind,
+    check_cron,
+    intervals_of_cron,
+    longest_common_period,
+    parse_offsets,
+    parse_quarantine_limit,
+    parse_start,
+    parse_versions,
+)
 from headrace.errors import ConfigError
 from headrace.names import counted
 

@@ -1,4 +1,7 @@
-"""Job files, `conf/jobs/<job>.yaml`. Every struct is frozen; loading has validated every value."""
+"""Job files, `conf/jobs/<job>.yaml`. Every struct is frozen; loading has validated every value.
+
+Settings for Airflow in a job's file, besides its schedule.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,17 @@ from zoneinfo import ZoneInfo
 import msgspec
 from msgspec.structs import replace as replace_fields
 
-from headrace.config._airflow import AirflowConfig
 from headrace.config._cluster import HIDDEN, ClusterConfig
-from headrace.config._execution import ExecutionConfig, OperatorConfig
-from headrace.config._files import CsvOptions, FileOptions
 from headrace.config._interval_pattern import IntervalPattern, interval_pattern
-from headrace.config._quarantine_limit import QuarantineLimit, parse_quarantine_limit
+from headrace.config._sections import CsvOptions, ExecutionConfig, FileOptions, OperatorConfig
 from headrace.config._settings import shown_setting
-from headrace.config._table_versions import Start, parse_offsets, parse_start, parse_versions
 from headrace.config._types import (
     Count,
+    FunctionRef,
     KeyGroups,
     Location,
     Name,
+    PipelineCode,
     PipelineRef,
     Promote,
     Rate,
@@ -35,12 +36,49 @@ from headrace.config._types import (
     Whole,
     shown_repr,
 )
-from headrace.config._urls import shown_url, with_path
+from headrace.config._values import (
+    QuarantineLimit,
+    Start,
+    parse_offsets,
+    parse_quarantine_limit,
+    parse_start,
+    parse_versions,
+    shown_url,
+    with_path,
+)
 from headrace.errors import ConfigError
-from headrace.execution.options import AsyncStateOptions
-from headrace.materializer.options import MaterializerOptions
-from headrace.plan.loader import PipelineCode
-from headrace.strategy import Strategy
+from headrace.options import AsyncStateOptions, MaterializerOptions, Strategy
+
+
+class AirflowConfig(Section, frozen=True, kw_only=True):
+    """Where Airflow runs the tasks of the job's DAG, and the functions that it calls. Without Airflow it has no effect."""
+
+    pool: str | None = None
+    """The pool of the tasks; null: Airflow's default. Make it before the DAG runs."""
+
+    pool_slots: Count = 1
+    """The slots of the pool that the task `run` takes."""
+
+    queue: str | None = None
+    """The queue of the tasks, for executors that have several; null: Airflow's default."""
+
+    priority: Count = 1
+    """The priority weight of the tasks: tasks with more of it leave a full pool first."""
+
+    on_failure: FunctionRef | None = None
+    """A function, as package.module:function, that Airflow calls with its context when a task has failed for good."""
+
+    on_retry: FunctionRef | None = None
+    """Likewise, when a task is tried again."""
+
+    on_success: FunctionRef | None = None
+    """Likewise, when the task `run` has ended well."""
+
+    deadline: Span | None = None
+    """How long a DAG run may take from when it is queued; null: no limit. It goes on after that: somebody is told."""
+
+    on_deadline: FunctionRef | None = None
+    """A function, as package.module:function, that Airflow calls when the deadline has passed; null: a line in the log. `async def` runs in the triggerer, `def` by the executor."""
 
 
 class ScheduleConfig(Section, frozen=True, kw_only=True):
@@ -488,7 +526,7 @@ class JobConfig(JobFile, frozen=True, kw_only=True):
         A sink is a Delta table there, whatever its format is: no message is sent. Raises `ConfigError` on a branch: a branch has
         no branches.
 
-        This says where the branch is. Its own code, input and settings are applied by `headrace.commit.branch_settings`.
+        This says where the branch is. Its own code, input and settings are applied by `headrace.commit.branch_code`.
         """
         if self.branch is not None:
             msg = f"'{name}' would be a branch of branch '{self.branch}', and a branch has no branches: fork the job itself"

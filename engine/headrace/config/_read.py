@@ -17,8 +17,7 @@ import yaml
 
 from headrace.config._cluster import is_secret
 from headrace.config._document import Problems, line_number, node_kind, read_document, tag_of
-from headrace.config._environment import is_only_a_reference
-from headrace.config._scalars import Place, located, read_scalar, unwrap
+from headrace.config._scalars import Place, is_only_a_reference, located, read_scalar, unwrap
 from headrace.config._settings import put_settings
 from headrace.config._types import LOCATION, NONE_WORD
 from headrace.names import NAME_RULE, did_you_mean, is_name

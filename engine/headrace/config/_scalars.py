@@ -1,4 +1,11 @@
-"""Single values of a configuration file: replaces references, and checks types and ranges."""
+"""Single values of a configuration file: replaces references, and checks types and ranges.
+
+`${NAME}` and `${NAME:-default}` in values of configuration files.
+
+Schemes of places: where sources, sinks and state may be.
+
+A place of another scheme would be taken for a folder of this machine, and the job would read nothing, or lose what it writes.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +16,109 @@ from datetime import datetime, timedelta
 from enum import Enum
 from pathlib import Path
 from posixpath import normpath, realpath
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 import yaml
 
 from headrace.config._document import node_kind, tag_of
-from headrace.config._durations import RULE, parse_duration
-from headrace.config._environment import check_references, substitute
-from headrace.config._schemes import check_scheme
 from headrace.config._types import FUNCTION, LOCATION, NAME, PIPELINE, SCALAR
+from headrace.config._values import RULE, parse_duration
+from headrace.errors import ConfigError
 from headrace.names import NAME_RULE, counted, did_you_mean
+
+_REFERENCE = re.compile(r"\$\{([^}]*)\}")
+_INSIDE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
+_WHOLE_SECRET = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*(:-)?\}")
+
+
+def substitute(text: str, environment: Mapping[str, str]) -> str:
+    """Replace each reference in `text`. An empty variable counts as unset.
+
+    Raises `ValueError` for a variable that is unset and has no default, and for a reference that
+    is not of the two forms. References in the replacement are not replaced.
+    """
+
+    def replacement(match: re.Match[str]) -> str:
+        name, default = _name_and_default(match)
+        value = environment.get(name) or default
+        if value is None:
+            msg = f"environment variable {name} is not set; set it, or give a default: ${{{name}:-...}}"
+            raise ValueError(msg)
+        return value
+
+    return _REFERENCE.sub(replacement, text)
+
+
+def check_references(text: str) -> None:
+    """Raise `ValueError` for a reference that is not of the two forms, without reading variables."""
+    for match in _REFERENCE.finditer(text):
+        _name_and_default(match)
+
+
+def expand_settings(settings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Replace the references in settings that were loaded with `keep_references`.
+
+    Raises `ConfigError` that names the setting whose variable is unset and has no default.
+    """
+    return {key: _expand_setting(key, text, environment) for key, text in settings.items()}
+
+
+def _expand_setting(key: str, text: str, environment: Mapping[str, str]) -> str:
+    try:
+        return substitute(text, environment)
+    except ValueError as error:
+        raise ConfigError(f"setting {key}: {error}") from error
+
+
+def _name_and_default(match: re.Match[str]) -> tuple[str, str | None]:
+    inside = _INSIDE.fullmatch(match[1])
+    if inside is None:
+        msg = f"'{match[0]}' is not a reference: write ${{NAME}} or ${{NAME:-default}}"
+        raise ValueError(msg)
+    return inside[1], inside[2]
+
+
+def is_only_a_reference(text: str) -> bool:
+    """Return whether `text` is one reference without a default: the only way to name a secret."""
+    return _WHOLE_SECRET.fullmatch(text.strip()) is not None
+
+
+OBJECT_STORES: Final = ("s3", "s3a")
+_MEMORY: Final = "memory"
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+_WINDOWS: Final = re.compile(r"[A-Za-z]:[\\/]|\\\\")
+_allowed: Final = {*OBJECT_STORES}
+
+
+def allow_memory_places() -> None:
+    """Allow `memory://` in this process. Such places are gone with it, so only harnesses use them."""
+    _allowed.add(_MEMORY)
+
+
+def check_scheme(text: str) -> None:
+    """Raise `ValueError` that names what is supported, unless a place is a path of this machine or has a known scheme.
+
+    The message does not repeat the place, which may hold a password.
+    """
+    if _WINDOWS.match(text):
+        msg = f"a path of Windows is not supported: {_SUPPORTED}"
+        raise ValueError(msg)
+    match = _SCHEME.match(text)
+    if match is None and not text.startswith("://"):
+        return
+    scheme = "" if match is None else match[1].lower()
+    if scheme in _allowed and text[len(scheme) :].startswith("://"):
+        return
+    what = f"the scheme '{scheme}' of this place is not supported" if scheme not in _allowed else f"write {scheme}://"
+    why = ", since such a place is gone with the process" if scheme == _MEMORY else ""
+    msg = f"{what}{why}: {_SUPPORTED}"
+    raise ValueError(msg)
+
+
+_SUPPORTED: Final = "expected a path of this machine, such as /data/lake or file:///data/lake, or s3://BUCKET/FOLDER"
+
 
 _INTEGER = re.compile(r"[-+]?[0-9]+(_[0-9]+)*")
 _NUMBER = re.compile(r"[-+]?[0-9]+(_[0-9]+)*(\.[0-9]+)?")

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from headrace.config import _cluster, _execution, _job
-from headrace.config._durations import PATTERN, RULE
+from headrace.config import _cluster, _job, _sections
+from headrace.config._values import PATTERN, RULE
 
 _REFERENCE = {"type": "string", "pattern": r"\$\{[^}]+\}"}
 _TITLES = {"JobFile": "Headrace job", "ClusterFile": "Headrace cluster profile"}
@@ -76,7 +76,7 @@ def _ours(schema: Any) -> Any:
 def _field_documentation() -> dict[tuple[str, str], str]:
     """Return the string below each field of a struct, by struct and key of the file: Python itself drops them."""
     texts = {}
-    for module in (_cluster, _execution, _job):
+    for module in (_cluster, _sections, _job):
         tree = ast.parse(Path(inspect.getfile(module)).read_text(encoding="utf-8"))
         for cls in (node for node in tree.body if isinstance(node, ast.ClassDef)):
             keys = {field.name: field.encode_name for field in msgspec.structs.fields(getattr(module, cls.name))}

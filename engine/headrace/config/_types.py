@@ -6,12 +6,43 @@ A rule is in `Meta.extra["role"]`, where the reader of the YAML finds it.
 from __future__ import annotations
 
 import enum
+import sys
 from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
+
+
+class PipelineCode(msgspec.Struct, frozen=True):
+    """Location of a pipeline: `package.module:variable`, and the places of its modules."""
+
+    reference: str
+
+    home: str
+    """Folder of the project. Importable in the driver, and in tasks on machines that have it at the same path."""
+
+    py_files: tuple[str, ...] = ()
+    """Archives (.zip, .egg, .whl) and single modules (.py), as Spark's `--py-files`."""
+
+    def make_importable(self) -> None:
+        """Put the home and the `py_files` that this machine has at the start of `sys.path`, the home first."""
+        entries = (self.home, *(_entry(file) for file in self.py_files if "://" not in file))
+        for entry in reversed(entries):
+            if entry not in sys.path and Path(entry).exists():
+                sys.path.insert(0, entry)
+
+    def described(self) -> str:
+        """Return the searched places, for messages."""
+        archives = f", its py_files ({', '.join(self.py_files)})" if self.py_files else ""
+        return f"the job's home folder ({self.home}){archives} or the environment of {sys.executable}"
+
+
+def _entry(py_file: str) -> str:
+    return str(Path(py_file).parent) if py_file.endswith(".py") else py_file
+
 
 NAME = "name"
 LOCATION = "location"

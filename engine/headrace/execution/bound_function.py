@@ -1,23 +1,116 @@
-"""Binds a process function to one task: its declared states and blocks become live handles."""
+"""Binds a process function to one task: its declared states and blocks become live handles.
+
+Declarations of a process function: its states, and its code blocks.
+
+Stores by kind of declared state.
+
+Hints for exceptions of user code whose own words do not say what to do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from types import CoroutineType
-from typing import Any
+from typing import Any, Final, TypeVar
 
-from headrace.api import BroadcastState, Process, StateTtl
-from headrace.api.blocks import BoundBlock
-from headrace.api.bundles import BundleFunction
-from headrace.api.functions import KeyedFunction, has_timers, input_methods, is_blocking, listed_methods
-from headrace.execution.broadcast_input import BroadcastInput
+from headrace.api.batches import BundleFunction
+from headrace.api.functions import (
+    Block,
+    BoundBlock,
+    KeyedBroadcastFunction,
+    KeyedFunction,
+    has_timers,
+    input_methods,
+    is_blocking,
+    listed_methods,
+)
+from headrace.api.graph import Process
+from headrace.api.states import AggregatingState, BroadcastState, ListState, MapState, ReducingState, State, ValueState
+from headrace.api.ttl import StateTtl
+from headrace.execution.broadcast import BroadcastInput
 from headrace.execution.controller import AsyncExecutionController
-from headrace.execution.declarations import declared_blocks, declared_states
-from headrace.execution.options import AsyncStateOptions
+from headrace.options import AsyncStateOptions
+from headrace.state.accumulators import AggregatingStore, ReducingStore
 from headrace.state.backend import StateBackend
-from headrace.state.state_store import StateStore
-from headrace.state.stores import store_for
-from headrace.state.ttl import EntryLifetimes
+from headrace.state.maps_and_lists import ListStore, MapStore
+from headrace.state.store import StateStore, StateTask
+from headrace.state.ttl import NO_HISTORY, EntryLifetimes
+from headrace.state.values import BlockingValueStore, ValueStore
+
+D = TypeVar("D")
+
+
+def declared_states(function: KeyedFunction) -> dict[str, State]:
+    """Return the states that a function declares, by attribute, base classes first.
+
+    Raises `TypeError` when two of them share a stored name, and for broadcast state that the function cannot change.
+    """
+    states: dict[str, State] = _declared(function, State)
+    _check_unique(function, "states named", (state.name for state in states.values()))
+    if not isinstance(function, KeyedBroadcastFunction):
+        _check_no_broadcast(function, states.values())
+    return states
+
+
+def declared_blocks(function: KeyedFunction) -> dict[str, Block[Any]]:
+    """Return the code blocks that a function declares, by attribute, base classes first.
+
+    Raises `TypeError` when two of them share an id.
+    """
+    blocks: dict[str, Block[Any]] = _declared(function, Block)
+    _check_unique(function, "blocks with the id", (block.block_id for block in blocks.values()))
+    return blocks
+
+
+def _declared(function: object, kind: type[D]) -> dict[str, D]:
+    attributes: dict[str, Any] = {}
+    for cls in reversed(type(function).__mro__):
+        attributes |= vars(cls)
+    return {name: value for name, value in attributes.items() if isinstance(value, kind)}
+
+
+def _check_no_broadcast(function: KeyedFunction, states: Iterable[State]) -> None:
+    for state in states:
+        if isinstance(state, BroadcastState):
+            msg = (
+                f"{type(function).__name__} declares broadcast state '{state.name}', which only a KeyedBroadcastFunction can "
+                "change: derive from that, or declare a MapState"
+            )
+            raise TypeError(msg)
+
+
+def _check_unique(function: object, what: str, names: Iterable[str]) -> None:
+    for name, count in Counter(names).items():
+        if count > 1:
+            msg = f"{type(function).__name__} declares two {what} '{name}'"
+            raise TypeError(msg)
+
+
+_STORES: dict[type[State], type[StateStore]] = {
+    ValueState: ValueStore,
+    ListState: ListStore,
+    MapState: MapStore,
+    ReducingState: ReducingStore,
+    AggregatingState: AggregatingStore,
+}
+
+
+def store_for(
+    declared: State,
+    operator: str,
+    backend: StateBackend,
+    task: StateTask,
+    lives: EntryLifetimes = NO_HISTORY,
+    *,
+    blocking: bool,
+) -> StateStore:
+    """Return the store of a declared state in one task. `blocking` is for a plain `def`."""
+    kind = next(store for kind, store in _STORES.items() if isinstance(declared, kind))
+    if blocking and kind is ValueStore:
+        kind = BlockingValueStore
+    declaration: Any = declared
+    return kind(declaration, operator, backend, task, lives, blocking=blocking)
 
 
 class BoundFunction:
@@ -89,3 +182,19 @@ def on_timer_of(function: KeyedFunction) -> Callable[..., Any]:
 def ttls_of(function: KeyedFunction) -> dict[str, StateTtl | None]:
     """Return the TTL of each declared state, by name."""
     return {state.name: state.ttl for state in declared_states(function).values()}
+
+
+_HINTS: Final = {
+    "StateFuture": "Did you forget 'await'? A call of state, such as value(), returns a StateFuture: 'await self.n.value()' is the value.",
+    "no running event loop": (
+        "The code of keyed functions runs without asyncio's loop: sleep, timeouts, tasks and calls to the outside belong in an "
+        "AsyncFunction, which the pipeline calls with async_wait()."
+    ),
+}
+"""Hints by a part of the exception's text."""
+
+
+def hint_at(error: BaseException) -> str:
+    """Return a line for the end of an exception's traceback; empty if there is no hint."""
+    text = str(error)
+    return next((f"{hint}\n" for part, hint in _HINTS.items() if part in text), "")

@@ -22,18 +22,15 @@ from functools import partial
 from types import CodeType
 from typing import Any, cast
 
-from headrace.api import StateFuture
-from headrace.api.future import Continuation
+from headrace.api.future import Continuation, StateFuture
 from headrace.execution.epoch import Epoch, EpochManager
 from headrace.execution.key_accounting import KeyAccountingUnit
-from headrace.execution.keyed_work import Call, KeyedWork, foreign_await
-from headrace.execution.options import AsyncStateOptions, EventOrder, KeyOrder
+from headrace.execution.keyed_operator import Call, KeyedWork, foreign_await
 from headrace.execution.record_context import RecordContext
-from headrace.execution.request import AsyncExecutor, AsyncRequest
-from headrace.execution.request_batches import RequestBatches
-from headrace.execution.request_buffer import RequestBuffer
+from headrace.execution.requests import AsyncExecutor, AsyncRequest, RequestBatches, RequestBuffer
 from headrace.execution.statistics import ControllerStatistics
 from headrace.native import accelerated
+from headrace.options import AsyncStateOptions, EventOrder, KeyOrder
 
 
 @accelerated

@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from headrace.api import TimeDomain
-from headrace.api.bundles import TimerBundle
+from headrace.api.batches import TimerBundle
+from headrace.api.functions import TimeDomain
 from headrace.execution.element import NO_WATERMARK, ProcessingTime, Watermark
 from headrace.execution.epoch import Epoch, EpochStatus
 from headrace.execution.process_context import Outputs, ProcessContext, TimerContext
-from headrace.plan.order import processing_timer_order, timer_order
-from headrace.state.timer_service import DOMAINS, Timer, TimerService
+from headrace.records.order import processing_timer_order, timer_order
+from headrace.state.timers import DOMAINS, Timer, TimerService
 
 
 class _Passed(NamedTuple):

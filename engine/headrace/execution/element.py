@@ -1,14 +1,20 @@
-"""Elements that flow between operators: records, watermarks and processing times. `plan.order` compares their places."""
+"""Elements that flow between operators: records, watermarks and processing times. `plan.order` compares their places.
+
+Records of an operator's inputs as JSON, as held records are stored and errors show them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
+from headrace.errors import StateSchemaError, UserFunctionError
 from headrace.native import accelerated
-from headrace.plan.order import before_timers, behind_timers
+from headrace.records.order import before_timers, behind_timers
+from headrace.state.codec import encode
 
 
 class Element(NamedTuple):
@@ -67,3 +73,74 @@ def before_watermark(watermark: Watermark) -> bytes:
 def behind_watermark(watermark: Watermark) -> bytes:
     """Return the place right behind all timers that a watermark fires, and behind all their effects."""
     return behind_timers(watermark.order, watermark.timestamp)
+
+
+_SHOWN = 500
+
+
+class RecordCodec:
+    """Encodes and decodes the records of one operator's inputs. It can decode everything that it has encoded."""
+
+    __slots__ = ("_decoders", "_operator")
+
+    def __init__(self, operator: str, records: Sequence[type[msgspec.Struct]]) -> None:
+        """Take the record types of the operator's inputs, in order."""
+        self._operator = operator
+        self._decoders = [msgspec.json.Decoder(record).decode for record in records]
+
+    def decode(self, key_json: bytes, raw: bytes, input: int = 0) -> msgspec.Struct:  # noqa: A002 - as in `Element`
+        """Decode a record of an input.
+
+        Raises `UserFunctionError` with operator, key and record when it does not fit the input's record type, and
+        `StateSchemaError` when the operator has no such input.
+        """
+        if input >= len(self._decoders):
+            raise self._input_gone(key_json, input)
+        try:
+            return self._decoders[input](raw)
+        except msgspec.ValidationError as error:
+            why = f"the operator before {self._its(input)} sent a record that does not fit: {error}{_nulls(error)}"
+            raise UserFunctionError(self._operator, key_json.decode(), _cut(raw), why) from error
+
+    def encode(self, element: Element) -> bytes:
+        """Encode the record of an element.
+
+        Raises `UserFunctionError` for a record that `decode` cannot read back: if it were stored, no run could continue
+        from it.
+        """
+        try:
+            raw = encode(element.record)
+        except (TypeError, ValueError, OverflowError) as error:
+            why = f"the operator before {self._its(element.input)} sent a record that JSON cannot carry: {error}"
+            shown = shown_record(element.record)
+            raise UserFunctionError(self._operator, element.key_json.decode(), shown, why) from error
+        self.decode(element.key_json, raw, element.input)
+        return raw
+
+    def _its(self, number: int) -> str:
+        return "it" if len(self._decoders) == 1 else f"its input {number + 1}"
+
+    def _input_gone(self, key_json: bytes, number: int) -> StateSchemaError:
+        return StateSchemaError(
+            f"a record of key {key_json.decode()} that operator '{self._operator}' holds came by its input {number + 1}, and the "
+            f"operator has {len(self._decoders)} now. Nothing was changed. Bring the input back until a run has gone through, or "
+            "restore to a checkpoint before the run that stopped."
+        )
+
+
+def shown_record(record: object) -> str:
+    """Return a record as errors show it: the beginning of its JSON, or of its `repr` where JSON cannot represent it."""
+    try:
+        return _cut(encode(record))
+    except (TypeError, ValueError, OverflowError):
+        return repr(record)[:_SHOWN]
+
+
+def _cut(raw: bytes) -> str:
+    return raw[:_SHOWN].decode(errors="replace")
+
+
+def _nulls(error: msgspec.ValidationError) -> str:
+    return (
+        ". (JSON has no NaN and no infinity: they become null.)" if "Expected `float`, got `null`" in str(error) else ""
+    )

@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from headrace.api import RowKind
-from headrace.api.blocks import BoundBlock
+from headrace.api.functions import BoundBlock
+from headrace.api.records import RowKind
 from headrace.errors import StateSchemaError
 from headrace.execution.bound_function import BoundFunction
-from headrace.execution.element import Element
-from headrace.execution.fast_drain import BufferedRequest, as_it_came, at_block, element_of, held_as
-from headrace.execution.options import KeyOrder
+from headrace.execution.drain import BufferedRequest, as_it_came, at_block, element_of, held_as
+from headrace.execution.element import Element, RecordCodec
 from headrace.execution.process_context import Outputs, ProcessContext, TimerContext
-from headrace.execution.record_codec import RecordCodec
-from headrace.state.state_store import StateStore
-from headrace.state.timer_service import TimerService
+from headrace.options import KeyOrder
+from headrace.state.store import StateStore
+from headrace.state.timers import TimerService
 
 _ROW_KINDS = tuple(RowKind)
 _REQUEST_AND_CALLBACK = 2

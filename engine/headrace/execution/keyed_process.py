@@ -23,46 +23,44 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from headrace import native
-from headrace.api import Process, RowKind, TimeDomain
-from headrace.api.bundles import Bundle
+from headrace.api.batches import Bundle
+from headrace.api.functions import TimeDomain
+from headrace.api.graph import Process
+from headrace.api.records import RowKind
 from headrace.errors import HeadraceError, UserFunctionError
-from headrace.execution.bound_function import BoundFunction, on_timer_of, ttls_of
-from headrace.execution.broadcast_input import BroadcastInput, is_broadcast
-from headrace.execution.broadcast_moment import BroadcastMoment
+from headrace.execution.bound_function import BoundFunction, hint_at, on_timer_of, ttls_of
+from headrace.execution.broadcast import BroadcastInput, BroadcastMoment, is_broadcast
+from headrace.execution.bundles import WaitingBundle, WaitingBundles
 from headrace.execution.controller import AsyncExecutionController
-from headrace.execution.declared_outputs import outputs_of
+from headrace.execution.drain import PROCESS, BufferedRequest, Held, chunked, merged, split
 from headrace.execution.due_timers import DueTimers, shown_timer
 from headrace.execution.element import (
     NO_WATERMARK,
     Element,
     Emitted,
     ProcessingTime,
+    RecordCodec,
     Watermark,
     before_watermark,
     behind_watermark,
+    shown_record,
 )
 from headrace.execution.epoch import Epoch
-from headrace.execution.fast_drain import PROCESS, BufferedRequest, Held, chunked, merged, split
+from headrace.execution.executor import executor_for
 from headrace.execution.held_records import HeldRecords
-from headrace.execution.keyed_work import Call
-from headrace.execution.options import AsyncStateOptions, KeyOrder
-from headrace.execution.process_context import BundleContext, ProcessContext, Refused
-from headrace.execution.record_codec import RecordCodec, shown_record
-from headrace.execution.request import AsyncExecutor
-from headrace.execution.state_executor import executor_for
+from headrace.execution.keyed_operator import Call
+from headrace.execution.process_context import BundleContext, ProcessContext, Refused, outputs_of
+from headrace.execution.requests import AsyncExecutor
 from headrace.execution.statistics import KeyedProcessStatistics
-from headrace.execution.user_hints import hint_at
-from headrace.execution.waiting_bundles import WaitingBundle, WaitingBundles
 from headrace.interrupts import is_interrupt
-from headrace.plan.order import caused_at
-from headrace.state.backend import StateBackend
-from headrace.state.broadcast_store import BROADCAST_KEY, BroadcastStore
-from headrace.state.entry import EntryChange
-from headrace.state.exact_cleanup import CLEANUP_DOMAINS
-from headrace.state.state_store import StateStore
-from headrace.state.timer_service import TimerService
+from headrace.options import AsyncStateOptions, KeyOrder
+from headrace.records.order import caused_at
+from headrace.state.backend import EntryChange, StateBackend
+from headrace.state.broadcast import BROADCAST_KEY, BroadcastStore
+from headrace.state.cleanup import CLEANUP_DOMAINS, TtlCleanup
+from headrace.state.store import StateStore
+from headrace.state.timers import TimerService
 from headrace.state.ttl import EntryLifetimes
-from headrace.state.ttl_cleanup import TtlCleanup
 
 
 class KeyedProcess:

@@ -1,4 +1,7 @@
-"""Implementation of `Context` for user code of a keyed process: one for each record, and for each timer."""
+"""Implementation of `Context` for user code of a keyed process: one for each record, and for each timer.
+
+Outputs of a function that declares what its changes mean: each row kind is compared with `emits=`.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,19 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headrace.api import Process, RowKind, TimeDomain
-from headrace.api.bundles import Bundle
-from headrace.api.namespace import check_namespace
-from headrace.api.stream_types import output_type
+from headrace.api.batches import Bundle
+from headrace.api.changelog import ChangelogMode
+from headrace.api.functions import TimeDomain
+from headrace.api.graph import Process
+from headrace.api.records import RowKind, check_namespace
+from headrace.api.types import output_type
 from headrace.execution.element import Emitted, Watermark, make_emitted
 from headrace.execution.record_context import RecordContext
 from headrace.execution.record_copies import copied, copier_of, is_immutable
 from headrace.native import accelerated
-from headrace.plan.order import FIRST_OUTPUT, output_order, timer_order
+from headrace.records.order import FIRST_OUTPUT, output_order, timer_order
 from headrace.state.codec import decode_key
-from headrace.state.timer_service import DOMAINS, EVENT_TIME, PROCESSING_TIME, Timer, TimerService, Turn, turn
+from headrace.state.timers import DOMAINS, EVENT_TIME, PROCESSING_TIME, Timer, TimerService, Turn, turn
 
 LATEST_TIMER = (1 << 63) // 1000 - 1
 """Latest time of a timer (ms since 1970): it is stored in microseconds."""
@@ -337,3 +342,41 @@ class TimerContext(ProcessContext):
         """Register a timer; do nothing at the end of the input, where timers that register timers would never end."""
         if self.fired_by < END_OF_INPUT or domain != EVENT_TIME or self.time_domain is not EVENT_TIME:
             super().register(timestamp, domain, namespace)
+
+
+_INSERTS = frozenset({RowKind.INSERT})
+_UPSERTS = frozenset(RowKind) - {RowKind.UPDATE_BEFORE}
+
+
+class DeclaredOutputs(Outputs):
+    """Outputs that refuse row kinds which the declared mode does not have.
+
+    `type` is None, so that each record comes to `taken`: functions without `emits=` pay nothing.
+    """
+
+    __slots__ = ("_kinds", "_mode")
+
+    def __init__(self, operator: Process, mode: ChangelogMode) -> None:
+        """Start with nothing emitted."""
+        super().__init__(operator)
+        self.type = None
+        self._mode = mode
+        self._kinds = _INSERTS if mode.is_insert else _UPSERTS
+
+    def taken(self, record: msgspec.Struct, kind: RowKind) -> msgspec.Struct:
+        """Return what the main output takes for a record. Raises `ValueError` for a row kind that the mode does not have."""
+        if kind not in self._kinds:
+            msg = f"the function declares emits={self._mode.declaration}, and emits {RowKind(kind).symbol}: {self._way_out()}"
+            raise ValueError(msg)
+        return super().taken(record, kind)
+
+    def _way_out(self) -> str:
+        if self._mode.is_insert:
+            return "declare ChangelogMode.upsert(KEY), or ChangelogMode.RETRACT if each +U follows a -U with the whole old row"
+        return "leave the -U out, or declare ChangelogMode.RETRACT if each +U follows one with the whole old row"
+
+
+def outputs_of(operator: Process) -> Outputs:
+    """Return the empty outputs of an operator. Retractions of all kinds need no comparison."""
+    mode = operator.emits
+    return Outputs(operator) if mode is None or mode.is_retract else DeclaredOutputs(operator, mode)

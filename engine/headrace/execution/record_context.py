@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from headrace.api.blocks import BoundBlock
+from headrace.api.functions import BoundBlock
 from headrace.native import accelerated
 from headrace.state.key_groups import key_group
 

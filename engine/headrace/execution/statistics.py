@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headrace.state.state_store import StoreStatistics
-    from headrace.state.timer_service import TimerStatistics
+    from headrace.state.store import StoreStatistics
+    from headrace.state.timers import TimerStatistics
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.config import JobConfig
-    from headrace.spark.options import Event, RunOptions, RunReport
+    from headrace.run.options import Event, RunOptions, RunReport
 
 __all__ = ["run"]
 

@@ -17,23 +17,19 @@ import msgspec
 import pyarrow as pa
 
 from headrace import clock
-from headrace.api import AsyncWait
-from headrace.api.graph import AssignEventTime, DropUpdateBefore, Filter, KeyBy, StatelessStep
-from headrace.config import FileOptions, JobConfig
+from headrace.api.graph import AssignEventTime, AsyncWait, DropUpdateBefore, Filter, KeyBy, StatelessStep
+from headrace.config import FileOptions, JobConfig, PipelineCode
 from headrace.errors import HeadraceError, UserFunctionError
-from headrace.execution.element import Emitted
-from headrace.execution.record_codec import shown_record
+from headrace.execution.element import Emitted, shown_record
 from headrace.local.workers import child_environment
-from headrace.plan.keys import key_reader
-from headrace.plan.loader import PipelineCode
-from headrace.plan.pipelines import plan_of
-from headrace.plan.source_columns import order_column
+from headrace.plan.loader import plan_of
 from headrace.plan.stages import Flow, Plan, Through, ToStage
-from headrace.sources.file_formats import format_of, read_file
+from headrace.records.keys import key_reader
+from headrace.records.source_columns import order_column
+from headrace.run.rows import ColumnarRows
+from headrace.run.transforms import applied, called
+from headrace.sources.folder.formats import format_of, read_file
 from headrace.sources.row_check import RowCheck
-from headrace.spark.columnar_rows import ColumnarRows
-from headrace.spark.step_errors import called
-from headrace.spark.steps import applied
 from headrace.state.codec import encode
 
 _ROWS: Final = 200

@@ -1,10 +1,13 @@
-"""Run of a job without Spark, on this machine."""
+"""Run of a job without Spark, on this machine.
+
+Features that need Spark: the local runner refuses jobs with them.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from typing import Final
 
@@ -12,17 +15,32 @@ from headrace import clock
 from headrace.commit.run_check import checked_plan
 from headrace.config import JobConfig
 from headrace.errors import ConfigError
-from headrace.local.local_tasks import LocalTasks
-from headrace.local.only_on_spark import only_on_spark
+from headrace.local.tasks import LocalTasks
 from headrace.local.workers import Workers
-from headrace.plan.pipelines import plan_of
-from headrace.spark.job_run import run_on
-from headrace.spark.options import RunOptions, RunReport
-from headrace.spark.reports import KeyedTask, SourceTask, TaskReport
-from headrace.spark.run_events import OnEvent
-from headrace.spark.stage_tasks import StageTasks
-from headrace.spark.transit import Takes
-from headrace.tables.store import storage_errors
+from headrace.plan.loader import plan_of
+from headrace.plan.stages import Plan
+from headrace.run.events import OnEvent
+from headrace.run.job_run import run_on
+from headrace.run.messages import KeyedTask, SourceTask, TaskReport
+from headrace.run.options import RunOptions, RunReport
+from headrace.run.rows import Takes
+from headrace.run.tasks import StageTasks
+from headrace.storage.table import storage_errors
+
+
+def only_on_spark(config: JobConfig, plan: Plan) -> Iterator[str]:
+    """Yield a sentence for each feature of a job that needs Spark."""
+    if config.profile.deploy_mode == "cluster":
+        yield f"the cluster profile '{config.profile.name}' has deploy_mode cluster: its driver runs on Spark's cluster"
+    for source in plan.sources:
+        if config.sources[source.name].format == "kafka":
+            yield f"source '{source.name}' reads a topic of Kafka, which needs Spark: land it as files first, and read those"
+        if source.step is not None:
+            yield f"source '{source.name}' has a step of Spark, .spark() or .sql(): write it as map, filter or flat_map"
+    for name, sink in config.sinks.items():
+        if sink.format == "kafka":
+            yield f"sink '{name}' sends its rows to a topic of Kafka, which needs Spark: write them to a Delta table (format: delta)"
+
 
 ROWS_WORTH_WORKERS: Final = 100_000
 """Number of rows of a run from which on its tasks run in worker processes, which take most of a second to start."""

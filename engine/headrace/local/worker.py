@@ -14,11 +14,11 @@ from queue import SimpleQueue
 from typing import BinaryIO
 
 from headrace.errors import EngineBug, HeadraceError
-from headrace.local.frames import KeyedWork, Work, decode_work, encode_answer, read_frame, write_frame
-from headrace.spark.reports import TaskReport
-from headrace.spark.tasks import of_task, run_reading_task, run_source_task, without_collector
-from headrace.tables.late_pandas import without_pandas
-from headrace.tables.store import storage_errors
+from headrace.local.workers import KeyedWork, Work, decode_work, encode_answer, read_frame, write_frame
+from headrace.run.messages import TaskReport
+from headrace.run.tasks import of_task, run_reading_task, run_source_task, without_collector
+from headrace.storage.pandas import without_pandas
+from headrace.storage.table import storage_errors
 
 
 def main() -> None:

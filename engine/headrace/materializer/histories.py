@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from headrace.materializer.identities import IdentityOf, projection
 from headrace.materializer.map_layout import NEWER, NEXT, OLDER, PREVIOUS, SAME, MapLayout
-from headrace.materializer.options import Layouts
 from headrace.materializer.ordered_multiset import Identity, ListLayout, Row
 from headrace.materializer.stored_history import (
     StoredMap,
@@ -25,6 +24,7 @@ from headrace.materializer.stored_history import (
     stored_head,
     stored_list,
 )
+from headrace.options import Layouts
 from headrace.state.backend import HISTORY_PREFIX, StateBackend, Write
 
 Layout = ListLayout | MapLayout

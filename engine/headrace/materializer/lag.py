@@ -20,16 +20,17 @@ from typing import Any
 
 import msgspec
 
-from headrace.api import Lag, RowKind
+from headrace.api.graph import Lag
+from headrace.api.records import RowKind
 from headrace.errors import UserFunctionError
 from headrace.execution.element import Element
 from headrace.interrupts import is_interrupt
 from headrace.materializer.histories import Layout
-from headrace.materializer.last_changes import ChangedKeys, Mask
-from headrace.materializer.options import Layouts
+from headrace.materializer.identities import ChangedKeys, Mask
 from headrace.materializer.ordered_multiset import Identity, Row
 from headrace.materializer.upsert_materializer import Output, UpsertMaterializer
-from headrace.plan.order import output_order
+from headrace.options import Layouts
+from headrace.records.order import output_order
 from headrace.state.backend import StateBackend
 from headrace.state.codec import encode
 

@@ -15,14 +15,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from headrace.api import Emit, RowKind, Strategy, UpsertMaterialize
+from headrace.api.graph import Emit, UpsertMaterialize
+from headrace.api.records import RowKind
 from headrace.execution.element import Element
 from headrace.materializer.histories import Histories, HistoryChange
-from headrace.materializer.identities import IdentifiedRows, projection
-from headrace.materializer.last_changes import ChangedKeys, Mask
-from headrace.materializer.options import Layouts
+from headrace.materializer.identities import ChangedKeys, IdentifiedRows, Mask, projection
 from headrace.materializer.upsert_materializer import DELETE, INSERT, UPDATE_AFTER, Output, make_output
-from headrace.plan.order import FIRST_OUTPUT
+from headrace.options import Layouts, Strategy
+from headrace.records.order import FIRST_OUTPUT
 from headrace.state.backend import StateBackend, Write
 
 _EMITTED: tuple[RowKind, ...] = (INSERT, DELETE, UPDATE_AFTER, DELETE)

@@ -25,20 +25,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from headrace.api import OnConflict, Strategy, TimeDomain, TtlTime, UpsertMaterialize
+from headrace.api.functions import TimeDomain
+from headrace.api.graph import OnConflict, UpsertMaterialize
+from headrace.api.ttl import TtlTime
 from headrace.errors import ConflictError
 from headrace.execution.element import Watermark, behind_watermark
 from headrace.materializer.histories import Histories
 from headrace.materializer.ordered_multiset import Identity, Row
-from headrace.plan.order import caused_at
+from headrace.options import Strategy
+from headrace.records.order import caused_at
 from headrace.state.backend import StateBackend, Write
-from headrace.state.timer_service import (
-    EVENT_TIME_CLEANUP,
-    PROCESSING_TIME_CLEANUP,
-    Timer,
-    TimerChange,
-    TimerService,
-)
+from headrace.state.timers import EVENT_TIME_CLEANUP, PROCESSING_TIME_CLEANUP, Timer, TimerChange, TimerService
 
 _LONG_AGO = -(1 << 62)
 _SHOWN_ROWS = 3

@@ -17,17 +17,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from headrace.api import Emit, OnConflict, RowKind, UpsertMaterialize
+from headrace.api.graph import Emit, OnConflict, UpsertMaterialize
+from headrace.api.records import RowKind
 from headrace.execution.element import Element, Watermark
 from headrace.materializer.histories import Histories, HistoryChange, Layout
-from headrace.materializer.identities import IdentifiedRows
-from headrace.materializer.last_changes import ChangedKeys, Mask
-from headrace.materializer.options import Layouts, MaterializerOptions
+from headrace.materializer.identities import ChangedKeys, IdentifiedRows, Mask
 from headrace.materializer.ordered_multiset import ALL, LAST, NOTHING, OTHER, Identity
 from headrace.materializer.row_lifetimes import RowLifetimes
-from headrace.plan.order import output_order
+from headrace.options import Layouts, MaterializerOptions
+from headrace.records.order import output_order
 from headrace.state.backend import StateBackend, Write
-from headrace.state.timer_service import TimerChange
+from headrace.state.timers import TimerChange
 
 LONG_HISTORY = 10_000
 """Number of rows from which a history is reported as long: it is as fast as a short one, but nothing ever removes its rows."""

@@ -1,8 +1,8 @@
 """Ready-made operators. They use only the public state API, so your own functions can do the same."""
 
 from headrace.operators._aggregates import ArgMax, ArgMin, Avg, Count, CountDistinct, First, Last, Max, Min, Sum
+from headrace.operators._group_aggregation import running_aggregate
 from headrace.operators._ranking import Rank
-from headrace.operators._running_aggregate import running_aggregate
 from headrace.operators._windows import Cumulative, Hopping, Session, Tumbling
 
 __all__ = [

@@ -2,6 +2,8 @@
 
 Accumulators are stored as JSON. They may be changed in place. `merge` may return its first argument, but its result
 never shares anything with the second.
+
+Records of a bundle as changes of an aggregate.
 """
 
 from __future__ import annotations
@@ -9,17 +11,18 @@ from __future__ import annotations
 import abc
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import add
 from typing import Any
 
 import msgspec
 
-from headrace.api import AggregateFunction, RowKind, Struct
-from headrace.api.states import accumulator_type
-from headrace.operators._bundled_values import BundledValues
-from headrace.operators._value_types import reader
+from headrace.api.batches import Bundle, BundledRecord
+from headrace.api.records import RowKind, Struct
+from headrace.api.states import AggregateFunction, accumulator_type
+from headrace.operators._normalize import IN_WINDOW, unmatched
+from headrace.operators._value_types import BundledValues, reader
 
 _SMALLEST, _LARGEST = -(1 << 63), (1 << 63) - 1
 """Range of integers of 64 bits."""
@@ -430,3 +433,32 @@ def _check_finite(name: str, value: float) -> None:
     if not math.isfinite(value):
         msg = f"{name} met {value}, which can be neither compared nor stored: filter() such records, or give where=..."
         raise ValueError(msg)
+
+
+_SIGNS = tuple(sign_of(kind) for kind in RowKind)
+
+
+class BundledChanges:
+    """Some records of a bundle as changes. While one is applied, it is the bundle's current record."""
+
+    __slots__ = ("_bundle", "records")
+
+    def __init__(self, bundle: Bundle, records: Sequence[BundledRecord]) -> None:
+        """Take the records, at least one, in arrival order."""
+        self._bundle = bundle
+        self.records = records
+
+    def __iter__(self) -> Iterator[Change]:
+        """Yield the changes, each as the current one."""
+        work_on = self._bundle.work_on
+        for record in self.records:
+            work_on(record)
+            yield Change(record.record, record.timestamp, _SIGNS[record.kind])
+
+    def set_aside(self) -> None:
+        """Move the current record to the quarantine: a retraction that matches nothing."""
+        self._bundle.quarantine(unmatched(RowKind(self._bundle.current.kind), IN_WINDOW))
+
+    def end(self) -> None:
+        """Make the last record the current one, as after an iteration."""
+        self._bundle.work_on(self.records[-1])

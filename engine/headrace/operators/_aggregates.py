@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
-from headrace.api import Struct
+from headrace.api.records import Struct
 from headrace.operators._accumulators import (
     Accumulator,
     AvgAccumulator,

@@ -8,12 +8,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from headrace.api import Context, KeyedCoProcessFunction, ListState, MapState, RowKind, StateTtl, Struct
-from headrace.api.changelog_mode import StreamChanges
-from headrace.api.join_type import JoinType
-from headrace.api.operator_function import OperatorFunction
-from headrace.operators._sort_text import sort_text
-from headrace.operators._state_lives import freed_by
+from headrace.api.changelog import StreamChanges
+from headrace.api.functions import Context, KeyedCoProcessFunction
+from headrace.api.graph import OperatorFunction
+from headrace.api.options import JoinType
+from headrace.api.records import RowKind, Struct
+from headrace.api.states import ListState, MapState
+from headrace.api.ttl import StateTtl
+from headrace.operators._event_time import freed_by
+from headrace.operators._ranking import sort_text
 from headrace.operators._value_types import ValueType
 
 Left = TypeVar("Left", bound=Struct)

@@ -1,4 +1,7 @@
-"""Aggregates of all records of each key, as a changelog (Flink: `GroupAggFunction`, `MiniBatchGroupAggFunction`)."""
+"""Aggregates of all records of each key, as a changelog (Flink: `GroupAggFunction`, `MiniBatchGroupAggFunction`).
+
+Aggregate the records of each key, and emit every new result.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,23 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from headrace.api import Context, Emit, KeyedProcessFunction, RowKind, Struct, ValueState
-from headrace.api.bundles import Bundle, BundleFunction
-from headrace.api.changelog_mode import UPSERTS_OF_UNKNOWN_KEY, ChangelogMode, StreamChanges
-from headrace.api.column_function import ColumnFunction, ColumnResults, KeyedColumns
-from headrace.api.graph import KeyBy
-from headrace.api.operator_function import OperatorFunction
-from headrace.api.operator_library import GroupOptions
+from headrace.api.batches import Bundle, BundleFunction, ColumnFunction, ColumnResults, KeyedColumns
+from headrace.api.changelog import UPSERTS_OF_UNKNOWN_KEY, ChangelogMode, StreamChanges
+from headrace.api.functions import Context, KeyedProcessFunction
+from headrace.api.graph import Emit, KeyBy, OperatorFunction
+from headrace.api.options import GroupOptions
+from headrace.api.records import RowKind, Struct
+from headrace.api.states import AggregateFunction, AggregatingState, ValueState
+from headrace.api.ttl import StateTtl
 from headrace.operators._accumulators import Change, sign_of
+from headrace.operators._event_time import freed_by
+from headrace.operators._normalize import OF_KEY, unmatched
 from headrace.operators._result_record import ResultRecord
-from headrace.operators._state_lives import freed_by
-from headrace.operators._unmatched import OF_KEY, unmatched
-from headrace.operators._window_result import check_can_retract, check_kind
+from headrace.operators._window_results import check_can_retract, check_kind
 
 if TYPE_CHECKING:
     from headrace.operators._group_columns import GroupColumns
+
 
 In = TypeVar("In", bound=Struct)
 Out = TypeVar("Out", bound=Struct)
@@ -194,3 +199,35 @@ def group_aggregation(
         aggregate = ValueState("aggregate", group, ttl=options.ttl)
 
     return Aggregation(result, group, options)
+
+
+Acc = TypeVar("Acc")
+
+
+def running_aggregate(
+    function: AggregateFunction[In, Acc, Out], /, *, takes: type[In], gives: type[Out], ttl: StateTtl | None = None
+) -> KeyedProcessFunction[In, Out]:
+    """Return a keyed function that adds each record to its key's accumulator and emits the result.
+
+    `takes` and `gives` are the record types of input and output. A result is an update (+U): write it into a merge sink
+    behind `upsert_materialize`, or into an append sink as a log of results. Use it on insert-only streams: a retraction
+    is added like any other record. The state's name is `aggregate`. `ttl` is its TTL; by default (None) keys are kept
+    for ever. With a `ttl`, a record that is older than the watermark by more than `ttl` emits nothing: its result has
+    expired already.
+
+        .key_by("customer").process("totals", running_aggregate(Totals(), takes=Order, gives=Total))
+
+    Raises `TypeError` unless `function` names its types, as in `AggregateFunction[Order, Sum, Total]`.
+    """
+
+    class RunningAggregate(KeyedProcessFunction[takes, gives]):  # type: ignore[valid-type]  # known when it is called
+        _emits = UPSERTS_OF_UNKNOWN_KEY
+        aggregate = AggregatingState("aggregate", function, ttl=ttl)
+
+        async def process(self, record: Any, ctx: Context, /) -> None:
+            await self.aggregate.add(record)
+            result = await self.aggregate.get()
+            if result is not None:
+                ctx.collect(result, RowKind.UPDATE_AFTER)
+
+    return RunningAggregate()

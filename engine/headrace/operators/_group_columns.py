@@ -11,12 +11,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.api import Emit, RowKind
-from headrace.api.column_function import ColumnResults, KeyedColumns
-from headrace.api.operator_library import GroupOptions
-from headrace.operators._keyed_layout import Flags, Layout, NotInColumnsError, Numbers
+from headrace.api.batches import ColumnResults, KeyedColumns
+from headrace.api.graph import Emit
+from headrace.api.options import GroupOptions
+from headrace.api.records import RowKind
 from headrace.operators._result_record import AggregatedField, ResultRecord
-from headrace.operators._running_fields import FieldInColumns, RunningField, running_field
+from headrace.operators._running_fields import (
+    FieldInColumns,
+    Flags,
+    Layout,
+    NotInColumnsError,
+    Numbers,
+    RunningField,
+    running_field,
+)
 from headrace.operators._value_types import annotated_type
 
 

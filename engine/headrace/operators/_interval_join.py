@@ -9,11 +9,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from headrace.api import Context, JoinType, KeyedCoProcessFunction, ListState, RowKind, Struct
-from headrace.api.bundles import Bundle, BundledRecord, BundleFunction
-from headrace.api.operator_function import OperatorFunction
-from headrace.operators._calendar import check_in_calendar
-from headrace.operators._lengths import shown_length
+from headrace.api.batches import Bundle, BundledRecord, BundleFunction
+from headrace.api.functions import Context, KeyedCoProcessFunction
+from headrace.api.graph import OperatorFunction
+from headrace.api.options import JoinType
+from headrace.api.records import RowKind, Struct
+from headrace.api.states import ListState
+from headrace.operators._event_time import check_in_calendar, shown_length
 
 In1 = TypeVar("In1", bound=Struct)
 In2 = TypeVar("In2", bound=Struct)

@@ -1,15 +1,30 @@
-"""Whole updates of a stream of upserts: each change with the old row of its key (Flink: `ChangelogNormalize`)."""
+"""Whole updates of a stream of upserts: each change with the old row of its key (Flink: `ChangelogNormalize`).
+
+Reasons in the quarantine of retractions that match nothing.
+"""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from headrace.api import Context, KeyedProcessFunction, RowKind, StateTtl, Struct, ValueState
-from headrace.api.operator_function import OperatorFunction
-from headrace.operators._state_lives import freed_by
-from headrace.operators._unmatched import OF_KEY, unmatched
+from headrace.api.functions import Context, KeyedProcessFunction
+from headrace.api.graph import OperatorFunction
+from headrace.api.records import RowKind, Struct
+from headrace.api.states import ValueState
+from headrace.api.ttl import StateTtl
+from headrace.operators._event_time import freed_by
+
+OF_KEY: Final = "records of its key"
+IN_WINDOW: Final = "records of its key in its window"
+
+
+def unmatched(kind: RowKind, records: str, ttl: StateTtl | None = None) -> str:
+    """Return the reason for a retraction that matches none of the `records`, which a TTL may have removed."""
+    expired = "" if ttl is None else f" (a record is forgotten after state_ttl={ttl.ttl})"
+    return f"a retraction ({kind.symbol}) that matches none of the {records}{expired}"
+
 
 In = TypeVar("In", bound=Struct)
 Out = TypeVar("Out", bound=Struct)

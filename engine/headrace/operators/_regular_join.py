@@ -10,11 +10,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from headrace.api import Context, JoinType, KeyedCoProcessFunction, Lifetime, MapState, RowKind, StateTtl, Struct
-from headrace.api.bundles import Bundle, BundleFunction
-from headrace.api.operator_function import OperatorFunction
-from headrace.operators._calendar import LAST_TIME
-from headrace.operators._unmatched import unmatched
+from headrace.api.batches import Bundle, BundleFunction
+from headrace.api.functions import Context, KeyedCoProcessFunction
+from headrace.api.graph import OperatorFunction
+from headrace.api.options import JoinType
+from headrace.api.records import RowKind, Struct
+from headrace.api.states import MapState
+from headrace.api.ttl import Lifetime, StateTtl
+from headrace.operators._event_time import LAST_TIME
+from headrace.operators._normalize import unmatched
 
 In1 = TypeVar("In1", bound=Struct)
 In2 = TypeVar("In2", bound=Struct)

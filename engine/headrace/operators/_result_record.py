@@ -11,16 +11,15 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import msgspec
 
-from headrace.api import AggregateFunction, Context, Struct
-from headrace.api.bundles import BundledRecord
+from headrace.api.batches import BundledRecord
+from headrace.api.functions import Context
 from headrace.api.graph import KeyBy
-from headrace.operators._accumulators import Accumulator, Change, OwnAccumulator
+from headrace.api.records import Struct
+from headrace.api.states import AggregateFunction
+from headrace.operators._accumulators import Accumulator, BundledChanges, Change, OwnAccumulator
 from headrace.operators._aggregates import Aggregate
-from headrace.operators._bundled_changes import BundledChanges
-from headrace.operators._bundled_values import BundledValues
-from headrace.operators._emit_change import emit_change
-from headrace.operators._value_types import ValueType, annotated_type, reader, value_type
-from headrace.operators._window_result import WINDOW_END, WINDOW_START, WindowResult
+from headrace.operators._value_types import BundledValues, ValueType, annotated_type, reader, value_type
+from headrace.operators._window_results import WINDOW_END, WINDOW_START, WindowResult, emit_change
 
 KEY = "key"
 

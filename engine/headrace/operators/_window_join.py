@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from headrace.api import Context, KeyedCoProcessFunction, ListState, Struct
-from headrace.api.changelog_mode import StreamChanges
-from headrace.api.operator_function import OperatorFunction
-from headrace.api.window_join import WindowJoin
-from headrace.operators._calendar import check_in_calendar
-from headrace.operators._slices import Sliced, slices_between
+from headrace.api.changelog import StreamChanges
+from headrace.api.functions import Context, KeyedCoProcessFunction
+from headrace.api.graph import OperatorFunction
+from headrace.api.options import WindowJoin
+from headrace.api.records import Struct
+from headrace.api.states import ListState
+from headrace.operators._event_time import check_in_calendar
+from headrace.operators._sliced_windows import Sliced, slices_between
 
 Left = TypeVar("Left", bound=Struct)
 Right = TypeVar("Right", bound=Struct)

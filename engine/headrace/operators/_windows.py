@@ -11,17 +11,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from headrace.api import KeyedCoProcessFunction, Struct, WindowFunction, Windows
-from headrace.api.ranks import Ranks
-from headrace.api.window_join import WindowJoin
-from headrace.api.windows import WindowOptions
-from headrace.operators._lengths import shown_length
-from headrace.operators._ranked_window import RankedWindow
+from headrace.api.functions import KeyedCoProcessFunction
+from headrace.api.options import Ranks, WindowFunction, WindowJoin, WindowOptions, Windows
+from headrace.api.records import Struct
+from headrace.operators._event_time import shown_length
 from headrace.operators._result_record import ResultRecord
-from headrace.operators._session_aggregation import session_aggregation
-from headrace.operators._sliced_aggregation import sliced_aggregation
+from headrace.operators._sessions import session_aggregation
+from headrace.operators._sliced_windows import sliced_aggregation
 from headrace.operators._window_join import window_join
-from headrace.operators._window_result import WindowResult
+from headrace.operators._window_results import RankedWindow, WindowResult
 
 In = TypeVar("In", bound=Struct)
 Out = TypeVar("Out", bound=Struct)

@@ -1,50 +1,34 @@
-"""Loader of user code: driver, tasks and command line import pipelines only through it."""
+"""Loader of user code: driver, tasks and command line import pipelines only through it.
+
+From the code of a pipeline to its plan and the schemas of its sinks.
+"""
 
 from __future__ import annotations
 
 import functools
 import importlib
 import os
-import sys
 import traceback
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-import msgspec
+import pyarrow as pa
 
+from headrace.config import PipelineCode
 from headrace.errors import ConfigError
 from headrace.interrupts import is_interrupt
 from headrace.names import did_you_mean
+from headrace.plan.planner import plan_stages
+from headrace.plan.stages import Plan
+from headrace.records.columns import changelog_schema, sink_schema
 
 if TYPE_CHECKING:
-    from headrace.api import Pipeline
+    from headrace.stream.pipeline import Pipeline
+
 
 _OWN_CODE = str(Path(__file__).parent.parent) + os.sep
-
-
-class PipelineCode(msgspec.Struct, frozen=True):
-    """Location of a pipeline: `package.module:variable`, and the places of its modules."""
-
-    reference: str
-
-    home: str
-    """Folder of the project. Importable in the driver, and in tasks on machines that have it at the same path."""
-
-    py_files: tuple[str, ...] = ()
-    """Archives (.zip, .egg, .whl) and single modules (.py), as Spark's `--py-files`."""
-
-    def make_importable(self) -> None:
-        """Put the home and the `py_files` that this machine has at the start of `sys.path`, the home first."""
-        entries = (self.home, *(_entry(file) for file in self.py_files if "://" not in file))
-        for entry in reversed(entries):
-            if entry not in sys.path and Path(entry).exists():
-                sys.path.insert(0, entry)
-
-    def described(self) -> str:
-        """Return the searched places, for messages."""
-        archives = f", its py_files ({', '.join(self.py_files)})" if self.py_files else ""
-        return f"the job's home folder ({self.home}){archives} or the environment of {sys.executable}"
 
 
 @functools.cache
@@ -53,7 +37,8 @@ def load_pipeline(code: PipelineCode) -> Pipeline:
 
     Raises `ConfigError` when its module cannot be imported, has no such variable, or the variable is no `Pipeline`.
     """
-    from headrace.api import ConnectedStreams, Pipeline, Stream
+    from headrace.stream.pipeline import Pipeline
+    from headrace.stream.stream import ConnectedStreams, Stream
 
     code.make_importable()
     module_name, _, variable = code.reference.partition(":")
@@ -69,10 +54,6 @@ def load_pipeline(code: PipelineCode) -> Pipeline:
             msg += ": end the stream with sink(), which returns the pipeline, or name the variable that Pipeline() is kept in"
         raise ConfigError(msg)
     return pipeline
-
-
-def _entry(py_file: str) -> str:
-    return str(Path(py_file).parent) if py_file.endswith(".py") else py_file
 
 
 def _module(name: str, code: PipelineCode) -> ModuleType:
@@ -95,3 +76,44 @@ def _reason(name: str, error: BaseException, code: PipelineCode) -> str:
         return f"{type(error).__name__}: {error}"
     place = next((frame for frame in reversed(frames) if not frame.filename.startswith(_OWN_CODE)), frames[-1])
     return f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})"
+
+
+@functools.cache
+def plan_of(code: PipelineCode) -> Plan:
+    """Return the stages of a pipeline, planned once in a process.
+
+    Raises `ConfigError` when the pipeline cannot be loaded, or cannot be run.
+    """
+    return plan_stages(load_pipeline(code))
+
+
+def sink_schemas(plan: Plan, appended: Collection[str] = ()) -> dict[str, tuple[pa.Schema, tuple[str, ...]]]:
+    """Return the Arrow schema and the primary key (empty: append-only) of each of the pipeline's sinks.
+
+    A materializer's sink in `appended` is a log of its changes. Raises `ConfigError` for names that Delta cannot tell apart.
+    """
+    schemas: dict[str, tuple[pa.Schema, tuple[str, ...]]] = {}
+    for sink in plan.sinks.values():
+        schema, keys = sink_schema(sink.record, sink.primary_key), sink.primary_key
+        if keys and sink.name in appended:
+            schema, keys = changelog_schema(schema), ()
+        if twins := _equal_but_for_case(schema):
+            msg = (
+                f"sink '{sink.name}': the fields {' and '.join(twins)} of {sink.record.__name__} differ only in case, and Delta takes such names "
+                "of columns for equal: rename one"
+            )
+            raise ConfigError(msg)
+        schemas[sink.name] = (schema, keys)
+    return schemas
+
+
+def _equal_but_for_case(fields: Iterable[pa.Field]) -> list[str]:
+    """Return the names of fields beside each other that differ only in case, also within structs, lists and maps; none without such ones."""
+    level = [*fields]
+    folded = [field.name.lower() for field in level]
+    twins = [field.name for field in level if folded.count(field.name.lower()) > 1]
+    if twins:
+        return twins
+    kinds = [field.type for field in level if pa.types.is_nested(field.type)]
+    parts = (_equal_but_for_case(kind.field(place) for place in range(kind.num_fields)) for kind in kinds)
+    return next(filter(None, parts), [])

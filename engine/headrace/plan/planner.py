@@ -11,15 +11,26 @@ from typing import cast
 import msgspec
 import pyarrow as pa
 
-from headrace.api import AsyncWait, Pipeline, Process, SinkNode, SourceNode, UpsertMaterialize
 from headrace.api.changelog_inference import changes_of
-from headrace.api.graph import AssignEventTime, Input, Node, SparkStep, StatelessStep, step_over
-from headrace.api.operator_function import OperatorFunction
-from headrace.api.stream_types import output_type
+from headrace.api.graph import (
+    AssignEventTime,
+    AsyncWait,
+    Input,
+    Node,
+    OperatorFunction,
+    Process,
+    SinkNode,
+    SourceNode,
+    SparkStep,
+    StatelessStep,
+    UpsertMaterialize,
+    step_over,
+)
+from headrace.api.types import output_type
 from headrace.errors import ConfigError
-from headrace.plan.column_types import Column
-from headrace.plan.columns import columns_of
 from headrace.plan.stages import Flow, Keyed, KeyedStage, Plan, SinkPlan, SourceStage, Through, ToSink, ToStage, Use
+from headrace.records.column_types import Column, columns_of
+from headrace.stream.pipeline import Pipeline
 
 MOST_EDGES = 250
 """Largest number of uses of one stream: an edge is one byte, whose last values belong to timers."""

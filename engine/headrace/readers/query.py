@@ -1,7 +1,12 @@
-"""Queries of the readers: DuckDB over Arrow streams, without access to anything else."""
+"""Queries of the readers: DuckDB over Arrow streams, without access to anything else.
+
+Quoting of column names that DuckDB reserves, such as `at` and `end`, in queries that it cannot parse without.
+"""
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -10,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.errors import StorageError
-from headrace.tables.store import TableMissingError
-from headrace.tables.stored_rows import ADVICE, MARK, damaged, null_refused
+from headrace.storage.table import ADVICE, TableMissingError, damaged
+from headrace.tables.live_rows import MARK, null_refused
 
 if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
+
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -106,7 +112,7 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
     """Return the values of a column. Moments are converted via integers: pyarrow needs a microsecond for each, and pandas."""
     import pyarrow as pa
 
-    from headrace.plan.raw_row import readable
+    from headrace.records.source_values import readable
 
     if pa.types.is_nested(column.type):
         return list(map(readable, column))
@@ -152,3 +158,55 @@ def unreadable(table: str, version: int | None, error: Exception) -> StorageErro
         f"{which} cannot be read: {error}\nIts files may have been vacuumed, or the storage is out of reach. "
         "Checkpoints within the retention, and savepoints, stay readable: see 'headrace checkpoints'."
     )
+
+
+_TOKEN = re.compile(
+    r"""'(?:[^']|'')*' | "(?:[^"]|"")*" | --[^\n]* | /\*.*?\*/ | \$(\w*)\$.*?\$\1\$ | (?P<word>[A-Za-z_]\w*)""",
+    re.VERBOSE | re.DOTALL,
+)
+_MOST_PLACES = 10
+"""Reserved names in a query that are tried in all combinations: about a thousand parses, within 0.1 s."""
+
+
+def with_quoted_names(connection: duckdb.DuckDBPyConnection, query: str) -> str:
+    """Return the query with double quotes around as few column names as necessary, only names that are reserved words.
+
+    A query that DuckDB can parse is not changed, and neither is one that quotes do not help. The columns are those of the
+    connection's tables and views.
+    """
+    if _is_readable(connection, query):
+        return query
+    places = _places(query, _reserved_columns(connection))
+    return next((quoted for quoted in _quoted(query, places) if _is_readable(connection, quoted)), query)
+
+
+def _is_readable(connection: duckdb.DuckDBPyConnection, query: str) -> bool:
+    import duckdb
+
+    try:
+        connection.extract_statements(query)
+    except duckdb.ParserException:
+        return False
+    return True
+
+
+def _reserved_columns(connection: duckdb.DuckDBPyConnection) -> set[str]:
+    query = """SELECT DISTINCT keyword_name FROM duckdb_keywords() JOIN duckdb_columns() ON keyword_name = lower(column_name)
+               WHERE keyword_category <> 'unreserved'"""
+    return {name for (name,) in connection.sql(query).fetchall()}
+
+
+def _places(query: str, names: set[str]) -> list[tuple[int, int]]:
+    """Return the places of the names in a query, except in quotes and comments."""
+    words = (match for match in _TOKEN.finditer(query) if match["word"])
+    return [match.span() for match in words if match["word"].lower() in names][:_MOST_PLACES]
+
+
+def _quoted(query: str, places: list[tuple[int, int]]) -> Iterator[str]:
+    """Yield the query with quotes at some of the places, fewest first."""
+    for count in range(1, len(places) + 1):
+        for chosen in itertools.combinations(places, count):
+            text = query
+            for start, end in reversed(chosen):
+                text = f'{text[:start]}"{text[start:end]}"{text[end:]}'
+            yield text

@@ -1,12 +1,19 @@
-"""`headrace retries` and `requests`: elements that were taken in and are not finished."""
+"""`headrace retries` and `requests`: elements that were taken in and are not finished.
+
+`headrace timers`: registered timers, those of user code and the engine's own.
+
+`headrace quarantine`: input and elements that could not be processed.
+"""
 
 from __future__ import annotations
 
-from headrace.readers.job_at_checkpoint import JobAtCheckpoint
-from headrace.readers.known_operators import WITH_REQUESTS, check_operator
+from headrace.readers.job_at import WITH_QUARANTINE, WITH_REQUESTS, JobAtCheckpoint, check_operator
 from headrace.readers.query import Rows
-from headrace.readers.sql_views import ask_sql
-from headrace.tables.predicate import entries_of
+from headrace.readers.sql import ask_sql
+from headrace.state.timers import DOMAINS
+from headrace.storage.predicate import NoneOf, OneOf
+from headrace.tables.schemas import QUARANTINE, TIMERS
+from headrace.tables.view import entries_of
 
 _RECORD = "coalesce(json_extract(element, '$.value')::VARCHAR, element)"
 _ASYNC = f"""
@@ -51,3 +58,41 @@ def list_requests(job: JobAtCheckpoint, operator: str | None = None, limit: int 
 def count_requests(job: JobAtCheckpoint, operator: str | None = None) -> int:
     """Count the elements and records that `list_requests` returns without a limit."""
     return sum(job.count_live(name, entries_of(operator)) for name in WITH_REQUESTS)
+
+
+_INTERNAL_DOMAINS = tuple(domain.name for domain in DOMAINS.values() if domain.is_internal)
+
+NOT_INTERNAL = NoneOf("domain", _INTERNAL_DOMAINS)
+"""Condition for the timers of user code."""
+
+
+def list_timers(job: JobAtCheckpoint, limit: int = 50, *, internal: bool = False) -> Rows:
+    """Return registered timers, the next one first; with `internal`, include the engine's own."""
+    conditions = [] if internal else [NOT_INTERNAL]
+    return job.live_rows(TIMERS, conditions, "ORDER BY timestamp, operator, key LIMIT ?", [limit])
+
+
+def count_timers(job: JobAtCheckpoint, *, internal: bool = False) -> int:
+    """Count the timers that `list_timers` lists without a limit."""
+    return job.count_live(TIMERS, [] if internal else [NOT_INTERNAL])
+
+
+def count_internal_timers(job: JobAtCheckpoint) -> int:
+    """Count the engine's own timers: they clean up expired state exactly, and sweep materializers."""
+    return job.count_live(TIMERS, [OneOf("domain", _INTERNAL_DOMAINS)])
+
+
+def list_quarantine(job: JobAtCheckpoint, limit: int = 50, operator: str | None = None) -> Rows:
+    """Return rows of the quarantine, newest first; only those of one operator or source, if `operator` names it.
+
+    Raises `ConfigError` for an unknown operator.
+    """
+    check_operator(job, operator, WITH_QUARANTINE)
+    return job.live_rows(
+        QUARANTINE, entries_of(operator), "ORDER BY checkpoint_id DESC, source, position LIMIT ?", [limit]
+    )
+
+
+def count_quarantine(job: JobAtCheckpoint, operator: str | None = None) -> int:
+    """Count the rows that `list_quarantine` returns without a limit."""
+    return job.count_live(QUARANTINE, entries_of(operator))

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from headrace import faults
-from headrace.sinks.delta_table import DeltaTableSink
-from headrace.sinks.partitions import PARTITION_TYPES
+from headrace import crash_points
+from headrace.sinks.delta import DeltaTableSink
+from headrace.sinks.layout import PARTITION_TYPES
 from headrace.sinks.sink import NEVER, Deliveries, Delivery
-from headrace.tables.store import CommitInfo, Snapshot, Transaction, VersionTakenError
+from headrace.storage.table import CommitInfo, Snapshot, Transaction, VersionTakenError
 
 JOB: Final = "headrace_job"
 INCARNATION: Final = "headrace_incarnation"
@@ -55,7 +55,7 @@ class KafkaSink(DeltaTableSink):
                 return
             if self._is_to_send(delivery):
                 send(self.name, [f"{self.store.uri}/{file.path}" for file in delivery.files], self._headers(delivery))
-            faults.reached("deliver.half")
+            crash_points.reached("deliver.half")
             self._record_sent(delivery.publication.checkpoint_id)
 
     def _is_to_send(self, delivery: Delivery) -> bool:

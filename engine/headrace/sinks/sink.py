@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 import pyarrow as pa
 
-from headrace.tables.store import Claim, Snapshot
+from headrace.storage.table import Claim, Snapshot
 
 NEVER = -1
 """Id below all checkpoint ids: the job has published nothing to a sink."""
@@ -76,7 +76,7 @@ class Sink(Protocol):
         ...
 
     def owner(self, table: Snapshot, /) -> int | None:
-        """Return the number of the sink that owns the table (`headrace.commit.ownership`); None: nobody does."""
+        """Return the number of the sink that owns the table (`headrace.log.sink_history`); None: nobody does."""
         ...
 
     def claim(self, table: Snapshot, claim: Claim) -> None:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.plan.watermarks import Bucket, Watermarks, latest
+from headrace.records.watermarks import Bucket, Watermarks, latest
 
 EARLIEST: Final = -(1 << 63)
 """Merge key of rows before the first readable event time."""

@@ -10,12 +10,11 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from headrace.api import SourceNode
-from headrace.plan.column_names import near_misses
-from headrace.plan.column_types import Column
-from headrace.plan.plain_values import MISSING
-from headrace.plan.value_rules import written_number
-from headrace.sources.file_format import typed_table
+from headrace.api.graph import SourceNode
+from headrace.records.column_types import Column, near_misses
+from headrace.records.plain_values import MISSING
+from headrace.records.value_rules import written_number
+from headrace.sources.folder.format import typed_table
 
 
 class JsonRows:

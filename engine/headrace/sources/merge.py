@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from headrace.config import SourceConfig
 from headrace.errors import SourceError
 from headrace.names import counted
-from headrace.plan.event_time_limit import EventTimeLimit, limit_of
-from headrace.plan.watermarks import lag_of
+from headrace.records.source_columns import EventTimeLimit, limit_of
+from headrace.records.watermarks import lag_of
 from headrace.sources.arrival import (
     EARLIEST,
     Line,
@@ -31,12 +31,22 @@ from headrace.sources.arrival import (
     release,
     until_recorded,
 )
-from headrace.sources.derived import stored_name
 from headrace.sources.interval import Interval
-from headrace.sources.offset import SourceOffset, latest_watermark, line_of
-from headrace.sources.slice_request import GroupSlice, JobPosition, SliceRequest, Waiting
-from headrace.sources.source import InputFile, LineSlice, Source, SourceFile, SourceScan, TakenIn
-from headrace.tables.files import Storage, stage
+from headrace.sources.position import SourceOffset, latest_watermark, line_of
+from headrace.sources.source import (
+    GroupSlice,
+    InputFile,
+    JobPosition,
+    LineSlice,
+    SliceRequest,
+    Source,
+    SourceFile,
+    SourceScan,
+    TakenIn,
+    Waiting,
+)
+from headrace.sources.transformed.source import stored_name
+from headrace.storage.files import Storage, stage
 
 _MILLISECOND = timedelta(milliseconds=1)
 

@@ -1,69 +1,111 @@
-"""Rows that have left the quarantine and wait to be taken in again, as the offset of their source records them."""
+"""Slice of rows that have left the quarantine: they are taken in again before all new input, with new ordinals.
+
+In a line of ordinals that sources share, they come after all rows taken in before. They get the merge key of the last of these
+rows, so their own times advance neither the merge key nor the watermark: they make no row of another source late.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import groupby
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import msgspec
+import pyarrow as pa
 
+from headrace.errors import SourceError
 from headrace.names import counted
-
-Ranges = tuple[tuple[int, int], ...]
-"""Ranges of row numbers: each from its start (inclusive) to its end (exclusive), in order, with gaps between them."""
-
-
-class RequeuedRows(msgspec.Struct, frozen=True):
-    """Rows of one file that wait to be taken in again.
-
-    `ranges` are their row numbers in the stored file; None: all rows. `file_rows` is the file's number of rows when they were
-    requeued; None if all rows are taken, so that it does not matter.
-    """
-
-    file: str
-    ranges: Ranges | None = None
-    file_rows: int | None = None
-
-    @property
-    def rows(self) -> int | None:
-        """Count the rows; None for all rows of the file."""
-        return None if self.ranges is None else count_rows(self.ranges)
+from headrace.records.watermarks import lag_of
+from headrace.sources.arrival import EARLIEST, Line, Released
+from headrace.sources.merge import MergeRules
+from headrace.sources.position import RequeuedRows, SourceOffset, latest_watermark, line_of
+from headrace.sources.source import InputFile, LineSlice, Slice, Source, SourceFile
 
 
-def ranges_of(numbers: Iterable[int]) -> Ranges:
-    """Return row numbers, given in any order, as ranges."""
-    places = enumerate(sorted({*numbers}))
-    runs = ([number for _, number in run] for _, run in groupby(places, lambda pair: pair[1] - pair[0]))
-    return tuple((run[0], run[-1] + 1) for run in runs)
+@dataclass(frozen=True, slots=True)
+class RequeuedSlice:
+    """Planner of a slice of requeued rows, from the offset of each source."""
 
+    rules: MergeRules
+    sources: Mapping[str, Source]
+    offsets: Mapping[str, SourceOffset]
+    now: int
+    """Processing time of the micro-batch (ms)."""
 
-def count_rows(ranges: Ranges) -> int:
-    """Count the rows of ranges."""
-    return sum(end - start for start, end in ranges)
+    def of(self, groups: Iterable[tuple[str, ...]]) -> Slice | None:
+        """Return the next slice, within the limits of each source; None when no such rows wait.
 
+        Raises `SourceError` for a file that is gone, or has another number of rows than when its rows were requeued.
+        """
+        files: list[InputFile] = []
+        lines: list[LineSlice] = []
+        moved: dict[str, SourceOffset] = {}
+        for names in groups:
+            if any(self.offsets[name].requeued for name in names):
+                line = line_of(self.offsets[name] for name in names)
+                own: list[InputFile] = []
+                for name in names:
+                    ordinal = line.next_ordinal + sum(file.taken for file in own)
+                    taken = self._files(name, ordinal)
+                    if taken:
+                        own += taken
+                        moved[name] = self._behind(name, len(taken))
+                files += own
+                lines.append(self._line(names, sum(file.taken for file in own)))
+        return Slice(tuple(files), tuple(lines), moved, began_at=self.now) if files else None
 
-def rows_in(ranges: Iterable[tuple[int, int]]) -> Iterator[int]:
-    """Yield the row numbers of ranges."""
-    for start, end in ranges:
-        yield from range(start, end)
+    def _behind(self, name: str, files: int) -> SourceOffset:
+        offset = self.offsets[name]
+        return msgspec.structs.replace(offset, requeued=offset.requeued[files:], names=None, stamps=(), contents=())
 
+    def _files(self, name: str, ordinal: int) -> list[InputFile]:
+        """Return the files taken from a source, with ordinals from `ordinal` on."""
+        waiting, config = self.offsets[name].requeued, self.rules.configs[name]
+        listed = self.sources[name].named({rows.file for rows in waiting}) if waiting else {}
+        files: list[InputFile] = []
+        taken = 0
+        for rows in waiting[: config.max_files_per_batch]:
+            file = self._file(name, rows, listed, ordinal + taken)
+            # A file is never split: the order of its rows must not depend on limits. So take at least one file.
+            if files and config.max_rows_per_batch is not None and taken + file.taken > config.max_rows_per_batch:
+                break
+            files.append(file)
+            taken += file.taken
+        return files
 
-def with_more(waiting: Iterable[RequeuedRows], more: Iterable[RequeuedRows]) -> tuple[RequeuedRows, ...]:
-    """Return the union of rows that wait and more rows, by file name."""
-    by_file: dict[str, RequeuedRows] = {}
-    for rows in (*waiting, *more):
-        former = by_file.get(rows.file)
-        by_file[rows.file] = rows if former is None else _union(former, rows)
-    return tuple(by_file[name] for name in sorted(by_file))
+    def _file(self, name: str, rows: RequeuedRows, listed: Mapping[str, SourceFile], ordinal: int) -> InputFile:
+        if rows.file not in listed:
+            raise self._refused(name, f"{rows.file} of {self.rules.configs[name].place} is gone, and")
+        stored = listed[rows.file]
+        count = self.sources[name].rows(stored)
+        if rows.file_rows not in {None, count}:
+            what = f"{stored.path} has changed (it had {counted(rows.file_rows or 0, 'row')}, and now {count} can be read), and"
+            raise self._refused(name, what)
+        return InputFile(
+            name,
+            stored.path,
+            stored.name,
+            count,
+            ordinal,
+            picked=rows.ranges,
+            delta=stored.delta,
+            messages=stored.messages,
+            derived=stored.derived,
+        )
 
+    def _refused(self, name: str, what: str) -> SourceError:
+        return SourceError(
+            f"source '{name}': {what} rows of it that were requeued from the quarantine wait to be taken in again. Nothing was "
+            "taken in. Put the former file back, or restore a checkpoint before the requeue ('headrace checkpoints' lists them)."
+        )
 
-def _union(one: RequeuedRows, other: RequeuedRows) -> RequeuedRows:
-    if one.ranges is None or other.ranges is None:
-        return RequeuedRows(one.file)
-    return RequeuedRows(one.file, ranges_of((*rows_in(one.ranges), *rows_in(other.ranges))), other.file_rows)
-
-
-def rows_text(rows: int, files: int) -> str:
-    """Return text such as "3 rows and 1 whole file"; a count of 0 is left out."""
-    parts = [counted(count, noun) for count, noun in ((rows, "row"), (files, "whole file")) if count]
-    return " and ".join(parts)
+    def _line(self, names: tuple[str, ...], rows: int) -> LineSlice:
+        offsets = {name: self.offsets[name] for name in names}
+        bucket = line_of(offsets.values())
+        if not self.rules.are_merged(names, offsets[names[0]]):
+            return LineSlice(names, bucket, rows)
+        punctuated = {offset.number: offset.punctuated for offset in offsets.values() if offset.punctuated is not None}
+        line = Line(bucket, latest_watermark(offsets.values()), punctuated)
+        key = pa.scalar(EARLIEST if line.key is None else line.key, pa.int64())
+        lags = {offset.number: lag_of(self.rules.out_of_orderness[name]) for name, offset in offsets.items()}
+        after, watermarks = line.advanced(Released(pa.repeat(key, rows), {}, ()), size=self.rules.bucket, lags=lags)
+        return LineSlice(names, bucket, rows, after.bucket, watermarks)

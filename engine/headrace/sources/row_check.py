@@ -2,27 +2,37 @@
 
 Tasks check the rows that they process. The driver checks the same rows before it merges sources. Both use this check, so a row that a
 task refuses never moves the watermark or a merge key.
+
+Rows that a source refuses in one micro-batch, and the check whether they are too many for the quarantine.
+
+A row that does not fit is an exception. Where no row of a file fits, the file or the record is wrong, and a run that ends well
+would hide that. The verdict depends on the rows of the micro-batch and on the job's file alone, so a retry repeats it.
+
+Columns of a file or table beside the fields of a source's record: what a run would refuse, as names and types alone show it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.api import SourceNode
-from headrace.plan.column_names import near_names
-from headrace.plan.column_types import columns_of
-from headrace.plan.columns import NO_FAULTS, BadRow, RecordReader
-from headrace.plan.event_time_limit import EventTimeLimit
-from headrace.plan.record_columns import UnfitRecord, to_struct_array
-from headrace.plan.source_columns import arrival_order
-from headrace.plan.source_values import count_doubtful, is_number, too_fine
-from headrace.sources.file_format import wanted_columns
-from headrace.sources.messages import MessageReader, Messages, message_places
+from headrace.api.graph import SourceNode
+from headrace.config import SourceConfig
+from headrace.errors import SourceError
+from headrace.names import counted
+from headrace.records.column_types import columns_of, near_names
+from headrace.records.columns import NO_FAULTS, BadRow, RecordReader
+from headrace.records.record_columns import to_struct_array
+from headrace.records.source_columns import EventTimeLimit, arrival_order
+from headrace.records.source_values import count_doubtful, is_kindred, is_number, too_fine
+from headrace.records.value_arrays import UnfitRecord
+from headrace.sources.folder.format import wanted_columns
+from headrace.sources.kafka.messages import MessageReader, Messages, message_places
 
 
 class CheckedRows(NamedTuple):
@@ -156,3 +166,99 @@ def _columns_of(
         except UnfitRecord as error:
             errors[error.index] = f"{error.field} {error.why}" if error.field else error.why
             records[error.index] = None
+
+
+_MESSAGES: Final = 10
+"""A micro-batch with fewer messages of a topic has no whole of which to judge: one bad message may have come alone."""
+
+
+class RefusedRows(msgspec.Struct, frozen=True):
+    """Number of rows of a file that a task has refused. `is_whole`: the file has no other row."""
+
+    path: str
+    rows: int
+    is_whole: bool
+    error: str
+    """Reason of the first one."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineCheck:
+    """Check of the rows that one source refuses in a micro-batch."""
+
+    source: str
+    config: SourceConfig
+
+    def check(self, refused: Sequence[RefusedRows], taken: int) -> None:
+        """Raise `SourceError` if too many of the `taken` rows are refused."""
+        limit, rows = self.config.quarantine_limit, sum(file.rows for file in refused)
+        if limit is not None:
+            if not limit.allows(rows, taken):
+                raise self._too_many(refused[0], rows, taken)
+        elif whole := [*self._whole_files(refused, taken)]:
+            raise self._nothing_fits(whole)
+
+    def _whole_files(self, refused: Sequence[RefusedRows], taken: int) -> Iterator[RefusedRows]:
+        if self.config.on_bad_file == "quarantine":
+            return
+        if self.config.format == "kafka":
+            rows = sum(file.rows for file in refused)
+            if rows == taken >= _MESSAGES:
+                yield msgspec.structs.replace(refused[0], path=self.config.place, rows=rows)
+            return
+        yield from (file for file in refused if file.is_whole)
+
+    def _nothing_fits(self, files: Sequence[RefusedRows]) -> SourceError:
+        first, what = files[0], "message" if self.config.format == "kafka" else "row"
+        rows = (
+            f"the only {what} of {first.path} does"
+            if first.rows == 1
+            else f"all {first.rows:,} {what}s of {first.path} do"
+        )
+        more = f" The same holds for {len(files) - 1:,} more of its files." if len(files) > 1 else ""
+        return SourceError(
+            f"source '{self.source}': {rows} not fit. The first problem: {first.error}.{more} Nothing was taken in. Correct the "
+            f"{'record' if what == 'message' else 'file or the record'}, then run again. To put them into the quarantine instead, set "
+            f"'sources.{self.source}.max_quarantined', as a number of rows, a share such as 5%, or none.{self._passing_over(first)}"
+        )
+
+    def _passing_over(self, file: RefusedRows) -> str:
+        if self.config.format in {"kafka", "delta"}:
+            return ""
+        name = file.path.rpartition("/")[2]
+        return f" 'headrace input' with --acknowledge {name} passes the file over for good."
+
+    def _too_many(self, first: RefusedRows, rows: int, taken: int) -> SourceError:
+        return SourceError(
+            f"source '{self.source}': refused {rows:,} of {counted(taken, 'row')} of this micro-batch, more than "
+            f"'sources.{self.source}.max_quarantined: {self.config.max_quarantined}' allows. The first one is in {first.path}: "
+            f"{first.error}. Nothing was taken in. Correct the files or the record, or raise the limit, then run again."
+        )
+
+
+class ColumnProblem(NamedTuple):
+    """Reason why a column does not fit, as a sentence; and whether it refuses the file as a whole, or rows of it."""
+
+    why: str
+    of_file: bool
+
+
+def column_problems(
+    node: SourceNode, schema: pa.Schema, place: str, own: Sequence[str] = ()
+) -> Iterator[ColumnProblem]:
+    """Yield the problems of the columns of a file or table at a place. `own` are further columns that its rows will have.
+
+    A column of the type null fits: nothing is known of its values.
+    """
+    near = near_names(schema, wanted_columns(node))
+    if near is not None:
+        yield ColumnProblem(f"{place}: {near}", of_file=True)
+    named = near.partition(" ")[0] if near is not None else None
+    for name in RecordReader(node.record, node.row_kind).missing([*schema.names, *own]):
+        if name != named:
+            yield ColumnProblem(f"{place} has no column {name}, which {node.record.__name__} needs", of_file=True)
+    columns = {column.name: column for column in columns_of(node.record)}
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        if name in columns and not pa.types.is_null(kind) and not is_kindred(kind, columns[name]):
+            wanted = "a timestamp" if columns[name].is_time else columns[name].type
+            yield ColumnProblem(f"column {name} of {place} is {kind}, which is not {wanted}", of_file=False)

@@ -1,21 +1,26 @@
-"""Interface of sources, and the slice of their input that a micro-batch takes."""
+"""Interface of sources, and the slice of their input that a micro-batch takes.
+
+Limits of the input that one micro-batch takes from a source.
+
+Input for planning a slice, and the part of a slice in one group of sources.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
 
-from headrace.plan.event_time_limit import EventTimeLimit
-from headrace.plan.watermarks import Bucket, Watermarks
-from headrace.sources.delta_rows import DeltaRows
+from headrace.config import SourceConfig
+from headrace.records.source_columns import EventTimeLimit
+from headrace.records.watermarks import Bucket, Watermarks
+from headrace.sources.delta.rows import DeltaRows
 from headrace.sources.interval import Interval
-from headrace.sources.messages import Messages
-from headrace.sources.offset import SourceOffset
-from headrace.sources.requeued import Ranges, count_rows
+from headrace.sources.kafka.messages import Messages
+from headrace.sources.position import Ranges, SourceOffset, count_rows
 
 
 class InputFile(msgspec.Struct, frozen=True):
@@ -42,7 +47,7 @@ class InputFile(msgspec.Struct, frozen=True):
     messages: Messages | None = None
     """Settings for decoding the messages of a topic; None for other files."""
     derived: bool = False
-    """True: a Spark step over the source has made the rows (`headrace.sources.derived`)."""
+    """True: a Spark step over the source has made the rows (`headrace.sources.transformed.source`)."""
 
     @property
     def taken(self) -> int:
@@ -235,3 +240,85 @@ class Source(Protocol):
     def check_intervals(self, taken_in: TakenIn) -> None:
         """Raise `ConfigError` or `SourceError` for an interval run that could not continue after `taken_in`."""
         ...
+
+
+def first_files(
+    files: Sequence[SourceFile], config: SourceConfig, rows_of: Callable[[SourceFile], int], rows_taken: int
+) -> Sequence[SourceFile]:
+    """Return the first files within the limits of a source, but at least one if there is one; `rows_of` counts a file's rows.
+
+    `rows_taken` rows of the first file were taken in before. What is left of it counts by its rows, but not as a file: otherwise
+    a micro-batch of one file would take in the rest of a file alone.
+    """
+    chosen = files[: config.max_files_per_batch + (rows_taken > 0)]
+    limit = config.max_rows_per_batch
+    if limit is None:
+        return chosen
+    rows = 0
+    for count, file in enumerate(chosen):
+        rows += max(rows_of(file) - (0 if count else rows_taken), 0)
+        if rows > limit:
+            return chosen[: max(count, 1)]
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class JobPosition:
+    """Position of a job before a micro-batch.
+
+    `now` is the processing time, `since` the processing time of the job's first checkpoint (ms). Ordinals of rows are staged
+    in the folder `transit`.
+    """
+
+    offsets: Mapping[str, SourceOffset]
+    taken_in: Mapping[str, TakenIn]
+    now: int
+    since: int
+    transit: str
+
+
+@dataclass(frozen=True, slots=True)
+class SliceRequest:
+    """Input that a slice should take: an interval, the input of a recorded micro-batch, or by default the next slice of all input.
+
+    `until` has the offsets after the recorded micro-batch, and `interval` its interval. `follows` has the offsets after the micro-batch
+    that a branch follows, and after each later one of its job: their versions of dimension tables count. With `ends`, no more input will
+    come, so no source waits for another one.
+    """
+
+    interval: Interval | None = None
+    until: Mapping[str, SourceOffset] | None = None
+    ends: bool = False
+    follows: Sequence[Mapping[str, SourceOffset]] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether to take all of it, without limits."""
+        return self.interval is not None or self.until is not None
+
+    def recorded(self, source: str) -> list[SourceOffset]:
+        """Return the offsets of a source after the recorded micro-batch, and after later ones that are known."""
+        recorded = (*(() if self.until is None else (self.until,)), *self.follows)
+        return [offsets[source] for offsets in recorded if source in offsets]
+
+
+NEXT_SLICE = SliceRequest()
+
+
+class Waiting(NamedTuple):
+    """Number of rows of a source that wait for another source."""
+
+    rows: int
+    source: str
+    waits_for: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSlice:
+    """Part of a slice in one group of sources; `moves` is True if the offset of a source changes."""
+
+    line: LineSlice
+    files: tuple[InputFile, ...] = ()
+    offsets: Mapping[str, SourceOffset] = field(default_factory=dict)
+    waiting: tuple[Waiting, ...] = ()
+    moves: bool = False

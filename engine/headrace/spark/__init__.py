@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.provision.pyspark_version import check_pyspark
-from headrace.spark.options import Event, RunOptions, RunReport
+from headrace.provision.pyspark import check_pyspark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.config import JobConfig
+    from headrace.run.options import Event, RunOptions, RunReport
 
-__all__ = ["Event", "RunOptions", "RunReport", "run"]
+__all__ = ["run"]
 
 
 def run(

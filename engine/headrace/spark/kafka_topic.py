@@ -15,19 +15,17 @@ import pyarrow as pa
 
 from headrace.config import JobConfig, SinkConfig, SourceConfig
 from headrace.errors import ConfigError, StorageError
-from headrace.sources.landed import publish_landed, temporary_name, write_messages
-from headrace.sources.topic import Bounds, TopicState
-from headrace.spark.kafka_errors import kafka_errors
-from headrace.spark.partitions import Partition
-from headrace.spark.spark_errors import jvm_answers
-from headrace.tables.storage_advice import storage_advice
-from headrace.tables.store import storage_errors
+from headrace.sources.kafka.landed import Bounds, TopicState, publish_landed, temporary_name, write_messages
+from headrace.spark.errors import jvm_answers, kafka_errors
+from headrace.spark.tasks import Partition
+from headrace.storage.advice import storage_advice
+from headrace.storage.table import storage_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headrace.sources.landed import OffsetRange
-    from headrace.sources.topic import Topic
+    from headrace.sources.kafka.landed import OffsetRange, Topic
+
 
 _ADMIN: Final = "org.apache.kafka.clients.admin"
 TIMEOUTS: Final = {"kafka.request.timeout.ms": "15000", "kafka.default.api.timeout.ms": "30000"}

@@ -14,10 +14,9 @@ from headrace.config import ClusterConfig, JobConfig
 from headrace.errors import ClusterError, ConfigError
 from headrace.interrupts import watch
 from headrace.provision.class_archive import ClassArchive
-from headrace.provision.installed_pyspark import daemon_settings
 from headrace.provision.jars import absent_jars, how_to_get
 from headrace.provision.java import require_java
-from headrace.provision.pyspark_version import spark_home
+from headrace.provision.pyspark import daemon_settings, spark_home
 
 
 def session(config: JobConfig) -> SparkSession:

@@ -1,106 +1,193 @@
-"""Tasks of a stage: each runs user code in one process, and returns a report."""
+"""Run the tasks of a stage as a Spark job.
+
+Functions that Spark runs on executors for the number of a task. They return the encoded report.
+
+Functions that Spark runs on executors for the rows of a partition. They take and yield Arrow batches.
+"""
 
 from __future__ import annotations
 
-import gc
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
 
-import msgspec
 import pyarrow as pa
+from pyspark import SparkContext
+from pyspark.sql import DataFrame
 
-from headrace.errors import HeadraceError, UserFunctionError
-from headrace.interrupts import is_interrupt
-from headrace.plan.pipelines import plan_of
-from headrace.spark.reports import KeyedTask, SourceTask, TaskReport
-from headrace.spark.shares import read_transit, share_of
+from headrace.plan.loader import plan_of
+from headrace.run.messages import KeyedTask, SourceTask, TaskReport, decode_report, encode_report
+from headrace.run.rows import Takes, transit_ddl
+from headrace.run.tasks import (
+    checked,
+    in_reused_worker,
+    run_idle_task,
+    run_keyed_task,
+    run_reading_task,
+    run_source_task,
+)
+from headrace.spark.errors import jvm_answers, spark_errors
+from headrace.spark.session import session_on
+from headrace.storage.files import Storage, read_parquet
+from headrace.storage.pandas import without_pandas
+from headrace.storage.table import storage_errors
 
-
-def run_source_task(payload: bytes, number: int) -> TaskReport:
-    """Run a source's stage over the files of one task; an error of Headrace is in the report."""
-    from headrace.spark.source_task import run_source
-
-    return _guarded(lambda: run_source(msgspec.json.decode(payload, type=SourceTask)), number)
-
-
-def run_idle_task(payload: bytes, number: int) -> TaskReport:
-    """Only load the pipeline and the modules of keyed tasks, so that a keyed task starts sooner in this process.
-
-    `payload` is any task of a source.
-    """
-
-    def load() -> TaskReport:
-        import headrace.spark.keyed_task  # noqa: F401  later tasks have it then
-
-        plan_of(msgspec.json.decode(payload, type=SourceTask).batch.code)
-        return TaskReport()
-
-    return _guarded(load, number)
+NumberedTask = Callable[[int], bytes]
 
 
-def run_keyed_task(payload: bytes, index: int, batches: Iterable[pa.RecordBatch]) -> TaskReport:
-    """Run a keyed stage over the batches of one task; an error of Headrace is in the report."""
-    from headrace.spark.keyed_task import run_keyed
+def source_task(payloads: Sequence[bytes]) -> NumberedTask:
+    """Return a function that runs the source task with the given number. For numbers beyond the payloads it runs an idle task."""
 
-    return _guarded(lambda: run_keyed(msgspec.json.decode(payload, type=KeyedTask), index, batches), index)
+    def run(number: int) -> TaskReport:
+        if number < len(payloads):
+            return run_source_task(payloads[number], number)
+        return run_idle_task(payloads[0], number)
 
-
-def run_reading_task(payload: bytes, index: int, transit: Sequence[str]) -> TaskReport:
-    """Run a keyed stage over the rows of one task, which reads the files in transit itself; an error of Headrace is in the report."""
-    from headrace.spark.keyed_task import run_keyed
-
-    def run() -> TaskReport:
-        task = msgspec.json.decode(payload, type=KeyedTask)
-        rows = read_transit(transit, plan_of(task.batch.code).keyed[task.stage].takes, task.batch.storage)
-        return run_keyed(task, index, share_of(rows, index, task.batch))
-
-    return _guarded(run, index)
+    return lambda number: _encoded(lambda: run(number))
 
 
-@contextmanager
-def without_collector() -> Iterator[None]:
-    """Switch off Python's cycle collector in the block: it visits every live record again and again.
-
-    It takes a third of the CPU of a keyed count (`make bench-engine`), and frees almost nothing: records, elements and coroutines
-    are freed by reference count. Cycles that user code makes are collected when the task ends. That collection visits only the
-    objects that the task has made: with all modules it takes 40 ms, before the task can report.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-        gc.collect(0)
+def reading_task(payload: bytes, transit: Sequence[str]) -> NumberedTask:
+    """Return a function that runs the keyed task with the given number. The task reads its rows itself."""
+    return lambda number: _encoded(lambda: run_reading_task(payload, number, transit))
 
 
-@contextmanager
-def in_reused_worker() -> Iterator[None]:
-    """Run a task in a worker process of Spark, which runs others later. The collector never visits what the task leaves behind.
-
-    pyspark collects all garbage of a worker behind each task. Modules, plans and open tables are no garbage, and visiting them
-    takes 95 ms of CPU: a tenth of that of the flights. The task's own garbage is collected before.
-    """
-    with without_collector():
-        yield
-    gc.freeze()
+def _encoded(task: Callable[[], TaskReport]) -> bytes:
+    _without_pandas()
+    with in_reused_worker():
+        report = task()
+    return encode_report(report)
 
 
-def of_task(error: BaseException) -> HeadraceError:
-    """Return the error that a task reports. An exception that is no `Exception`, such as `SystemExit`, is always one of user code's."""
-    if isinstance(error, HeadraceError):
-        return error
-    return UserFunctionError("unknown", None, "unknown", "".join(traceback.format_exception(error)))
+@cache
+def _without_pandas() -> None:
+    """Make pyarrow work without pandas in this worker, which saves 0.7 s of CPU in its first task."""
+    without_pandas()
 
 
-def _guarded(work: Callable[[], TaskReport], index: int) -> TaskReport:
-    """Return the report of the work. It includes Headrace's own errors, so that Spark does not retry."""
-    try:
-        report = work()
-    except BaseException as error:
-        if is_interrupt(error) or (isinstance(error, Exception) and not isinstance(error, HeadraceError)):
-            raise
-        ours = of_task(error)
-        report = TaskReport(error=str(ours), error_class=type(ours).__name__)
-    report.task = index
-    return report
+Partition = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+REPORT_DDL = "report binary"
+
+
+def keyed_partition(payload: bytes) -> Partition:
+    """Return a function that runs a keyed stage over the rows of the partition; its number is the task's."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None  # noqa: S101 - Spark runs this in a task
+        with in_reused_worker():
+            report = run_keyed_task(payload, context.partitionId(), batches)
+        yield _as_batch(report)
+
+    return run
+
+
+def transit_partition(storage: Storage) -> Partition:
+    """Return a function that reads the transit files whose paths are the partition's rows."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for path in batch["path"].to_pylist():
+                yield from read_parquet(path, storage).to_batches()
+
+    return run
+
+
+def _as_batch(report: TaskReport) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([encode_report(report)], pa.binary())], names=["report"])
+
+
+ROWS_WORTH_A_SHUFFLE: Final = 4_000_000
+"""Up to this number of rows that all tasks of a stage read together, each task reads all files in transit and keeps its share.
+
+Spark's shuffle takes 0.09 s for one row, and more CPU than reading all of them in each of a few tasks, which is 0.15 us a row.
+"""
+
+BYTES_WORTH_A_SHUFFLE: Final = 64_000_000
+"""The same for the size of the files in transit: a task has all their rows in memory."""
+
+FILES_WORTH_A_SHUFFLE: Final = 64
+"""The same for files that all tasks open together: each is a request on an object store."""
+
+
+@dataclass(slots=True)
+class SparkTasks:
+    """Tasks on Spark, for `SparkOnDemand`: one Spark job for each stage, one Spark task for each task."""
+
+    context: SparkContext
+    _has_workers: bool = False
+
+    def sources(self, tasks: Sequence[SourceTask]) -> list[TaskReport]:
+        """Run tasks of sources as a Spark job. The first one has idle tasks as well, which prepare workers for the keyed stages behind it."""
+        if not tasks:
+            return []
+        count = len(tasks) if self._has_workers else max(len(tasks), self._workers_of(tasks[0]))
+        with self._translated(", ".join(dict.fromkeys(task.source for task in tasks))):
+            reports = self._numbered(source_task([encode_report(task) for task in tasks]), count)
+        self._has_workers = True
+        return reports[: len(tasks)]
+
+    def _workers_of(self, task: SourceTask) -> int:
+        """Return the number of Python workers that keyed stages will need and Spark can start now.
+
+        It is 0 with speculation: beside idle tasks, Spark takes a task of a source for a slow one, and runs it twice.
+        """
+        speculates = self.context.getConf().get("spark.speculation", "false") == "true"
+        if speculates or not plan_of(task.batch.code).keyed:
+            return 0
+        return min(task.batch.parallelism, self.context.defaultParallelism)
+
+    def keyed(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:
+        """Run a keyed stage as a Spark job."""
+        with self._translated(plan_of(task.batch.code).keyed[task.stage].name):
+            return self._keyed(task, takes, transit)
+
+    def _keyed(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:
+        count = task.batch.parallelism
+        if _is_small(task, transit):  # also without rows: timers may be due
+            return self._numbered(reading_task(encode_report(task), transit), count)
+        owner = f"cast(key_group * {count} div {task.batch.max_parallelism} as int)"
+        rows = self._read(task, takes, transit).selectExpr("*", f"{owner} as task").repartitionById(count, "task")
+        sorted_rows = rows.drop("task").sortWithinPartitions("order")
+        reports = sorted_rows.mapInArrow(keyed_partition(encode_report(task)), REPORT_DDL).collect()
+        return _decoded((bytes(row.report) for row in reports), count)
+
+    def _read(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> DataFrame:
+        spark, ddl = session_on(self.context), transit_ddl(takes)
+        if "://" not in task.batch.job_folder:
+            return spark.read.schema(ddl).parquet(*transit)
+        # Executors read from the object store with Headrace's client, so Spark needs no S3 client.
+        paths = spark.createDataFrame([(path,) for path in transit], "path string")
+        spread = paths.repartition(min(len(transit), task.batch.parallelism))
+        return spread.mapInArrow(transit_partition(task.batch.storage), ddl)
+
+    def _numbered(self, task: NumberedTask, count: int) -> list[TaskReport]:
+        """Run `task` for the numbers below `count`, as a job of Spark's core: its first SQL job takes 4 s more, and later ones 40 ms."""
+        numbers = self.context.parallelize(range(count), count)
+        return _decoded(numbers.map(task).collect(), count)
+
+    @contextmanager
+    def _translated(self, stage: str) -> Iterator[None]:
+        """Translate Spark's errors into errors of Headrace. Nothing is committed while tasks run."""
+        with storage_errors(f"tasks of '{stage}'"), spark_errors(f"in the tasks of '{stage}'", self._is_alive):
+            yield
+
+    def _is_alive(self) -> bool:
+        return jvm_answers(self.context)
+
+
+def _decoded(reports: Iterable[bytes], expected: int) -> list[TaskReport]:
+    return checked(map(decode_report, reports), expected)
+
+
+def _is_small(task: KeyedTask, transit: Sequence[str]) -> bool:
+    count = task.batch.parallelism
+    return (
+        count * task.rows <= ROWS_WORTH_A_SHUFFLE
+        and task.transit_bytes <= BYTES_WORTH_A_SHUFFLE
+        and count * len(transit) <= FILES_WORTH_A_SHUFFLE
+    )

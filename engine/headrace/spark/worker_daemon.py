@@ -8,7 +8,7 @@ come only after the daemon's start. Workers are forked with pyspark in memory, w
 
 from __future__ import annotations
 
-from headrace.provision.installed_pyspark import prefer_installed_pyspark
+from headrace.provision.pyspark import prefer_installed_pyspark
 
 if __name__ == "__main__":
     prefer_installed_pyspark()

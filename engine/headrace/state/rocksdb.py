@@ -1,15 +1,43 @@
-"""Backend on local disk: one RocksDB database for each operator, key-group range and checkpoint."""
+"""Backend on local disk: one RocksDB database for each operator, key-group range and checkpoint.
+
+Local copies of state (of rocksdb) or caches of it (of delta): folders on a worker's disk, each for one checkpoint.
+
+    <local>/<operator>/<first>-<last>/<checkpoint>-<format>-<copy id>/
+
+A task never writes into the copy of a committed checkpoint. It works on an attempt copy whose table files are hard
+links, so making one costs a few system calls, whatever the size of the state. The next checkpoint names the attempt
+copy that becomes the base of the next micro-batch. A copy that is missing, has another format or belongs to another
+attempt is ignored: the state is rebuilt. It is also rebuilt when a file is missing or truncated, which RocksDB may not
+notice: half a MANIFEST opens without an error, and lacks the latest tables. Each copy therefore lists its files and
+their sizes.
+
+Bounded cache of entries on local disk, for state that is stored elsewhere.
+
+It caches values and absences, so that an absent key is read only once. There are two generations.
+Entries that are added or used go into the younger one; when that holds half of the bound, the older one is
+dropped as a whole and the younger takes its place. So an entry that is used at least once per generation stays,
+and eviction costs one range delete of RocksDB, without a list of accesses.
+
+    bound of 4 entries    put a, b, c    get a      put d, e
+    younger                              a
+    older                 a b c          a b c      a d e        b and c are evicted
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import cast
 
+import msgspec
 from rocksdict import DBCompactionStyle, Options, Rdict, RdictIter, ReadOptions, WriteBatch, WriteOptions
 
 from headrace.state.backend import GROUPED_PREFIX, VALUE_PREFIX, Write, after, end_of_group
+from headrace.state.key_groups import KeyGroupRange
 
 INLINE_READS_BELOW = 256 << 20
 """Default size of a database (bytes) below which reads are executed inline.
@@ -177,3 +205,150 @@ def _merge_by_size(options: Options) -> None:
     options.set_level_zero_file_num_compaction_trigger(_MERGED_FROM)
     options.set_level_zero_slowdown_writes_trigger(_MOST_RUNS)
     options.set_level_zero_stop_writes_trigger(_MOST_RUNS)
+
+
+_FORMAT = "f2-"
+"""Must change with the format of entries or their values, also in caches."""
+
+_COMPLETE = "COMPLETE"
+_NOT_OF_THE_DATABASE = frozenset({_COMPLETE, "LOCK"})
+_IMMUTABLE = ".sst"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCopies:
+    """Copies of one operator and key-group range on this machine."""
+
+    folder: Path
+
+    @classmethod
+    def of(cls, local: Path, operator: str, key_groups: KeyGroupRange, suffix: str = "") -> LocalCopies:
+        """Return the copies below the job's local folder; `suffix` separates copies of different kinds."""
+        return cls(local / operator / f"{key_groups}{suffix}")
+
+    def path(self, copy: str) -> Path:
+        """Return the folder of a copy, whether it exists or not."""
+        return self.folder / copy
+
+    def is_complete(self, copy: str | None) -> bool:
+        """Return whether a copy exists, was finished by its task, and has all of its files in full length."""
+        if copy is None or not copy.partition("-")[2].startswith(_FORMAT):
+            return False
+        try:
+            listed = msgspec.json.decode((self.path(copy) / _COMPLETE).read_bytes(), type=dict[str, int])
+        except (OSError, msgspec.DecodeError):
+            return False
+        return listed == self._sizes(copy)
+
+    def link(self, base: str, attempt: str) -> Path:
+        """Make an attempt copy of `base`: hard links of table files, copies of the small other files."""
+        target = self.path(attempt)
+        target.mkdir(parents=True)
+        for file in self.path(base).iterdir():
+            if file.name in _NOT_OF_THE_DATABASE:
+                continue
+            if file.suffix == _IMMUTABLE:
+                os.link(file, target / file.name)
+            else:
+                shutil.copy2(file, target / file.name)
+        return target
+
+    def fresh(self, attempt: str) -> Path:
+        """Make an empty attempt copy."""
+        target = self.path(attempt)
+        target.mkdir(parents=True)
+        return target
+
+    def complete(self, attempt: str) -> None:
+        """Mark an attempt copy as finished; its database must be closed."""
+        (self.path(attempt) / _COMPLETE).write_bytes(msgspec.json.encode(self._sizes(attempt)))
+
+    def discard(self, attempt: str) -> None:
+        """Remove a copy that will never be used."""
+        shutil.rmtree(self.path(attempt), ignore_errors=True)
+
+    def discard_before(self, checkpoint_id: int) -> None:
+        """Remove the copies of checkpoints before `checkpoint_id`: no task starts from them again."""
+        if not self.folder.exists():
+            return
+        for path in self.folder.iterdir():
+            head = path.name.partition("-")[0]
+            if head.isdigit() and int(head) < checkpoint_id:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _sizes(self, copy: str) -> dict[str, int]:
+        with os.scandir(self.path(copy)) as files:
+            return {file.name: file.stat().st_size for file in files if file.name not in _NOT_OF_THE_DATABASE}
+
+
+def copy_name(checkpoint_id: int, copy_id: str) -> str:
+    """Return the folder name of a copy."""
+    return f"{checkpoint_id}-{_FORMAT}{copy_id}"
+
+
+_GENERATIONS = (b"0", b"1")
+_STATE = b"s"
+_ABSENT = b"a"
+_PRESENT = b"p"
+_CHUNK = 1000
+"""Entries written between two checks of the bound."""
+
+
+class _Generations(msgspec.Struct):
+    younger: int = 0
+    size: int = 0
+    """Bytes written to the younger generation. An entry written twice counts twice: RocksDB keeps both for a while."""
+
+
+class StateCache:
+    """Cache in `database`, which nothing else uses. Not safe for several threads at once."""
+
+    def __init__(self, database: RocksDbBackend, bound: int) -> None:
+        """Take the database; `bound` is in bytes of keys and values, and may be exceeded by up to 1,000 entries for a moment."""
+        self._database = database
+        self._bound = bound
+        (stored,) = database.get_many([_STATE])
+        self._generations = _Generations() if stored is None else msgspec.json.decode(stored, type=_Generations)
+
+    def get(self, entries: Sequence[bytes]) -> dict[bytes, bytes | None]:
+        """Return the cached ones of `entries`: a value, or `None` for an entry that is known to be absent."""
+        younger, older = self._prefixes()
+        known = self._read(younger, entries)
+        if len(known) < len(entries):
+            used = self._read(older, [entry for entry in entries if entry not in known])
+            self.put(used.items())
+            known |= used
+        return known
+
+    def put(self, writes: Iterable[Write]) -> None:
+        """Cache values, and absences as `None`."""
+        remaining = iter(writes)
+        while chunk := list(islice(remaining, _CHUNK)):
+            younger, _ = self._prefixes()
+            stored = [(younger + entry, _ABSENT if value is None else _PRESENT + value) for entry, value in chunk]
+            self._database.write_batch(stored)
+            self._generations.size += sum(len(entry) + len(value) for entry, value in stored)
+            if self._generations.size > self._bound // 2:
+                self._drop_older()
+
+    def close(self) -> None:
+        """Close the database. No other method may be called afterwards."""
+        self._database.write_batch([(_STATE, msgspec.json.encode(self._generations))])
+        self._database.close()
+
+    def _read(self, generation: bytes, entries: Sequence[bytes]) -> dict[bytes, bytes | None]:
+        values = self._database.get_many([generation + entry for entry in entries])
+        return {
+            entry: None if stored == _ABSENT else stored[1:]
+            for entry, stored in zip(entries, values, strict=True)
+            if stored is not None
+        }
+
+    def _drop_older(self) -> None:
+        _, older = self._prefixes()
+        self._database.remove_range(older, bytes([older[0] + 1]))
+        self._generations = _Generations(younger=1 - self._generations.younger)
+
+    def _prefixes(self) -> tuple[bytes, bytes]:
+        younger = self._generations.younger
+        return _GENERATIONS[younger], _GENERATIONS[1 - younger]

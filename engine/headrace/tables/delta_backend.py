@@ -18,17 +18,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.materializer.stored_history import key_of_history
-from headrace.state.backend import GROUPED_PREFIX, HISTORY_PREFIX, VALUE_PREFIX, EntryGroups, Write, after
-from headrace.state.entry import named
-from headrace.state.exact_cleanup import CLEANUP_PREFIX, key_of
+from headrace.state.backend import GROUPED_PREFIX, HISTORY_PREFIX, VALUE_PREFIX, EntryGroups, Write, after, named
+from headrace.state.cleanup import CLEANUP_PREFIX, key_of
 from headrace.state.key_groups import KeyGroupRange, key_group
-from headrace.state.state_cache import StateCache
-from headrace.state.timer_service import Timer, domain_of, timer_entry, timer_of
-from headrace.tables.files import Storage
-from headrace.tables.pruned_rows import PrunedRows
+from headrace.state.rocksdb import StateCache
+from headrace.state.timers import Timer, domain_of, timer_entry, timer_of
+from headrace.storage.files import Storage
+from headrace.tables.entries import STORED
+from headrace.tables.pruned_rows import (
+    Between,
+    CleanupTimersOf,
+    Everything,
+    OfGroup,
+    OfKeys,
+    OfUserKeys,
+    PrunedRows,
+    Selection,
+)
 from headrace.tables.schemas import KEYED_STATE, MATERIALIZER_HISTORY, TIMERS
-from headrace.tables.selections import Between, CleanupTimersOf, Everything, OfGroup, OfKeys, OfUserKeys, Selection
-from headrace.tables.stored_entries import STORED
 
 
 @dataclass(frozen=True, slots=True)

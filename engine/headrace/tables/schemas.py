@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 FORMAT_VERSION = 1
-"""Version of the stored format, recorded in every checkpoint. `headrace.commit.format_migrations` brings a job to it."""
+"""Version of the stored format, recorded in every checkpoint. `headrace.commit.migrations` brings a job to it."""
 
 ARROW_TIMESTAMP = pa.timestamp("us", tz="UTC")
 

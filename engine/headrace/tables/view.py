@@ -1,20 +1,113 @@
-"""View of a state table at one version: its live entries."""
+"""View of a state table at one version: its live entries.
+
+Ranges of key groups that are read one at a time, so that a process never holds a whole state in memory.
+
+All rows of a key are in one key group, so whatever looks at an entry's changes, or at a key's rows, can do so range by range. The
+ranges follow from the sizes in the table's log: a small table is one range. One key group is the least: a state of which one group
+does not fit into memory needs more groups (`headrace rescale`).
+
+Opening of tables by URI: Delta on disks and object stores, or memory.
+
+Stored rows of one operator, table by table.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from headrace.errors import StorageError
+from headrace.state.broadcast import BROADCAST_KEY
 from headrace.state.key_groups import KeyGroupRange
-from headrace.tables.key_group_ranges import RANGE_BYTES, key_group_ranges
-from headrace.tables.last_rows import last_rows
-from headrace.tables.overlay import OverlaySnapshot, own_rows
-from headrace.tables.predicate import Condition, Conditions, entries_of
-from headrace.tables.schemas import StateTable
-from headrace.tables.store import Snapshot, storage_errors
-from headrace.tables.stored_rows import check_rows
+from headrace.storage.delta_table import DeltaStore
+from headrace.storage.files import Storage
+from headrace.storage.memory_disk import is_in_memory
+from headrace.storage.memory_table import MemoryStore
+from headrace.storage.overlay import OverlaySnapshot, own_rows
+from headrace.storage.predicate import Condition, Conditions, OneOf, Within, as_tuple
+from headrace.storage.table import Snapshot, TableMissingError, TableStore, storage_errors
+from headrace.tables.live_rows import check_rows, last_rows
+from headrace.tables.schemas import ALL_TABLES, QUARANTINE, STATE_TABLES, StateTable
+
+
+def entries_of(
+    operators: str | Iterable[str] | None = None,
+    key_groups: KeyGroupRange | None = None,
+    *,
+    keys: Iterable[str] | None = None,
+    states: str | Iterable[str] | None = None,
+) -> list[Condition]:
+    """Return the conditions for rows of a state table that belong to these entries; None sets no condition.
+
+    `keys` are JSON texts.
+    """
+    conditions: list[Condition] = []
+    if operators is not None:
+        conditions.append(OneOf("operator", as_tuple(operators)))
+    if key_groups is not None:
+        conditions.append(Within("key_group", key_groups.first, key_groups.last))
+    if keys is not None:
+        conditions.append(OneOf("key", as_tuple(keys)))
+    if states is not None:
+        conditions.append(OneOf("state", as_tuple(states)))
+    return conditions
+
+
+RANGE_BYTES: Final = 64 << 20
+"""Estimated size in memory of the rows of a range.
+
+Sorting, filtering and writing copy the rows, so a process needs some five times as much. A compaction of 10,000,000 keys peaks
+at 550 MB; with 256 MiB at 1.2 GB, and with 16 MiB at 450 MB, but then a rebuild of the state takes a third longer, since ranges
+share row groups.
+"""
+
+_BYTES_OF_ROW: Final = 256
+"""Size in memory of a row with a short key and value."""
+
+_UNPACKED: Final = 4
+"""Size in memory of a byte in a file: texts are compressed there."""
+
+
+def key_group_ranges(files: pa.Table, key_groups: KeyGroupRange, range_bytes: int) -> Iterator[KeyGroupRange]:
+    """Divide key groups into ranges whose rows take about `range_bytes` in memory; yield nothing if no file has any of them.
+
+    `files` are the add actions of the table. The rows of a file are taken to be spread evenly over its key groups; a file without
+    statistics may have rows of all groups.
+    """
+    sizes = _sizes(files, key_groups)
+    first, held = key_groups.first, 0
+    for group, size in enumerate(sizes, key_groups.first):
+        if held and size and held + size > range_bytes:
+            yield KeyGroupRange(first, group - 1)
+            first, held = group, 0
+        held += size
+    if any(sizes):
+        yield KeyGroupRange(first, key_groups.last)
+
+
+def _sizes(files: pa.Table, key_groups: KeyGroupRange) -> list[int]:
+    """Return the estimated size of the rows of each key group."""
+    count = key_groups.last - key_groups.first + 1
+    changes = [0] * (count + 1)  # from one group to the next
+    for file in files.to_pylist():
+        low, high = file.get("min.key_group"), file.get("max.key_group")
+        low, high = (0, key_groups.last) if low is None or high is None else (low, high)
+        begin, end = max(low, key_groups.first) - key_groups.first, min(high, key_groups.last) - key_groups.first + 1
+        if begin < end:
+            size = -(-_size(file) // (high - low + 1))
+            changes[begin] += size
+            changes[end] -= size
+    return [*accumulate(changes[:count])]
+
+
+def _size(file: dict[str, Any]) -> int:
+    size: int = (file.get("num_records") or 0) * _BYTES_OF_ROW + file["size_bytes"] * _UNPACKED
+    return size
+
 
 MILLISECONDS = pa.timestamp("ms", tz="UTC")
 
@@ -127,3 +220,64 @@ def _with_nulls(stream: Any, missing: Sequence[pa.Field]) -> Any:
     for column in missing:
         rows = rows.append_column(column, pa.nulls(rows.num_rows, column.type))
     return rows.to_reader()
+
+
+ViewOf = Callable[[str], TableView]
+"""Function that opens a state table by its name."""
+
+
+def table_store(uri: str, storage: Storage = None) -> TableStore:
+    """Return the store of a table. Read nothing yet."""
+    return MemoryStore(uri) if is_in_memory(uri) else DeltaStore(uri, storage)
+
+
+def state_view(job_folder: str, name: str, version: int, storage: Storage = None) -> TableView:
+    """Return the rows of a job's state table at a version.
+
+    Raises `StorageError` when the table is gone, or its log cannot be read.
+    """
+    uri = f"{job_folder}/{name}"
+    try:
+        with storage_errors(f"to read {uri}"):
+            return TableView(ALL_TABLES[name], table_store(uri, storage).at(version))
+    except TableMissingError as error:
+        msg = (
+            f"state table {uri} is gone, or its log is, but checkpoints name its version {version}. Bring the whole job folder "
+            "back from a backup that is not older than the job's sinks."
+        )
+        raise StorageError(msg) from error
+
+
+def state_views(job_folder: str, versions: Mapping[str, int], storage: Storage = None) -> ViewOf:
+    """Return a function that opens the state tables of a job by name, each at its version."""
+    return lambda name: state_view(job_folder, name, versions[name], storage)
+
+
+STATE_OF_OPERATORS = tuple(name for name in STATE_TABLES if name != QUARANTINE)
+"""Tables that hold an operator's state, waiting elements and held records. `quarantine` has the input that it set aside."""
+
+
+def live_chunks(
+    view_of: ViewOf, table: str, operator: str, max_parallelism: int, columns: Sequence[str] | None = None
+) -> Iterator[pa.Table]:
+    """Yield the live rows of an operator in one table, by ranges of key groups; nothing if the table has no files."""
+    for part in view_of(table).of(operator).ranges(KeyGroupRange.all_of(max_parallelism)):
+        yield part.live(columns)
+
+
+def count_rows(view_of: ViewOf, operator: str, max_parallelism: int, tables: Iterable[str]) -> dict[str, int]:
+    """Return the number of live rows of an operator by table, without zeros."""
+    counts = {
+        table: sum(rows.num_rows for rows in live_chunks(view_of, table, operator, max_parallelism, ["key"]))
+        for table in tables
+    }
+    return {table: count for table, count in counts.items() if count}
+
+
+def has_keyed_rows(view_of: ViewOf, operator: str, max_parallelism: int) -> bool:
+    """Return whether an operator has rows with a key. Broadcast state has none."""
+    return any(
+        pc.any(pc.not_equal(rows["key"], BROADCAST_KEY.decode())).as_py()
+        for table in STATE_OF_OPERATORS
+        for rows in live_chunks(view_of, table, operator, max_parallelism, ["key"])
+    )

@@ -14,8 +14,8 @@ from headrace import clock
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.sources.landed import OffsetRange
-    from headrace.sources.topic import TopicState
+    from headrace.sources.kafka.landed import OffsetRange, TopicState
+
 
 _ids = itertools.count(1)
 
@@ -103,11 +103,11 @@ class MemoryTopic:
         self.__post_init__(partitions)
 
     def tables(self) -> list[pa.Table]:
-        """Return the messages of each partition, in the columns of `headrace.sources.messages.read_messages`."""
+        """Return the messages of each partition, in the columns of `headrace.sources.kafka.messages.read_messages`."""
         import pyarrow as pa
 
-        from headrace.sources.landed import MESSAGES
-        from headrace.sources.messages import text_columns
+        from headrace.sources.kafka.landed import MESSAGES
+        from headrace.sources.kafka.messages import text_columns
 
         return [
             text_columns(pa.Table.from_pylist([self._row(message, number) for message in messages], MESSAGES))
@@ -122,7 +122,7 @@ class MemoryTopic:
 
     def state(self) -> TopicState:
         """Return the topic's id, and the offsets of its partitions. Called by the engine."""
-        from headrace.sources.topic import Bounds, TopicState
+        from headrace.sources.kafka.landed import Bounds, TopicState
 
         return TopicState(self._id, {number: Bounds(*bounds) for number, bounds in enumerate(self._bounds)})
 
@@ -139,7 +139,7 @@ class MemoryTopic:
         """Write the messages of each range to a file of its name in `folder`. Called by the engine."""
         import pyarrow as pa
 
-        from headrace.sources.landed import MESSAGES, publish_landed, temporary_name, write_messages
+        from headrace.sources.kafka.landed import MESSAGES, publish_landed, temporary_name, write_messages
 
         for offsets, name in ranges.items():
             self.reads += 1

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.airflow._driver_log import DriverLog
+from headrace.airflow._driver_operator import DriverLog
 from headrace.airflow._words import SWITCHES, option, plain_words, value_of
 from headrace.errors import ConfigError
 

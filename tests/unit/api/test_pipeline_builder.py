@@ -18,7 +18,7 @@ from headrace import (
     Struct,
     Timestamp,
 )
-from headrace.api.stream_types import output_type
+from headrace.api.types import output_type
 
 SECOND = timedelta(seconds=1)
 

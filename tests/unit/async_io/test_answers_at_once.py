@@ -13,7 +13,7 @@ from headrace import clock as engine_clock
 from headrace.async_io.async_wait import AsyncWaitOperator
 from headrace.errors import UserFunctionError
 from headrace.execution.element import Emitted
-from headrace.plan.order import record_order
+from headrace.records.order import record_order
 from tests.unit.support.asking import Answer, Question, Unavailable, in_virtual_time
 
 

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from headrace import AsyncWait, CircuitBreaker, FixedDelay, OnFailure, OutputMode, RecoveryOption
 from headrace.async_io.async_wait import AsyncWaitOperator
-from headrace.async_io.element import AsyncElement
-from headrace.async_io.stored_element import loaded
+from headrace.async_io.pending_call import AsyncElement, loaded
 from headrace.execution.element import Emitted
-from headrace.plan.order import record_order
-from headrace.tables.async_requests import waiting_element_rows
+from headrace.records.order import record_order
+from headrace.tables.requests import waiting_element_rows
 from tests.unit.support.asking import Answer, Lingering, Promised, Question, in_virtual_time, micro_batch
 from tests.unit.support.records import record_of
 

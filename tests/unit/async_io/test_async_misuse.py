@@ -24,9 +24,9 @@ from headrace.async_io.async_wait import AsyncWaitOperator
 from headrace.async_io.keyed_ordered import KeyedOrderedWait
 from headrace.errors import UserFunctionError
 from headrace.execution.element import Emitted
-from headrace.plan.order import record_order
-from headrace.tables.async_requests import waiting_element_rows
+from headrace.records.order import record_order
 from headrace.tables.changelog import Changelog
+from headrace.tables.requests import waiting_element_rows
 from headrace.testing import AsyncWaitHarness
 from tests.unit.support.asking import Answer, Promised, Question, Unavailable
 from tests.unit.support.records import record_of

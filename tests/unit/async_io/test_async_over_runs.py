@@ -24,11 +24,10 @@ from headrace import (
     RecoveryOption,
 )
 from headrace.async_io.async_wait import AsyncWaitOperator
-from headrace.async_io.element import AsyncElement
-from headrace.async_io.service_limit import ServiceLimit
-from headrace.async_io.stored_element import came, came_as
+from headrace.async_io.limits import ServiceLimit
+from headrace.async_io.pending_call import AsyncElement, came, came_as
 from headrace.execution.element import Emitted
-from headrace.plan.order import record_order
+from headrace.records.order import record_order
 from tests.unit.async_io.test_async_micro_batches import Table
 from tests.unit.support.asking import Answer, Question, Unavailable, micro_batch
 from tests.unit.support.fuzzing import examples

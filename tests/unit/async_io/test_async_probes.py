@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from headrace import AsyncWait, CircuitBreaker, FixedDelay, OnFailure, OutputMode, RecoveryOption
 from headrace.async_io.async_wait import AsyncWaitOperator
-from headrace.async_io.element import AsyncElement
+from headrace.async_io.pending_call import AsyncElement
 from headrace.errors import ServiceError
 from headrace.execution.element import Emitted
-from headrace.plan.order import record_order
+from headrace.records.order import record_order
 from headrace.testing import AsyncWaitHarness, QuarantinedRecord
 from tests.unit.support.asking import Answer, Lingering, Promised, Question, in_virtual_time
 

@@ -23,11 +23,10 @@ from headrace import (
     clock,
 )
 from headrace.async_io.async_wait import AsyncWaitOperator
-from headrace.async_io.circuit_breaker import Breaker
-from headrace.async_io.service_limit import ServiceLimit
+from headrace.async_io.limits import Breaker, ServiceLimit
 from headrace.errors import UserFunctionError
 from headrace.execution.element import Emitted
-from headrace.plan.order import record_order
+from headrace.records.order import record_order
 from headrace.testing import AsyncWaitHarness
 from tests.unit.support.asking import Answer, Promised, Question, Unavailable
 from tests.unit.support.records import record_of

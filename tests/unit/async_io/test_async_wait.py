@@ -15,7 +15,7 @@ from headrace import clock as engine_clock
 from headrace.async_io.async_wait import AsyncWaitOperator
 from headrace.errors import ServiceError, UserFunctionError
 from headrace.execution.element import Emitted
-from headrace.plan.order import output_order, record_order
+from headrace.records.order import output_order, record_order
 from tests.unit.support.asking import in_virtual_time
 
 

@@ -25,7 +25,7 @@ from headrace.async_io.async_wait import AsyncWaitOperator
 from headrace.async_io.keyed_ordered import KeyedOrderedWait
 from headrace.errors import ServiceError, UserFunctionError
 from headrace.execution.element import Emitted
-from headrace.plan.order import record_order
+from headrace.records.order import record_order
 from tests.unit.support.asking import Answer, Question
 
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from headrace import AsyncWait, LookupCache, LookupFunction, NoRetry, OutputMode
 from headrace.async_io.async_wait import AsyncWaitOperator
-from headrace.async_io.first_of_keys import first_of_keys_first
+from headrace.async_io.lookup_cache import first_of_keys_first
 from headrace.errors import UserFunctionError
 from headrace.execution.element import Emitted
-from headrace.plan.order import record_order
+from headrace.records.order import record_order
 from tests.unit.support.asking import Answer, Question, in_virtual_time
 
 

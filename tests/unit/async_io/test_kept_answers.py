@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from headrace import AsyncFunction, AsyncWait, FixedDelay, OnFailure, OutputMode, Struct
 from headrace.async_io.async_wait import AsyncWaitOperator
-from headrace.async_io.element import AsyncElement, Status
-from headrace.async_io.kept_answers import KeptAnswers, digest_of, kept_answers, ordinal_of
 from headrace.async_io.keyed_ordered import run_keyed_ordered
+from headrace.async_io.pending_call import AsyncElement, Status
+from headrace.async_io.responses import KeptAnswers, digest_of, kept_answers, ordinal_of
 from headrace.errors import ConfigError, StateSchemaError
 from headrace.execution.element import Emitted
-from headrace.plan.order import output_order, record_order
+from headrace.records.order import output_order, record_order
 from tests.unit.support.records import record_of
 
 MODES = (OutputMode.ORDERED, OutputMode.KEYED_ORDERED)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from headrace.cli import app
-from headrace.tables import late_pandas
+from headrace.storage import pandas as late_pandas
 from tests.unit.support.damaged_job import damaged_job
 from tests.unit.support.fuzzing import examples
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from headrace import clock
-from headrace.local.local_tasks import LocalTasks
-from headrace.spark.job_run import run_on
+from headrace.local.tasks import LocalTasks
+from headrace.run.job_run import run_on
 from tests.unit.support.backfilled_job import BackfilledJob
 
 ASKED = "backfill shop --from 2019-12-02 --to 2019-12-03"

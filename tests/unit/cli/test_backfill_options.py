@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from headrace.commit.branches import Branches
-from headrace.commit.checkpoint import Kind
+from headrace.log.branches import Branches
+from headrace.log.checkpoint import Kind
 from tests.unit.cli.test_backfill import ASKED, job
 
 __all__ = ["job"]

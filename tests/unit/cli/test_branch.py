@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from headrace.cli._branch_settings import with_options
-from headrace.commit.compaction import compact
-from headrace.commit.fork import fork
+from headrace.cli.branch import with_options
 from headrace.config import load_job
+from headrace.edits.compact import compact
+from headrace.edits.fork import fork
 from headrace.errors import ConfigError
 from tests.unit.support.branched_job import BranchedJob
 from tests.unit.support.purchase_job import after_retention

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.cli import app
-from headrace.tables import late_pandas
+from headrace.storage import pandas as late_pandas
 from headrace.tables.schemas import KEYED_STATE, QUARANTINE
 from tests.unit.support.keyed_job import KeyedJob, Snoozes, plan_by
 

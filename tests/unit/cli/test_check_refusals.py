@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from headrace.commit.checkpoint import Kind
-from headrace.execution.fast_drain import PROCESS
-from headrace.plan.watermarks import Bucket
-from headrace.sources.offset import SourceOffset
+from headrace.execution.drain import PROCESS
+from headrace.log.checkpoint import Kind
+from headrace.records.watermarks import Bucket
+from headrace.sources.position import SourceOffset
 from headrace.state.key_groups import key_group
 from tests.unit.support.demo_job import JOB, PIPELINE
 

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace import native
-from headrace.cli import _doctor
-from headrace.cli._findings import Finding
-from headrace.provision import pyspark_version
+from headrace.cli import doctor as _doctor
+from headrace.cli.findings import Finding
+from headrace.provision import pyspark as pyspark_version
 
 
 class Service(BaseHTTPRequestHandler):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.cli._machine import classes
+from headrace.cli.findings import classes
 from headrace.provision.class_archive import ClassArchive
 
 

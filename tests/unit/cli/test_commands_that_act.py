@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from headrace import spark
-from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.errors import FencedError
-from headrace.spark.options import Event, RunReport
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.run.options import Event, RunReport
 
 DAY = 86_400_000
 START = 1_359_590_400_000
@@ -47,8 +47,8 @@ class FakeEngine:
 def fake(home, monkeypatch) -> FakeEngine:
     result = FakeEngine()
     monkeypatch.setattr(spark, "run", result.run)
-    for module, name in (("restore", "restore"), ("restore", "savepoint"), ("compaction", "compact")):
-        monkeypatch.setattr(f"headrace.commit.{module}.{name}", result.change(name))
+    for module, name in (("restore", "restore"), ("restore", "savepoint"), ("compact", "compact")):
+        monkeypatch.setattr(f"headrace.edits.{module}.{name}", result.change(name))
     return result
 
 
@@ -147,7 +147,7 @@ def test_savepoint_output_warns_about_unkept_sinks(headrace, fake):
 
 
 def test_compaction_that_is_not_due_is_no_error(headrace, fake, monkeypatch):
-    monkeypatch.setattr("headrace.commit.compaction.compact", lambda *_: None)
+    monkeypatch.setattr("headrace.edits.compact.compact", lambda *_: None)
     result = headrace("compact --every 7 --json")
     assert (result.exit_code, json.loads(result.stdout)["checkpoint"]) == (0, None)
 
@@ -159,7 +159,7 @@ def test_vacuum_removes_only_without_dry_run(headrace, fake, monkeypatch):
         asked.append(dry_run)
         return ["a.parquet"]
 
-    monkeypatch.setattr("headrace.commit.vacuum.vacuum", vacuum)
+    monkeypatch.setattr("headrace.edits.vacuum.vacuum", vacuum)
     assert "would be removed" in headrace("vacuum --dry-run").stdout
     assert json.loads(headrace("vacuum --json").stdout)["files"] == ["a.parquet"]
     assert asked == [True, False]
@@ -178,6 +178,6 @@ def test_held_job_ends_with_three(headrace, fake, monkeypatch):
         msg = "run 419 holds the job"
         raise FencedError(msg)
 
-    monkeypatch.setattr("headrace.commit.compaction.compact", fenced)
+    monkeypatch.setattr("headrace.edits.compact.compact", fenced)
     result = headrace("compact")
     assert (result.exit_code, result.stderr) == (3, "FencedError: run 419 holds the job\n")

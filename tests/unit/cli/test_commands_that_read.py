@@ -7,9 +7,9 @@ import json
 import pytest
 
 from headrace import cli
-from headrace.commit.checkpoint import Kind
-from headrace.commit.progress_file import ProgressFiles, TaskProgress, added_up
 from headrace.errors import ConfigError
+from headrace.log.checkpoint import Kind
+from headrace.log.progress import ProgressFiles, TaskProgress, added_up
 from tests.unit.support.demo_job import HOUR, START, timer
 
 READERS = (

@@ -35,7 +35,7 @@ def test_new_version_of_a_sink_is_shown(headrace, board, monkeypatch):
         calls.append((config.job, target_size))
         return {"board": 3}
 
-    monkeypatch.setattr("headrace.commit.compaction.compact_sinks", compact)
+    monkeypatch.setattr("headrace.edits.compact.compact_sinks", compact)
     (row,) = json.loads(headrace("compact --sinks --file-size 2 --json").stdout)["sinks"]
     assert (row["version"], calls) == (3, [("demo", 2 * 2**20)])
     assert "compacted as version" in headrace("compact --sinks").stdout

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from headrace.cli import app
 from headrace.commit.protocol import open_job
-from headrace.commit.restore import savepoint
-from headrace.tables import late_pandas
+from headrace.edits.restore import savepoint
+from headrace.storage import pandas as late_pandas
 from headrace.tables.schemas import KEYED_STATE, QUARANTINE
 from tests.jobs.home import Home
 from tests.unit.support.erasure_job import bought, commit_rows, places_with, quarantined, rows_of_all_tables, state

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from headrace import __version__, errors
-from headrace.cli import _status
+from headrace.cli import status as _status
 from headrace.errors import HeadraceError, StorageError, UserFunctionError
 from tests.jobs.home import PROJECT
 

@@ -8,8 +8,8 @@ from unittest.mock import Mock
 import pytest
 
 from headrace import Emit, OnConflict, Pipeline, StateTtl, Strategy, Struct, Timestamp
-from headrace.cli._explain import _DETAILS
-from headrace.materializer.options import MaterializerOptions
+from headrace.cli.describe import _DETAILS
+from headrace.options import MaterializerOptions
 
 
 class Row(Struct, frozen=True):

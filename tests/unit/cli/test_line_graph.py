@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli._line_graph import GraphRow, graph_lines, graph_rows
-from headrace.commit.line_graph import CheckpointName, LineNode
+from headrace.cli.graphs import GraphRow, graph_lines, graph_rows
+from headrace.readers.graph import CheckpointName, LineNode
 
 
 @st.composite

@@ -15,7 +15,7 @@ import yaml
 from typer.testing import CliRunner
 
 from headrace.cli import app
-from headrace.cli._new import FILES
+from headrace.cli.project import FILES
 from headrace.config import load_cluster
 from headrace.provision.jars import DELTA
 from tests.jobs.home import PROJECT

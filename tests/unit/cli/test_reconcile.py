@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from headrace.tables.memory_disk import forget_disk
+from headrace.storage.memory_disk import forget_disk
 from tests.unit.support.memory_job import BOARD, REMINDERS, MemoryJob, killed_at
 
 
@@ -15,7 +15,7 @@ def job(monkeypatch):
     """A job after two checkpoints, which the command finds under the name `purchases`."""
     job = MemoryJob("reconciled")
     job.run("ann", "bob")
-    monkeypatch.setattr("headrace.cli._reconcile.load", lambda _: job.config)
+    monkeypatch.setattr("headrace.cli.restore.load", lambda _: job.config)
     monkeypatch.setenv("COLUMNS", "80")
     yield job
     forget_disk("reconciled")
@@ -114,7 +114,7 @@ def test_refusal_lists_sinks_and_ways_out(headrace, lost_folder, words):
 
 def test_job_that_never_ran_is_refused(headrace, monkeypatch):
     job = MemoryJob("never")
-    monkeypatch.setattr("headrace.cli._reconcile.load", lambda _: job.config)
+    monkeypatch.setattr("headrace.cli.restore.load", lambda _: job.config)
     result = headrace("reconcile purchases")
     assert (result.exit_code, "run it first" in result.stderr) == (2, True)
     forget_disk("never")

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from headrace import Pipeline, Struct, Timestamp
-from headrace.cli._run import _in_words
-from headrace.commit.run_warnings import RowTimes
+from headrace.cli.run import _in_words
+from headrace.log.warnings import RowTimes
 from headrace.operators import Count, Tumbling
 from headrace.testing import PipelineHarness
 

@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from headrace.cli._run_events import EventLines, shown_on
-from headrace.spark.options import Event
+from headrace.cli.run import EventLines, shown_on
+from headrace.run.options import Event
 
 
 def progress(rows):

@@ -8,7 +8,7 @@ import pytest
 
 from headrace import spark
 from headrace.errors import EngineBug, IntervalError, SparkNeededError, UserFunctionError
-from headrace.spark.options import RunReport, SinkReport
+from headrace.run.options import RunReport, SinkReport
 
 DAY = 86_400_000
 START = 1_359_590_400_000

@@ -7,11 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from headrace.cli._explain import limits_of
-from headrace.cli._services import capacity_for_retries
-from headrace.commit.checkpoint import Kind
+from headrace.cli.describe import capacity_for_retries, limits_of
 from headrace.config import ServiceConfig
-from headrace.sources.offset import SourceOffset
+from headrace.log.checkpoint import Kind
+from headrace.sources.position import SourceOffset
 from tests.unit.support.demo_job import HOUR, START
 
 MADE = {"elements": 1000, "calls": 1010, "busy_ms": 10_000, "retries": 10, "retry_wait_ms": 600_000}

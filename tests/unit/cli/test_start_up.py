@@ -15,8 +15,7 @@ from typer import core
 from typer.testing import CliRunner
 
 from headrace import cli
-from headrace.cli._app import application
-from headrace.cli._given_values import keep_given_values
+from headrace.cli.application import application, keep_given_values
 
 _PROGRAM = """
 import sys
@@ -84,7 +83,7 @@ def test_commands_without_pipeline_import_no_api():
 
 
 @pytest.mark.parametrize(
-    ("command", "others"), [("jobs", {"_run", "_state", "_branch"}), ("run", {"_jobs", "_state", "_new"})]
+    ("command", "others"), [("jobs", {"run", "state", "branch"}), ("run", {"jobs", "state", "project"})]
 )
 def test_command_imports_its_own_module_alone(command, others):
     modules = modules_of(command, "--help")

@@ -8,9 +8,9 @@ import shutil
 import msgspec
 import pytest
 
-from headrace.commit.checkpoint import Kind
 from headrace.commit.schema_check import DeclaredState
-from headrace.commit.state_schemas import HISTORY_STATE, StateSchema
+from headrace.log.checkpoint import Kind
+from headrace.log.declared import HISTORY_STATE, StateSchema
 from headrace.state.type_schema import type_schema_of
 
 

@@ -8,7 +8,7 @@ import sys
 
 from headrace.errors import CheckFailed, StorageError
 
-_CODE = "import sys; from headrace.cli._app import main; sys.argv = ['headrace', *sys.argv[1:]]; main()"
+_CODE = "import sys; from headrace.cli.application import main; sys.argv = ['headrace', *sys.argv[1:]]; main()"
 
 
 def ended(home, command: str, redirection: str) -> subprocess.CompletedProcess[str]:

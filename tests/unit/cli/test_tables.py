@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli._output import shown, shown_stored, table
-from headrace.cli._table import cell_width, short_run_id
-from headrace.commit.checkpoint import Kind
+from headrace.cli.output import cell_width, short_run_id, shown, shown_stored, table
+from headrace.log.checkpoint import Kind
 from tests.unit.support.demo_job import START, entry
 
 RUNS = ("scheduled__2013-01-31T00:00:00+00:00", "manual__2026-11-23T05:18:55.123456+00:00_AbCdEf", "run-7")

@@ -21,7 +21,7 @@ def test_thread_of_user_code_keeps_no_command(tmp_path):
     home = Home(tmp_path)
     (tmp_path / "threaded.py").write_text(PIPELINE)
     home.configure({"pipeline": "threaded:pipeline"})
-    line = [sys.executable, "-c", "from headrace.cli._app import main; main()", "explain", "purchases"]
+    line = [sys.executable, "-c", "from headrace.cli.application import main; main()", "explain", "purchases"]
     environment = {**os.environ, "HEADRACE_HOME": str(tmp_path), "PYTHONPATH": PYTHONPATH}
     ended = subprocess.run(line, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert ended.returncode == 0

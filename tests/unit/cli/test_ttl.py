@@ -7,9 +7,8 @@ import json
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from headrace.commit.checkpoint import Kind
-from headrace.state.ttl import Gap
-from headrace.state.ttl_history import TtlHistory
+from headrace.log.checkpoint import Kind
+from headrace.state.ttl import Gap, TtlHistory
 from tests.unit.support.demo_job import HOUR, PIPELINE, START, entry
 
 

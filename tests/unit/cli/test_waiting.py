@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from headrace.commit.checkpoint import Kind
+from headrace.log.checkpoint import Kind
 from tests.unit.support.demo_job import HOUR, moment
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from headrace.cli import app
 from headrace.errors import EngineBug, HeadraceError
-from headrace.tables import late_pandas
+from headrace.storage import pandas as late_pandas
 from headrace.tables.schemas import CHECKPOINTS, CHECKPOINTS_SCHEMA, STATE_TABLES
 from tests.unit.support.damaged_job import damaged_job, with_value
 from tests.unit.support.fuzzing import examples

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from headrace.commit.branch_settings import on_branch
-from headrace.commit.fork import fork
+from headrace.commit.branch_code import on_branch
 from headrace.commit.protocol import check_key_groups
-from headrace.commit.rescale import rescale
+from headrace.edits.fork import fork
+from headrace.edits.rescale import rescale
 from headrace.errors import ConfigError
 from tests.unit.support.branched_job import BranchedJob
 

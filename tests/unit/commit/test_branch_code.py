@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.commit.branch_settings import code_differences, listed, uncompared_code
-from headrace.commit.branches import Branches
-from headrace.commit.fork import fork
-from headrace.commit.promotion import promoting
+from headrace.commit.branch_code import code_differences, listed, uncompared_code
+from headrace.edits.fork import fork
+from headrace.edits.promote import promoting
 from headrace.errors import ConfigError
+from headrace.log.branches import Branches
 from tests.unit.support.branched_job import BranchedJob
 from tests.unit.support.code_in_files import change_code, forget_code, put_into_files, rules_of
 

@@ -6,12 +6,13 @@ from shutil import rmtree
 
 import pytest
 
-from headrace import Pipeline, faults
-from headrace.commit.branch_settings import config_of, differences_to_file, on_branch
-from headrace.commit.branches import Branches
-from headrace.commit.fork import fork
+from headrace import Pipeline
+from headrace import crash_points as faults
+from headrace.commit.branch_code import config_of, differences_to_file, on_branch
+from headrace.edits.fork import fork
 from headrace.errors import ConfigError
-from headrace.tables.stores import table_store
+from headrace.log.branches import Branches
+from headrace.tables.view import table_store
 from tests.unit.support.branched_job import BranchedJob, Order, Totals, totals
 
 

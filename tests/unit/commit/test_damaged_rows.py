@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from headrace.cli import app
 from headrace.errors import StorageError
-from headrace.tables import late_pandas
+from headrace.storage import pandas as late_pandas
 from tests.unit.support.damaged_job import damaged_job, with_value
 
 

@@ -10,16 +10,15 @@ from contextlib import contextmanager, nullcontext
 import pytest
 from msgspec.structs import replace
 
-from headrace.commit.checkpoint import Kind
 from headrace.commit.protocol import open_job
 from headrace.errors import SinkMismatchError, StorageError
+from headrace.log.checkpoint import Kind
 from headrace.sinks.sink import SparkWriters
-from headrace.tables import durability
-from headrace.tables.durability import make_folder, sync_files
-from headrace.tables.files import list_files, read_parquet
+from headrace.storage import files as durability
+from headrace.storage.files import list_files, make_folder, read_parquet, sync_files
+from headrace.storage.table import CommitInfo, Transaction, VersionTakenError
 from headrace.tables.schemas import KEYED_STATE
-from headrace.tables.store import CommitInfo, Transaction, VersionTakenError
-from headrace.tables.stores import table_store
+from headrace.tables.view import table_store
 from tests.jobs.home import Home
 from tests.unit.support.memory_job import (
     BOARD,

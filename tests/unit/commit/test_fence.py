@@ -9,10 +9,10 @@ import pytest
 from headrace.commit.job_tables import JobTables
 from headrace.commit.sink_position import check_sinks
 from headrace.errors import FencedError, SinkMismatchError, StorageError
-from headrace.tables.files import delete_files
+from headrace.storage.files import delete_files
+from headrace.storage.table import CommitInfo
 from headrace.tables.schemas import CHECKPOINTS, KEYED_STATE, STATE_TABLES, TIMERS
-from headrace.tables.store import CommitInfo
-from headrace.tables.stores import table_store
+from headrace.tables.view import table_store
 from tests.unit.support.memory_job import BOARD, commit_batch, killed_at, state_row
 
 

@@ -8,17 +8,17 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from headrace import faults
-from headrace.commit import format_migrations
-from headrace.commit import log as log_module
-from headrace.commit.checkpoint import Kind
-from headrace.commit.format_migrations import MIGRATIONS, FormatMigration
-from headrace.commit.log import CheckpointLog
+from headrace import crash_points as faults
+from headrace.commit import migrations as format_migrations
+from headrace.commit.migrations import MIGRATIONS, FormatMigration
 from headrace.commit.protocol import open_job
-from headrace.commit.restore import restore_in
+from headrace.edits.restore import restore_in
 from headrace.errors import ConfigError
+from headrace.log import log as log_module
+from headrace.log.checkpoint import Kind
+from headrace.log.log import CheckpointLog
 from headrace.tables.schemas import ALL_TABLES, FORMAT_VERSION, STATE_TABLES, TIMERS
-from headrace.tables.stores import state_view, table_store
+from headrace.tables.view import state_view, table_store
 from tests.jobs.home import Home
 from tests.unit.support.memory_job import timer_row
 

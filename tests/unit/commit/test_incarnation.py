@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from headrace.commit.log import incarnation_of
-from headrace.commit.restore import restore
 from headrace.commit.verify import verify
+from headrace.edits.restore import restore
 from headrace.errors import SinkMismatchError
-from headrace.sinks.kinds import sink_of
+from headrace.log.log import incarnation_of
+from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import SparkWriters
-from headrace.tables.files import read_parquet
-from headrace.tables.store import CommitInfo, Transaction
-from headrace.tables.stores import table_store
+from headrace.storage.files import read_parquet
+from headrace.storage.table import CommitInfo, Transaction
+from headrace.tables.view import table_store
 from tests.unit.support.memory_job import BOARD, DiskCopy, MemoryJob, commit_batch, killed_at
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.input_changes import ChangeOfInput, input_changes
-from headrace.sources.folder_listing import stamp
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.sources.folder.listing import stamp
 from headrace.sources.interval import Interval
-from headrace.sources.offset import SourceOffset, digest
+from headrace.sources.position import SourceOffset, digest
 from headrace.sources.source import ListedFile, SourceFile
 
 COMMITTED = 1_000

@@ -9,17 +9,18 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from headrace.cli._output import decoded, print_json, shown
-from headrace.commit.checkpoint import Kind
+from headrace.cli.output import decoded, print_json, shown
 from headrace.commit.protocol import open_job
 from headrace.commit.verify import verify
 from headrace.errors import ConfigError
-from headrace.plan.columns import ROW_KIND, RecordReader, sink_schema, to_columns
-from headrace.readers.job_at_checkpoint import JobAtCheckpoint
-from headrace.readers.sql_views import ask_sql
+from headrace.log.checkpoint import Kind
+from headrace.readers.job_at import JobAtCheckpoint
+from headrace.readers.sql import ask_sql
+from headrace.records.columns import RecordReader, sink_schema, to_columns
 from headrace.sinks.sink import OutputFile
-from headrace.tables.files import stage
-from headrace.tables.stores import table_store
+from headrace.storage.files import stage
+from headrace.storage.table import ROW_KIND
+from headrace.tables.view import table_store
 from tests.jobs.home import Home
 from tests.jobs.orders import ORDERS, Basket, Line, Parcel
 

@@ -6,12 +6,12 @@ import pyarrow as pa
 import pytest
 
 from headrace import Pipeline, Struct, Timestamp, clock
-from headrace.commit.log import CheckpointLog
-from headrace.commit.restore import restore
 from headrace.commit.run_check import new_sink_columns
+from headrace.edits.restore import restore
 from headrace.errors import ConfigError
-from headrace.plan.pipelines import plan_of
-from headrace.tables.stores import table_store
+from headrace.log.log import CheckpointLog
+from headrace.plan.loader import plan_of
+from headrace.tables.view import table_store
 from headrace.testing import PipelineHarness
 
 

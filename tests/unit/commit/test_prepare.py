@@ -7,11 +7,11 @@ import pytest
 
 from headrace.commit.job_tables import JobTables
 from headrace.errors import FencedError, StorageError
-from headrace.tables.files import stage
-from headrace.tables.memory_disk import disk_and_path, forget_disk
+from headrace.storage.files import stage
+from headrace.storage.memory_disk import disk_and_path, forget_disk
+from headrace.storage.table import CommitInfo
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES, TIMERS
-from headrace.tables.store import CommitInfo
-from headrace.tables.stores import table_store
+from headrace.tables.view import table_store
 from tests.unit.support.memory_job import commit_batch
 
 JOB = "memory://prepared/job"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import asdict, replace
 
-from headrace import faults
-from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace import crash_points as faults
 from headrace.commit.protocol import OF_STATE, open_job
-from headrace.commit.restore import restore, savepoint
+from headrace.edits.restore import restore, savepoint
 from headrace.errors import ConfigError
-from headrace.sources.offset import SourceOffset
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.sources.position import SourceOffset
 from tests.unit.support.memory_job import BOARD, board, killed_at
 
 MORNING = {

@@ -6,15 +6,15 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from headrace.commit.checkpoint import Kind
 from headrace.commit.publish import Publisher
-from headrace.commit.restore import restore
-from headrace.commit.sink_history import version_of
-from headrace.commit.sink_tables import to_schemas
+from headrace.edits.restore import restore
 from headrace.errors import ConfigError, SinkMismatchError, StorageError
+from headrace.log.checkpoint import Kind
+from headrace.log.declared import to_schemas
+from headrace.log.sink_history import version_of
 from headrace.sinks.sink import SparkWriters
-from headrace.tables.store import CommitInfo, Transaction
-from headrace.tables.stores import table_store
+from headrace.storage.table import CommitInfo, Transaction
+from headrace.tables.view import table_store
 from tests.unit.support.memory_job import BOARD, REMINDERS, board, commit_batch, killed_at, reminder
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from headrace.commit.log import CheckpointLog
 from headrace.commit.protocol import open_job
-from headrace.commit.reconcile import compare, reconcile
 from headrace.commit.verify import verify
+from headrace.edits.reconcile import compare, reconcile
 from headrace.errors import SinkMismatchError
-from headrace.tables.files import file_system
-from headrace.tables.stores import table_store
+from headrace.log.log import CheckpointLog
+from headrace.storage.files import file_system
+from headrace.tables.view import table_store
 from tests.jobs.home import Home
 from tests.unit.support.purchase_job import SINK, commit_purchase
 

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.commit.verify import verify
 from headrace.errors import StorageError
-from tests.unit.commit.test_crash import SCRIPT, STEPS, assert_whole, contents, play
+from tests.unit.edits.test_crash import SCRIPT, STEPS, assert_whole, contents, play
 from tests.unit.support.memory_job import RETENTION
 
 __all__ = ["contents"]

@@ -9,11 +9,11 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace import Pipeline, Struct, Timestamp, clock
-from headrace.commit.log import CheckpointLog
-from headrace.commit.reconcile import reconcile
-from headrace.commit.restore import restore
 from headrace.commit.run_check import checked_plan, stored_problems
+from headrace.edits.reconcile import reconcile
+from headrace.edits.restore import restore
 from headrace.errors import SinkMismatchError
+from headrace.log.log import CheckpointLog
 from headrace.testing import PipelineHarness
 
 

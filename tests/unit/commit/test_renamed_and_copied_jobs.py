@@ -6,13 +6,13 @@ import shutil
 
 import pytest
 
-from headrace.commit.log import CheckpointLog
 from headrace.commit.protocol import open_job
-from headrace.commit.restore import restore
 from headrace.commit.verify import verify
 from headrace.config import load_job
+from headrace.edits.restore import restore
 from headrace.errors import ConfigError, SinkMismatchError
-from headrace.sinks.kinds import sink_of
+from headrace.log.log import CheckpointLog
+from headrace.sinks.registry import sink_of
 from tests.jobs.home import PURCHASES, Home
 from tests.unit.support.purchase_job import SINK, commit_purchase
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from msgspec.structs import replace as changed
 
-from headrace.commit.restore import restore
 from headrace.commit.run_check import stored_problems
+from headrace.edits.restore import restore
 from headrace.errors import ConfigError
-from headrace.plan.pipelines import plan_of
+from headrace.plan.loader import plan_of
 from tests.unit.support.memory_job import BOARD, commit_batch
 
 

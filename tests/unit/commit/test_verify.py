@@ -6,11 +6,11 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from headrace.commit.log import CheckpointLog
 from headrace.commit.verify import verify
-from headrace.tables.files import delete_files, stage
+from headrace.log.log import CheckpointLog
+from headrace.storage.files import delete_files, stage
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES, TIMERS
-from headrace.tables.stores import table_store
+from headrace.tables.view import table_store
 from tests.unit.support.memory_job import BOARD, REMINDERS, commit_batch, killed_at
 
 

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from headrace.cli import app
 from headrace.config import JobFile, load_cluster, load_job
-from headrace.config._durations import format_duration
+from headrace.config._values import format_duration
 from headrace.errors import ConfigError
 from tests.unit.config.conftest import CLUSTER, JOB
 from tests.unit.support.fuzzing import examples

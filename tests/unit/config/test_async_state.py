@@ -13,13 +13,13 @@ import msgspec
 import pytest
 
 from headrace import KeyedProcessFunction, Pipeline, Struct, Timestamp
-from headrace.commit.checkpoint import Checkpoint, Kind
-from headrace.commit.lineage import Lineage
 from headrace.config import AsyncStateConfig, format_duration, job_schema, load_job
-from headrace.execution.options import AsyncStateOptions, EventOrder, KeyOrder
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.lineage import Lineage
+from headrace.options import AsyncStateOptions, EventOrder, KeyOrder
 from headrace.plan.planner import plan_stages
+from headrace.run.micro_batch import MicroBatch
 from headrace.sources.source import NO_INPUT
-from headrace.spark.micro_batch import MicroBatch
 
 
 class Leg(Struct, frozen=True):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.config import load_job
-from headrace.config._cron import check_cron
+from headrace.config._values import check_cron
 from headrace.errors import ConfigError
 
 GOOD = [

@@ -7,8 +7,9 @@ import sys
 import pytest
 
 from headrace import Strategy
-from headrace.config import kindless_sinks, load_job, load_pipeline
+from headrace.config import load_job
 from headrace.errors import ConfigError
+from headrace.plan.bindings import kindless_sinks, load_pipeline
 
 PIPELINE = """\
 import msgspec

@@ -193,7 +193,7 @@ UNSUPPORTED = [f"{scheme}://box/x" for scheme in UNSUPPORTED] + [
 @pytest.mark.parametrize("place", UNSUPPORTED)
 def test_other_schemes_are_refused(job, monkeypatch, place):
     monkeypatch.setattr(
-        "headrace.config._schemes._allowed", {"s3", "s3a"}
+        "headrace.config._scalars._allowed", {"s3", "s3a"}
     )  # a harness of another test allows memory://
     with pytest.raises(ConfigError, match="has 4 problems") as refused:
         job(place, source=place, state=place, local=place)

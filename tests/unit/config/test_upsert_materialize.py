@@ -10,9 +10,9 @@ import pytest
 
 from headrace import Strategy
 from headrace.config import job_schema, load_job
-from headrace.config._execution import UpsertMaterializeConfig
+from headrace.config._sections import UpsertMaterializeConfig
 from headrace.errors import ConfigError
-from headrace.materializer.options import DEFAULT_THRESHOLDS, Layouts
+from headrace.options import DEFAULT_THRESHOLDS, Layouts
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 KEYS = [field.encode_name for field in msgspec.structs.fields(UpsertMaterializeConfig)]

@@ -15,11 +15,11 @@ import pytest
 import yaml
 from deltalake import DeltaTable, write_deltalake
 
-from headrace.commit.checkpoint import Kind
 from headrace.commit.protocol import open_job
-from headrace.commit.restore import savepoint
+from headrace.edits.restore import savepoint
 from headrace.errors import SinkMismatchError, SourceError
-from headrace.tables.memory_disk import forget_disk
+from headrace.log.checkpoint import Kind
+from headrace.storage.memory_disk import forget_disk
 from headrace.tables.schemas import KEYED_STATE, MATERIALIZER_HISTORY, QUARANTINE, TIMERS
 from tests.jobs.home import PROJECT, Home
 from tests.jobs.local_runs import LocalRuns
@@ -116,7 +116,7 @@ def test_erasure_page_erases(check, headrace, anna):
 def from_backup(monkeypatch):
     """The job `purchases` at checkpoint 1, from a backup of its folder; its sinks have what came up to checkpoint 4."""
     job = MemoryJob("srv")
-    monkeypatch.setattr("headrace.cli._reconcile.load", lambda _: job.config)
+    monkeypatch.setattr("headrace.cli.restore.load", lambda _: job.config)
     monkeypatch.setenv("COLUMNS", "120")
     with job.open() as opened:
         opened.commit(Kind.BATCH, files={}, outputs=board(opened, "ann"))

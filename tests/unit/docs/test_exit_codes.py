@@ -51,7 +51,7 @@ CAUSES = {
         "a forgotten `await`, `asyncio` in a keyed function, a reason or a time that cannot be stored",
     ): "execution/test_user_hints.py::test_mistakes_of_user_code_are_explained",
     (6, "stored state has another type"): "cli/test_changes_of_jobs.py::test_state_type_conflict_exits_with_six",
-    (6, "stored state has another key"): "commit/test_operator_keys.py::test_another_key_is_refused_with_ways_out",
+    (6, "stored state has another key"): "log/test_operator_keys.py::test_another_key_is_refused_with_ways_out",
     (
         7,
         "a file of a requeued row is missing",
@@ -60,24 +60,24 @@ CAUSES = {
     (
         7,
         "a file changed, with `on_changed_file: fail`",
-    ): "spark/test_changed_input.py::test_changed_file_may_end_the_run",
+    ): "run/test_changed_input.py::test_changed_file_may_end_the_run",
     (
         8,
         "a full disk, a missing path, a refused permission, a broken disk: each with its own advice",
-    ): "tables/test_storage_advice.py::test_each_cause_has_its_advice",
-    (8, "a path below a file"): "tables/test_storage_advice.py::test_path_below_a_file_is_no_full_disk",
+    ): "storage/test_storage_advice.py::test_each_cause_has_its_advice",
+    (8, "a path below a file"): "storage/test_storage_advice.py::test_path_below_a_file_is_no_full_disk",
     (
         8,
         "the disk below standard output is full; the command itself is done",
     ): "cli/test_streams.py::test_full_disk_is_named_after_the_command",
-    (8, "a damaged log or row of a table"): "commit/test_damaged_logs.py::test_damaged_log_is_named",
+    (8, "a damaged log or row of a table"): "readers/test_damaged_logs.py::test_damaged_log_is_named",
     (
         8,
         "a sink refuses rows; the next run publishes them",
     ): "commit/test_publish.py::test_next_run_publishes_after_sink_error",
     (9, "an interval leaves a gap"): "cli/test_run_report.py::test_reported_error_is_not_shown_as_well",
-    (9, "half of an interval was taken in"): "spark/test_interval_runs.py::test_interval_taken_in_by_half_is_refused",
-    (10, "a sink is ahead of the job's log"): "commit/test_sinks.py::test_sink_ahead_of_the_log_is_refused",
+    (9, "half of an interval was taken in"): "run/test_interval_runs.py::test_interval_taken_in_by_half_is_refused",
+    (10, "a sink is ahead of the job's log"): "edits/test_sinks.py::test_sink_ahead_of_the_log_is_refused",
     (10, "a sink's table belongs to another job"): "cli/test_drop.py::test_sink_of_another_job_exits_with_ten",
     (
         12,

@@ -91,8 +91,8 @@ BLOCKS = {
         "cp -a var/state/shop": "unit/commit/test_renamed_and_copied_jobs.py::test_renamed_job_continues_with_its_stored_name",
     },
     "changelogs": {
-        "├── stage 2": "unit/api/test_changelog_modes.py::test_page_shows_real_changes",
-        "ValueError: aggregate 'spent'": "unit/api/test_changelog_modes.py::test_page_shows_real_changes",
+        "├── stage 2": "unit/operators/test_changelog_modes.py::test_page_shows_real_changes",
+        "ValueError: aggregate 'spent'": "unit/operators/test_changelog_modes.py::test_page_shows_real_changes",
     },
     "cli": {
         "$ headrace checkpoints\n id": f"{COMMANDS}::test_cli_page_looks_back",

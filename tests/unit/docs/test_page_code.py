@@ -13,8 +13,9 @@ import pytest
 import headrace
 import headrace.operators
 import headrace.testing
-from headrace.api import ConnectedStreams, Pipeline, Stream
-from headrace.api.windowed_stream import WindowedStream
+from headrace.stream.aggregation import WindowedStream
+from headrace.stream.pipeline import Pipeline
+from headrace.stream.stream import ConnectedStreams, Stream
 from tests.jobs.home import PROJECT
 
 PAGES = sorted([PROJECT / "README.md", *(PROJECT / "docs").glob("*.md")])

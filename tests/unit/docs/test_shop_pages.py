@@ -16,9 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.cli import app
-from headrace.plan.loader import load_pipeline
-from headrace.plan.pipelines import plan_of
-from headrace.tables import late_pandas
+from headrace.plan.loader import load_pipeline, plan_of
+from headrace.storage import pandas as late_pandas
 from tests.jobs.home import PROJECT
 from tests.unit.support.doc_pages import blocks_of, calls_of, normalised, shows
 

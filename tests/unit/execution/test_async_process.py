@@ -14,13 +14,13 @@ import pytest
 from headrace import KeyedProcessFunction, Process, StateTtl, Struct, UpdateType, ValueState
 from headrace.errors import StateSchemaError, UserFunctionError
 from headrace.execution.element import Element
+from headrace.execution.executor import InlineStateExecutor
 from headrace.execution.keyed_process import KeyedProcess
-from headrace.execution.options import AsyncStateOptions, EventOrder, KeyOrder
-from headrace.execution.state_executor import InlineStateExecutor
-from headrace.plan.order import record_order
+from headrace.options import AsyncStateOptions, EventOrder, KeyOrder
+from headrace.records.order import record_order
 from headrace.state.backend import HashMapBackend
 from headrace.state.codec import encode
-from headrace.state.value_store import ValueStore
+from headrace.state.values import ValueStore
 from headrace.testing import KeyedHarness, Watermark
 from tests.unit.support.programs import Do, programs_operator
 from tests.unit.support.records import record_of

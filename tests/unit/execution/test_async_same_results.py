@@ -16,14 +16,13 @@ from hypothesis import strategies as st
 
 from headrace.api.functions import function_types
 from headrace.execution.element import Element, Watermark
+from headrace.execution.executor import ThreadedStateExecutor
 from headrace.execution.keyed_process import KeyedProcess
-from headrace.execution.options import AsyncStateOptions, EventOrder, KeyOrder
-from headrace.execution.state_executor import ThreadedStateExecutor
-from headrace.plan.order import record_order
-from headrace.state.backend import GROUPED_PREFIX, VALUE_PREFIX
-from headrace.state.broadcast_store import BROADCAST_KEY
+from headrace.options import AsyncStateOptions, EventOrder, KeyOrder
+from headrace.records.order import record_order
+from headrace.state.backend import GROUPED_PREFIX, VALUE_PREFIX, named, unpacked
+from headrace.state.broadcast import BROADCAST_KEY
 from headrace.state.codec import decode_key
-from headrace.state.entry import named, unpacked
 from headrace.state.key_groups import key_group, key_group_range
 from tests.unit.support.by_hand import End, Stage
 from tests.unit.support.deferred import Deferred

@@ -8,14 +8,13 @@ import pytest
 
 from headrace import BroadcastState, KeyedBroadcastFunction, Process, Struct, ValueState, declare
 from headrace.errors import StateSchemaError
-from headrace.execution.declarations import declared_blocks, declared_states
-from headrace.execution.element import Element, Watermark
-from headrace.execution.fast_drain import element_of
+from headrace.execution.bound_function import declared_blocks, declared_states
+from headrace.execution.drain import element_of
+from headrace.execution.element import Element, RecordCodec, Watermark
 from headrace.execution.keyed_process import KeyedProcess
-from headrace.execution.options import AsyncStateOptions
-from headrace.execution.record_codec import RecordCodec
-from headrace.plan.order import record_order
-from headrace.state.broadcast_store import BROADCAST_KEY, BroadcastRow
+from headrace.options import AsyncStateOptions
+from headrace.records.order import record_order
+from headrace.state.broadcast import BROADCAST_KEY, BroadcastRow
 from headrace.state.codec import encode
 from tests.unit.support.deferred import Deferred
 

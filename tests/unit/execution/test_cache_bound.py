@@ -19,10 +19,10 @@ from headrace import (
 )
 from headrace.execution.element import Element
 from headrace.execution.keyed_process import KeyedProcess
-from headrace.execution.options import AsyncStateOptions
-from headrace.plan.order import record_order
+from headrace.options import AsyncStateOptions
+from headrace.records.order import record_order
+from headrace.state.backend import entry_group, stored_value, value_entry
 from headrace.state.codec import encode
-from headrace.state.entry import entry_group, stored_value, value_entry
 from headrace.testing import KeyedHarness
 
 NAMESPACES = [str(number) for number in range(6)]

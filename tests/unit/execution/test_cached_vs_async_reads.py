@@ -8,15 +8,14 @@ import pytest
 
 from headrace import KeyedProcessFunction, Process, StateFuture, Struct, ValueState
 from headrace.errors import UserFunctionError
-from headrace.execution.element import Element, ProcessingTime, Watermark
-from headrace.execution.fast_drain import as_it_came
+from headrace.execution.drain import as_it_came
+from headrace.execution.element import Element, ProcessingTime, RecordCodec, Watermark
 from headrace.execution.keyed_process import KeyedProcess
-from headrace.execution.options import AsyncStateOptions, EventOrder
-from headrace.execution.record_codec import RecordCodec
-from headrace.plan.order import processing_time_order, record_order
+from headrace.options import AsyncStateOptions, EventOrder
+from headrace.records.order import processing_time_order, record_order
 from headrace.state.backend import HashMapBackend
 from headrace.state.codec import encode
-from headrace.state.timer_service import PROCESSING_TIME, Timer, timer_entry
+from headrace.state.timers import PROCESSING_TIME, Timer, timer_entry
 from tests.unit.support.deferred import Deferred
 from tests.unit.support.hand_executor import DrawnExecutor
 

@@ -12,9 +12,9 @@ import pytest
 
 from headrace import StateFuture
 from headrace.execution.controller import AsyncExecutionController
-from headrace.execution.keyed_work import ForeignAwaitError
-from headrace.execution.options import AsyncStateOptions, EventOrder, KeyOrder
+from headrace.execution.keyed_operator import ForeignAwaitError
 from headrace.execution.record_context import RecordContext
+from headrace.options import AsyncStateOptions, EventOrder, KeyOrder
 from tests.unit.support.hand_executor import HandExecutor
 
 STATE_ORDERED = KeyOrder.STATE_ORDERED

@@ -20,11 +20,12 @@ from headrace import (
     ValueState,
     interrupts,
 )
-from headrace.api import SourceNode
+from headrace.api.graph import SourceNode
+from headrace.config._types import PipelineCode
 from headrace.errors import ConfigError, UserFunctionError
 from headrace.operators import running_aggregate
-from headrace.plan.loader import PipelineCode, load_pipeline
-from headrace.sources.messages import Messages
+from headrace.plan.loader import load_pipeline
+from headrace.sources.kafka.messages import Messages
 from headrace.sources.row_check import RowCheck
 from headrace.testing import KeyedHarness, PipelineHarness
 

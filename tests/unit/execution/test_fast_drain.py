@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from headrace import KeyedCoProcessFunction, KeyedProcessFunction, Process, ValueState, declare
 from headrace.api.functions import function_types
 from headrace.errors import StateSchemaError
+from headrace.execution.drain import seen_and_held
 from headrace.execution.element import Element, Watermark
-from headrace.execution.fast_drain import seen_and_held
 from headrace.execution.keyed_process import KeyedProcess
-from headrace.execution.options import AsyncStateOptions
-from headrace.plan.order import record_order
-from headrace.state.backend import GROUPED_PREFIX, VALUE_PREFIX
+from headrace.options import AsyncStateOptions
+from headrace.records.order import record_order
+from headrace.state.backend import GROUPED_PREFIX, VALUE_PREFIX, named
 from headrace.state.codec import encode
-from headrace.state.entry import named
 from headrace.state.key_groups import key_group, key_group_range
 from headrace.state.rocksdb import RocksDbBackend
 from tests.unit.support.inputs import broadcast_apart, owned_by

@@ -21,11 +21,11 @@ from headrace import (
     ValueState,
 )
 from headrace.errors import StateSchemaError, UserFunctionError
-from headrace.execution.declarations import declared_states
+from headrace.execution.bound_function import declared_states
 from headrace.execution.element import NO_WATERMARK, Element, Watermark
 from headrace.execution.keyed_process import KeyedProcess
 from headrace.execution.process_context import LATEST_TIMER
-from headrace.plan.order import record_order
+from headrace.records.order import record_order
 from headrace.state.codec import encode
 from tests.unit.support.records import record_of
 

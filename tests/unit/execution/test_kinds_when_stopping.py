@@ -7,7 +7,7 @@ import pytest
 from headrace import KeyedProcessFunction, ListState, MapState, Process, ReducingState, ValueState, declare
 from headrace.errors import StateSchemaError
 from headrace.execution.keyed_process import KeyedProcess
-from headrace.execution.options import AsyncStateOptions
+from headrace.options import AsyncStateOptions
 from headrace.state.rocksdb import RocksDbBackend
 from tests.unit.execution.test_fast_drain import ELEMENTS, emitted_counts, keep
 from tests.unit.support.steps import Step

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.execution.process_context import LATEST_TIMER
-from headrace.plan.order import (
+from headrace.records.order import (
     CAUSE_SIZE,
     before_timers,
     behind_timers,

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from headrace import KeyedProcessFunction, Process, Struct, TimeDomain, ValueState, declare
 from headrace.errors import UserFunctionError
 from headrace.execution.element import ProcessingTime, Watermark
+from headrace.execution.executor import InlineStateExecutor
 from headrace.execution.keyed_process import KeyedProcess
-from headrace.execution.options import AsyncStateOptions, KeyOrder
-from headrace.execution.state_executor import InlineStateExecutor
-from headrace.plan.order import processing_time_order, record_order
+from headrace.options import AsyncStateOptions, KeyOrder
+from headrace.records.order import processing_time_order, record_order
 from headrace.state.key_groups import key_group, key_group_range
-from headrace.state.timer_service import Timer, timer_entry
+from headrace.state.timers import Timer, timer_entry
 from headrace.tables.changelog import Changelog
+from headrace.tables.entries import rebuild
 from headrace.tables.schemas import TIMERS
-from headrace.tables.stored_entries import rebuild
 from headrace.testing import KeyedHarness
 from tests.unit.support.arrow_tables import views_of
 from tests.unit.support.deferred import Deferred

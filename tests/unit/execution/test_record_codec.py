@@ -7,9 +7,8 @@ import pytest
 
 from headrace import Struct
 from headrace.errors import UserFunctionError
-from headrace.execution.element import Element
-from headrace.execution.record_codec import RecordCodec
-from headrace.plan.order import record_order
+from headrace.execution.element import Element, RecordCodec
+from headrace.records.order import record_order
 
 
 class Bid(Struct):

@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.execution.record_context import RecordContext
-from headrace.execution.request import AsyncRequest
-from headrace.execution.request_buffer import RequestBuffer
+from headrace.execution.requests import AsyncRequest, RequestBuffer
 
 
 @pytest.fixture

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.state.backend import VALUE_PREFIX
+from headrace.state.backend import VALUE_PREFIX, unpacked
 from headrace.state.codec import decode_key
-from headrace.state.entry import unpacked
 from tests.unit.support.by_hand import run_by_hand
 from tests.unit.support.micro_batches import BUCKET, LAG, Job, RebuiltJob
 from tests.unit.support.steps import CoSteps, RuledSteps, Steps, step_lists, steps_operator

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from headrace.execution.request import AsyncRequest
-from headrace.execution.state_executor import InlineStateExecutor, ThreadedStateExecutor
+from headrace.execution.executor import InlineStateExecutor, ThreadedStateExecutor
+from headrace.execution.requests import AsyncRequest
 from headrace.state.backend import VALUE_PREFIX, HashMapBackend
 
 ENTRIES = [VALUE_PREFIX + bytes([number]) for number in range(4)]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headrace import Cleanup, StateTtl, UpdateType, Visibility
 from headrace.execution.element import NO_WATERMARK
-from headrace.execution.options import KeyOrder
+from headrace.options import KeyOrder
 from tests.unit.conftest import Backends
 from tests.unit.support.fuzzing import examples
 from tests.unit.support.kinds import STYLES, Call, Model, Rig, function_of

@@ -9,8 +9,8 @@ from headrace.errors import UserFunctionError
 from headrace.execution.element import Watermark
 from headrace.execution.keyed_process import KeyedProcess
 from headrace.execution.process_context import ProcessContext
-from headrace.plan.order import record_order
-from headrace.state.timer_service import EVENT_TIME_CLEANUP
+from headrace.records.order import record_order
+from headrace.state.timers import EVENT_TIME_CLEANUP
 from headrace.testing import KeyedHarness
 from tests.unit.support.micro_batches import element_of
 

@@ -7,12 +7,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace import KeyedProcessFunction, Process, Struct, ValueState
-from headrace.api.bundles import BundleFunction
+from headrace.api.batches import BundleFunction
+from headrace.execution.bundles import WaitingBundles
 from headrace.execution.element import NO_WATERMARK, Element, Watermark
 from headrace.execution.keyed_process import KeyedProcess
-from headrace.execution.options import AsyncStateOptions, KeyOrder
-from headrace.execution.waiting_bundles import WaitingBundles
-from headrace.plan.order import record_order
+from headrace.options import AsyncStateOptions, KeyOrder
+from headrace.records.order import record_order
 from headrace.state.backend import HashMapBackend
 from headrace.state.codec import encode
 from tests.unit.support.deferred import Deferred

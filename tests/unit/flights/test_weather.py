@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from headrace.async_io.async_wait import AsyncWaitOperator
 from headrace.execution.element import Emitted
-from headrace.plan.order import record_order
+from headrace.records.order import record_order
 from pipelines.flights import pipeline
 from pipelines.flights.records import FlightEvent
 from pipelines.flights.weather_lookup import WeatherLookup, WeatherRefusedError, WeatherUnavailableError

@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.cli import app
-from headrace.cli._check import determinism
+from headrace.cli.check import determinism
+from headrace.config._types import PipelineCode
 from headrace.errors import HeadraceError, UserFunctionError
 from headrace.local import determinism as processes
-from headrace.plan.loader import PipelineCode
-from headrace.plan.pipelines import plan_of
-from headrace.tables import late_pandas
+from headrace.plan.loader import plan_of
+from headrace.storage import pandas as late_pandas
 from headrace.testing import PipelineHarness
 from tests.jobs import undetermined
 from tests.jobs.undetermined import Order

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.errors import ConfigError, UserFunctionError
 from headrace.local import runner
-from headrace.spark.options import RunOptions
+from headrace.run.options import RunOptions
 from tests.jobs.home import LOCAL, PROJECT, Home
 from tests.jobs.local_runs import HERE, IN_WORKERS, LocalRuns
 from tests.jobs.outcome import assert_well_formed, checkpoints

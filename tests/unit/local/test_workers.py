@@ -15,18 +15,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import faults
+from headrace import crash_points as faults
 from headrace.errors import ClusterError, EngineBug, StorageError, UserFunctionError
 from headrace.local import worker
-from headrace.local.frames import KeyedWork, SourceWork
-from headrace.local.local_tasks import LocalTasks
 from headrace.local.runner import TasksHere
+from headrace.local.tasks import LocalTasks
 from headrace.local.worker import answered
-from headrace.local.workers import Workers
-from headrace.plan.columns import sink_schema, to_columns
-from headrace.spark.job_run import run_on
-from headrace.spark.options import RunOptions
-from headrace.spark.reports import encode_report
+from headrace.local.workers import KeyedWork, SourceWork, Workers
+from headrace.records.columns import sink_schema, to_columns
+from headrace.run.job_run import run_on
+from headrace.run.messages import encode_report
+from headrace.run.options import RunOptions
 from tests.jobs.graphs import Event, Program, job_of
 from tests.jobs.home import Home
 from tests.jobs.local_runs import IN_WORKERS, LocalRuns

@@ -26,9 +26,9 @@ from headrace import (
 from headrace.errors import UserFunctionError
 from headrace.execution.element import Element, Watermark
 from headrace.materializer.lag import Lagging
-from headrace.materializer.options import Layouts
-from headrace.plan.order import record_order
+from headrace.options import Layouts
 from headrace.plan.planner import plan_stages
+from headrace.records.order import record_order
 from headrace.state.codec import encode
 from tests.jobs.lag_by_hand import LagByHand
 

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from headrace import Emit, OnConflict, RowKind, Strategy, Struct, UpsertMaterialize
 from headrace.execution.element import Element
-from headrace.materializer.last_changes import ChangedKeys
-from headrace.materializer.options import Layouts
+from headrace.materializer.identities import ChangedKeys
 from headrace.materializer.pass_through import PassThrough
 from headrace.materializer.upsert_materializer import UpsertMaterializer
-from headrace.plan.order import record_order
-from headrace.spark.needed_rows import needed_rows
+from headrace.options import Layouts
+from headrace.records.order import record_order
+from headrace.run.materializer_stage import needed_rows
 from headrace.state.backend import HashMapBackend
 from headrace.state.codec import encode
 

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from headrace import Emit, OnConflict, RowKind, Strategy, UpsertMaterialize
 from headrace.execution.element import Element, Watermark
-from headrace.materializer.options import Layouts
 from headrace.materializer.upsert_materializer import UpsertMaterializer
-from headrace.plan.order import record_order
+from headrace.options import Layouts
+from headrace.records.order import record_order
 from headrace.state.backend import HashMapBackend
 from headrace.state.codec import encode
 from headrace.state.key_groups import KeyGroupRange, key_group, key_group_range
 from headrace.tables.changelog import Changelog
+from headrace.tables.entries import rebuild
 from headrace.tables.schemas import MATERIALIZER_HISTORY, STATE_TABLES, TIMERS
-from headrace.tables.stored_entries import rebuild
 from tests.unit.materializer.test_materializer_lives import EVENT, Model, Row
 from tests.unit.support.arrow_tables import views_of
 from tests.unit.support.micro_batches import GROUPS, no_rows

@@ -11,8 +11,8 @@ from headrace.errors import EngineBug
 from headrace.materializer.histories import Histories
 from headrace.materializer.identities import projection
 from headrace.materializer.map_layout import MapLayout
-from headrace.materializer.options import Layouts, MaterializerOptions
 from headrace.materializer.ordered_multiset import ListLayout, Removal
+from headrace.options import Layouts, MaterializerOptions
 
 KEY = b'"k"'
 

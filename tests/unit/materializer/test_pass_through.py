@@ -10,7 +10,7 @@ from headrace import Emit, RowKind, Strategy, Struct, UpsertMaterialize
 from headrace.execution.element import Element
 from headrace.materializer.pass_through import PassThrough
 from headrace.materializer.upsert_materializer import UpsertMaterializer
-from headrace.plan.order import record_order
+from headrace.records.order import record_order
 from headrace.state.backend import HashMapBackend
 from headrace.state.codec import encode
 

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from headrace import Emit, RowKind, Strategy, Struct, UpsertMaterialize
 from headrace.errors import UserFunctionError
 from headrace.execution.element import Element
-from headrace.materializer.options import Layouts
 from headrace.materializer.upsert_materializer import UpsertMaterializer
-from headrace.plan.order import record_order
+from headrace.options import Layouts
+from headrace.records.order import record_order
 from headrace.state.codec import encode
 from headrace.state.key_groups import KeyGroupRange
 from headrace.tables.changelog import Changelog
+from headrace.tables.entries import rebuild
 from headrace.tables.schemas import MATERIALIZER_HISTORY
-from headrace.tables.stored_entries import rebuild
 from tests.unit.support.arrow_tables import views_of
 from tests.unit.support.micro_batches import no_rows
 

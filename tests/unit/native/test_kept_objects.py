@@ -21,10 +21,10 @@ from headrace import (
 from headrace.errors import UserFunctionError
 from headrace.execution.element import Element
 from headrace.execution.keyed_process import KeyedProcess
-from headrace.plan.order import record_order
+from headrace.records.order import record_order
 from headrace.state.backend import HashMapBackend
 from headrace.state.codec import encode
-from headrace.state.value_store import BlockingValueStore, ValueStore
+from headrace.state.values import BlockingValueStore, ValueStore
 
 pytestmark = pytest.mark.skipif(not native.is_on(), reason="the module in C is not compiled, or switched off")
 

@@ -23,7 +23,7 @@ from headrace.errors import HeadraceError
 from headrace.execution.element import Element, Emitted
 from headrace.execution.keyed_process import KeyedProcess
 from headrace.execution.process_context import ProcessContext
-from headrace.plan.order import record_order
+from headrace.records.order import record_order
 from headrace.state.backend import HashMapBackend
 
 pytestmark = pytest.mark.skipif(not native.is_on(), reason="the module in C is not compiled, or switched off")

@@ -12,8 +12,8 @@ from headrace import native
 from headrace.errors import HeadraceError
 from headrace.execution.element import Element, ProcessingTime, Watermark
 from headrace.execution.keyed_process import KeyedProcess
-from headrace.execution.options import AsyncStateOptions, EventOrder, KeyOrder
-from headrace.plan.order import record_order
+from headrace.options import AsyncStateOptions, EventOrder, KeyOrder
+from headrace.records.order import record_order
 from headrace.state.backend import HashMapBackend
 from headrace.state.codec import encode
 from tests.unit.support.acts import (

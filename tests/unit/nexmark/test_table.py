@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from headrace.config import binding_problems, load_job
+from headrace.config import load_job
+from headrace.plan.bindings import binding_problems
 from pipelines.nexmark.project import make_project
 from pipelines.nexmark.queries import NAMES, load
 from pipelines.nexmark.table import MOST_LINES, lines_of, main

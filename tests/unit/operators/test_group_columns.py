@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import Emit, Lifetime, Pipeline, RowKind, Struct, Timestamp
-from headrace.commit.log import CheckpointLog
 from headrace.errors import UserFunctionError
+from headrace.log.log import CheckpointLog
 from headrace.operators import Avg, Count, First, Last, Max, Min, Sum
 from headrace.operators._group_columns import GroupColumns
 from headrace.testing import PipelineHarness

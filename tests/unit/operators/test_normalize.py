@@ -28,7 +28,7 @@ from headrace import (
 from headrace.api.changelog_inference import changes_of
 from headrace.operators import Sum
 from headrace.testing import KeyedHarness, PipelineHarness
-from tests.unit.api.test_changelog_modes import Certain, ask, retracts
+from tests.unit.operators.test_changelog_modes import Certain, ask, retracts
 from tests.unit.support.fuzzing import examples
 
 INSERT, BEFORE, AFTER, DELETE = RowKind

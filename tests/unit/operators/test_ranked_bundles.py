@@ -10,12 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace import RowKind
-from headrace.api.ranks import Ranks
+from headrace.api.options import Ranks
 from headrace.errors import UserFunctionError
 from headrace.operators import Tumbling
-from headrace.operators._bundled_changes import BundledChanges
-from headrace.operators._ranked_window import RankedWindow
-from headrace.operators._window_result import WindowResult
+from headrace.operators._accumulators import BundledChanges
+from headrace.operators._window_results import RankedWindow, WindowResult
 from headrace.testing import PipelineHarness
 from tests.unit.operators.test_ranked_windows import SCORES, ms
 from tests.unit.operators.test_record_bundles import SLICED, equal_single_records

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import RowKind, Struct, Timestamp
-from headrace.api.bundles import Bundle, TimerBundle
+from headrace.api.batches import Bundle, TimerBundle
 from headrace.errors import UserFunctionError
 from headrace.operators import (
     Avg,
@@ -30,8 +30,8 @@ from headrace.operators import (
     Tumbling,
 )
 from headrace.operators._interval_join import IntervalJoin
-from headrace.operators._session_aggregation import SessionAggregation
-from headrace.operators._sliced_aggregation import SlicedAggregation
+from headrace.operators._sessions import SessionAggregation
+from headrace.operators._sliced_windows import SlicedAggregation
 from headrace.testing import PipelineHarness
 from tests.unit.support.fuzzing import examples
 from tests.unit.support.join_jobs import Offer, Order, interval_pipeline

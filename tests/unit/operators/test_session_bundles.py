@@ -13,12 +13,13 @@ from headrace import Struct, Timestamp
 from headrace.errors import UserFunctionError
 from headrace.execution.element import Element, Watermark
 from headrace.execution.keyed_process import KeyedProcess
-from headrace.execution.options import AsyncStateOptions
-from headrace.operators import Avg, Count, First, Last, Session, Sum, _session_aggregation
-from headrace.operators._new_sessions import new_sessions
+from headrace.operators import Avg, Count, First, Last, Session, Sum
+from headrace.operators import _sessions as _session_aggregation
 from headrace.operators._result_record import ResultRecord
-from headrace.plan.order import record_order
+from headrace.operators._sessions import new_sessions
+from headrace.options import AsyncStateOptions
 from headrace.plan.planner import plan_stages
+from headrace.records.order import record_order
 from headrace.state.backend import HashMapBackend
 from headrace.state.codec import encode
 from tests.unit.support.deferred import Deferred

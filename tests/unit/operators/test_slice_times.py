@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.operators import Cumulative, Hopping, Tumbling
-from headrace.operators._slices import SliceTimes, slices_between
+from headrace.operators._sliced_windows import SliceTimes, slices_between
 
 MS = timedelta(milliseconds=1)
 

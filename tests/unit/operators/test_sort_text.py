@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.operators._sort_text import sort_text
+from headrace.operators._ranking import sort_text
 from headrace.operators._value_types import annotated_type
 
 INTEGERS = st.integers(-(1 << 63), (1 << 63) - 1)

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from headrace import Lifetime, Pipeline, StateTtl, UpdateType, Visibility
-from headrace.execution.declarations import declared_states
+from headrace.execution.bound_function import declared_states
 from headrace.operators import Cumulative, Hopping, Session, Tumbling
 from tests.unit.support.priced_jobs import Order, Priced, Rate
 from tests.unit.support.window_jobs import Totals, window_pipeline

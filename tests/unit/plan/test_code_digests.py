@@ -7,8 +7,8 @@ from types import ModuleType
 
 import pytest
 
-from headrace.plan.code_digests import code_digests, described_difference
-from headrace.plan.loader import PipelineCode
+from headrace.config._types import PipelineCode
+from headrace.plan.digests import code_digests, described_difference
 
 FILES = {
     "made_here/__init__.py": "",

@@ -5,9 +5,9 @@ import zipfile
 
 import pytest
 
+from headrace.config._types import PipelineCode
 from headrace.errors import ConfigError
-from headrace.plan.loader import PipelineCode, load_pipeline
-from headrace.plan.pipelines import plan_of
+from headrace.plan.loader import load_pipeline, plan_of
 from tests.jobs.home import PROJECT
 
 PIPELINE = """

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from headrace.cli._graph_text import mermaid
+from headrace.cli.graphs import mermaid
 from headrace.plan.planner import plan_stages
 from tests.jobs.home import PROJECT
 

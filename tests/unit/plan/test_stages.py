@@ -17,8 +17,8 @@ from headrace import (
     Struct,
     Timestamp,
 )
-from headrace.cli._graph_text import mermaid
-from headrace.plan.pipelines import sink_schemas
+from headrace.cli.graphs import mermaid
+from headrace.plan.loader import sink_schemas
 from headrace.plan.planner import plan_stages
 from headrace.plan.stages import Flow, Through, ToSink, ToStage, steps_of, waits_in, waits_of
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from headrace.provision.installed_pyspark import without_zip_files
+from headrace.provision.pyspark import without_zip_files
 
 LIBRARIES = Path(pyspark.__file__).parent / "python" / "lib"
 PROGRAM = """
-from headrace.provision.installed_pyspark import prefer_installed_pyspark
+from headrace.provision.pyspark import prefer_installed_pyspark
 prefer_installed_pyspark()
 import pyspark, py4j
 print(pyspark.__file__, py4j.__file__)

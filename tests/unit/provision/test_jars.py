@@ -10,10 +10,10 @@ import pytest
 
 from headrace.errors import ConfigError, ServiceError
 from headrace.provision import jars as provision
-from headrace.provision import pyspark_version
-from headrace.provision.command import run_logged
+from headrace.provision import pyspark as pyspark_version
 from headrace.provision.jars import DELTA, DELTA_VERSION, KAFKA, S3, Jars, absent_jars, fetch, how_to_get, jars_folder
-from headrace.provision.pyspark_version import FITTING_SPARK
+from headrace.provision.java import run_logged
+from headrace.provision.pyspark import FITTING_SPARK
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.provision.pyspark_version import check_pyspark
-from headrace.spark import RunOptions, run
+from headrace.provision.pyspark import check_pyspark
+from headrace.run.options import RunOptions
+from headrace.spark import run
 
 
 @pytest.fixture

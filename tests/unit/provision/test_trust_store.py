@@ -6,7 +6,7 @@ import hashlib
 import ssl
 import struct
 
-from headrace.provision.trust_store import java_options
+from headrace.provision.java import java_options
 
 DER = [b"first certificate", b"second certificate"]
 

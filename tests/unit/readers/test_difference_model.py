@@ -8,15 +8,15 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.commit.checkpoint import Kind
-from headrace.commit.compaction import compact
-from headrace.commit.fork import fork
-from headrace.commit.restore import restore, savepoint
+from headrace.edits.compact import compact
+from headrace.edits.fork import fork
+from headrace.edits.restore import restore, savepoint
+from headrace.log.checkpoint import Kind
 from headrace.readers.difference import Change, differences
-from headrace.readers.job_at_checkpoint import JobAtCheckpoint
-from headrace.tables.memory_disk import forget_disk
+from headrace.readers.job_at import JobAtCheckpoint
+from headrace.storage.memory_disk import forget_disk
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES, TIMERS
-from headrace.tables.stores import state_view
+from headrace.tables.view import state_view
 from tests.unit.support.fuzzing import examples
 from tests.unit.support.memory_job import BOARD, REMINDERS, MemoryJob, board, reminder, state_row, timer_row
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from headrace.commit.checkpoint import Kind
 from headrace.errors import ConfigError, StorageError
-from headrace.readers import keyed_state
-from headrace.readers.timers import list_timers
+from headrace.log.checkpoint import Kind
+from headrace.readers import state as keyed_state
+from headrace.readers.waiting import list_timers
 from tests.unit.support.demo_job import HOUR, START
 from tests.unit.support.opened_jobs import opened, values
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.readers import keyed_state
+from headrace.readers import state as keyed_state
 from tests.unit.support.opened_jobs import opened
 
 

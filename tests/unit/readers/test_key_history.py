@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from deltalake import DeltaTable
 
-from headrace.commit.checkpoint import Kind
-from headrace.readers.key_history import key_history
+from headrace.log.checkpoint import Kind
+from headrace.readers.history import key_history
 from tests.unit.support.opened_jobs import opened
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.commit.checkpoint import Kind
-from headrace.readers import keyed_state
+from headrace.log.checkpoint import Kind
+from headrace.readers import state as keyed_state
 from tests.unit.support.demo_job import entry
 from tests.unit.support.opened_jobs import opened, values
 

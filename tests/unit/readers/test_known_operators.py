@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.commit.checkpoint import Kind
 from headrace.errors import ConfigError
-from headrace.readers import keyed_state
+from headrace.log.checkpoint import Kind
+from headrace.readers import state as keyed_state
 from headrace.readers.expired import expired_entries
-from headrace.readers.key_history import key_history
-from headrace.readers.materialized import largest_histories, rows_of_key
-from headrace.readers.quarantine import list_quarantine
-from headrace.readers.waiting import list_requests, list_retries
+from headrace.readers.history import key_history
+from headrace.readers.state import largest_histories, rows_of_key
+from headrace.readers.waiting import list_quarantine, list_requests, list_retries
 from tests.unit.support.demo_job import entry
 from tests.unit.support.opened_jobs import opened, values
 

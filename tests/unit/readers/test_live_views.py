@@ -7,10 +7,9 @@ from typing import Any
 import duckdb
 import pytest
 
-from headrace.commit.checkpoint import Kind
 from headrace.errors import ConfigError
-from headrace.readers.live_views import DIALECTS, live_views
-from headrace.readers.sql_views import ask_sql
+from headrace.log.checkpoint import Kind
+from headrace.readers.sql import DIALECTS, ask_sql, live_views
 from headrace.state.key_groups import key_group
 from tests.unit.support.demo_job import HOUR, START, entry, timer
 from tests.unit.support.opened_jobs import opened

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.readers.quarantine import list_quarantine
+from headrace.readers.waiting import list_quarantine
 from tests.unit.support.opened_jobs import opened
 
 

@@ -7,7 +7,7 @@ import pytest
 from deltalake import write_deltalake
 
 from headrace.errors import ConfigError
-from headrace.readers.sql_views import ask_sql
+from headrace.readers.sql import ask_sql
 from tests.unit.support.opened_jobs import opened
 
 

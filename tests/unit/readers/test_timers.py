@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.readers.timers import list_timers
+from headrace.readers.waiting import list_timers
 from tests.unit.support.opened_jobs import opened
 
 

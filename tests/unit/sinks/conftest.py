@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headrace.tables.files import list_files, read_parquet
-from headrace.tables.memory_disk import forget_disk
+from headrace.storage.files import list_files, read_parquet
+from headrace.storage.memory_disk import forget_disk
 from tests.unit.support.memory_job import REMINDERS, MemoryJob
 
 

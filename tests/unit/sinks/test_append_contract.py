@@ -6,15 +6,15 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from headrace import faults
-from headrace.commit.checkpoint import Kind
+from headrace import crash_points as faults
 from headrace.commit.publish import Publisher
-from headrace.commit.reconcile import reconcile
-from headrace.commit.restore import restore, restore_in
-from headrace.commit.sink_tables import to_schemas
 from headrace.commit.verify import verify
+from headrace.edits.reconcile import reconcile
+from headrace.edits.restore import restore, restore_in
 from headrace.errors import FencedError, SinkMismatchError, StorageError
-from headrace.tables.stores import table_store
+from headrace.log.checkpoint import Kind
+from headrace.log.declared import to_schemas
+from headrace.tables.view import table_store
 from tests.unit.support.memory_job import REMINDERS, DiskCopy, board, killed_at, places_of, reminder
 
 

@@ -15,14 +15,14 @@ from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from headrace.cli import app
-from headrace.commit.checkpoint import Kind
-from headrace.commit.job_drop import drop_job
 from headrace.commit.protocol import open_job
-from headrace.commit.restore import restore
-from headrace.commit.sink_owners import take_over
 from headrace.config import load_job
+from headrace.edits.drop_job import drop_job
+from headrace.edits.restore import restore
+from headrace.edits.sink_owners import take_over
 from headrace.errors import SinkMismatchError
-from headrace.tables.store import OWNER
+from headrace.log.checkpoint import Kind
+from headrace.storage.table import OWNER
 from tests.jobs.home import PROJECT, PURCHASES, Home
 from tests.unit.support.memory_job import REMINDERS, reminder
 from tests.unit.support.purchase_job import SINK, commit_purchase

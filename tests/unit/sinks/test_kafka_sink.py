@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.commit.compaction import compact
 from headrace.commit.publish import Publisher
-from headrace.commit.restore import restore
-from headrace.commit.sink_tables import to_schemas
 from headrace.commit.verify import verify
+from headrace.edits.compact import compact
+from headrace.edits.restore import restore
 from headrace.errors import ConfigError, ServiceError, StorageError
+from headrace.log.declared import to_schemas
 from headrace.sinks.kafka import CHECKPOINT, INCARNATION, JOB
 from headrace.sinks.sink import SparkWriters
-from headrace.tables.files import read_parquet
-from headrace.tables.memory_disk import forget_disk
+from headrace.storage.files import read_parquet
+from headrace.storage.memory_disk import forget_disk
 from headrace.testing import PipelineHarness
 from tests.unit.sinks.test_parquet_folder import pipeline
 from tests.unit.support.memory_job import REMINDERS, DiskCopy, MemoryJob, commit_batch, killed_at, places_of

@@ -14,17 +14,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from headrace import Pipeline, RowKind, Struct, Timestamp
-from headrace.commit.checkpoint import Kind
-from headrace.commit.compaction import compact_sinks
-from headrace.commit.job_drop import drop_job
 from headrace.commit.protocol import open_job
-from headrace.commit.restore import restore
 from headrace.commit.verify import verify
+from headrace.edits.compact import compact_sinks, find_small_files
+from headrace.edits.drop_job import drop_job
+from headrace.edits.restore import restore
 from headrace.errors import ConfigError, HeadraceError, SinkMismatchError
-from headrace.sinks.partitions import folder_name
+from headrace.log.checkpoint import Kind
+from headrace.sinks.layout import folder_name
 from headrace.sinks.sink import OutputFile
-from headrace.sinks.small_files import find_small_files
-from headrace.tables.files import list_files, read_parquet, stage
+from headrace.storage.files import list_files, read_parquet, stage
 from headrace.testing import PipelineHarness
 from tests.jobs.home import Home
 from tests.unit.support.memory_job import REMINDERS, sink_rows_of

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import Pipeline
-from headrace.commit.compaction import compact_sinks
-from headrace.commit.log import CheckpointLog
+from headrace.edits.compact import compact_sinks
 from headrace.errors import HeadraceError
+from headrace.log.log import CheckpointLog
 from headrace.testing import PipelineHarness
 from tests.unit.support.fuzzing import examples
 from tests.unit.support.partitioned_rows import Row

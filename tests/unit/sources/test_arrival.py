@@ -13,14 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, SourceError
-from headrace.plan.watermarks import advance
+from headrace.records.watermarks import advance
 from headrace.sources.arrival import EARLIEST, Queue, release
 from headrace.sources.intake import Intake, numbered
 from headrace.sources.interval import Interval
-from headrace.sources.limits import first_files
-from headrace.sources.offset import SourceOffset
-from headrace.sources.slice_request import JobPosition, SliceRequest
-from headrace.sources.source import SourceFile, SourceScan, TakenIn
+from headrace.sources.position import SourceOffset
+from headrace.sources.source import JobPosition, SliceRequest, SourceFile, SourceScan, TakenIn, first_files
 
 HOUR = 10
 

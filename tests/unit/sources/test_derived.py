@@ -14,23 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from headrace.commit.landed_cleanup import unneeded_landed
+from headrace.edits.vacuum import unneeded_landed
 from headrace.errors import ConfigError, SourceError
-from headrace.plan.pipelines import plan_of
-from headrace.sources.derived import (
-    derived_name,
-    landed_file,
-    read_derived,
-    stored_name,
-    write_derived,
-)
-from headrace.sources.dimension_tables import DimensionTables
+from headrace.plan.loader import plan_of
 from headrace.sources.intake import Intake
-from headrace.sources.kinds import read_rows_of
-from headrace.sources.offset import SourceOffset, TableVersion
-from headrace.sources.slice_request import JobPosition, SliceRequest
-from headrace.sources.step_rows import input_schema, misfits
-from headrace.tables.files import read_parquet
+from headrace.sources.position import SourceOffset, TableVersion
+from headrace.sources.registry import read_rows_of
+from headrace.sources.source import JobPosition, SliceRequest
+from headrace.sources.transformed.rows import DimensionTables, input_schema, misfits
+from headrace.sources.transformed.source import derived_name, landed_file, read_derived, stored_name, write_derived
+from headrace.storage.files import read_parquet
 from headrace.testing import MemoryTopic, PipelineHarness
 from tests.unit.support.stepped_job import SCHEMA, Copies, order, pipeline
 

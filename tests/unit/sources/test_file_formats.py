@@ -19,11 +19,11 @@ from msgspec import field
 
 from headrace import Pipeline, Struct, Timestamp
 from headrace.config import CsvOptions, FileOptions
-from headrace.plan.columns import RecordReader
-from headrace.sources.file_format import UNREADABLE
-from headrace.sources.file_formats import format_of, read_file, stem_of
-from headrace.tables.files import touch
-from headrace.tables.memory_disk import forget_disk, memory_disk
+from headrace.records.columns import RecordReader
+from headrace.sources.folder.format import UNREADABLE
+from headrace.sources.folder.formats import format_of, read_file, stem_of
+from headrace.storage.files import touch
+from headrace.storage.memory_disk import forget_disk, memory_disk
 
 disks = (f"file-formats-{number}" for number in itertools.count())
 

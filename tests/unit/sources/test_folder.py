@@ -11,18 +11,17 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
-from headrace.commit.checkpoint import Checkpoint, Kind
-from headrace.commit.interval_order import taken_in
 from headrace.errors import ConfigError, SourceError
-from headrace.plan.pipelines import plan_of
-from headrace.sources.folder import FolderSource
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.intervals import taken_in
+from headrace.plan.loader import plan_of
+from headrace.sources.folder.source import FolderSource
 from headrace.sources.intake import Intake
 from headrace.sources.interval import Interval, moment_text
-from headrace.sources.offset import SourceOffset, digest
-from headrace.sources.slice_request import JobPosition, SliceRequest
-from headrace.sources.source import TakenIn
-from headrace.tables.files import touch
-from headrace.tables.memory_disk import forget_disk, memory_disk
+from headrace.sources.position import SourceOffset, digest
+from headrace.sources.source import JobPosition, SliceRequest, TakenIn
+from headrace.storage.files import touch
+from headrace.storage.memory_disk import forget_disk, memory_disk
 from tests.jobs.home import Home
 from tests.jobs.purchase_files import day_name, day_start, purchases_of, write_rows
 

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import clock
-from headrace.api import SourceNode
-from headrace.commit.restore import restore
-from headrace.commit.vacuum import vacuum
+from headrace.api.graph import SourceNode
+from headrace.edits.restore import restore
+from headrace.edits.vacuum import vacuum
 from headrace.errors import ConfigError, SourceError
-from headrace.sources.landed import MESSAGES
-from headrace.sources.messages import Messages, text_columns
+from headrace.sources.kafka.landed import MESSAGES
+from headrace.sources.kafka.messages import Messages, text_columns
 from headrace.sources.row_check import RowCheck
 from tests.jobs.home import PROJECT
 from tests.unit.support.table_job import pipeline, table
@@ -274,7 +274,7 @@ def test_row_kinds_are_read_from_a_field():
 
 
 def test_bad_messages_are_requeued_from_landed_files():
-    from headrace.commit.requeue import requeue
+    from headrace.edits.requeue import requeue
 
     job = TopicJob(2, on_tombstone="quarantine", idle_after="0s")
     job.topic.append([message("p"), None, message("q", 1)])

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.sources.limits import first_files
+from headrace.sources.source import first_files
 
 SIZES = st.lists(st.integers(0, 5), max_size=6)
 

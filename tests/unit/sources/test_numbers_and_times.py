@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from msgspec import field
 
 from headrace import FlooredTimestamp, Struct, Timestamp
-from headrace.api import SourceNode
-from headrace.plan.source_columns import arrival_order
-from headrace.plan.value_rules import iso_time, written_number
+from headrace.api.graph import SourceNode
+from headrace.records.source_columns import arrival_order
+from headrace.records.value_rules import iso_time, written_number
 from tests.unit.support.fuzzing import examples
 from tests.unit.support.source_reading import Outcome, avro_bytes, parquet_bytes, read_bytes, read_messages
 

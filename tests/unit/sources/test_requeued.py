@@ -8,8 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.sources.offset import SourceOffset
-from headrace.sources.requeued import RequeuedRows, count_rows, ranges_of, rows_in, rows_text, with_more
+from headrace.sources.position import RequeuedRows, SourceOffset, count_rows, ranges_of, rows_in, rows_text, with_more
 
 NUMBERS = st.lists(st.integers(0, 30))
 

@@ -11,10 +11,10 @@ import pytest
 
 from headrace import Pipeline, Struct, Timestamp
 from headrace.config import FileOptions
-from headrace.plan.loader import PipelineCode
-from headrace.sources.derived import Origin, read_derived
+from headrace.config._types import PipelineCode
 from headrace.sources.source import InputFile
-from headrace.spark.derived_files import LandedFile, StepTask, landing_nothing, reading_partition
+from headrace.sources.transformed.source import Origin, read_derived
+from headrace.spark.transform_files import LandedFile, StepTask, landing_nothing, reading_partition
 from tests.jobs.home import PROJECT
 
 SCHEMA = pa.schema([("id", pa.int64())])

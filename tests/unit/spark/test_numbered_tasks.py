@@ -12,7 +12,7 @@ from tests.jobs.home import PROJECT
 PROGRAM = """
 import sys
 from headrace.spark import numbered_tasks
-from headrace.spark.reports import TaskReport, decode_report
+from headrace.run.messages import TaskReport, decode_report
 numbered_tasks.run_source_task = lambda payload, number: TaskReport(task=number, error=payload.decode())
 task = numbered_tasks.source_task([b"first", b"second"])
 print(*(decode_report(task(number)).error for number in range(2)))
@@ -25,20 +25,20 @@ IDLE = """
 import sys
 from headrace.plan.loader import PipelineCode
 from headrace.spark import numbered_tasks
-from headrace.spark.reports import AsyncSettings, BatchSettings, SourceTask, decode_report, encode_report
+from headrace.run.messages import AsyncSettings, BatchSettings, SourceTask, decode_report, encode_report
 names = ("job_folder", "attempt_id", "local_folder", "backend")
 numbers = ("checkpoint_id", "max_parallelism", "parallelism", "cache_bytes", "inline_reads_below")
 code = PipelineCode(sys.argv[1], sys.argv[2])
 batch = BatchSettings(code=code, versions={}, sinks={}, **dict.fromkeys(names, ""), **dict.fromkeys(numbers, 1))
 task = SourceTask(batch=batch, source="", files=[], bucket=1, async_io=AsyncSettings(services={}))
 report = decode_report(numbered_tasks.source_task([encode_report(task)])(3))
-print(report.task, report.error_class, "headrace.spark.keyed_task" in sys.modules, "tests.jobs.purchases" in sys.modules)
+print(report.task, report.error_class, "headrace.run.keyed_stage" in sys.modules, "tests.jobs.purchases" in sys.modules)
 """
 
 COLLECTING = """
 import gc, weakref
 from headrace.spark import numbered_tasks
-from headrace.spark.reports import TaskReport
+from headrace.run.messages import TaskReport
 class Node: pass
 references = []
 def task_with_cycle(payload, number):

@@ -7,13 +7,12 @@ from types import SimpleNamespace
 import pytest
 
 from headrace import local
-from headrace.commit.checkpoint import Kind
 from headrace.errors import ClusterError, SparkNeededError
-from headrace.plan.pipelines import plan_of
+from headrace.log.checkpoint import Kind
+from headrace.plan.loader import plan_of
+from headrace.run.options import Event, RunOptions
 from headrace.spark import session as session_module
-from headrace.spark.options import Event, RunOptions
-from headrace.spark.runner import run
-from headrace.spark.spark_on_demand import SparkOnDemand
+from headrace.spark.runner import SparkOnDemand, run
 from tests.jobs.home import LOCAL, Home
 from tests.jobs.outcome import checkpoints
 from tests.jobs.purchase_files import write_days

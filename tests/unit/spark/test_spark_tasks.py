@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.spark import spark_tasks
-from headrace.spark.reports import TaskReport, encode_report
-from headrace.spark.spark_tasks import SparkTasks
+from headrace.run.messages import TaskReport, encode_report
+from headrace.spark import tasks as spark_tasks
+from headrace.spark.tasks import SparkTasks
 
 CORES = 4
 

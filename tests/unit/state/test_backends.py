@@ -11,10 +11,10 @@ from rocksdict import Options
 
 from headrace.materializer.stored_history import history_entry
 from headrace.state import rocksdb
+from headrace.state.backend import value_entry
 from headrace.state.codec import encode
-from headrace.state.entry import value_entry
 from headrace.state.rocksdb import RocksDbBackend
-from headrace.state.timer_service import Timer, timer_entry
+from headrace.state.timers import Timer, timer_entry
 
 keys = st.text(max_size=2).map(encode)
 timers = st.tuples(st.integers(-300, 300), keys).map(lambda drawn: timer_entry(Timer(*drawn)))

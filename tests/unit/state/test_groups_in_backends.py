@@ -8,11 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.state.backend import Page, after, answers, end_of_group
+from headrace.state.backend import (
+    Page,
+    after,
+    answers,
+    end_of_group,
+    entry_group,
+    entry_groups,
+    named,
+    stored_value,
+    value_entry,
+)
 from headrace.state.codec import encode
-from headrace.state.entry import entry_group, entry_groups, named, stored_value, value_entry
-from headrace.state.state_cache import StateCache
-from headrace.tables import state_files
+from headrace.state.rocksdb import StateCache
+from headrace.tables import changelog as state_files
 from headrace.tables.schemas import KEYED_STATE
 from tests.unit.support.committed_state import CommittedState, Memory
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.state.key_groups import KeyGroupRange
-from headrace.state.local_copy import LocalCopies, copy_name
-from headrace.state.rocksdb import RocksDbBackend
+from headrace.state.rocksdb import LocalCopies, RocksDbBackend, copy_name
 
 BASE, KILLED = copy_name(1, "base"), copy_name(2, "killed")
 

@@ -20,9 +20,9 @@ from headrace import (
     ValueState,
 )
 from headrace.errors import StateSchemaError, UserFunctionError
+from headrace.state.backend import EntryChange, entry_group, stored_value
 from headrace.state.codec import encode
-from headrace.state.entry import EntryChange, entry_group, stored_value
-from headrace.state.group_cursor import PAGE
+from headrace.state.cursor import PAGE
 from headrace.testing import KeyedHarness
 
 MANY = 12 * PAGE

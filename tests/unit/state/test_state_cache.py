@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.state.rocksdb import RocksDbBackend
-from headrace.state.state_cache import StateCache
+from headrace.state.rocksdb import RocksDbBackend, StateCache
 from tests.unit.support.committed_state import Memory
 
 LARGE = 1 << 20

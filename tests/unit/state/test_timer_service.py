@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import TimeDomain
-from headrace.state.timer_service import (
+from headrace.state.timers import (
     DOMAINS,
     EVENT_TIME_CLEANUP,
     PROCESSING_TIME_CLEANUP,

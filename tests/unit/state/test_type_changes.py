@@ -14,8 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from headrace.state.codec import Codec
-from headrace.state.type_changes import differences
-from headrace.state.type_schema import TypeSchema, type_schema_of
+from headrace.state.type_schema import TypeSchema, differences, type_schema_of
 
 
 def differences_of(old, new):

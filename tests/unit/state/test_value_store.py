@@ -7,8 +7,8 @@ import pytest
 
 from headrace import ExpiryClock, StateTtl, Struct, TtlTime, UpdateType, ValueState, Visibility
 from headrace.errors import StateSchemaError
-from headrace.state.entry import value_entry
-from headrace.state.value_store import ValueStore
+from headrace.state.backend import value_entry
+from headrace.state.values import ValueStore
 
 TEN = timedelta(milliseconds=10)
 KEY = b'"k"'

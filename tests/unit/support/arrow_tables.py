@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from headrace.tables.predicate import rows_that_meet
+from headrace.storage.predicate import rows_that_meet
 from headrace.tables.schemas import STATE_TABLES
 from headrace.tables.view import TableView
 

@@ -7,19 +7,19 @@ from datetime import UTC, datetime, timedelta
 import pyarrow.parquet as pq
 from msgspec.structs import replace
 
-from headrace import faults
-from headrace.commit.backfill_branches import default_name
+from headrace import crash_points as faults
 from headrace.commit.run_check import checked_plan
 from headrace.config import Promote
-from headrace.local.local_tasks import LocalTasks
-from headrace.plan.columns import sink_schema, to_columns
+from headrace.local.tasks import LocalTasks
+from headrace.records.columns import sink_schema, to_columns
+from headrace.run.backfill import BackfillRequest
+from headrace.run.backfill_branches import default_name
+from headrace.run.backfill_plan import plan_backfill
+from headrace.run.job_run import run_on
+from headrace.run.options import RunOptions
 from headrace.sources.interval import Interval
-from headrace.spark.backfill_plan import plan_backfill
-from headrace.spark.backfill_request import BackfillRequest
-from headrace.spark.job_run import run_on
-from headrace.spark.options import RunOptions
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
-from headrace.testing._pipeline_harness import _CrashError
+from headrace.testing._pipeline import _CrashError
 from tests.unit.support.branched_job import HOUR, BranchedJob, Order
 
 DAY = 24 * HOUR

@@ -15,15 +15,15 @@ from headrace import (
     TtlTime,
     ValueState,
 )
-from headrace.commit.branch_settings import on_branch
-from headrace.commit.compaction import compact
-from headrace.commit.log import CheckpointLog
+from headrace.commit.branch_code import on_branch
 from headrace.config import with_settings
-from headrace.local.local_tasks import LocalTasks
-from headrace.spark.job_run import run_on
-from headrace.spark.options import RunOptions
+from headrace.edits.compact import compact
+from headrace.local.tasks import LocalTasks
+from headrace.log.log import CheckpointLog
+from headrace.run.job_run import run_on
+from headrace.run.options import RunOptions
 from headrace.tables.schemas import STATE_TABLES
-from headrace.tables.stores import state_view, table_store
+from headrace.tables.view import state_view, table_store
 from headrace.testing import PipelineHarness
 from tests.unit.support.clocks import used_clock
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from headrace.commit.cause import Restored
-from headrace.commit.checkpoint import Checkpoint, Kind
-from headrace.commit.interval_order import place_of
+from headrace.log.checkpoint import Checkpoint, Kind, Restored
+from headrace.log.intervals import place_of
 from headrace.sources.interval import Interval
-from headrace.sources.offset import SourceOffset
+from headrace.sources.position import SourceOffset
 
 DAY = 86_400_000
 

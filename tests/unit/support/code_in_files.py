@@ -6,9 +6,8 @@ import sys
 
 from msgspec.structs import replace
 
-from headrace.plan.code_digests import loaded_code_digests
-from headrace.plan.loader import load_pipeline
-from headrace.plan.pipelines import plan_of
+from headrace.plan.digests import loaded_code_digests
+from headrace.plan.loader import load_pipeline, plan_of
 
 MODULE = "code_in_files"
 _CODE = "from code_in_files.rules import pipeline\n"

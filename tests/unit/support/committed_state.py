@@ -12,16 +12,22 @@ from headrace import RowKind
 from headrace.commit.job_tables import JobTables
 from headrace.materializer.histories import HistoryChange
 from headrace.materializer.stored_history import HistoryRow, history_entry, stored_history
-from headrace.state.backend import GROUPED_PREFIX, VALUE_PREFIX, HashMapBackend
-from headrace.state.entry import EntryChange, named, stored_value, value_entry
+from headrace.state.backend import (
+    GROUPED_PREFIX,
+    VALUE_PREFIX,
+    EntryChange,
+    HashMapBackend,
+    named,
+    stored_value,
+    value_entry,
+)
 from headrace.state.key_groups import KeyGroupRange, key_group, task_of
-from headrace.state.state_cache import StateCache
-from headrace.state.timer_service import Timer, TimerChange, timer_entry, timer_of
-from headrace.tables.changelog import Changelog
+from headrace.state.rocksdb import StateCache
+from headrace.state.timers import Timer, TimerChange, timer_entry, timer_of
+from headrace.tables.changelog import Changelog, stage_state
 from headrace.tables.delta_backend import DeltaBackend
 from headrace.tables.schemas import KEYED_STATE, MATERIALIZER_HISTORY, TIMERS
-from headrace.tables.state_files import stage_state
-from headrace.tables.stores import state_views
+from headrace.tables.view import state_views
 
 GROUPS = 16
 EVERYTHING = KeyGroupRange(0, GROUPS - 1)

@@ -25,7 +25,7 @@ from headrace import (
     Timestamp,
     ValueState,
 )
-from headrace.tables.memory_disk import MemoryFile, memory_disk
+from headrace.storage.memory_disk import MemoryFile, memory_disk
 from headrace.testing import PipelineHarness
 from tests.unit.support.memory_job import DiskCopy
 

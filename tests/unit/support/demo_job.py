@@ -23,10 +23,10 @@ from typer.testing import CliRunner, Result
 
 from headrace import clock
 from headrace.cli import app
-from headrace.commit.checkpoint import Checkpoint, Kind, Lease
-from headrace.commit.log import CheckpointLog
+from headrace.log.checkpoint import Checkpoint, Kind, Lease
+from headrace.log.log import CheckpointLog
 from headrace.state.key_groups import key_group
-from headrace.tables import late_pandas
+from headrace.storage import pandas as late_pandas
 from headrace.tables.schemas import STATE_TABLES
 
 START = 1_359_590_400_000  # 2013-01-31T00:00:00Z

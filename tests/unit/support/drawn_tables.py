@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
 from headrace import Timestamp
-from headrace.plan.column_types import Column, columns_of
+from headrace.records.column_types import Column, columns_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)

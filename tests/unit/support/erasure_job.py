@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.clock import unique_id
-from headrace.commit.checkpoint import Checkpoint, Kind
-from headrace.commit.log import CheckpointLog
 from headrace.commit.protocol import OpenJob
 from headrace.config import JobConfig
-from headrace.plan.columns import ROW_KIND
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.log import CheckpointLog
 from headrace.sinks.sink import OutputFile
 from headrace.state.key_groups import key_group
-from headrace.tables.files import StagedFile, file_system, list_files, stage
-from headrace.tables.memory_disk import disk_and_path, is_in_memory
+from headrace.storage.files import StagedFile, file_system, list_files, stage
+from headrace.storage.memory_disk import disk_and_path, is_in_memory
+from headrace.storage.table import ROW_KIND
 from headrace.tables.schemas import (
     ASYNC_REQUESTS,
     BUFFERED_REQUESTS,
@@ -28,7 +28,7 @@ from headrace.tables.schemas import (
     STATE_TABLES,
     TIMERS,
 )
-from headrace.tables.stores import state_view
+from headrace.tables.view import state_view
 from tests.unit.support.memory_job import BOARD, sink_rows_of
 
 Row = dict[str, Any]

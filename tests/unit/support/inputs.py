@@ -5,10 +5,9 @@ from __future__ import annotations
 from headrace import KeyedBroadcastFunction
 from headrace.api.functions import function_types, input_methods
 from headrace.execution.element import Element
-from headrace.state.backend import GROUPED_PREFIX
-from headrace.state.broadcast_store import BROADCAST_KEY, BroadcastRow
+from headrace.state.backend import GROUPED_PREFIX, named, unpacked
+from headrace.state.broadcast import BROADCAST_KEY, BroadcastRow
 from headrace.state.codec import encode
-from headrace.state.entry import named, unpacked
 from headrace.state.key_groups import key_group
 
 

@@ -10,25 +10,19 @@ from typing import Any
 import pyarrow as pa
 
 from headrace import KeyedProcessFunction, Pipeline, Struct, Timestamp, ValueState
-from headrace.commit.checkpoint import Checkpoint, Kind
-from headrace.commit.log import CheckpointLog
 from headrace.commit.protocol import OpenJob, open_job
-from headrace.commit.state_migration import settle_schemas
 from headrace.config import JobConfig
-from headrace.execution.fast_drain import PROCESS
+from headrace.edits.migrate import settle_schemas
+from headrace.execution.drain import PROCESS
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.log import CheckpointLog
 from headrace.plan.planner import plan_stages
 from headrace.plan.stages import Plan
 from headrace.state.key_groups import key_group
-from headrace.tables.memory_disk import forget_disk
-from headrace.tables.schemas import (
-    ASYNC_REQUESTS,
-    BUFFERED_REQUESTS,
-    KEYED_STATE,
-    MATERIALIZER_HISTORY,
-    STATE_TABLES,
-)
-from headrace.tables.state_files import stage_state
-from headrace.tables.stores import state_view
+from headrace.storage.memory_disk import forget_disk
+from headrace.tables.changelog import stage_state
+from headrace.tables.schemas import ASYNC_REQUESTS, BUFFERED_REQUESTS, KEYED_STATE, MATERIALIZER_HISTORY, STATE_TABLES
+from headrace.tables.view import state_view
 from tests.jobs import wake_ups
 from tests.jobs.home import Home, merged
 

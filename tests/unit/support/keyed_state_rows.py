@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import duckdb
 import pyarrow as pa
 
-from headrace.tables.last_rows import last_rows_sql
+from headrace.tables.live_rows import last_rows_sql
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
 
 SCHEMA = STATE_TABLES[KEYED_STATE].schema

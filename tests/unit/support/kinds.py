@@ -23,8 +23,8 @@ from headrace import (
     Visibility,
 )
 from headrace.execution.element import NO_WATERMARK
-from headrace.execution.options import AsyncStateOptions, KeyOrder
-from headrace.state.entry import named
+from headrace.options import AsyncStateOptions, KeyOrder
+from headrace.state.backend import named
 from headrace.state.key_groups import key_group, task_of
 from headrace.testing import KeyedHarness, Snapshot
 from tests.unit.support.hand_executor import DrawnExecutor

@@ -12,21 +12,20 @@ from typing import Any
 import pyarrow as pa
 from msgspec.structs import replace
 
-from headrace import faults
-from headrace.commit.checkpoint import Checkpoint, Kind
-from headrace.commit.log import CheckpointLog
+from headrace import crash_points as faults
 from headrace.commit.protocol import OpenJob, open_job, sinks_of
-from headrace.commit.sink_tables import to_schemas
 from headrace.config import JobConfig, RetentionConfig
-from headrace.plan.columns import ROW_KIND
-from headrace.plan.pipelines import plan_of, sink_schemas
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.declared import to_schemas
+from headrace.log.log import CheckpointLog
+from headrace.plan.loader import plan_of, sink_schemas
 from headrace.sinks.sink import OutputFile
-from headrace.tables.files import StagedFile, list_files, stage
-from headrace.tables.memory_disk import MemoryDisk, memory_disk
+from headrace.storage.files import StagedFile, list_files, stage
+from headrace.storage.memory_disk import MemoryDisk, memory_disk
+from headrace.storage.table import ROW_KIND, Snapshot
+from headrace.tables.changelog import stage_state
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES, TIMERS
-from headrace.tables.state_files import stage_state
-from headrace.tables.store import Snapshot
-from headrace.tables.stores import state_view, table_store
+from headrace.tables.view import state_view, table_store
 from tests.jobs.home import PROJECT, Home
 
 BOARD, REMINDERS = "lines_by_item", "reminders"

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from headrace.api.functions import function_types
 from headrace.execution.element import Element, Watermark
 from headrace.execution.keyed_process import KeyedProcess
-from headrace.plan.order import record_order
-from headrace.plan.watermarks import Bucket, advance
-from headrace.state.broadcast_store import BROADCAST_KEY
+from headrace.records.order import record_order
+from headrace.records.watermarks import Bucket, advance
+from headrace.state.broadcast import BROADCAST_KEY
 from headrace.state.codec import encode
 from headrace.state.key_groups import key_group, key_group_range
 from headrace.tables.changelog import Changelog
+from headrace.tables.entries import rebuild
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES, TIMERS
-from headrace.tables.stored_entries import rebuild
 from tests.unit.support.arrow_tables import views_of
 from tests.unit.support.inputs import broadcast_apart, element_for, owned_by, stored_broadcast
 

@@ -32,13 +32,13 @@ from headrace import (
     UpdateType,
     ValueState,
 )
-from headrace.api import UpsertMaterialize
 from headrace.api.functions import function_types
+from headrace.api.graph import UpsertMaterialize
 from headrace.execution.element import Element, Watermark
 from headrace.execution.keyed_process import KeyedProcess
 from headrace.materializer.upsert_materializer import UpsertMaterializer
 from headrace.operators import Count, Cumulative, Hopping, Rank, Session, Sum, Tumbling
-from headrace.plan.order import record_order
+from headrace.records.order import record_order
 from headrace.state.backend import HashMapBackend
 from headrace.state.codec import encode
 from headrace.state.key_groups import key_group, key_group_range

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from headrace.commit.checkpoint import Kind
-from headrace.commit.lineage import Lineage
-from headrace.local.local_tasks import LocalTasks
-from headrace.plan.watermarks import advance
-from headrace.spark import batch_sequence, job_run
-from headrace.spark.batch_result import BatchResult
-from headrace.spark.line_watermarks import LineResult
-from headrace.spark.options import RunOptions
+from headrace.local.tasks import LocalTasks
+from headrace.log.checkpoint import Kind
+from headrace.log.lineage import Lineage
+from headrace.records.watermarks import advance
+from headrace.run import batch_sequence, job_run
+from headrace.run.options import RunOptions
+from headrace.run.result import BatchResult, LineResult
 from tests.jobs.home import Home
 from tests.jobs.outcome import checkpoints
 from tests.jobs.purchase_files import day_name, day_start, purchases_of, write_rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.config import load_job
-from headrace.readers.job_at_checkpoint import JobAtCheckpoint
+from headrace.readers.job_at import JobAtCheckpoint
 from headrace.readers.query import Rows
 
 

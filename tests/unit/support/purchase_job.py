@@ -7,14 +7,14 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from headrace import clock
-from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.protocol import OpenJob
-from headrace.plan.columns import ROW_KIND
-from headrace.plan.pipelines import plan_of, sink_schemas
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.plan.loader import plan_of, sink_schemas
 from headrace.sinks.sink import OutputFile
-from headrace.tables.files import stage
+from headrace.storage.files import stage
+from headrace.storage.table import ROW_KIND
+from headrace.tables.changelog import stage_state
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
-from headrace.tables.state_files import stage_state
 from tests.jobs.home import LOCAL
 from tests.unit.support.s3 import BUCKET
 

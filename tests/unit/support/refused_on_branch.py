@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from headrace.commit.branch_settings import on_branch
-from headrace.commit.fork import fork, log_of
-from headrace.commit.promotion import promoting
-from headrace.local.local_tasks import LocalTasks
-from headrace.spark.job_run import run_on
-from headrace.spark.options import RunOptions
+from headrace.commit.branch_code import on_branch
+from headrace.edits.fork import fork, log_of
+from headrace.edits.promote import promoting
+from headrace.local.tasks import LocalTasks
+from headrace.run.job_run import run_on
+from headrace.run.options import RunOptions
 from headrace.tables.schemas import QUARANTINE
-from headrace.tables.stores import state_view, table_store
+from headrace.tables.view import state_view, table_store
 from tests.unit.support.clocks import used_clock
 from tests.unit.support.refused_rows import RefusedJob
 

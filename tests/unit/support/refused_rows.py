@@ -8,11 +8,11 @@ import pyarrow as pa
 
 from headrace import KeyedProcessFunction, Pipeline, Struct, Timestamp, ValueState
 from headrace import clock as engine_clock
-from headrace.commit.log import CheckpointLog
-from headrace.commit.requeue import requeue
-from headrace.commit.restore import restore
+from headrace.edits.requeue import requeue
+from headrace.edits.restore import restore
+from headrace.log.log import CheckpointLog
 from headrace.tables.schemas import QUARANTINE
-from headrace.tables.stores import state_view, table_store
+from headrace.tables.view import state_view, table_store
 from headrace.testing import PipelineHarness
 
 R = TypeVar("R")

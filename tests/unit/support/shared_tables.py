@@ -6,13 +6,13 @@ from copy import deepcopy
 
 from msgspec.structs import replace
 
-from headrace.commit.checkpoint import Kind
-from headrace.commit.log import CheckpointLog
 from headrace.commit.protocol import open_job
-from headrace.plan.pipelines import plan_of, sink_schemas
-from headrace.tables.memory_disk import disk_and_path, memory_disk
-from headrace.tables.store import OWNER, TableMissingError
-from headrace.tables.stores import table_store
+from headrace.log.checkpoint import Kind
+from headrace.log.log import CheckpointLog
+from headrace.plan.loader import plan_of, sink_schemas
+from headrace.storage.memory_disk import disk_and_path, memory_disk
+from headrace.storage.table import OWNER, TableMissingError
+from headrace.tables.view import table_store
 from tests.unit.support.memory_job import BOARD, REMINDERS, board, memory_config, reminder
 
 

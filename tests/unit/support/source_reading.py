@@ -13,15 +13,15 @@ import pyarrow.parquet as pq
 
 from headrace import Pipeline
 from headrace.config import CsvOptions, FileOptions
-from headrace.plan.record_columns import from_struct_array
-from headrace.sources.delta_rows import DeltaRows
-from headrace.sources.file_format import UNREADABLE, FileRows
-from headrace.sources.file_formats import format_of, read_file
-from headrace.sources.landed import MESSAGES
-from headrace.sources.messages import Messages, text_columns
+from headrace.records.record_columns import from_struct_array
+from headrace.sources.delta.rows import DeltaRows
+from headrace.sources.folder.format import UNREADABLE, FileRows
+from headrace.sources.folder.formats import format_of, read_file
+from headrace.sources.kafka.landed import MESSAGES
+from headrace.sources.kafka.messages import Messages, text_columns
 from headrace.sources.row_check import RowCheck
-from headrace.tables.files import touch
-from headrace.tables.memory_disk import forget_disk, memory_disk
+from headrace.storage.files import touch
+from headrace.storage.memory_disk import forget_disk, memory_disk
 
 FILE_KINDS = ("parquet", "json", "csv", "avro")
 

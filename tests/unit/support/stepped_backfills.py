@@ -6,11 +6,10 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from headrace import Pipeline
-from headrace.plan.pipelines import plan_of
-from headrace.sources.derived import write_derived
-from headrace.sources.dimension_tables import DimensionTables
-from headrace.sources.kinds import read_rows_of
-from headrace.sources.step_rows import columns_of_rows, step_input
+from headrace.plan.loader import plan_of
+from headrace.sources.registry import read_rows_of
+from headrace.sources.transformed.rows import DimensionTables, columns_of_rows, step_input
+from headrace.sources.transformed.source import write_derived
 from tests.unit.support.backfilled_job import BackfilledJob
 from tests.unit.support.branched_job import Order, Totals
 

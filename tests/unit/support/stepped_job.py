@@ -5,10 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 
 from headrace import Pipeline, Struct, Timestamp
-from headrace.sources.derived import write_derived
-from headrace.sources.dimension_tables import DimensionTables
-from headrace.sources.kinds import read_rows_of
-from headrace.sources.step_rows import columns_of_rows, refused_rows, step_input
+from headrace.sources.registry import read_rows_of
+from headrace.sources.transformed.rows import DimensionTables, columns_of_rows, refused_rows, step_input
+from headrace.sources.transformed.source import write_derived
 
 
 class Order(Struct, frozen=True):

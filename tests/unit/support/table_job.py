@@ -14,14 +14,14 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from msgspec.structs import replace
 
 from headrace import KeyedProcessFunction, Pipeline, Struct, Timestamp, ValueState
-from headrace.commit.log import CheckpointLog
-from headrace.plan.pipelines import plan_of
-from headrace.sources.delta_rows import read_rows
+from headrace.log.log import CheckpointLog
+from headrace.plan.loader import plan_of
+from headrace.sources.delta.rows import read_rows
 from headrace.sources.intake import Intake
-from headrace.sources.offset import SourceOffset
-from headrace.sources.slice_request import JobPosition
+from headrace.sources.position import SourceOffset
+from headrace.sources.source import JobPosition
 from headrace.tables.schemas import QUARANTINE
-from headrace.tables.stores import state_view
+from headrace.tables.view import state_view
 from headrace.testing import PipelineHarness
 
 FEED = {"delta.enableChangeDataFeed": "true"}

@@ -7,15 +7,15 @@ import json
 import msgspec
 from msgspec.structs import replace
 
-from headrace.commit.log import CheckpointLog
-from headrace.plan.pipelines import plan_of
+from headrace.log.log import CheckpointLog
+from headrace.plan.loader import plan_of
 from headrace.sources.intake import Intake
-from headrace.sources.messages import read_messages
-from headrace.sources.offset import SourceOffset
-from headrace.sources.slice_request import JobPosition, SliceRequest
-from headrace.tables.files import read_parquet
+from headrace.sources.kafka.messages import read_messages
+from headrace.sources.position import SourceOffset
+from headrace.sources.source import JobPosition, SliceRequest
+from headrace.storage.files import read_parquet
 from headrace.tables.schemas import QUARANTINE
-from headrace.tables.stores import state_view
+from headrace.tables.view import state_view
 from headrace.testing import MemoryTopic, PipelineHarness
 from tests.unit.support.table_job import pipeline
 

@@ -6,14 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import clock
-from headrace.async_io.kept_answers import KeptAnswer
+from headrace.async_io.responses import KeptAnswer
 from headrace.clock import VirtualClock
-from headrace.tables.answers import read_answers, windows_around
-from headrace.tables.changelog import Changelog
-from headrace.tables.memory_disk import forget_disk
+from headrace.storage.memory_disk import forget_disk
+from headrace.tables.changelog import Changelog, stage_state
+from headrace.tables.requests import read_answers, windows_around
 from headrace.tables.schemas import ALL_TABLES, ANSWERS
-from headrace.tables.state_files import stage_state
-from headrace.tables.stores import table_store
+from headrace.tables.view import table_store
 
 JOB = "memory://answers/job"
 NOW = 1_000

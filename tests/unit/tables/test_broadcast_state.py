@@ -8,22 +8,20 @@ import msgspec
 import pytest
 
 from headrace import BroadcastState, KeyedBroadcastFunction, Migration, Pipeline, Struct, Timestamp
-from headrace.commit.checkpoint import Kind
-from headrace.commit.compaction import compact
 from headrace.commit.protocol import open_job
-from headrace.commit.state_migration import settle_schemas
+from headrace.edits.compact import compact
+from headrace.edits.migrate import settle_schemas
 from headrace.errors import StateSchemaError
+from headrace.log.checkpoint import Kind
 from headrace.plan.planner import plan_stages
-from headrace.readers import keyed_state
-from headrace.readers.job_at_checkpoint import JobAtCheckpoint
+from headrace.readers import state as keyed_state
+from headrace.readers.job_at import JobAtCheckpoint
 from headrace.state.backend import HashMapBackend
-from headrace.state.broadcast_store import BroadcastRow, BroadcastStore, broadcast_rows
-from headrace.tables.broadcast_state import broadcast_groups, load_broadcast_state
-from headrace.tables.changelog import Changelog
+from headrace.state.broadcast import BroadcastRow, BroadcastStore, broadcast_rows
+from headrace.tables.changelog import Changelog, stage_state
+from headrace.tables.entries import broadcast_groups, load_broadcast_state, rebuild
 from headrace.tables.schemas import KEYED_STATE
-from headrace.tables.state_files import stage_state
-from headrace.tables.stored_entries import rebuild
-from headrace.tables.stores import state_views
+from headrace.tables.view import state_views
 from tests.jobs import wake_ups
 from tests.jobs.home import Home
 

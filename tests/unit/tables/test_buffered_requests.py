@@ -7,11 +7,11 @@ import pytest
 from deltalake import write_deltalake
 
 from headrace.errors import StorageError
-from headrace.execution.fast_drain import BufferedRequest
-from headrace.plan.order import record_order
+from headrace.execution.drain import BufferedRequest
+from headrace.records.order import record_order
 from headrace.state.key_groups import KeyGroupRange
-from headrace.tables.buffered_requests import load_buffered_requests, numbered_requests
 from headrace.tables.changelog import Changelog
+from headrace.tables.requests import load_buffered_requests, numbered_requests
 from headrace.tables.schemas import BUFFERED_REQUESTS
 
 ALL = KeyGroupRange(0, 127)

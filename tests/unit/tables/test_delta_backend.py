@@ -15,17 +15,16 @@ from hypothesis import strategies as st
 from headrace import TimeDomain
 from headrace.errors import StorageError
 from headrace.materializer.stored_history import history_entry
+from headrace.state.backend import stored_value, value_entry
+from headrace.state.cleanup import CLEANUP_PREFIX
 from headrace.state.codec import encode
-from headrace.state.entry import stored_value, value_entry
-from headrace.state.exact_cleanup import CLEANUP_PREFIX
 from headrace.state.key_groups import KeyGroupRange, key_group, key_group_range
-from headrace.state.state_cache import StateCache
-from headrace.state.timer_service import DOMAINS, Timer, TimerService, timer_entry
+from headrace.state.rocksdb import StateCache
+from headrace.state.timers import DOMAINS, Timer, TimerService, timer_entry
+from headrace.tables.changelog import ROWS_PER_GROUP
 from headrace.tables.delta_backend import DeltaStatistics
-from headrace.tables.pruned_rows import PrunedRows
+from headrace.tables.pruned_rows import OfKeys, PrunedRows
 from headrace.tables.schemas import KEYED_STATE, MATERIALIZER_HISTORY, TIMERS
-from headrace.tables.selections import OfKeys
-from headrace.tables.state_files import ROWS_PER_GROUP
 from tests.unit.support.committed_state import EVERYTHING, GROUPS, CommittedState, Memory
 
 LARGE = 1 << 30
@@ -190,7 +189,7 @@ def test_files_of_other_operators_groups_keys_are_skipped(committed):
 
 
 def test_row_groups_that_cannot_match_are_skipped(committed, monkeypatch):
-    monkeypatch.setattr("headrace.tables.state_files.ROWS_PER_GROUP", 10)
+    monkeypatch.setattr("headrace.tables.changelog.ROWS_PER_GROUP", 10)
     committed.values("counts", "n", {encode(number): b"1" for number in range(1000)})
     committed.compact(KEYED_STATE)
     backend = committed.backend(cache())
@@ -199,7 +198,7 @@ def test_row_groups_that_cannot_match_are_skipped(committed, monkeypatch):
 
 
 def test_timers_far_from_wanted_time_are_skipped(committed, monkeypatch):
-    monkeypatch.setattr("headrace.tables.state_files.ROWS_PER_GROUP", 10)
+    monkeypatch.setattr("headrace.tables.changelog.ROWS_PER_GROUP", 10)
     committed.timers("counts", {Timer(number, encode(number)): True for number in range(1000)})
     backend = committed.backend(cache())
     first, last = timer_entry(Timer(100, b"")), timer_entry(Timer(105, b""))

@@ -7,10 +7,10 @@ from pyarrow import fs
 
 from headrace.errors import StorageError
 from headrace.materializer.stored_history import history_entry
+from headrace.state.backend import value_entry
 from headrace.state.codec import encode
-from headrace.state.entry import value_entry
-from headrace.state.state_cache import StateCache
-from headrace.state.timer_service import Timer, timer_entry
+from headrace.state.rocksdb import StateCache
+from headrace.state.timers import Timer, timer_entry
 from headrace.tables.schemas import KEYED_STATE
 from tests.unit.support.committed_state import EVERYTHING, CommittedState, Memory
 from tests.unit.support.s3 import BUCKET

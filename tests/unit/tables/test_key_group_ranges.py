@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.state.key_groups import KeyGroupRange
-from headrace.tables.key_group_ranges import RANGE_BYTES, key_group_ranges
+from headrace.tables.view import RANGE_BYTES, key_group_ranges
 
 GROUPS = 12
 sizes = st.integers(1, 20_000)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.tables.last_rows import in_order, last_rows, last_rows_sql, last_values_sql
+from headrace.tables.live_rows import in_order, last_rows, last_rows_sql, last_values_sql
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
 
 TABLE = STATE_TABLES[KEYED_STATE]

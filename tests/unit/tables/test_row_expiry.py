@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace import Cleanup, OnGap, StateTtl, TtlTime
 from headrace.state.ttl import EntryLifetimes, Gap, LiveTtl
-from headrace.tables.row_expiry import RowExpiry, dead_sql, deleted_if_dead, rebuild_expiries
+from headrace.tables.expiry import RowExpiry, dead_sql, deleted_if_dead, rebuild_expiries
 from tests.unit.support.keyed_state_rows import row, survivors, table
 
 TEN = timedelta(milliseconds=10)

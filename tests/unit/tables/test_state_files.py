@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.state.entry import EntryChange
-from headrace.tables import state_files
+from headrace.state.backend import EntryChange
+from headrace.tables import changelog as state_files
 from headrace.tables.changelog import Changelog
 from headrace.tables.schemas import KEYED_STATE
 

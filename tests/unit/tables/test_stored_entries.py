@@ -13,18 +13,17 @@ from headrace import TimeDomain
 from headrace.commit.job_tables import JobTables
 from headrace.execution.element import Watermark
 from headrace.execution.keyed_process import KeyedProcess
-from headrace.plan.order import record_order
+from headrace.records.order import record_order
 from headrace.state.backend import HashMapBackend
 from headrace.state.codec import encode
 from headrace.state.key_groups import KeyGroupRange, key_group
-from headrace.state.timer_service import Timer, TimerChange, timer_entry
-from headrace.tables.changelog import Changelog
-from headrace.tables.files import stage
-from headrace.tables.memory_disk import forget_disk
+from headrace.state.timers import Timer, TimerChange, timer_entry
+from headrace.storage.files import stage
+from headrace.storage.memory_disk import forget_disk
+from headrace.tables.changelog import Changelog, parts, stage_state
+from headrace.tables.entries import rebuild
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES, TIMERS
-from headrace.tables.state_files import parts, stage_state
-from headrace.tables.stored_entries import rebuild
-from headrace.tables.stores import state_views
+from headrace.tables.view import state_views
 from tests.unit.support.micro_batches import GROUPS, element_of
 from tests.unit.support.steps import Step, steps_operator
 

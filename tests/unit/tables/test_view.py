@@ -6,12 +6,11 @@ import pyarrow as pa
 import pytest
 
 from headrace.state.key_groups import KeyGroupRange
-from headrace.tables.files import stage
-from headrace.tables.memory_disk import forget_disk
-from headrace.tables.predicate import BetweenTimes
+from headrace.storage.files import stage
+from headrace.storage.memory_disk import forget_disk
+from headrace.storage.predicate import BetweenTimes
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
-from headrace.tables.stores import state_view, state_views, table_store
-from headrace.tables.view import TableView
+from headrace.tables.view import TableView, state_view, state_views, table_store
 
 TABLE = STATE_TABLES[KEYED_STATE]
 JOB = "memory://views/job"

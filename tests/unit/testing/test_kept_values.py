@@ -8,18 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import (
-    Emit,
-    Keep,
-    OnConflict,
-    Pipeline,
-    RowKind,
-    StateTtl,
-    Strategy,
-    Struct,
-    Timestamp,
-    UpsertMaterialize,
-)
+from headrace import Emit, Keep, OnConflict, Pipeline, RowKind, StateTtl, Strategy, Struct, Timestamp, UpsertMaterialize
 from headrace.testing import MaterializerHarness
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = RowKind

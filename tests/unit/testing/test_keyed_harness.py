@@ -9,7 +9,7 @@ import pytest
 from headrace import KeyedProcessFunction, RowKind, StateTtl, Struct, TtlTime, ValueState
 from headrace import clock as engine_clock
 from headrace.errors import UserFunctionError
-from headrace.execution.options import AsyncStateOptions, EventOrder
+from headrace.options import AsyncStateOptions, EventOrder
 from headrace.state.backend import HashMapBackend
 from headrace.testing import KeyedHarness, LateRecord, SideRecord, Watermark
 

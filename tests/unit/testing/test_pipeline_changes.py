@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from headrace import KeyedCoProcessFunction, KeyedProcessFunction, Pipeline, Struct, Timestamp, ValueState
-from headrace.commit.checkpoint import Checkpoint
-from headrace.commit.restore import restore
+from headrace.edits.restore import restore
 from headrace.errors import ConfigError, StateSchemaError
 from headrace.execution import keyed_process
+from headrace.log.checkpoint import Checkpoint
 from headrace.tables.schemas import CHECKPOINTS_SCHEMA
 from headrace.testing import PipelineHarness
 

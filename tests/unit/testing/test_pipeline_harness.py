@@ -24,9 +24,9 @@ from headrace import (
     Struct,
     Timestamp,
     ValueState,
-    faults,
 )
 from headrace import clock as engine_clock
+from headrace import crash_points as faults
 from headrace.errors import SourceError
 from headrace.testing import PipelineHarness
 

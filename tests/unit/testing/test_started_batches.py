@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import Cleanup, KeyedProcessFunction, StateTtl, Struct, ValueState
-from headrace.execution.options import AsyncStateOptions, EventOrder
+from headrace.options import AsyncStateOptions, EventOrder
 from headrace.testing import KeyedHarness, LateRecord
 
 TIMEOUT = timedelta(milliseconds=100)

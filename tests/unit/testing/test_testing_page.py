@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from headrace import faults
+from headrace import crash_points as faults
 from headrace.testing import PipelineHarness
 from tests.jobs.home import PROJECT
 

@@ -11,7 +11,7 @@ import threading
 
 from headrace import clock
 from headrace.cli import main
-from headrace.provision.installed_pyspark import prefer_installed_pyspark
+from headrace.provision.pyspark import prefer_installed_pyspark
 
 _LOOK_EVERY = 1.0
 

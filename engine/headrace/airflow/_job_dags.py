@@ -1,0 +1,223 @@
+"""DAG of a job: check, run, verify, and regularly compact.
+
+DAG `headrace_maintenance`: compaction and vacuum of every job's tables, once a week.
+
+DAG `headrace_restore`: take a job back to one of its checkpoints. Started by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import DAG, CronDataIntervalTimetable, CronTriggerTimetable, Param, TaskGroup
+
+from headrace.airflow._command import CommandTask
+from headrace.airflow._order_of_runs import EndTask, RefusedTask, refuse
+from headrace.airflow._replay_requests import has_replay_dag
+from headrace.airflow._run_operator import HeadraceRunOperator
+from headrace.airflow._settings import deadline_of, job_params, run_settings, task_settings, unknown_params
+from headrace.config import JobConfig, ScheduleConfig
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+_OF_JOB = """
+Runs the job `{name}` of `conf/jobs/{name}.yaml`.
+
+- **check**: the file, the tables' schemas and the services the job calls are as they should be.
+- **run**: takes in what is new, on cluster `{cluster}`, for at most {budget}. Runs follow one another; a run that
+  failed holds up those after it until it is cleared (or retried with success).
+- **verify**: what the run left behind is consistent: checkpoint, state tables and sinks name the same versions.
+- **compact**: rewrites the state tables, once in a number of runs.
+- **refused**: skipped, unless the run was refused (a param with a typo, an interval that cannot be taken in, a cancelled backfill).
+  Then the other tasks are skipped, which holds up no run, and this one fails with the reason.
+
+A backfill runs its data interval, whatever the job's mode. {taken_in} To go back to an earlier checkpoint: `headrace_restore`.
+"""
+_REGISTERED = (
+    "An interval that was taken in already is done if its input is the same. If its input has changed, or if you asked for it again (cleared "
+    "task, backfill), it is registered with the DAG `{name}_replay`, which computes it again on a branch."
+)
+_REFUSED = "An interval that was taken in already is refused if its input has changed, or if you asked for it again (cleared task, backfill)."
+MOST_ACTIVE_RUNS = 100
+"""Highest number of active runs. With one, runs that wait for a failed run would keep it from starting again when cleared."""
+
+_UNSCHEDULED_START = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+def job_dag(job: JobConfig) -> DAG:
+    """Return the DAG of a job, whose profile was loaded with `keep_references`."""
+    schedule, params = job.schedule, job_params(job)
+    with DAG(
+        dag_id=job.job,
+        description=job.description,
+        doc_md=_explanation(job),
+        schedule=_timetable(schedule) if schedule else None,
+        start_date=schedule.starts_at() if schedule else _UNSCHEDULED_START,
+        catchup=False,
+        max_active_runs=MOST_ACTIVE_RUNS,
+        default_args=task_settings(job),
+        tags=["headrace", *job.tags],
+        params=params,
+        deadline=deadline_of(job),
+        auto_register=False,
+    ) as dag:
+        run, verify = _run(job, params.keys()), _command(job, "verify")
+        _check(job, params.keys()) >> run >> verify >> RefusedTask()
+        if job.compaction.every:
+            compact = _command(job, "compact", f"--every={job.compaction.every}", skip_if_held=True)
+            verify >> compact
+            # The next run waits for the tasks right after `run` (wait_for_downstream): it and compaction both hold the job.
+            run >> compact
+        else:
+            verify >> EndTask(task_id="end")
+    return dag
+
+
+def _timetable(schedule: ScheduleConfig) -> Any:
+    if schedule.automatic:
+        return CronDataIntervalTimetable(schedule.cron, timezone=schedule.timezone)
+    # It imports Airflow's core, which other jobs' DAG files need not import.
+    from headrace.airflow._timetable import IntervalsOnDemand
+
+    return IntervalsOnDemand(schedule.cron, timezone=schedule.timezone)
+
+
+def _explanation(job: JobConfig) -> str:
+    taken_in = _REGISTERED.format(name=job.job) if has_replay_dag(job) else _REFUSED
+    return _OF_JOB.format(name=job.job, cluster=job.cluster, budget=job.run.budget, taken_in=taken_in)
+
+
+def _check(job: JobConfig, params: Collection[str]) -> CommandTask:
+    # The first task refuses unknown params; so does the operator of the run, in case only that task is cleared.
+    def refuse_unknown(context: Context) -> None:
+        if unknown := unknown_params(context, params):
+            refuse(context, unknown, context["task"].log)
+
+    # The same code was tried on a sample by whoever wrote it; two more processes in each run would cost a second.
+    return _command(job, "check", "--no-sample", pre_execute=refuse_unknown)
+
+
+def _command(job: JobConfig, verb: str, *options: str, **settings: Any) -> CommandTask:
+    timeout = job.run.budget + job.run.grace
+    words = [verb, job.job, *options]
+    python = job.profile.python
+    return CommandTask(task_id=verb, words=words, home=job.home, python=python, execution_timeout=timeout, **settings)
+
+
+def _run(job: JobConfig, params: Collection[str]) -> HeadraceRunOperator:
+    return HeadraceRunOperator(
+        task_id="run",
+        job=job,
+        mode="{{ 'interval' if dag_run.run_type == 'backfill' else params.mode }}",
+        budget="{{ params.budget or '' }}",
+        max_batches="{{ params.max_batches or '' }}",
+        parallelism="{{ params.parallelism or '' }}",
+        finish="{{ params.finish }}",
+        end_of_input="{{ params.end_of_input }}",
+        known_params=params,
+        skip_refused=True,
+        # One run after another, in the order of logical dates, each with its verification and compaction.
+        max_active_tis_per_dag=1,
+        depends_on_past=True,
+        wait_for_downstream=True,
+        # Airflow compares logical dates, and not every run has one.
+        hold_after_failure=True,
+        register_replay=has_replay_dag(job),
+        **run_settings(job),
+    )
+
+
+MAINTENANCE = "headrace_maintenance"
+_OF_MAINTENANCE = """
+For each job: `headrace compact` rewrites the state tables to one row per live entry, and `headrace vacuum` then
+removes the files that no checkpoint within the job's retention needs. Waits for a run of the job to end: both
+take the job's lease.
+"""
+_TIMEOUT = timedelta(hours=2)
+
+
+def maintenance_dag(jobs: Iterable[JobConfig]) -> DAG:
+    """Return the DAG that compacts and vacuums `jobs`, one after the other."""
+    with DAG(
+        dag_id=MAINTENANCE,
+        description="Compact and vacuum the tables of all jobs",
+        doc_md=_OF_MAINTENANCE,
+        schedule=CronTriggerTimetable("30 3 * * 0", timezone="UTC"),
+        start_date=datetime(2020, 1, 1, tzinfo=UTC),
+        catchup=False,
+        max_active_runs=1,
+        # One job after another: maintenance must not take the machine from the runs.
+        max_active_tasks=1,
+        default_args={"owner": "headrace", "retries": 2, "retry_delay": timedelta(minutes=10)},
+        tags=["headrace"],
+        auto_register=False,
+    ) as dag:
+        for job in jobs:
+            python = job.profile.python
+            with TaskGroup(job.job):
+                compact, vacuum = (
+                    CommandTask(
+                        task_id=verb, words=[verb, job.job], home=job.home, python=python, execution_timeout=_TIMEOUT
+                    )
+                    for verb in ("compact", "vacuum")
+                )
+                compact >> vacuum
+    return dag
+
+
+RESTORE = "headrace_restore"
+_OF_RESTORE = """
+Makes the state of checkpoint `checkpoint` the newest one, as a checkpoint of its own: nothing is deleted, so this
+can be undone by restoring again. The job's next run continues from there, and reads later input again.
+`headrace checkpoints JOB` lists the checkpoints. Pause the job's DAG first.
+"""
+
+
+def restore_dag(jobs: Sequence[JobConfig], home: Path) -> DAG:
+    """Return the DAG that restores one of `jobs`."""
+    with DAG(
+        dag_id=RESTORE,
+        description="Take a job back to one of its checkpoints",
+        doc_md=_OF_RESTORE,
+        schedule=None,
+        start_date=datetime(2020, 1, 1, tzinfo=UTC),
+        max_active_runs=1,
+        default_args={"owner": "headrace", "retries": 0},
+        tags=["headrace"],
+        params=_params([job.job for job in jobs]),
+        auto_register=False,
+    ) as dag:
+        CommandTask(
+            task_id="restore",
+            words=[
+                *("restore", "{{ params.job }}", "--to={{ params.checkpoint }}"),
+                *("--why={{ params.why }} (Airflow run {{ run_id }})", "--yes"),
+            ],
+            home=home,
+            python=f"{{{{ {_pythons(jobs)!r}.get(params.job, '') }}}}",
+            execution_timeout=timedelta(hours=1),
+        )
+    return dag
+
+
+def _pythons(jobs: Sequence[JobConfig]) -> dict[str, str]:
+    """Return the Python of each job that has its own, by job."""
+    return {job.job: job.profile.python for job in jobs if job.profile.python is not None}
+
+
+def _params(jobs: Sequence[str]) -> dict[str, Param]:
+    return {
+        "job": Param(jobs[0] if jobs else None, enum=[*jobs] or [None], description="The job to take back."),
+        "checkpoint": Param(type="integer", minimum=0, description="Its id, as `headrace checkpoints JOB` shows it."),
+        "why": Param(
+            type="string",
+            minLength=3,
+            maxLength=500,
+            description="The reason, kept with the checkpoint.",
+        ),
+    }

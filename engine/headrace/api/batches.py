@@ -1,0 +1,233 @@
+"""Bundles: several records of a key that a function takes with one call (Flink: `MapBundleFunction`, mini-batch aggregation).
+
+Columns: all records of a task in one micro-batch, which a function takes with one call.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headrace.api.functions import Context
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class BundledRecord(Protocol):
+    """A record with its place in arrival order, its event time (ms), the number of its row kind, and that of its input."""
+
+    @property
+    def order(self) -> bytes:
+        """Return the place in arrival order."""
+        ...
+
+    @property
+    def record(self) -> Any:
+        """Return the record."""
+        ...
+
+    @property
+    def timestamp(self) -> int:
+        """Return the event time (ms)."""
+        ...
+
+    @property
+    def kind(self) -> int:
+        """Return the number of the `RowKind`."""
+        ...
+
+    @property
+    def input(self) -> int:
+        """Return the number of the input that the record came by."""
+        ...
+
+
+class Bundle:
+    """Records of one key in arrival order. None is late, and no timer of the key fires between them.
+
+    There are at least two, or one where the function `takes_single_records`. `current` is the record that the function
+    works on: state is stamped with its event time, what the function emits has its place in arrival order, and an error
+    of the function names it.
+
+    `next_watermark` is the watermark right behind the records (ms); None if more records may come before it.
+    """
+
+    __slots__ = ("_context", "current", "next_watermark", "records", "waiting")
+
+    def __init__(self, records: Sequence[BundledRecord], context: Any, next_watermark: int | None) -> None:
+        """Take the records and the engine's context, whose event time and place are those of the current record."""
+        self.records = records
+        self.next_watermark = next_watermark
+        self.waiting: tuple[Sequence[BundledRecord], int] | None = None
+        """Records that wait for a later bundle, and until when: see `wait`."""
+        self._context = context
+        self.work_on(records[0])
+
+    def work_on(self, record: BundledRecord) -> None:
+        """Make a record the current one. Its outputs, and its elements of lists, are numbered from 0."""
+        self.current = record
+        context = self._context
+        context.timestamp, context.order, context.index = record.timestamp, record.order, 0
+
+    def walk(self, records: Iterable[BundledRecord]) -> Iterator[BundledRecord]:
+        """Yield some records of the bundle, each as the current one."""
+        for record in records:
+            self.work_on(record)
+            yield record
+
+    def quarantine(self, reason: str) -> None:
+        """Move the current record to the job's quarantine, with the reason."""
+        self._context.quarantine(reason)
+
+    def work_on_timer(self, timestamp: int, namespace: str = "") -> None:
+        """Go on as the code of a timer of the key that is due at `next_watermark`, as if the bundle had registered it.
+
+        `ctx` has the timer's time, and what the function emits has its place. Called behind all work on records. No
+        state may be used behind it.
+        """
+        self._context.work_on_timer(timestamp, namespace)
+
+    @property
+    def may_wait(self) -> bool:
+        """Return whether records may `wait`: the next watermark is known, nothing else has run since the bundle came, and they have not waited often."""
+        return self.next_watermark is not None and self._context.may_wait and not self._context.has_waited
+
+    def wait(self, records: Sequence[BundledRecord], until: int) -> None:
+        """Let some records, in arrival order, wait for a later bundle; called once, while they `may_wait`.
+
+        The key has no timer before `until` (ms), and gets none from these records or later ones. The function must not
+        have changed anything for them, and awaits nothing afterwards.
+        """
+        self.waiting = records, until
+
+
+class DueTimer(Protocol):
+    """A timer with its time (ms)."""
+
+    @property
+    def timestamp(self) -> int:
+        """Return the time (ms)."""
+        ...
+
+
+class TimerBundle(abc.ABC):
+    """Timers of one key that one watermark fires, in order of time, all of event time and without a namespace."""
+
+    timers: Sequence[DueTimer]
+
+    @abc.abstractmethod
+    def walk(self) -> Iterator[DueTimer]:
+        """Yield the timers. What the function does next is done at the time and the place of the timer that it has got."""
+
+
+class BundleFunction(abc.ABC):
+    """A keyed function that also takes bundles: reads and writes of its state are shared by the records of a bundle.
+
+    The engine bundles records of a key up to a watermark that fires a timer of the key, and as long as not too many records
+    wait in all (`async_state.in_flight_records_limit`). Late records come singly, to `process`.
+
+    State and output must be those of `process`, called for each record in turn. So a function that emits records, or
+    adds elements to lists, works on each record once: both are numbered in the order of these calls. A function that
+    has a state with TTL gets no bundles, since each record would renew lifetimes at its own time.
+    """
+
+    @property
+    def takes_bundles(self) -> bool:
+        """Return whether the function takes bundles; if not, all records come singly. By default it does."""
+        return True
+
+    def first_timer(self, timestamp: int, /) -> int | None:
+        """Return a time before which a record at `timestamp` registers no event-time timer (both in ms).
+
+        A later record has the same time, or a later one. None, the default, means that nothing is known, or that the
+        watermark of a record matters: then no watermark lies between the records of a bundle. Otherwise the watermark
+        of `ctx` is the last one before the first record.
+        """
+        del timestamp
+        return None
+
+    @property
+    def waits_to_end(self) -> bool:
+        """Return whether a bundle has all records of its key in a micro-batch, late ones included. By default it has not.
+
+        Such a function has no timers, and depends on no watermark. All records of a task wait in memory.
+        """
+        return False
+
+    @property
+    def takes_single_records(self) -> bool:
+        """Return whether a bundle may be a single record where its `next_watermark` is known. By default it may not."""
+        return False
+
+    @property
+    def takes_timers(self) -> bool:
+        """Return whether the function takes bundles of timers, too, with `on_timers`. By default it does not."""
+        return False
+
+    async def on_timers(self, bundle: TimerBundle, ctx: Context, /) -> None:
+        """Do what `on_timer` would do for each timer of a bundle, but register no timer that is due."""
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    async def process_bundle(self, bundle: Bundle, ctx: Context, /) -> None:
+        """Process the records of a bundle. The event time of `ctx` is that of the current record."""
+
+
+class BundleAggregate(abc.ABC):
+    """An `AggregateFunction` that adds the values of one call together."""
+
+    @abc.abstractmethod
+    def add_all(self, values: Iterable[Any], accumulator: Any, /) -> Any:
+        """Return the accumulator with values added: the one that `add` would return after the last of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedColumns:
+    """Records in arrival order, as columns. `values` holds the function's state of each key before them; None without one."""
+
+    records: pa.StructArray
+    timestamps: pa.Int64Array
+    """Event times (ms)."""
+    kinds: pa.Int32Array
+    """Numbers of the `RowKind`."""
+    keys: Sequence[bytes]
+    """Different keys, as JSON. Each has at least one record."""
+    key_numbers: pa.Int32Array
+    """For each record, the place of its key in `keys`."""
+    values: Sequence[Any]
+    result_type: pa.StructType
+    """Type of the emitted records as columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnResults:
+    """State of each key after the records, and the emitted records in the order of `collect`."""
+
+    values: Sequence[Any]
+    rows: pa.Int64Array
+    """For each result, the place of the record that it belongs to."""
+    indices: pa.Int32Array
+    """For each result, its number among those of the same record: 0 or 1."""
+    timestamps: pa.Int64Array
+    kinds: pa.Int32Array
+    records: pa.StructArray
+
+
+class ColumnFunction(abc.ABC):
+    """A keyed function with one value state, no timers and no side outputs that also takes columns.
+
+    The engine gives it columns where no record is held, nothing expires and state is accessed asynchronously. State and
+    output must be those of `process`, or of `process_bundle`, for the same records.
+    """
+
+    @property
+    @abc.abstractmethod
+    def takes_columns(self) -> bool:
+        """Return whether the function can take columns at all."""
+
+    @abc.abstractmethod
+    def process_columns(self, columns: KeyedColumns, /) -> ColumnResults | None:
+        """Return the results of the records; None if they have to be processed one by one. Changes nothing."""

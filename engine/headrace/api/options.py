@@ -1,0 +1,206 @@
+"""Windows, the argument of the stream's method `window`: they group records by time, and make the keyed function for it.
+
+Joins of two streams in windows: the results for the records that a key has in a window.
+
+Order of a top-N: the number of records, the value that ranks them, and the type of the results.
+
+Kinds of joins.
+"""
+
+from __future__ import annotations
+
+import abc
+import enum
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+
+from headrace.api.functions import KeyedCoProcessFunction, KeyedProcessFunction, function_types
+from headrace.api.graph import Emit, KeyBy, OperatorFunction
+from headrace.api.ttl import StateTtl
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOptions:
+    """How the records of each key are aggregated: see `Stream.aggregate`."""
+
+    key: KeyBy
+    """The key of the records."""
+    emit: Emit
+    """When results are emitted."""
+    retract: bool
+    """True: a result that is replaced is emitted again as `-U`."""
+    retracting: bool
+    """True: the input may retract records."""
+    ttl: StateTtl | None
+
+
+class JoinType(enum.Enum):
+    """Records of a join that are in the result although nothing matches them, as in SQL."""
+
+    INNER = "inner"
+    """None: the result has only pairs."""
+
+    LEFT = "left"
+    """Records of the stream on which `join` was called."""
+
+    RIGHT = "right"
+    """Records of the other stream."""
+
+    FULL = "full"
+    """Records of both streams."""
+
+    @property
+    def keeps_left(self) -> bool:
+        """Return whether a left record without a match is in the result."""
+        return self in {JoinType.LEFT, JoinType.FULL}
+
+    @property
+    def keeps_right(self) -> bool:
+        """Return whether a right record without a match is in the result."""
+        return self in {JoinType.RIGHT, JoinType.FULL}
+
+
+def check_how(join: str, how: object, allowed: Sequence[JoinType] = tuple(JoinType)) -> None:
+    """Check the kind of a join, which `join` names. Raises `TypeError` for another type, `ValueError` for a kind not allowed."""
+    if not isinstance(how, JoinType):
+        msg = f"{join}: how must be a JoinType, such as JoinType.LEFT, not {how!r:.60}"
+        raise TypeError(msg)
+    if how not in allowed:
+        msg = f"{join}: how must be {' or '.join(map(str, allowed))}, not {how}"
+        raise ValueError(msg)
+
+
+Results = Callable[[Sequence[Any], Sequence[Any]], Iterable[Any]]
+"""Function from a key's left and right records in a window to their results; one of the two may be empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowJoin:
+    """A join in windows: the types of left records, right records and results, and the function that makes results.
+
+    `kind` is its name for people.
+    """
+
+    left: type[msgspec.Struct]
+    right: type[msgspec.Struct]
+    gives: type[msgspec.Struct]
+    kind: str
+    results: Results
+
+    @property
+    def keeps_records(self) -> bool:
+        """Return whether results are left records, each at most once in a window."""
+        return self.results in {matched, unmatched}
+
+
+def pairs(emit: Callable[[Any, Any], Any], how: JoinType) -> Results:
+    """Return the results function of an inner or outer join: one result per pair, or per record of the only side that has any."""
+
+    def results(lefts: Sequence[Any], rights: Sequence[Any]) -> Iterable[Any]:
+        if lefts and rights:
+            return (emit(left, right) for left in lefts for right in rights)
+        if lefts and how.keeps_left:
+            return (emit(left, None) for left in lefts)
+        if rights and how.keeps_right:
+            return (emit(None, right) for right in rights)
+        return ()
+
+    return results
+
+
+def matched(lefts: Sequence[Any], rights: Sequence[Any]) -> Iterable[Any]:
+    """Return the results of a semi join: the left records, if there are right ones."""
+    return lefts if rights else ()
+
+
+def unmatched(lefts: Sequence[Any], rights: Sequence[Any]) -> Iterable[Any]:
+    """Return the results of an anti join: the left records, if there are no right ones."""
+    return () if rights else lefts
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """First `n` records by `by`.
+
+    `by` is a field, or a plain function of the record. `result` is the type of the emitted records; None: the records
+    themselves, without a rank. With `ties`, records whose value equals that of the n-th one belong to them. Raises `ValueError` unless `n` is a whole number of at least 1.
+    """
+
+    n: int
+    by: str | Callable[[Any], Any]
+    descending: bool = True
+    result: type[msgspec.Struct] | None = None
+    ties: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse an `n` that is not a whole number of at least 1."""
+        if self.n < 1:
+            msg = f"the number of records must be a whole number of at least 1, not {self.n!r:.60}"
+            raise ValueError(msg)
+
+
+In = TypeVar("In", bound=msgspec.Struct)
+Out = TypeVar("Out", bound=msgspec.Struct)
+
+
+class WindowFunction(KeyedProcessFunction[In, Out], OperatorFunction):
+    """A keyed function that emits results for each window of a key.
+
+    Records that are too late go to the side output `late`, where the pipeline declares it; else they are dropped.
+    """
+
+    KIND = "windows"
+    TAKER = "aggregate"
+    LATE: ClassVar[str] = "late"
+
+    @property
+    def emits_late(self) -> bool:
+        """Return whether records that are too late go to the side output `late`."""
+        return self.LATE in self.declared
+
+    def side_types(self) -> dict[str, type[msgspec.Struct]]:
+        """Return the side output `late`."""
+        return {self.LATE: function_types(self)[0][0]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowOptions:
+    """When windows of a keyed stream fire, and which late records they take."""
+
+    key: KeyBy
+    """The key of the records."""
+    retracting: bool
+    """True: the input may retract records."""
+    allowed_lateness: timedelta = timedelta(0)
+    """How long after its end a window takes late records."""
+    early: timedelta | None = None
+    """Step of event time after which a window emits its result so far; None: only at its end."""
+
+
+class Windows(abc.ABC):
+    """Groups the records of a key by event time: base class of `Tumbling`, `Hopping`, `Cumulative` and `Session`."""
+
+    @abc.abstractmethod
+    def aggregation(self, takes: type[In], gives: type[Out], options: WindowOptions, /) -> WindowFunction[In, Out]:
+        """Return the function that makes a record `gives` of the records of each key and window.
+
+        Raises `ValueError` or `TypeError`, with the reason, for what cannot be aggregated.
+        """
+
+    @abc.abstractmethod
+    def ranking(self, takes: type[In], ranks: Ranks, options: WindowOptions, /) -> WindowFunction[In, Any]:
+        """Return the function that emits the first records of each key and window.
+
+        Raises `ValueError` or `TypeError`, with the reason, for what cannot be ranked.
+        """
+
+    @abc.abstractmethod
+    def joining(self, join: WindowJoin, /) -> KeyedCoProcessFunction[Any, Any, Any]:
+        """Return the function that joins the records of two streams in each window.
+
+        Raises `ValueError`, with the reason, for windows that cannot be joined.
+        """

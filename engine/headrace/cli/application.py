@@ -1,0 +1,377 @@
+"""Application of the command line: registers all commands, and turns errors into exit codes.
+
+Output of errors: one message for people, or one JSON object for machines.
+
+Take option values that need no conversion as they are given. Typer sends each one through pydantic.
+
+Standard output and error of the command: a reader that goes away, or a full disk, ends no command half-way.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import io
+import os
+import re
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+import typer
+from typer import core
+from typer.core import TyperGroup
+
+from headrace.cli.arguments import BRANCH, Branch
+from headrace.errors import EngineBug, HeadraceError, StorageError
+from headrace.interrupts import watch
+
+_INTERRUPTED = 130
+
+
+def exit_code_of(error: BaseException) -> int:
+    """Return the exit code of the error's class; 70 for errors of other packages, 130 for Ctrl-C."""
+    if isinstance(error, KeyboardInterrupt):
+        return _INTERRUPTED
+    if isinstance(error, HeadraceError):
+        return error.exit_code
+    return int(getattr(error, "exit_code", EngineBug.exit_code))
+
+
+def report(error: BaseException, *, as_json: bool) -> None:
+    """Show `error`: JSON on stdout, a panel on a terminal's stderr, plain text on any other stderr."""
+    name, message = _told(error)
+    message = message.encode(errors="backslashreplace").decode()  # an argument that is no UTF-8 is quoted in errors
+    if as_json:
+        import msgspec
+
+        print(msgspec.json.encode({"error": name, "message": message}).decode())
+    if _is_unforeseen(error):
+        traceback.print_exception(error, file=sys.stderr)
+    if not as_json:
+        _show(name, message)
+
+
+def _told(error: BaseException) -> tuple[str, str]:
+    if isinstance(error, KeyboardInterrupt):
+        return "Interrupted", "interrupted. What was committed stays; the next run goes on from there."
+    if isinstance(error, HeadraceError):
+        return type(error).__name__, str(error)
+    if hasattr(error, "format_message"):
+        return "ConfigError", error.format_message()
+    message = f"unexpected {type(error).__name__}: {error}\nPlease report it with the traceback on stderr."
+    return EngineBug.__name__, message
+
+
+def _is_unforeseen(error: BaseException) -> bool:
+    ours = isinstance(error, HeadraceError | KeyboardInterrupt) or hasattr(error, "format_message")
+    return not ours or isinstance(error, EngineBug)
+
+
+def _show(name: str, message: str) -> None:
+    if not sys.stderr.isatty():
+        print(f"{name}: {message}", file=sys.stderr)
+        return
+    from rich.console import Console
+    from rich.panel import Panel
+    from rich.text import Text
+
+    Console(stderr=True).print(Panel(Text(message), title=name, title_align="left", border_style="red"))
+
+
+_PLAIN = (str, int, bool)
+
+
+def keep_given_values() -> None:
+    """Make Typer convert a value only if it has another type than its parameter declares, in this process.
+
+    Typer asks pydantic about all values, also about options that are left out. The import of pydantic alone takes 0.1 s of
+    CPU, as long as `headrace --help`. Does nothing with releases of Typer that convert values in other ways.
+    """
+    parameter: Any = getattr(core, "_TyperParameter", None)
+    if parameter is None or not hasattr(parameter, "get_runtime_param"):
+        return
+    converter_of = parameter.get_runtime_param
+    if converter_of.__module__ != __name__:
+        parameter.get_runtime_param = lambda parameter: _GivenValues(lambda: converter_of(parameter))
+
+
+class _GivenValues:
+    """Converter of a parameter that asks Typer's own one only if there is something to convert."""
+
+    def __init__(self, converter: Callable[[], Any]) -> None:
+        self._converter = converter
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the value of a parameter; called by Typer for each parameter of a command."""
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        declared = param.type_descriptor
+        if (
+            declared.annotation in _PLAIN
+            and type(value) is declared.annotation
+            and declared.parameter_info.parser is None
+        ):
+            return value
+        return self._converter().coerce(value, param=param, ctx=ctx)
+
+
+class _LastingFile(io.FileIO):
+    """File descriptor that drops what can no longer be written, and keeps the first error that is no closed pipe."""
+
+    refusal: OSError | None = None
+
+    def write(self, data: Any, /) -> int:
+        """Write bytes; pretend to, if the reader of a pipe has gone or the storage refuses."""
+        try:
+            return super().write(data) or 0
+        except BrokenPipeError:  # `headrace ... | head`
+            return memoryview(data).nbytes
+        except OSError as error:
+            self.refusal = self.refusal or error
+            return memoryview(data).nbytes
+
+
+class Streams:
+    """Standard output and error while a command runs."""
+
+    def __init__(self, files: list[_LastingFile]) -> None:
+        """Store the files below both streams."""
+        self._files = files
+
+    def exit_code(self, code: str | int | None) -> str | int | None:
+        """Return the command's own exit code; that of a `StorageError`, with a note, if only its output was lost."""
+        _flush()
+        refusals = [file.refusal for file in self._files if file.refusal is not None]
+        if not refusals or code:
+            return code
+        note = (
+            f"the output could not be written: {refusals[0].strerror}. The command itself is done; what it did stays."
+        )
+        print(note, file=sys.stderr)
+        return StorageError.exit_code
+
+
+@contextmanager
+def open_streams() -> Iterator[Streams]:
+    """Replace standard output and error by streams that outlast their readers; by the null device, if a shell has closed them."""
+    before = {name: getattr(sys, name) for name in _NAMES}
+    files = []
+    for name, stream in before.items():
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - for the whole process
+            continue
+        stream.flush()
+        files.append(_LastingFile(stream.fileno(), "w", closefd=False))
+        setattr(sys, name, _text(files[-1], stream))
+    try:
+        yield Streams(files)
+    finally:
+        _flush()
+        for name, stream in before.items():
+            if stream is not None:
+                setattr(sys, name, stream)
+
+
+_NAMES: Final = ("stdout", "stderr")
+
+
+def _flush() -> None:
+    for name in _NAMES:
+        getattr(sys, name).flush()
+
+
+def _text(file: _LastingFile, like: TextIO) -> TextIO:
+    """Return a text stream over a file, with the encoding and buffering of another one."""
+    lines = bool(like.line_buffering) or os.isatty(like.fileno())
+    return io.TextIOWrapper(io.BufferedWriter(file), like.encoding, like.errors, line_buffering=lines)
+
+
+HELP = """Run, inspect and rewind stateful pipelines whose state lives in Delta tables.
+
+JOB is a file in conf/jobs/; leave it out if there is only one. `--json` prints one JSON
+document on stdout; messages always go to stderr.
+
+Commands that run, read or maintain one job take --branch NAME to work on a branch of it ('headrace branch').
+
+Something is wrong?  headrace doctor,  headrace check JOB,  headrace status,  headrace reconcile JOB
+
+Exit codes: 0 done; 1 a check failed; 2 fix the configuration or the command; 3 another run holds the
+job; 4 a service is down; 5 user code raised; 6 stored state does not fit the code; 7 an input cannot
+be read; 8 storage refused; 9 an interval would leave a gap or go back; 10 the job and a sink disagree
+on what was published; 12 rows conflict over a primary key; 13 Spark
+died or did not start: run again; 70 a bug in Headrace; 130 interrupted.
+"""
+
+
+_ON_BRANCHES = {
+    "run", "verify", "checkpoints", "history", "diff", "timers", "sql", "views", "retries", "requests", "quarantine", "savepoint", "restore",
+    "vacuum", "compact", "state list", "state get", "state scan", "state history", "state expired",
+}  # fmt: skip
+"""Commands that take --branch."""
+
+_COMMANDS = {
+    "project.register_new": ["new"],
+    "project.register_setup": ["setup"],
+    "run.register": ["run"],
+    "check.register": ["check", "verify"],
+    "jobs.register": ["jobs", "explain"],
+    "status.register": ["status", "checkpoints"],
+    "state.register_state": ["state"],
+    "sink.register": ["sink"],
+    "state.register_history": ["history"],
+    "diff.register": ["diff"],
+    "branch.register": ["branch"],
+    "backfill.register": ["backfill"],
+    "lists.register_reads": ["timers", "sql", "views"],
+    "lists.register_waiting": ["retries", "requests"],
+    "lists.register_quarantine": ["quarantine"],
+    "input.register": ["input"],
+    "restore.register_restore": ["savepoint", "restore", "vacuum"],
+    "state_edits.register_compact": ["compact"],
+    "restore.register_reconcile": ["reconcile"],
+    "state_edits.register_rescale": ["rescale"],
+    "erase.register_erase": ["erase"],
+    "doctor.register": ["doctor"],
+    "erase.register_drop": ["drop"],
+}
+"""Functions that add commands, with the names of the commands, in the order of `--help`."""
+
+_COLLECT_AFTER = 50_000
+"""Objects that a command makes before Python looks for garbage. Its default of 700 costs a tenth of a short command's time."""
+
+
+class _Commands(TyperGroup):
+    """Typer's group with an exit code for every exception."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Add --branch to the commands that work on branches."""
+        super().__init__(*args, **kwargs)
+        option = _branch_option()
+        for path, command in _paths("", self.commands):
+            if path in _ON_BRANCHES:
+                command.params.append(option)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Reset the branch: one process may run several commands."""
+        BRANCH.set(None)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; report its error, and exit with the code of the error's class."""
+        as_json = "--json" in [*ctx._protected_args, *ctx.args]  # noqa: SLF001 - typer has no public name for them
+        try:
+            return super().invoke(ctx)
+        except (typer.Exit, typer.Abort):
+            raise
+        except (Exception, KeyboardInterrupt) as error:
+            _add_hint(error)
+            if _is_typers_own(error) and not as_json:
+                raise
+            report(error, as_json=as_json)
+            raise typer.Exit(exit_code_of(error)) from error
+
+
+def _paths(before: str, commands: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the commands with their names, as `state list`."""
+    for name, command in commands.items():
+        if isinstance(command, TyperGroup):
+            yield from _paths(f"{before}{name} ", command.commands)
+        else:
+            yield f"{before}{name}", command
+
+
+def _branch_option() -> Any:
+    """Return the option --branch, whose value is kept for `load`. Typer makes options only from functions."""
+    app = typer.Typer(add_completion=False)
+    app.command()(_with_branch)
+    return typer.main.get_command(app).params[0]
+
+
+def _with_branch(branch: Branch = None) -> None:
+    """Declare the option."""
+
+
+def _is_typers_own(error: BaseException) -> bool:
+    """Return whether Typer raised the error for a wrong option or argument: it reports these itself, and exits with 2."""
+    return hasattr(error, "format_message")
+
+
+def _add_hint(error: BaseException) -> None:
+    """Add to Typer's error for an unknown option how to write a key that begins with a minus."""
+    name = str(getattr(error, "option_name", ""))
+    if _is_typers_own(error) and _NUMBER.fullmatch(name):
+        vars(error)["message"] = f"{error}. If {name} is a key, write -- before it: -- {name}"
+
+
+_NUMBER = re.compile(r"-[\d.]\S*")
+
+
+def application(arguments: Sequence[str] = ()) -> typer.Typer:
+    """Return the application that runs a command line; with all commands if it begins with none of them.
+
+    Typer reads the signatures of all functions that it is given, and each module is a file to read: a command's own
+    module alone saves a fifth of the time until the command begins.
+    """
+    app = typer.Typer(
+        name="headrace",
+        cls=_Commands,
+        help=HELP,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        context_settings={"max_content_width": 100},
+        pretty_exceptions_enable=False,
+    )
+    app.callback(invoke_without_command=True)(_root)
+    own = [function for function, commands in _COMMANDS.items() if arguments and arguments[0] in commands]
+    for function in own or _COMMANDS:
+        module, _, name = function.partition(".")
+        getattr(import_module(f"headrace.cli.{module}"), name)(app)
+    return app
+
+
+def _root(
+    *, version: bool = typer.Option(False, "--version", help="Print the version and end.", is_eager=True)
+) -> None:
+    if version:
+        from headrace import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command of this process, and exit with its code."""
+    gc.set_threshold(_COLLECT_AFTER)
+    watch()
+    keep_given_values()
+    with open_streams() as streams:
+        try:
+            application(sys.argv[1:])(prog_name="headrace")
+        except SystemExit as end:
+            ended = SystemExit(streams.exit_code(end.code))
+            _end_with_threads(ended)
+            raise ended from end
+
+
+def _end_with_threads(end: SystemExit) -> None:
+    """End the process at once if user code has left threads running: Python would wait for them, without a word and without an end.
+
+    Threads of the engine have ended by now, or are daemons.
+    """
+    left = [
+        thread.name for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()
+    ]
+    if not left:
+        return
+    print(f"user code has left threads running ({', '.join(left)}); the process ends without them", file=sys.stderr)
+    atexit._run_exitfuncs()  # noqa: SLF001 - Spark ends its JVM there
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))

@@ -1,0 +1,195 @@
+"""Arguments that many commands share, and their conversion.
+
+Options of commands that change a job for good: a dry run unless `--apply` is given, and a reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+if TYPE_CHECKING:
+    from headrace.config import JobConfig
+    from headrace.log.checkpoint import Checkpoint
+    from headrace.readers.job_at import JobAtCheckpoint
+
+
+RunId = Annotated[Optional[str], typer.Option("--run-id", help="Id of this call; a new one if left out.")]  # noqa: UP045
+
+
+def open_job(
+    name: str | None, at: str | None, as_of: str | None = None, *, with_expired: bool = False
+) -> JobAtCheckpoint:
+    """Open a job's state at a checkpoint, or as of an event time."""
+    from headrace.storage.pandas import without_pandas
+
+    without_pandas()
+    from headrace.readers.job_at import JobAtCheckpoint
+
+    job = JobAtCheckpoint(load(name), at, as_of=as_of, with_expired=with_expired)
+    warn(job.ttl.not_declared)
+    if as_of is not None:
+        warn(as_of_text(job.checkpoint))
+    return job
+
+
+def as_of_text(checkpoint: Checkpoint) -> str:
+    """Return which checkpoint --as-of has found."""
+    from headrace.sources.interval import moment_text
+
+    return f"this is checkpoint {checkpoint.checkpoint_id}, whose watermark is {moment_text(checkpoint.watermark)}"
+
+
+def warn(what: str | None) -> None:
+    """Print a note on stderr, if there is one."""
+    if what is not None:
+        typer.echo(f"note: {what}", err=True)
+
+
+# Typer evaluates these types at run time, inside Annotated, so they need Optional instead of `| None`.
+Job = Annotated[Optional[str], typer.Argument(metavar="JOB", help="Job; the only one if left out.")]  # noqa: UP045
+JobOrText = Annotated[str, typer.Argument(metavar="JOB", help="Leave it out if there is only one.", show_default=False)]
+"""First argument of `[JOB] TEXT`; see `job_and_text`."""
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
+At = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--at",
+        metavar="CHECKPOINT",
+        help="Checkpoint id, savepoint name or time of a commit (UTC); the last checkpoint if left out.",
+    ),
+]
+AsOf = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--as-of",
+        metavar="TIME",
+        help="Event time (UTC): the last checkpoint whose watermark is at or before it.",
+    ),
+]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Rows at most.")]
+All = Annotated[bool, typer.Option("--all", help="Also timers that Headrace sets to clean up.")]
+WithExpired = Annotated[bool, typer.Option("--with-expired", help="Also entries that TTL has expired.")]
+OperatorOption = Annotated[Optional[str], typer.Option("--operator", help="Only this operator.")]  # noqa: UP045
+StateOption = Annotated[Optional[str], typer.Option("--state", help="Only the state with this name.")]  # noqa: UP045
+Cluster = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--cluster", help="Profile in conf/clusters/; the job's own if left out."),
+]
+
+
+BRANCH: ContextVar[str | None] = ContextVar("branch", default=None)
+"""Value of the command's --branch; see `_app`."""
+
+
+def _keep_branch(name: Optional[str]) -> None:  # noqa: UP045
+    BRANCH.set(name)
+
+
+Branch = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--branch",
+        metavar="NAME",
+        help="Work on this branch of the job.",
+        expose_value=False,
+        callback=_keep_branch,
+    ),
+]
+
+
+def the_job(name: str | None) -> str:
+    """Return `name`, or the only job.
+
+    Raises `ConfigError` that lists the jobs when there are several, or none.
+    """
+    from headrace.config import known_jobs
+    from headrace.errors import ConfigError
+
+    if name is not None:
+        return name
+    jobs = known_jobs()
+    if len(jobs) == 1:
+        return jobs[0]
+    msg = f"there are several jobs; name one of them: {', '.join(jobs)}"
+    raise ConfigError(msg)
+
+
+def job_and_text(first: str, second: str | None) -> tuple[str, str]:
+    """Return job and text of `[JOB] TEXT`. A single word is the text, for the only job.
+
+    Raises `ConfigError` for a single word that is a job's name: its text is missing.
+    """
+    if second is not None:
+        return first, second
+    from headrace.config import known_jobs
+    from headrace.errors import ConfigError
+
+    if first in known_jobs():
+        msg = f"'{first}' is a job, and what to look for is missing: write it behind the job's name ('{first} KEY')"
+        raise ConfigError(msg)
+    return the_job(None), first
+
+
+def load(name: str | None, cluster: str | None = None, *, checked: bool = True) -> JobConfig:
+    """Return the configuration of a job, by default of the only one; with --branch, that of the branch. See `load_job`."""
+    from headrace.config import load_job
+
+    config = load_job(the_job(name), cluster=cluster, checked=checked)
+    branch = BRANCH.get()
+    if branch is None:
+        return config
+    from headrace.commit.branch_code import on_branch
+
+    return on_branch(config, branch)
+
+
+def parsed_milliseconds(text: str) -> int:
+    """Return an ISO 8601 moment as milliseconds since the epoch. A moment without an offset is in UTC.
+
+    Raises `ConfigError` for anything else.
+    """
+    from headrace.config import parse_moment
+    from headrace.errors import ConfigError
+
+    try:
+        return parse_moment(text)
+    except ValueError as error:
+        msg = f"'{text}' is not a moment; write it as 2013-01-31 or 2013-01-31T05:00:00+00:00"
+        raise ConfigError(msg) from error
+
+
+def new_run_id() -> str:
+    """Return an id for a run that a person starts by hand."""
+    from headrace import clock
+
+    return f"manual-{clock.unique_id()[:12]}"
+
+
+Apply = Annotated[bool, typer.Option("--apply", help="Do it. Without it: a dry run, which changes nothing.")]
+ApplyWhy = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--why", help="With --apply: the reason, recorded with the change."),
+]
+NOT_CHANGED = "Nothing was changed. --apply does it."
+
+
+def reason(why: str | None) -> str:
+    """Return the reason for a change. Raises `ConfigError` when none is given."""
+    from headrace.errors import ConfigError
+
+    if not why:
+        msg = 'this needs a reason, which is recorded with the change: add --why "...". Nothing was changed.'
+        raise ConfigError(msg)
+    return why
+
+
+def show_rows(rows: Mapping[str, int], what: str) -> None:
+    """Print the numbers of rows by table; `what` names the rows."""
+    from headrace.cli.output import show, table
+
+    if rows:
+        show(table(("table", what), list(rows.items())))

@@ -1,0 +1,303 @@
+"""`headrace check` and `headrace verify`: checks before and after each run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli.arguments import AsJson, Cluster, Job, load
+from headrace.cli.findings import Finding, Outcome, as_warnings, finish, runner
+from headrace.names import counted
+
+if TYPE_CHECKING:
+    from headrace.api.graph import SourceNode
+    from headrace.config import JobConfig, SourceConfig
+    from headrace.log.log import CheckpointLog
+    from headrace.plan.stages import Plan
+    from headrace.sources.delta.source import DeltaSource
+
+
+_DETERMINISM = (
+    "a micro-batch may run again, and must give the same: take no random numbers, no hash() of texts (hashlib gives the same everywhere), "
+    "and no time of today (use the record's event time; or ctx.processing_time in a keyed function)"
+)
+_BAD_FILE = "repair or remove it, or set on_bad_file: quarantine to go on without it"
+_PATIENCE = 2.0  # seconds for a health check, so that `check` stays quick
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("check")(check)
+    app.command("verify")(verify)
+
+
+def check(
+    job: Job = None,
+    cluster: Cluster = None,
+    strict: Annotated[bool, typer.Option("--strict", help="A sick service or a held job fails the check.")] = False,
+    sample: Annotated[
+        bool,
+        typer.Option(
+            "--sample/--no-sample",
+            help="Try functions of the pipeline on rows of the input; without, the run decides on its own input, and problems of files are warnings.",
+        ),
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Check whether a run could start. Changes nothing.
+
+    Checks configuration, pipeline, Java, pyspark and jars, stored state and sinks, input folders and tables, services, and
+    whether another run holds the job. Tries filters, event times and keys on rows of the input, in two processes, and refuses
+    those that depend on chance or on the date. With --no-sample, as in DAGs, it tries none, and input that a run would refuse is a warning:
+    the run may need other files. Lists all problems of the job's file and pipeline at once.
+
+    Example:  headrace check flights --strict
+
+    Exit codes: 0 fine, warnings included; 1 something would fail; 2 the configuration or the pipeline is wrong.
+    """
+    from headrace.commit.run_check import checked_plan
+
+    config = load(job, cluster, checked=False)
+    plan = checked_plan(config)
+    findings = [Finding("configuration", "ok", str(config.file)), Finding("pipeline", "ok", config.pipeline)]
+    findings += runner(config, plan)
+    findings += row_kinds(config)
+    findings += stored(config, plan)
+    of_input = [*sources(config, plan)]
+    failing = {finding.check for finding in of_input if finding.outcome == "fail"}
+    of_input += [finding for finding in changed_input(config) if finding.check not in failing]
+    findings += of_input if sample else as_warnings(of_input)
+    findings += step_tables(config)
+    findings += determinism(config, plan) if sample else ()
+    outside = [*services(config), lease(config)]
+    findings += outside if strict else as_warnings(outside)
+    finish(findings, as_json=as_json, job=config.job)
+
+
+def verify(job: Job = None, as_json: AsJson = False) -> None:
+    """Check the committed checkpoints, tables and sinks. Changes nothing.
+
+    Example:  headrace verify flights
+
+    Exit codes: 0 all checks hold; 1 a check failed; 2 the configuration is wrong.
+    """
+    from headrace.commit.verify import verify as verify_job
+
+    config = load(job)
+    results = verify_job(config)
+    findings = [Finding(f.check, "ok" if f.ok else "fail", f.detail) for f in results]
+    finish(findings, as_json=as_json, job=config.job)
+
+
+def row_kinds(config: JobConfig) -> Iterator[Finding]:
+    """Yield a warning for each sink that loses the kinds of its rows."""
+    from headrace.plan.bindings import import_pipeline, kindless_sinks
+
+    for name in kindless_sinks(config, import_pipeline(config)):
+        where = config.where(f"sinks.{name}.mode")
+        detail = (
+            f"{where}: the stream may take rows back (-U, -D), and mode append keeps all of them, without their kinds"
+        )
+        yield Finding(f"sink {name}", "warn", detail, "put upsert_materialize() before the sink")
+
+
+def stored(config: JobConfig, plan: Plan) -> Iterator[Finding]:
+    """Yield findings on stored state and sinks: whether a run could continue, and what it would migrate first."""
+    from headrace.commit.run_check import new_sink_columns, stored_problems
+    from headrace.log.log import CheckpointLog
+
+    log = CheckpointLog(config.job_folder, config.storage_options)
+    yield from state_types(config.job, log, plan)
+    problems = [*stored_problems(config, log, plan)]
+    yield from (Finding(what, "fail", problem) for what, problem in problems)
+    if not any(what == "sinks" for what, _ in problems):
+        yield Finding("sinks", "ok", f"{len(plan.sinks)} declared, and all existing tables fit")
+        for columns in new_sink_columns(config, log, plan):
+            yield Finding("sinks", "warn", columns, "if they are not meant, change the pipeline before it")
+
+
+def state_types(job: str, log: CheckpointLog, plan: Plan) -> Iterator[Finding]:
+    """Yield findings on types: whether the pipeline can read all stored state, and what the next run migrates first."""
+    from headrace.commit.schema_check import check_schemas, declared_schemas
+
+    declared = declared_schemas(plan)
+    schema_check = check_schemas({} if log.last is None else log.state_schemas(log.last), declared, job)
+    for problem in schema_check.problems:
+        yield Finding("state", "fail", problem)
+    for migration in schema_check.migrations:
+        detail = f"state '{migration.state}' of operator '{migration.operator}' is of an older type"
+        yield Finding(
+            "state", "warn", detail, "the next run migrates it first; a savepoint before that makes it easy to undo"
+        )
+    if not schema_check.problems and not schema_check.migrations:
+        count = sum(map(len, declared.values()))
+        yield Finding("state", "ok", f"{count} declared, and all stored values fit")
+
+
+def sources(config: JobConfig, plan: Plan) -> Iterator[Finding]:
+    """Yield a finding for each source: whether its folder or table can be read."""
+    from headrace.sources.delta.source import DeltaSource
+    from headrace.sources.folder.formats import format_of
+
+    nodes = {node.name: node for node in plan.sources}
+    for name, source in config.sources.items():
+        what = f"source {name}"
+        if source.format == "kafka":
+            yield Finding(what, "ok", f"{source.place} (not looked at: the first run asks the brokers)")
+            continue
+        if source.format == "delta":
+            yield from _table(what, DeltaSource(nodes[name].stored, source, config.storage_options), source.path)
+            continue
+        if "://" in source.path:
+            yield Finding(what, "ok", f"{source.path} (remote: not looked at)")
+            continue
+        suffixes = format_of(source.files).suffixes
+        finding = _folder(what, Path(source.path), suffixes, config.where(f"sources.{name}.path"))
+        problems = [*_columns(what, source, nodes[name].stored)] if finding.outcome == "ok" else []
+        yield from problems or [finding]
+
+
+def changed_input(config: JobConfig) -> Iterator[Finding]:
+    """Yield a finding for each kind of input that no run takes in: files that changed, came late, look like others, or are passed over."""
+    from headrace.commit.input_report import InputKind, input_warnings
+    from headrace.log.log import CheckpointLog
+
+    stopping = {InputKind.TWIN, InputKind.UNREADABLE}
+    if config.mode == "caught_up":
+        stopping.add(InputKind.LATE)  # an interval run passes over late files from before the first interval
+    for warning in input_warnings(config, CheckpointLog(config.job_folder, config.storage_options).lineage.line):
+        source = warning.fields["source"]
+        fails = warning.kind in stopping or (
+            warning.kind in {InputKind.CHANGED, InputKind.GONE} and config.sources[source].on_changed_file == "fail"
+        )
+        yield Finding(f"source {source}", "fail" if fails else "warn", warning.message)
+
+
+def step_tables(config: JobConfig) -> Iterator[Finding]:
+    """Yield a finding for each table that Spark's steps over sources read."""
+    from headrace.errors import HeadraceError
+    from headrace.sources.transformed.rows import DimensionTables
+
+    for source, bound in config.sources.items():
+        for name, path in bound.tables.items():
+            what = f"table {name}"
+            try:
+                (version,) = DimensionTables(source, {name: path}, config.storage_options).latest().values()
+                yield Finding(what, "ok", f"{path}: version {version}")
+            except HeadraceError as error:
+                yield Finding(what, "fail", str(error))
+
+
+def _table(what: str, source: DeltaSource, path: str) -> Iterator[Finding]:
+    from headrace.errors import HeadraceError
+
+    detail = ""
+    try:
+        problems = [*source.problems()]
+        detail = f"{path}: version {int(source.latest() or 0)}"
+    except HeadraceError as error:
+        problems = [str(error)]
+    if not problems:
+        yield Finding(what, "ok", detail)
+    for problem in problems:
+        yield Finding(what, "fail", problem)
+
+
+def _folder(what: str, folder: Path, suffixes: Sequence[str], where: str) -> Finding:
+    try:
+        files = sum(1 for file in folder.iterdir() if file.name.endswith(tuple(suffixes)))
+    except FileNotFoundError:
+        return Finding(what, "fail", f"there is no folder {folder}", f"make it, or mend {where}")
+    except OSError as error:
+        return Finding(what, "fail", f"{folder}: {error}", "let this user read it")
+    if not files:
+        return Finding(what, "warn", f"{folder} has no {suffixes[0]} file", "a run would find nothing to do")
+    return Finding(what, "ok", f"{folder}: {counted(files, 'file')}")
+
+
+def _columns(what: str, source: SourceConfig, node: SourceNode) -> Iterator[Finding]:
+    """Yield a finding for each column of the newest file that a run would refuse, as its header or footer shows it."""
+    from headrace.sources.folder.format import UNREADABLE
+    from headrace.sources.folder.formats import format_of
+    from headrace.sources.row_check import column_problems
+
+    kind = format_of(source.files)
+    files = [
+        file for file in Path(source.path).iterdir() if file.is_file() and file.name.endswith(tuple(kind.suffixes))
+    ]
+    newest = max(files, key=lambda file: (file.stat().st_mtime_ns, file.name), default=None)
+    of_file: Outcome = "fail" if source.on_bad_file == "fail" else "warn"
+    of_row: Outcome = "fail" if source.on_bad_row == "fail" else "warn"
+    try:
+        schema = None if newest is None else kind.schema(str(newest))
+    except UNREADABLE as error:
+        yield Finding(what, of_file, f"{newest}, the newest file, cannot be read: {error}", _BAD_FILE)
+        return
+    for problem in () if schema is None else column_problems(node, schema, str(newest)):
+        advice = (
+            "correct the field, or the file"
+            if problem.of_file
+            else "its rows are refused: correct the field, or the file"
+        )
+        yield Finding(what, of_file if problem.of_file else of_row, problem.why, advice)
+
+
+def determinism(config: JobConfig, plan: Plan) -> Iterator[Finding]:
+    """Yield a finding for each function whose result depends on chance, on the seed of `hash`, or on the date."""
+    from headrace.errors import HeadraceError
+    from headrace.local.determinism import DETERMINES_ROWS, differences
+
+    try:
+        for difference in differences(config, plan):
+            outcome: Outcome = "fail" if difference.kind in DETERMINES_ROWS else "warn"
+            yield Finding("determinism", outcome, str(difference), _DETERMINISM)
+    except HeadraceError as error:
+        yield Finding("determinism", "warn", str(error))
+
+
+def services(config: JobConfig) -> Iterator[Finding]:
+    """Yield a finding for each service: whether it answers its health check."""
+    from headrace.config import shown_url
+
+    for name, service in config.services.items():
+        url = service.health_url()
+        if url is None:
+            yield Finding(f"service {name}", "ok", f"{shown_url(service.url)} (no health check)")
+        else:
+            yield _service(f"service {name}", url)
+
+
+def _service(what: str, url: str) -> Finding:
+    from http.client import HTTPException
+    from urllib.error import URLError
+    from urllib.request import urlopen
+
+    from headrace.config import shown_url
+
+    place = shown_url(url)
+    try:
+        with urlopen(url, timeout=_PATIENCE) as answer:  # noqa: S310 - loading allows http and https only
+            return Finding(what, "ok", f"{place}: {answer.status}")
+    except (URLError, OSError) as error:
+        reason = getattr(error, "reason", error)
+        return Finding(what, "fail", f"{place}: {reason}", "start it; until then calls to it are retried, then fail")
+    except (HTTPException, ValueError) as error:  # their messages repeat the URL
+        return Finding(what, "fail", f"{place}: {type(error).__name__}", "is the URL right, and what answers there?")
+
+
+def lease(config: JobConfig) -> Finding:
+    """Return a finding on the lease: whether another run holds the job."""
+    from headrace import clock
+    from headrace.cli.output import at_time, shown
+    from headrace.log.log import CheckpointLog
+
+    held = CheckpointLog(config.job_folder, config.storage_options).lease
+    left = 0 if held is None else held.left(clock.now())
+    if held is None or not left:
+        return Finding("lease", "ok", "no run holds the job")
+    until = shown(at_time(clock.now() + left))
+    detail = f"run {held.run_id} ({held.holder}) holds the job until {until}, and may renew that"
+    return Finding("lease", "fail", detail, "let it finish, or wait until it has stopped renewing")

@@ -1,0 +1,360 @@
+"""`headrace erase`: remove one key's data from a job for good.
+
+`headrace drop`: delete a job with all that it has stored.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from headrace.cli.arguments import (
+    NOT_CHANGED,
+    Apply,
+    ApplyWhy,
+    AsJson,
+    OperatorOption,
+    RunId,
+    job_and_text,
+    load,
+    new_run_id,
+    reason,
+)
+from headrace.names import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from headrace.cli.output import Table
+    from headrace.config import JobConfig
+    from headrace.edits.drop_job import JobToDrop, SinkToDrop
+    from headrace.edits.erase import Erasure
+    from headrace.edits.erase_survey import ErasureSurvey, FoundRows, SinkRows
+    from headrace.edits.erased_key import ErasedKey
+
+
+_SHOWN = 20
+"""Number of other files with the key that are shown."""
+
+First = Annotated[str, typer.Argument(metavar="JOB", help="Leave it out if there is only one.", show_default=False)]
+Second = Annotated[Optional[str], typer.Argument(metavar="KEY", help="Plain text, or JSON.", show_default=False)]  # noqa: UP045
+Mentions = Annotated[
+    bool,
+    typer.Option(
+        "--mentions", help="Also waiting records, quarantined input and kept answers with the key in their text."
+    ),
+]
+
+
+def register_erase(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("erase")(erase)
+
+
+def erase(
+    first: First,
+    second: Second = None,
+    *,
+    operator: OperatorOption = None,
+    mentions: Mentions = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Erase. Without it, only show what would be erased.")] = False,
+    purge: Annotated[
+        bool, typer.Option("--purge", help="With --apply: delete old files with the key's rows at once.")
+    ] = False,
+    why: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--why", help="The reason, kept for ever. It must not name the key."),
+    ] = None,
+    run_id: RunId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Erase one key from the job: state, timers, histories, records that wait, quarantine, answers.
+
+    Shows the rows, and changes nothing unless --apply is given. Old versions keep the rows until the retention
+    ends; --purge deletes their files at once, and checkpoints that had the key can then be neither read nor restored.
+    You erase rows of sinks and files of sources yourself: the output says how.
+
+    Example:  headrace erase purchases anna
+
+    Example:  headrace erase purchases anna --apply --purge --why "request 17"
+
+    Exit codes: 0, also without rows; 1 if a purge has left the key in a file, which the output names; 2 for an unknown
+    job or operator, a bad key or reason, a branch, or a savepoint that has the key; 3 while a run holds the job;
+    8 storage; 10 job and sink disagree.
+    """
+    from headrace.storage.pandas import without_pandas
+
+    without_pandas()
+    from headrace.cli.output import print_json
+    from headrace.edits.erase import Erasure, find_key
+    from headrace.edits.erase import erase as erase_key
+    from headrace.edits.erase_survey import rows_in_sinks
+    from headrace.edits.erased_key import ErasedKey
+    from headrace.errors import CheckFailed
+
+    job, text = job_and_text(first, second)
+    config, key = load(job), ErasedKey(text, operator, mentions)
+    reason = _reason(why, apply=apply, purge=purge)
+    _check_operator(config, operator)
+    if apply:
+        done = erase_key(config, run_id or new_run_id(), key, why=reason, purge=purge)
+        left = find_key(config, key, in_all_texts=purge)
+    else:
+        left = find_key(config, key)
+        done = Erasure(left)
+    sinks = [*rows_in_sinks(config, key)]
+    if as_json:
+        print_json(_as_json(key, done, left, sinks, apply=apply))
+    else:
+        _show(key, done, left, sinks, apply=apply)
+    if purge and (any(left.files.values()) or left.others):
+        raise typer.Exit(CheckFailed.exit_code)
+
+
+def _reason(why: str | None, *, apply: bool, purge: bool) -> str:
+    from headrace.errors import ConfigError
+
+    if purge and not apply:
+        msg = "--purge deletes files: it needs --apply. Nothing was changed."
+        raise ConfigError(msg)
+    if apply and why is None:
+        msg = "--apply needs a reason: add --why. It is kept with the checkpoint, for ever, so leave the key out of it."
+        raise ConfigError(msg)
+    return why or ""
+
+
+def _check_operator(config: JobConfig, operator: str | None) -> None:
+    from headrace.readers.job_at import JobAtCheckpoint, check_operator
+    from headrace.tables.schemas import ALL_TABLES
+
+    if operator is not None:
+        check_operator(JobAtCheckpoint(config), operator, tuple(ALL_TABLES))
+
+
+def _show(key: ErasedKey, done: Erasure, left: ErasureSurvey, sinks: Sequence[SinkRows], *, apply: bool) -> None:
+    from headrace.cli.output import show
+
+    config, before = left.config, done.survey
+    if before.is_empty:
+        show(f"{config.job}: no file of the state has rows of key {key.key}")
+    else:
+        show(f"{config.job}: rows of key {key.key} in the state{', before' if apply else ''}")
+        show(_table(before.rows) if before.rows else "  none, at the last checkpoint\n")
+    if done.checkpoint is not None:
+        show(
+            f"erased {counted(sum(rows.rows for rows in before.rows), 'row')}, as checkpoint {done.checkpoint.checkpoint_id}"
+        )
+    if done.files_deleted:
+        show(f"deleted {counted(done.files_deleted, 'file')}")
+    if apply or not before.is_empty:
+        show(*_old_versions(left, apply=apply))
+    if before.mentions:
+        show("\nThese rows of other keys have it in their text, and stay:", _table(before.mentions))
+        show("Erase such a key by a call of its own.")
+        if not key.with_mentions:
+            show("With --mentions, rows that wait, are in quarantine or are kept answers go with this one.")
+    show(*_elsewhere(config, sinks))
+    if not apply and not before.is_empty:
+        show(f"\nNothing was changed. To erase it:\n  {_call(config.job, key)} --apply --why ...")
+
+
+def _call(job: str, key: ErasedKey) -> str:
+    """Return the command line of this call."""
+    operator = [] if key.operator is None else ["--operator", key.operator]
+    mentions = ["--mentions"] if key.with_mentions else []
+    return shlex.join(["headrace", "erase", job, key.key, *operator, *mentions])
+
+
+def _table(rows: Sequence[FoundRows]) -> Table:
+    from headrace.cli.output import table
+
+    return table(("table", "operator", "key", "rows", "live"), rows)
+
+
+def _old_versions(left: ErasureSurvey, *, apply: bool) -> Iterator[str]:
+    """Yield lines on the files that still have the bytes, and when they are gone."""
+    from headrace.cli.output import at_time, shown
+    from headrace.log.marks import id_ranges
+
+    yield from _others(left)
+    files = sum(map(len, left.files.values()))
+    if not files:
+        rest = "" if left.others or left.mentions or left.notes else "The bytes are gone: "
+        yield f"{rest}{'no' if rest else 'No'} file below {left.config.job_folder} has rows of it."
+        return
+    ranges = id_ranges({checkpoint.checkpoint_id for checkpoint in left.holders})
+    ids = ", ".join(f"{first} to {last}" if last > first else str(first) for first, last in ranges)
+    yield f"{counted(files, 'file has', 'files have')} rows of it; checkpoints that need them: {ids or 'none'}."
+    yield "The bytes are gone with the first vacuum after"
+    yield f"  {shown(at_time(left.gone_after))} (retention.hours: {left.config.retention.hours}),"
+    yield f"or at once with {'--purge' if apply else '--apply --purge'}: these checkpoints can then be neither read nor restored."
+    if left.savepoints:
+        yield "Savepoints keep them until they are dropped:"
+        for name in dict.fromkeys(checkpoint.name for checkpoint in left.savepoints):
+            yield f"  headrace savepoint {left.config.job} {name} --drop --why ..."
+
+
+def _others(left: ErasureSurvey) -> Iterator[str]:
+    """Yield lines on files and notes that have the key, and that no erasure of the state removes."""
+    if left.others:
+        yield f"{len(left.others):,} other file{'s have' if len(left.others) > 1 else ' has'} it below {left.config.job_folder}:"
+    for path, mend in left.others[:_SHOWN]:
+        yield f"  {path}: {mend}"
+    if len(left.others) > _SHOWN:
+        yield f"  and {len(left.others) - _SHOWN:,} more, which --json lists"
+    if left.notes:
+        yield f"Notes name it, and are kept for ever: {', '.join(left.notes)}."
+
+
+def _elsewhere(config: JobConfig, sinks: Sequence[SinkRows]) -> Iterator[str]:
+    """Yield lines on data that Headrace does not touch."""
+    yield "\nSinks are yours; no row of theirs was changed:"
+    for sink in sinks:
+        rows = sum(count for _, count in sink.conditions)
+        yield f"  {sink.sink} ({sink.mode}): it is a column's value in {counted(rows, 'row')}"
+        if sink.statement is not None:
+            yield f"    Spark SQL:  {sink.statement}"
+            yield f"    deltalake:  {sink.delta_rs_call}"
+    if any(sink.statement for sink in sinks):
+        yield "  Then VACUUM the table, and let its Delta log expire. Until then a restore of the job"
+        yield "  may go back to versions of the sink that have the rows."
+    yield "Rows that are taken in again bring the key back. So look at the files of the sources, too:"
+    for name, source in config.sources.items():
+        yield f"  {name}: {source.place}"
+    yield "Local copies of state on other machines go with the second micro-batch there; they are in"
+    yield f"  {config.local_folder}"
+    yield "Look also at logs of runs, backups, and versions that an object store keeps by itself."
+
+
+def _as_json(
+    key: ErasedKey, done: Erasure, left: ErasureSurvey, sinks: Sequence[SinkRows], *, apply: bool
+) -> dict[str, Any]:
+    from headrace.cli.output import at_time
+
+    files = sorted(f"{table}/{name}" for table, names in left.files.items() for name in names)
+    return {
+        "job": left.config.job,
+        "key": key.key,
+        "applied": apply,
+        "checkpoint": done.checkpoint and done.checkpoint.checkpoint_id,
+        "files_deleted": done.files_deleted,
+        "rows": [item._asdict() for item in done.survey.rows],
+        "mentions": [item._asdict() for item in done.survey.mentions],
+        "left": {
+            "files": files,
+            "others": [item._asdict() for item in left.others],
+            "notes": [*left.notes],
+            "checkpoints": [item.checkpoint_id for item in left.holders],
+            "savepoints": list(dict.fromkeys(item.name for item in left.savepoints)),
+            "gone_after": at_time(left.gone_after) if files else None,
+        },
+        "sinks": [
+            {
+                "sink": item.sink,
+                "path": item.path,
+                "mode": item.mode,
+                "rows": sum(count for _, count in item.conditions),
+                "statement": item.statement,
+                "delta_rs_call": item.delta_rs_call,
+            }
+            for item in sinks
+        ],
+    }
+
+
+NamedJob = Annotated[str, typer.Argument(metavar="JOB", help="Job; required here.", show_default=False)]
+Sinks = Annotated[bool, typer.Option("--sinks", help="Also delete the tables of its sinks.")]
+
+
+def register_drop(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("drop")(drop)
+
+
+def drop(
+    job: NamedJob,
+    *,
+    sinks: Sinks = False,
+    apply: Apply = False,
+    why: ApplyWhy = None,
+    run_id: RunId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a job's folder: its state, its checkpoints, its savepoints. A dry run, unless --apply is given.
+
+    Nothing undoes it. The tables of its sinks stay, unless --sinks is given; the job's file and its pipeline always stay. After an
+    interruption, no run and no command opens the job any more; call it again to finish.
+
+    Example:  headrace drop flights
+
+    Example:  headrace drop flights --apply --why "replaced by flights_by_day"
+
+    Exit codes: 0; 2 for an unknown job, one without stored data, or no reason; 3 while a run holds the job; 8 storage; 10 a sink is
+    not the job's alone.
+    """
+    from headrace.storage.pandas import without_pandas
+
+    without_pandas()
+    from headrace.edits.drop_job import drop_job, droppable_job
+
+    config = load(job, checked=False)
+    if apply:
+        marker = drop_job(config, reason(why), run_id or new_run_id(), sinks=sinks)
+        _show_done(config, marker.sinks, as_json=as_json)
+        return
+    _show_planned(config, droppable_job(config), sinks=sinks, as_json=as_json)
+
+
+def _show_planned(config: JobConfig, job_to_drop: JobToDrop, *, sinks: bool, as_json: bool) -> None:
+    from headrace.cli.output import print_json, show, table
+
+    if as_json:
+        print_json(
+            {
+                "job": config.job,
+                "applied": False,
+                "folder": job_to_drop.folder,
+                "parts": {name: usage._asdict() for name, usage in job_to_drop.parts.items()},
+                "sinks": [_plain(sink, deleted=sinks) for sink in job_to_drop.sinks],
+                "is_half_dropped": job_to_drop.marker is not None,
+            }
+        )
+        return
+    if job_to_drop.marker is not None:
+        show(f"An earlier drop was interrupted ({job_to_drop.marker.why}): --apply finishes it.")
+    show(f"folder {job_to_drop.folder}")
+    show(table(("holds", "files", "bytes"), [(name, *usage) for name, usage in sorted(job_to_drop.parts.items())]))
+    for sink in job_to_drop.sinks:
+        fate = "stays" if not sinks else sink.refusal or "would be deleted"
+        show(
+            f"sink '{sink.name}' at {sink.uri}, {counted(sink.usage.files, 'file')}, {counted(sink.usage.size, 'byte')}: {fate}"
+        )
+    show(f"\n{config.job}: a restore cannot undo this. {NOT_CHANGED}")
+
+
+def _plain(sink: SinkToDrop, *, deleted: bool) -> dict[str, object]:
+    return {
+        "name": sink.name,
+        "uri": sink.uri,
+        **sink.usage._asdict(),
+        "published": sink.published,
+        "deleted": deleted and sink.refusal is None,
+        "refusal": sink.refusal,
+    }
+
+
+def _show_done(config: JobConfig, sinks: dict[str, str], *, as_json: bool) -> None:
+    from headrace.cli.output import print_json, show
+
+    kept = {name: sink.path for name, sink in config.sinks.items() if name not in sinks}
+    if as_json:
+        print_json({"job": config.job, "applied": True, "folder": config.job_folder, "deleted": sinks, "kept": kept})
+        return
+    show(f"{config.job}: {config.job_folder} is deleted.")
+    for name, uri in sinks.items():
+        show(f"sink '{name}' at {uri} is deleted.")
+    for name, uri in kept.items():
+        show(f"sink '{name}' at {uri} stays: a new job of this name must be given another path.")
+    show(f"The job's file stays: {config.file}")

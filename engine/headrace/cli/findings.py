@@ -1,0 +1,118 @@
+"""Findings of checks: ok, a warning, or a failure, each with advice.
+
+Findings about this machine's Java, pyspark, jars and runner, for `check` and `doctor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import typer
+
+from headrace.errors import CheckFailed
+
+if TYPE_CHECKING:
+    from headrace.config import JobConfig
+    from headrace.plan.stages import Plan
+
+
+Outcome = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Finding of a check: its name, the result, details, and advice."""
+
+    check: str
+    outcome: Outcome
+    detail: str
+    advice: str = ""
+
+
+def finish(findings: Sequence[Finding], *, as_json: bool, job: str | None = None) -> None:
+    """Print findings; end with exit code 1 if one of them is a failure."""
+    from headrace.cli.output import print_json, show, table
+
+    failed = [finding for finding in findings if finding.outcome == "fail"]
+    if as_json:
+        print_json({"job": job, "ok": not failed, "findings": findings})
+    else:
+        rows = [(f.outcome, f.check, f"{f.detail}\n-> {f.advice}" if f.advice else f.detail) for f in findings]
+        show(table(("", "check", "what was found"), rows))
+    if failed:
+        raise typer.Exit(CheckFailed.exit_code)
+
+
+def as_warnings(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the same findings, with each failure as a warning."""
+    return [replace(finding, outcome="warn") if finding.outcome == "fail" else finding for finding in findings]
+
+
+def java(home: Path | None) -> Finding:
+    """Report the Java that a run would use."""
+    from headrace.provision.java import find_java, java_version, no_java
+
+    java_home = find_java(home)
+    if java_home is None:
+        return Finding("java", "fail", no_java(home), "Run: headrace setup")
+    return Finding("java", "ok", f"{java_version(java_home / 'bin' / 'java')} ({java_home})")
+
+
+def classes(home: Path) -> Finding:
+    """Report whether there is an archive of Spark's classes for the Java and the Spark of a run."""
+    from headrace.errors import ConfigError
+    from headrace.provision.class_archive import ClassArchive
+    from headrace.provision.java import find_java
+    from headrace.provision.pyspark import spark_home
+
+    what = "classes of Spark"
+    try:
+        java_home = find_java(home)
+        archive = None if java_home is None else ClassArchive(home, java_home, spark_home())
+    except ConfigError:
+        archive = None  # pyspark is missing, which is a finding of its own
+    if archive is not None and archive.options():
+        return Finding(what, "ok", f"archived, {archive.shown_size()}")
+    without = "there is no archive of them: Spark starts 1 to 3 s later"
+    if archive is not None and (obstacle := archive.obstacle()):
+        return Finding(what, "ok", f"{without}. {obstacle}")
+    return Finding(what, "warn", without, "Run: headrace setup")
+
+
+def pyspark() -> Finding:
+    """Report the pyspark that a run would use, and whether Delta's jars fit it."""
+    from headrace.errors import ConfigError
+    from headrace.provision.pyspark import check_pyspark
+
+    try:
+        return Finding("pyspark", "ok", check_pyspark())
+    except ConfigError as error:
+        return Finding("pyspark", "fail", str(error))
+
+
+def jars(config: JobConfig) -> Finding:
+    """Report whether the jars of the job's cluster profile are on this machine."""
+    from headrace.provision.jars import absent_jars, how_to_get
+
+    what = f"jars of cluster {config.cluster}"
+    jars = config.profile.jar_files
+    absent = absent_jars(jars)
+    if absent:
+        return Finding(what, "fail", f"{config.profile.file}: there is no {', '.join(absent)}", how_to_get(absent))
+    return Finding(what, "ok", f"{len(jars)} there")
+
+
+def runner(config: JobConfig, plan: Plan) -> Iterator[Finding]:
+    """Report whether this machine has what the runner of the job's cluster profile needs."""
+    if config.profile.runner == "spark":
+        yield from (java(config.home), pyspark(), jars(config))
+        return
+    from headrace.local.runner import only_on_spark
+
+    problems = [*only_on_spark(config, plan)]
+    yield from (Finding("runner", "fail", problem, "or run it with --runner spark") for problem in problems)
+    if not problems:
+        yield Finding("runner", "ok", f"local, as cluster {config.cluster} says: neither Java nor pyspark is needed")

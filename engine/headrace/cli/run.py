@@ -1,0 +1,414 @@
+"""`headrace run`: run a job once, with its progress on stderr.
+
+Options of `headrace run`.
+
+Output of `headrace run` on stderr while it works: events and a progress bar on a terminal, else lines for a log.
+
+Report file of `headrace run --report`: the result of a run, or its error, for the scheduler that started it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, cast
+
+import typer
+
+from headrace import clock
+from headrace.cli.arguments import AsJson, Cluster, Job, load, new_run_id, parsed_milliseconds
+from headrace.cli.branch import OtherPipeline, OtherSource, Setting, with_options
+from headrace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from headrace.config import JobConfig
+    from headrace.log.warnings import RowTimes
+    from headrace.run.events import OnEvent
+    from headrace.run.options import Event, RunOptions, RunReport
+
+
+# Typer reads these at run time, and does not support `str | None` in an alias.
+Mode = Annotated[str, typer.Option(metavar="auto|caught-up|interval", help="Take in all input, or one interval.")]
+IntervalStart = Annotated[Optional[str], typer.Option(metavar="TIME", help="ISO 8601, inclusive.")]  # noqa: UP045
+IntervalEnd = Annotated[Optional[str], typer.Option(metavar="TIME", help="ISO 8601, exclusive.")]  # noqa: UP045
+Replay = Annotated[bool, typer.Option("--replay", hidden=True)]  # refused: `headrace backfill` does what it did
+Recompute = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(metavar="TIME", help="Somebody asked at TIME to compute the interval again (ISO 8601)."),
+]
+RunId = Annotated[Optional[str], typer.Option(help="Id of the run in checkpoints; a new one if left out.")]  # noqa: UP045
+Budget = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(metavar="30m", help="After this time, leave the rest to the next run."),
+]
+MaxBatches = Annotated[Optional[int], typer.Option(min=1, help="End after this many micro-batches.")]  # noqa: UP045
+Finish = Annotated[bool, typer.Option("--finish", help="At the end, call services once more for all waiting elements.")]
+EndOfInput = Annotated[
+    bool,
+    typer.Option("--end-of-input", help="At the end, declare that no more input comes: the last windows close."),
+]
+Runner = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        metavar="spark|local", help="Where tasks run; local starts no JVM. By default as the cluster profile says."
+    ),
+]
+Parallelism = Annotated[Optional[int], typer.Option(min=1, help="Tasks per operator.")]  # noqa: UP045
+Backend = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(metavar="rocksdb|hashmap|delta", help="State backend."),
+]
+AsyncState = Annotated[
+    Optional[bool],  # noqa: UP045
+    typer.Option("--async/--sync", help="Let state accesses overlap, or not. Results are the same."),
+]
+WithoutSpark = Annotated[
+    bool,
+    typer.Option("--without-spark", help="End with exit code 14, before anything is taken in, if the run needs Spark."),
+]
+ForceFailOver = Annotated[bool, typer.Option("--force-fail-over", help="Take the job from a run that still holds it.")]
+ReportFile = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--report", metavar="FILE", help="Also write the result, or the error, as JSON to FILE."),
+]
+AllowEffects = Annotated[
+    bool, typer.Option("--allow-effects", help="On a branch: also call services whose calls have effects outside.")
+]
+
+
+def budget_seconds(text: str | None) -> float | None:
+    """Return --budget in seconds. Raises `ConfigError` for a text that is not a duration."""
+    from headrace.config import parse_duration
+    from headrace.errors import ConfigError
+
+    if text is None:
+        return None
+    try:
+        return parse_duration(text).total_seconds()
+    except ValueError as error:
+        msg = f"--budget: {error}"
+        raise ConfigError(msg) from error
+
+
+def run_function(
+    config: JobConfig, runner: str | None, *, without_spark: bool = False
+) -> Callable[[JobConfig, RunOptions, OnEvent], RunReport]:
+    """Return the function that runs a job, by --runner, else by the cluster profile. Raises `ConfigError` for an unknown runner.
+
+    The function raises `SparkNeededError` where a run `without_spark` needs Spark.
+    """
+    from headrace import local, spark
+    from headrace.errors import ConfigError
+
+    if runner not in {None, "spark", "local"}:
+        msg = f"--runner '{runner}' is not allowed (allowed: spark, local)"
+        raise ConfigError(msg)
+    if (runner or config.profile.runner) == "local":
+        return local.run
+    return partial(spark.run, may_start=False) if without_spark else spark.run
+
+
+_SECONDS_BETWEEN_LINES = 60.0
+
+
+@contextmanager
+def shown_events() -> Iterator[Callable[[Event], None]]:
+    """Yield the function that shows the events of a run, for the length of the block."""
+    if not sys.stderr.isatty():
+        yield EventLines(sys.stderr)
+        return
+    from rich.console import Console
+
+    with shown_on(Console(stderr=True, highlight=False)) as on_event:
+        yield on_event
+
+
+class EventLines:
+    """Writer of a line for each event, and of one line a minute for the progress within a micro-batch."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._next = clock.monotonic() + _SECONDS_BETWEEN_LINES
+
+    def __call__(self, event: Event) -> None:
+        """Write an event. Skip progress within a minute after the last."""
+        if event.kind == "progress":
+            now = clock.monotonic()
+            if now < self._next:
+                return
+            self._next = now + _SECONDS_BETWEEN_LINES
+        print(f"{_now()} {event.kind}: {event.message}", file=self._stream, flush=True)
+
+
+@contextmanager
+def shown_on(console: Console) -> Iterator[Callable[[Event], None]]:
+    """Show events on a terminal, above a progress bar for the micro-batch."""
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(bar_width=20))
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def on_event(event: Event) -> None:
+            if event.kind == "batch":
+                bar.update(task, description=event.message, completed=0, total=None)
+            elif event.kind == "progress":
+                bar.update(
+                    task, description=event.message, completed=event.fields["rows"], total=event.fields["of"] or None
+                )
+            else:
+                console.print(f"{_now()}  {event.message}", markup=False)
+
+        yield on_event
+
+
+def _now() -> str:
+    from headrace.cli.output import at_time, shown
+
+    return shown(at_time(clock.now() // 1000 * 1000))
+
+
+_TIMES = ("watermark", "interval_start", "interval_end")
+
+
+def plain_report(report: RunReport) -> dict[str, Any]:
+    """Return the report as plain values, with its times as moments in UTC."""
+    import msgspec
+
+    from headrace.cli.output import at_time
+
+    plain: dict[str, Any] = msgspec.to_builtins(report)
+    return {**plain, **{name: at_time(plain[name]) for name in _TIMES}}
+
+
+@contextmanager
+def failure_reported(file: Path | None) -> Iterator[None]:
+    """Write an error of the block to `file`, and exit with its code; without a file, let the error pass.
+
+    An error of Headrace in the file is not shown on stderr as well. An unexpected error is shown with its traceback in any
+    case, and every error is shown if the file cannot be written.
+    """
+    from headrace.errors import EngineBug, HeadraceError, IntervalError
+
+    try:
+        yield
+    except HeadraceError as error:
+        content: dict[str, Any] = {
+            "error": type(error).__name__,
+            "message": str(error),
+            "exit_code": error.exit_code,
+        }
+        if isinstance(error, IntervalError) and error.is_taken_in:
+            content["is_taken_in"] = True
+            content["changes"] = list(error.changes)
+        if file is None or not _is_written(file, content) or isinstance(error, EngineBug):
+            raise
+        raise typer.Exit(error.exit_code) from error
+
+
+def write_report(file: Path, content: dict[str, Any]) -> None:
+    """Write the result of a command. If the file cannot be written, print a line on stderr; the command does not fail."""
+    _is_written(file, content)
+
+
+def _is_written(file: Path, content: dict[str, Any]) -> bool:
+    """Write `content` as one JSON document, whole or not at all; return whether it was written."""
+    import msgspec
+
+    unfinished = file.with_name(f"{file.name}.part")
+    try:
+        unfinished.write_bytes(msgspec.json.encode(content, enc_hook=str))
+        os.replace(unfinished, file)  # noqa: PTH105  Path.replace returns a path that nobody needs
+    except OSError as error:
+        print(f"--report: {file} cannot be written: {error}", file=sys.stderr)
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        return False
+    return True
+
+
+_MODES = ("auto", "caught-up", "interval")
+_NO_REPLAY = (
+    "--replay is no option any more: 'headrace backfill JOB --from START --to END' takes an interval in again, with all later ones, on a "
+    "branch, while the live tables stay as they are. Nothing was run."
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("run")(run)
+
+
+def run(
+    job: Job = None,
+    *,
+    cluster: Cluster = None,
+    runner: Runner = None,
+    without_spark: WithoutSpark = False,
+    mode: Mode = "auto",
+    interval_start: IntervalStart = None,
+    interval_end: IntervalEnd = None,
+    replay: Replay = False,
+    recompute: Recompute = None,
+    run_id: RunId = None,
+    budget: Budget = None,
+    max_batches: MaxBatches = None,
+    finish: Finish = False,
+    end_of_input: EndOfInput = False,
+    parallelism: Parallelism = None,
+    backend: Backend = None,
+    async_state: AsyncState = None,
+    force_fail_over: ForceFailOver = False,
+    pipeline: OtherPipeline = None,
+    source: OtherSource = None,
+    allow_effects: AllowEffects = False,
+    setting: Setting = None,
+    report_file: ReportFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take in new input, update state and sinks.
+
+    You may kill it at any point: run it again, and it continues from the last checkpoint. When its
+    budget is used up, or on SIGTERM, it leaves records not begun yet to the next run, and commits.
+
+    An interval that was taken in already is done if its input is the same: the run changes nothing. If a file of it has changed, came
+    late or is gone, the run refuses it: 'headrace backfill' computes it again on a branch. A scheduler whose user asked to compute
+    an interval again says so with --recompute TIME, the time of that request: only what was committed later counts as done.
+
+    With --finish nothing waits for a service afterwards: after the input is taken in, services are called once more
+    for each waiting element, due or not. Elements that fail then are handled as 'on_failure' says.
+    Do it before record types change in ways that do not fit, or before you shut a job down.
+
+    With --end-of-input no source waits for another one any more, and the watermark moves to the last event, and then to the
+    end of time: windows close, timers of event time fire, and those that fire at the end cannot set others. It includes
+    --finish. Later runs refuse more input, until a restore.
+
+    With --branch NAME it takes in input after the branch's fork, and writes only to the branch; see 'headrace branch create'.
+    Only there, --pipeline, --source and --set give other code, input and settings than the job's file. Later runs and readers
+    of the branch use them, until a run gives others. A branch refuses to call services that the job's file marks with
+    'effects', unless --allow-effects is given.
+
+    With --runner local no JVM starts: for small slices, tests and a laptop. Results are the same. It refuses jobs that need
+    Spark (Kafka, .spark(), .sql()).
+
+    With --without-spark a run that has nothing to do ends as always, and one that needs Spark ends with exit code 14 before it takes
+    anything in. A scheduler asks in this way whether a JVM has to start.
+
+    --report FILE writes the output of --json, or {"error", "message", "exit_code"}, to FILE, wherever stdout goes. An error in
+    FILE is not shown on stderr as well.
+
+    Example:  headrace run flights --max-batches 1
+
+    Exit codes: 0 done, out of budget or told to stop; 2 configuration; 3 another run holds the job; 4 a
+    service is down; 5 user code raised; 6 stored state does not fit; 7 bad input; 8 storage; 9 an interval
+    would leave a gap, or was taken in and its input has changed; 10 job and sink disagree; 12 rows conflict
+    over a primary key; 13 Spark or a worker process died, or Spark did not start: run again; 14 --without-spark was given, and the run needs Spark.
+    """
+    with failure_reported(report_file):
+        if replay:
+            raise ConfigError(_NO_REPLAY)
+        config, options = _wishes(
+            job,
+            cluster,
+            run_id=run_id or new_run_id(),
+            mode=_mode(mode),
+            interval_start=parsed_milliseconds(interval_start) if interval_start else None,
+            interval_end=parsed_milliseconds(interval_end) if interval_end else None,
+            recompute=parsed_milliseconds(recompute) if recompute else None,
+            budget=budget_seconds(budget),
+            max_batches=max_batches,
+            finish=finish,
+            end_of_input=end_of_input,
+            parallelism=parallelism,
+            backend=_backend(backend),
+            async_state=async_state,
+            force_fail_over=force_fail_over,
+            allow_effects=allow_effects,
+        )
+        config = with_options(config, pipeline, source, setting)
+        report = _run(config, options, runner, without_spark=without_spark)
+    if report_file is not None:
+        write_report(report_file, plain_report(report))
+    _show(report, options, as_json=as_json)
+
+
+def _wishes(job: str | None, cluster: str | None, **options: Any) -> tuple[JobConfig, RunOptions]:
+    from headrace.run.options import RunOptions
+
+    return load(job, cluster), RunOptions(cluster=cluster, **options)
+
+
+def _run(config: JobConfig, options: RunOptions, runner: str | None, *, without_spark: bool) -> RunReport:
+    from headrace.storage.pandas import without_pandas
+
+    without_pandas()
+    run_job = run_function(config, runner, without_spark=without_spark)
+    with shown_events() as on_event:
+        return run_job(config, options, on_event)
+
+
+def _mode(text: str) -> Literal["auto", "caught_up", "interval"]:
+    from headrace.errors import ConfigError
+
+    if text.replace("_", "-") not in _MODES:
+        msg = f"--mode '{text}' is not allowed (allowed: {', '.join(_MODES)})"
+        raise ConfigError(msg)
+    return cast("Literal['auto', 'caught_up', 'interval']", text.replace("-", "_"))
+
+
+def _backend(text: str | None) -> Literal["rocksdb", "hashmap", "delta"] | None:
+    from headrace.errors import ConfigError
+
+    if text not in {None, "rocksdb", "hashmap", "delta"}:
+        msg = f"--backend '{text}' is not allowed (allowed: rocksdb, hashmap, delta)"
+        raise ConfigError(msg)
+    return cast("Literal['rocksdb', 'hashmap', 'delta'] | None", text)
+
+
+def _show(report: RunReport, options: RunOptions, *, as_json: bool) -> None:
+    from headrace.cli.output import print_json, show, shown, table
+
+    if as_json:
+        print_json(plain_report(report))
+        return
+    ids = report.checkpoints
+    span = "none" if not ids else str(ids[0]) if len(ids) == 1 else f"{ids[0]} to {ids[-1]}"
+    rows: list[tuple[str, Any]] = [
+        ("job", report.job),
+        ("run", report.run_id),
+        ("checkpoints", span),
+        ("rows in", shown(report.rows_in)),
+        ("rows out", shown(report.rows_out)),
+        ("quarantined", shown(report.quarantined)),
+        *([("answers taken", shown(report.answers_taken))] if report.answers_taken else []),
+        *((f"rows at {name}", _in_words(counts)) for name, counts in report.row_times.items()),
+        *(("rows missing to the next watermark", shown(wait.rows_missing)) for wait in report.watermark_waits),
+        ("waiting for services", shown(report.waiting)),
+        ("seconds", f"{report.seconds:.1f}"),
+        ("ended because", report.stopped_because),
+    ]
+    show(table(("", ""), rows))
+    if options.end_of_input and report.stopped_because != "ended":
+        show(f"It had to stop before the end of the input. To continue: headrace run {report.job} --end-of-input")
+    elif options.finish and report.waiting:
+        show(f"It had to stop while elements wait. To continue: headrace run {report.job} --finish")
+    if report.quarantined:
+        show(f"Some input was set aside: headrace quarantine {report.job}")
+
+
+def _in_words(counts: RowTimes) -> str:
+    """Return late rows, and rows too far ahead, as text."""
+    parts = {
+        "behind the watermark": counts.behind,
+        "dropped as late": counts.dropped,
+        "late, to a side output": counts.to_side_output,
+        "too far ahead": counts.ahead,
+        "times that look like seconds or days": counts.doubtful,
+    }
+    return "; ".join(f"{count:,} {text}" for text, count in parts.items() if count)

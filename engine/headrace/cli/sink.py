@@ -1,0 +1,94 @@
+"""`headrace sink ...`: change which job a sink's table belongs to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli.arguments import NOT_CHANGED, Apply, ApplyWhy, AsJson, RunId, load, new_run_id, reason
+from headrace.names import counted
+
+if TYPE_CHECKING:
+    from headrace.config import JobConfig
+    from headrace.edits.sink_owners import OtherOwner
+    from headrace.log.checkpoint import Checkpoint
+
+
+NamedJob = Annotated[str, typer.Argument(metavar="JOB", help="Job; required here.", show_default=False)]
+Sink = Annotated[str, typer.Argument(metavar="SINK", help="Sink of the job.", show_default=False)]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    sink = typer.Typer(
+        help="Change which job the table of a sink belongs to.", no_args_is_help=True, rich_markup_mode=None
+    )
+    sink.callback()(_sink)
+    sink.command("take-over")(take_over)
+    app.add_typer(sink, name="sink")
+
+
+def _sink() -> None:
+    """Have Typer keep the name of the only command."""
+
+
+def take_over(
+    job: NamedJob,
+    sink: Sink,
+    *,
+    apply: Apply = False,
+    why: ApplyWhy = None,
+    run_id: RunId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a table of another job that of a sink. It begins empty. A dry run, unless --apply is given.
+
+    The rows of the former owner stay in the table's history until a VACUUM, and that job is refused from then on. A job that has
+    published to the sink before goes back by 'headrace reconcile' afterwards, and fills the table again.
+
+    Example:  headrace sink take-over flights flight_board
+
+    Example:  headrace sink take-over flights flight_board --apply --why "flights_old is dropped"
+
+    Exit codes: 0; 2 for an unknown job or sink, a table that is nobody else's, or no reason; 3 while a run holds the job; 8 storage;
+    10 the job disagrees with another sink.
+    """
+    from headrace.storage.pandas import without_pandas
+
+    without_pandas()
+    from headrace.edits.sink_owners import other_owner
+    from headrace.edits.sink_owners import take_over as take_over_sink
+
+    config = load(job)
+    if apply:
+        checkpoint = take_over_sink(config, sink, reason(why), run_id or new_run_id())
+        _show_done(config, sink, checkpoint, as_json=as_json)
+        return
+    _show_planned(config, other_owner(config, sink), as_json=as_json)
+
+
+def _show_planned(config: JobConfig, table: OtherOwner, *, as_json: bool) -> None:
+    from headrace.cli.output import print_json, show
+
+    if as_json:
+        plain = {"job": config.job, "sink": table.sink, "applied": False, "uri": table.uri, **table.usage._asdict()}
+        print_json({**plain, "owner": table.owner, "checkpoint": None})
+        return
+    show(
+        f"sink '{table.sink}' at {table.uri}, {counted(table.usage.files, 'file')}, {counted(table.usage.size, 'byte')}: {table.owner}",
+        f"It would become the table of job '{config.job}', and begin empty. {NOT_CHANGED}",
+    )
+
+
+def _show_done(config: JobConfig, sink: str, checkpoint: Checkpoint, *, as_json: bool) -> None:
+    from headrace.cli.output import print_json, show
+
+    if as_json:
+        plain = {"job": config.job, "sink": sink, "applied": True, "uri": config.sinks[sink].path}
+        print_json({**plain, "checkpoint": checkpoint.checkpoint_id, "note": checkpoint.note})
+        return
+    show(
+        f"{config.job}: sink '{sink}' has the table {config.sinks[sink].path} now, without rows: checkpoint {checkpoint.checkpoint_id}.",
+        f"If the job has published to the sink before:  headrace reconcile {config.job}",
+    )

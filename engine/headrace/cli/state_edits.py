@@ -1,0 +1,366 @@
+"""`headrace state drop` and `rename`: delete or move what the code no longer has under its name: an operator's state, a sink's table.
+
+`headrace rescale`: change the number of key groups.
+
+`headrace compact`: rewrite the state tables, or small files of the sinks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from headrace.cli.arguments import NOT_CHANGED, Apply, ApplyWhy, AsJson, Job, RunId, load, new_run_id, reason, show_rows
+from headrace.cli.restore import show_checkpoint
+from headrace.names import counted
+
+if TYPE_CHECKING:
+    from headrace.config import JobConfig
+    from headrace.edits.rewrite import StoredOperator
+    from headrace.log.checkpoint import Checkpoint
+
+
+Operator = Annotated[str, typer.Option("--operator", help="Name under which the operator's state is stored.")]
+RenamedOperator = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--operator", help="Name under which the operator's state is stored."),
+]
+RenamedSink = Annotated[Optional[str], typer.Option("--sink", help="Former name of the sink.")]  # noqa: UP045
+To = Annotated[str, typer.Option("--to", metavar="NEW", help="Name that it has in the code now.")]
+
+
+def register_state_edits(state: typer.Typer) -> None:
+    """Add the commands to those of `headrace state`."""
+    state.command("drop")(drop)
+    state.command("rename")(rename)
+
+
+def drop(
+    job: Job = None,
+    *,
+    operator: Operator,
+    apply: Apply = False,
+    why: ApplyWhy = None,
+    run_id: RunId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete the state of an operator that the pipeline no longer has. A dry run, unless --apply is given.
+
+    Deletes all its rows: state, timers, histories, waiting elements, held records. Its rows in the quarantine stay: they
+    are input. It never deletes state of an operator that the pipeline still has. The deletion is one checkpoint;
+    'headrace restore' undoes it.
+
+    Example:  headrace state drop flights --operator totals
+
+    Example:  headrace state drop flights --operator totals --apply --why "not needed any more"
+
+    Exit codes: 0; 2 for an unknown job or operator, one that the pipeline has, or no reason; 3 while a run holds the job; 8
+    storage; 10 job and sink disagree.
+    """
+    _without_pandas()
+    from headrace.edits.operators import drop_operator, droppable
+
+    config = load(job)
+    if apply:
+        checkpoint = drop_operator(config, operator, reason(why), run_id or new_run_id())
+        one, several = f"row of operator '{operator}' was", f"rows of operator '{operator}' were"
+        text = f"{counted(checkpoint.metrics['rows_dropped'], one, several)} dropped: checkpoint {checkpoint.checkpoint_id}."
+        _show_done(config, checkpoint, text, as_json=as_json)
+        return
+    stored = droppable(config, operator)
+    if not as_json:
+        show_rows(stored.state_rows, "rows to drop")
+    _show_planned(config, stored, _aside(stored), as_json=as_json)
+
+
+def rename(
+    job: Job = None,
+    *,
+    operator: RenamedOperator = None,
+    sink: RenamedSink = None,
+    to: To,
+    apply: Apply = False,
+    why: ApplyWhy = None,
+    run_id: RunId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Move the state of an operator, or the table of a sink, to its new name. A dry run, unless --apply is given.
+
+    Rename the operator in the pipeline first, a sink also in the job's file. States and keys must fit, and the new name must have
+    no state yet. The move is one checkpoint; 'headrace restore' undoes that of an operator. The table of a sink keeps its rows.
+
+    Example:  headrace state rename flights --operator totals --to totals_by_day --apply
+
+    Example:  headrace state rename flights --sink board --to flight_board --apply
+
+    Exit codes: 0; 2 for an unknown job, operator or sink, names that do not match the pipeline, or a new name with state; 3 while
+    a run holds the job; 6 the state does not fit the operator; 8 storage; 10 job and sink disagree.
+    """
+    _without_pandas()
+    from headrace.edits.operators import renamable, rename_operator
+    from headrace.errors import ConfigError
+
+    config = load(job)
+    if (operator is None) == (sink is None):
+        msg = "name what has a new name: --operator NAME, or --sink NAME. Nothing was changed."
+        raise ConfigError(msg)
+    if operator is None:
+        _rename_sink(config, str(sink), to, apply=apply, why=why, run_id=run_id or new_run_id(), as_json=as_json)
+        return
+    if apply:
+        checkpoint = rename_operator(config, operator, to, run_id or new_run_id(), why=why)
+        one, several = f"row of operator '{operator}' is", f"rows of operator '{operator}' are"
+        text = f"{counted(checkpoint.metrics['rows_moved'], one, several)} of '{to}' now: checkpoint {checkpoint.checkpoint_id}."
+        _show_done(config, checkpoint, text, as_json=as_json)
+        return
+    stored = renamable(config, operator, to)
+    if not as_json:
+        show_rows(stored.rows, f"rows to move to '{to}'")
+    _show_planned(config, stored, "", as_json=as_json)
+
+
+def _rename_sink(
+    config: JobConfig, sink: str, to: str, *, apply: bool, why: str | None, run_id: str, as_json: bool
+) -> None:
+    from headrace.cli.output import print_json, show
+    from headrace.edits.sink_owners import renamable_sink, rename_sink
+
+    plain: dict[str, Any] = {"job": config.job, "sink": sink, "to": to, "applied": apply}
+    if apply:
+        checkpoint = rename_sink(config, sink, to, run_id, why)
+        text = f"{config.job}: the table of sink '{sink}' is that of '{to}' now: checkpoint {checkpoint.checkpoint_id}."
+        plain |= {"checkpoint": checkpoint.checkpoint_id, "note": checkpoint.note}
+    else:
+        uri = renamable_sink(config, sink, to).sinks[sink].path
+        text = f"{config.job}: the table of sink '{sink}' at {uri} would become that of '{to}', with its rows. {NOT_CHANGED}"
+        plain |= {"checkpoint": None}
+    if as_json:
+        print_json(plain)
+    else:
+        show(text)
+
+
+def _without_pandas() -> None:
+    from headrace.storage.pandas import without_pandas
+
+    without_pandas()
+
+
+def _aside(stored: StoredOperator) -> str:
+    if not stored.set_aside:
+        return ""
+    return f"What it has in the quarantine stays ({counted(stored.set_aside, 'row')}): it is input that was set aside. "
+
+
+def _show_planned(config: JobConfig, stored: StoredOperator, text: str, *, as_json: bool) -> None:
+    from headrace.cli.output import print_json, show
+
+    if as_json:
+        print_json(
+            {
+                "job": config.job,
+                "operator": stored.name,
+                "applied": False,
+                "rows": stored.rows,
+                "states": stored.states,
+                "checkpoint": None,
+            }
+        )
+        return
+    states = f" State(s): {', '.join(stored.states)}." if stored.states else ""
+    rows = sum(stored.state_rows.values())
+    show(f"{config.job}: operator '{stored.name}' has {counted(rows, 'row')} of state.{states}", f"{text}{NOT_CHANGED}")
+
+
+def _show_done(config: JobConfig, checkpoint: Checkpoint, text: str, *, as_json: bool) -> None:
+    from headrace.cli.output import print_json, show
+
+    if as_json:
+        plain = {
+            "job": config.job,
+            "applied": True,
+            "metrics": checkpoint.metrics,
+            "checkpoint": checkpoint.checkpoint_id,
+        }
+        print_json({**plain, "note": checkpoint.note})
+        return
+    before = checkpoint.checkpoint_id - 1
+    show(f"{config.job}: {text}", f"To undo: headrace restore {config.job} --to {before} --why ...")
+
+
+MaxParallelism = Annotated[
+    int,
+    typer.Option("--max-parallelism", metavar="N", min=1, help="New number of key groups of the state."),
+]
+
+
+def register_rescale(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("rescale")(rescale)
+
+
+def rescale(
+    job: Job = None,
+    *,
+    max_parallelism: MaxParallelism,
+    apply: Apply = False,
+    why: ApplyWhy = None,
+    run_id: RunId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give the state another number of key groups (max_parallelism). A dry run, unless --apply is given.
+
+    It rewrites all rows of the state tables, as one checkpoint; the content of the state and later results stay the same. The job's
+    file must have the new number: until state and file agree, runs and all commands that change the job are refused. So change the
+    file right before or right after.
+
+    Example:  headrace rescale flights --max-parallelism 512
+
+    Example:  headrace rescale flights --max-parallelism 512 --apply --why "more than 128 tasks"
+
+    Exit codes: 0; 2 for an unknown job, a number that the state has already or that is below 'parallelism', or no reason; 3 while a
+    run holds the job; 8 storage; 10 job and sink disagree.
+    """
+    from headrace.storage.pandas import without_pandas
+
+    without_pandas()
+    from headrace.cli.output import print_json, show
+    from headrace.edits.rescale import plan_rescaling
+    from headrace.edits.rescale import rescale as rescale_job
+
+    config = load(job, checked=False)
+    if apply:
+        checkpoint = rescale_job(config, max_parallelism, reason(why), run_id or new_run_id())
+        if as_json:
+            print_json(
+                {
+                    "job": config.job,
+                    "applied": True,
+                    "metrics": checkpoint.metrics,
+                    "checkpoint": checkpoint.checkpoint_id,
+                }
+            )
+            return
+        rows = checkpoint.metrics["rows_rewritten"]
+        show(
+            f"{config.job}: {counted(rows, 'row has', 'rows have')} {counted(max_parallelism, 'key group')} now: checkpoint {checkpoint.checkpoint_id}.",
+            _of_the_file(config, max_parallelism),
+        )
+        return
+    plan = plan_rescaling(config, max_parallelism)
+    if as_json:
+        print_json(
+            {
+                "job": config.job,
+                "applied": False,
+                "before": plan.before,
+                "after": plan.after,
+                "rows": plan.rows,
+                "checkpoint": None,
+            }
+        )
+        return
+    show_rows(plan.rows, "rows to rewrite")
+    show(
+        f"{config.job}: from {counted(plan.before, 'key group')} to {plan.after}. {NOT_CHANGED}",
+        _of_the_file(config, plan.after),
+    )
+
+
+def _of_the_file(config: JobConfig, number: int) -> str:
+    """Return a sentence on the change that the job's file needs."""
+    if config.max_parallelism == number:
+        return f"{config.file} has max_parallelism: {number} already."
+    return (
+        f"Then write max_parallelism: {number} into {config.file} (it has {config.max_parallelism}): runs are refused "
+        "until both agree."
+    )
+
+
+def register_compact(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("compact")(compact)
+
+
+def compact(  # noqa: PLR0917 - the command's options
+    job: Job = None,
+    every: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="Only if at least this many runs have committed since the last compaction."),
+    ] = None,
+    sinks: Annotated[
+        bool, typer.Option("--sinks", help="Rewrite small files of the sinks into larger ones, instead of the state.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --sinks: show what would be rewritten.")] = False,
+    file_size: Annotated[
+        int,
+        typer.Option(min=1, help="With --sinks: the target size of files; smaller ones are rewritten (MiB)."),
+    ] = 128,
+    run_id: RunId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Rewrite the state tables to one row per live entry. The live state does not change.
+
+    With --sinks, rewrite small files of the job's sinks (Delta's OPTIMIZE) instead. No row of a sink changes.
+
+    Example:  headrace compact flights --every 7
+
+    Example:  headrace compact flights --sinks --dry-run
+
+    Exit codes: 0, also when it was not due; 2 unknown job; 3 while a run holds the job; 8 storage;
+    10 job and sink disagree.
+    """
+    from headrace.edits.compact import compact as compact_job
+
+    config = load(job)
+    if sinks:
+        _compact_sinks(config, run_id or new_run_id(), file_size * 2**20, dry_run=dry_run, as_json=as_json)
+        return
+    if dry_run:
+        msg = "--dry-run needs --sinks: nothing was done"
+        raise typer.BadParameter(msg)
+    checkpoint = compact_job(config, run_id or new_run_id(), every)
+    text = f"compacted as checkpoint {checkpoint.checkpoint_id}" if checkpoint else "not due yet: nothing done"
+    show_checkpoint(config.job, checkpoint, text, as_json=as_json)
+
+
+def _compact_sinks(config: JobConfig, run_id: str, target_size: int, *, dry_run: bool, as_json: bool) -> None:
+    from headrace.cli.output import print_json, show, table
+    from headrace.edits.compact import compact_sinks, find_small_files, left_alone
+
+    small_files = find_small_files(config, target_size)
+    versions = {} if dry_run else compact_sinks(config, run_id, target_size)
+    if as_json:
+        rows = [
+            {
+                "sink": files_of_sink.sink, "files": files_of_sink.files, "bytes": files_of_sink.size, "small_files": files_of_sink.small_files,
+                "small_bytes": files_of_sink.small_size, "version": versions.get(files_of_sink.sink),
+            }
+            for files_of_sink in small_files
+        ]  # fmt: skip
+        print_json({"job": config.job, "sinks": rows, "left_alone": left_alone(config)})
+        return
+    columns = ("sink", "files", "bytes", "small files", "their bytes", *(() if dry_run else ("compacted as version",)))
+    show(
+        table(
+            columns,
+            [
+                (
+                    files_of_sink.sink,
+                    files_of_sink.files,
+                    files_of_sink.size,
+                    files_of_sink.small_files,
+                    files_of_sink.small_size,
+                )
+                + (() if dry_run else (versions.get(files_of_sink.sink, "-"),))
+                for files_of_sink in small_files
+            ],
+        )
+    )
+    for sentence in left_alone(config):
+        show(sentence)
+    if dry_run:
+        show(
+            "Nothing was changed. Without --dry-run, small files are rewritten; 'headrace vacuum' never removes files of sinks."
+        )

@@ -1,0 +1,396 @@
+"""`headrace status` and `headrace checkpoints`: show the position of jobs, and list their checkpoints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from headrace.cli.arguments import AsJson, Job, Limit, load
+from headrace.names import counted
+
+if TYPE_CHECKING:
+    from headrace.config import JobConfig
+    from headrace.log.checkpoint import Checkpoint, Lease
+    from headrace.log.log import CheckpointLog
+    from headrace.log.warnings import RowTimes, RunWarning, WatermarkWait
+    from headrace.readers.graph import LineGraph, LineNode
+    from headrace.sources.position import SourceOffset
+
+
+_COLUMNS = ("job", "checkpoint", "kind", "committed", "watermark", "rows_in", "quarantined", "held_by")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("status")(status)
+    app.command("checkpoints")(checkpoints)
+
+
+def status(job: Job = None, as_json: AsJson = False) -> None:
+    """Show the status of each job, or of JOB only.
+
+    Shows the last checkpoint, its watermark and input; the run that holds the job, with its progress within the micro-batch;
+    metrics of the services that the job calls, and the elements that wait for them; its branches with their costs. A job with a
+    broken file is listed with its problems.
+
+    Example:  headrace status
+
+    Exit codes: 0; 2 for an unknown job or a wrong file; 8 when a job's tables cannot be read.
+    """
+    from headrace.cli.output import print_json
+    from headrace.config import known_jobs
+
+    names = [job] if job else known_jobs()
+    rows = [_status(names[0])] if len(names) == 1 else [_status_or_error(name) for name in names]
+    if as_json:
+        print_json({"jobs": rows})
+    else:
+        _show(rows)
+    codes = [row["exit_code"] for row in rows if row["error"]]
+    if codes:
+        raise typer.Exit(codes[0])
+
+
+def _show(rows: list[dict[str, Any]]) -> None:
+    from headrace.cli.output import show, table
+
+    columns = ("job", "at", "kind", "committed", "watermark", "rows in", "set aside", "held by")
+    show(table(columns, [[row[key] for key in _COLUMNS] for row in rows]))
+    show(*(f"{row['job']}: {row['error']}" for row in rows if row["error"]))
+    show(*(line for row in rows if not row["error"] for line in _waits(row)))
+
+
+def _waits(row: dict[str, Any]) -> list[str]:
+    from headrace.cli.branch import sentences_about
+    from headrace.cli.describe import in_a_line
+    from headrace.cli.output import shown_moment
+
+    lines = [] if row["progress"] is None else [f"{row['job']}: {row['progress']['described']}"]
+    lines += [in_a_line(row["job"], name, measured) for name, measured in row["services"].items()]
+    lines += _watermarks(row)
+    lines += [line for name, source in row["sources"].items() for line in _of_source(row, name, source)]
+    lines += [
+        f"{row['job']}: sink '{name}' sends to {sink['detail']}"
+        for name, sink in row["messages"].items()
+        if sink["behind"]
+    ]
+    if row["waiting"]:
+        due = f", the next attempt is due at {shown_moment(row['next_attempt'])}" if row["next_attempt"] else ""
+        lines.append(
+            f"{row['job']}: {counted(row['waiting'], 'element waits', 'elements wait')} for services{due} (headrace retries {row['job']})"
+        )
+    lines += [f"{row['job']}: {about['message']}" for about in (*row["watermark_waits"], *row["warnings"])]
+    return [*lines, *sentences_about(row["job"], row["branches"])]
+
+
+def _watermarks(row: dict[str, Any]) -> list[str]:
+    """Return lines on the watermark of each source, if sources that never meet have different ones."""
+    from headrace.cli.output import shown_moment
+
+    watermarks = {name: source["watermark"] for name, source in row["sources"].items()}
+    if len({*watermarks.values()}) < 2:  # noqa: PLR2004 - they differ
+        return []
+    shown = ((name, "none yet" if time is None else shown_moment(time)) for name, time in watermarks.items())
+    return [f"{row['job']}: watermark of source '{name}': {text}" for name, text in shown]
+
+
+def _of_source(row: dict[str, Any], name: str, source: dict[str, Any]) -> list[str]:
+    """Return lines on a source that is ahead of others, was idle, or has ended."""
+    lines = []
+    if source["unread"]:
+        lines.append(
+            f"{row['job']}: source '{name}' is ahead of those that it meets: rows of {', '.join(source['unread'])} wait"
+        )
+    if source["requeued"]:
+        lines.append(_requeued_line(row["job"], name, source["requeued"]))
+    if source["idle"]:
+        lines.append(f"{row['job']}: source '{name}' was idle: the others did not wait for it")
+    if source["ended"]:
+        lines.append(f"{row['job']}: the end of the input of source '{name}' was declared")
+    return lines
+
+
+def _requeued_line(job: str, source: str, requeued: list[dict[str, Any]]) -> str:
+    """Return a line on requeued rows that are not taken in yet."""
+    from headrace.sources.position import rows_text
+
+    rows = [entry["rows"] for entry in requeued]
+    text = rows_text(sum(count for count in rows if count is not None), rows.count(None))
+    return f"{job}: {text} of source '{source}' left the quarantine: the next run takes them in first"
+
+
+def _status_or_error(name: str) -> dict[str, Any]:
+    from headrace.errors import HeadraceError
+
+    try:
+        return _status(name)
+    except HeadraceError as error:
+        return {
+            **dict.fromkeys(_COLUMNS),
+            "job": name,
+            "kind": "ERROR",
+            "error": str(error),
+            "exit_code": error.exit_code,
+        }
+
+
+def _status(name: str) -> dict[str, Any]:
+    import msgspec
+
+    from headrace import clock
+    from headrace.cli.branch import usages_of
+    from headrace.cli.describe import services_of
+    from headrace.cli.output import at_time
+    from headrace.commit.sink_position import sent_messages
+    from headrace.log.log import CheckpointLog
+    from headrace.storage.pandas import without_pandas
+
+    without_pandas()
+    config = load(name)
+    log = CheckpointLog(config.job_folder, config.storage_options)
+    last, held = log.last, log.lease
+    now = clock.now()
+    left = held.left(now) if held else 0
+    return {
+        "job": config.job,
+        "checkpoint": last.checkpoint_id if last else None,
+        "kind": last.kind.value if last else "never run",
+        "committed": at_time(last.committed_at) if last else None,
+        "watermark": at_time(last.watermark) if last else None,
+        "interval_start": at_time(last.interval_start) if last else None,
+        "interval_end": at_time(last.interval_end) if last else None,
+        "rows_in": last.metrics.get("rows_in") if last else None,
+        "quarantined": last.metrics.get("quarantined") if last else None,
+        "checkpoints": len(log.checkpoints),
+        "waiting": last.pending if last else 0,
+        "next_attempt": at_time(last.due) if last else None,
+        "services": next(filter(None, map(services_of, reversed(log.checkpoints))), {}),
+        "held_by": held.run_id if held and left else None,
+        "held_until": at_time(now + left) if left else None,
+        "progress": _progress(config, held) if held and left else None,
+        "sources": {name: _source(offset) for name, offset in last.offsets.items()} if last else {},
+        "messages": {
+            sent.sink: {"sent": sent.sent, "of": sent.last, "behind": sent.is_behind, "detail": f"{sent.place}: {sent}"}
+            for sent in sent_messages(config, log.checkpoints)
+        },
+        "branches": usages_of(config),
+        "watermark_waits": [
+            {**msgspec.to_builtins(wait), "message": wait.message(config.job)} for wait in _watermark_waits(config, log)
+        ],
+        "row_times": msgspec.to_builtins(_row_times(log)),
+        "warnings": [msgspec.to_builtins(warning) for warning in _warnings(config, log)],
+        "error": None,
+    }
+
+
+def _warnings(config: JobConfig, log: CheckpointLog) -> list[RunWarning]:
+    """Return what somebody has to know of the job, although its last run succeeded."""
+    from headrace.commit.input_report import input_warnings
+    from headrace.log.warnings import row_time_warnings
+
+    return [*row_time_warnings(config.job, _row_times(log)), *input_warnings(config, log.lineage.line)]
+
+
+def _watermark_waits(config: JobConfig, log: CheckpointLog) -> list[WatermarkWait]:
+    """Return the watermarks that timers wait for, with the rows that are missing to their next steps."""
+    from headrace.log.warnings import watermark_waits
+    from headrace.tables.view import state_views
+
+    if (last := log.last) is None:
+        return []
+    view_of = state_views(config.job_folder, last.versions, config.storage_options)
+    return watermark_waits(log.lineage, last, view_of)
+
+
+def _row_times(log: CheckpointLog) -> dict[str, RowTimes]:
+    """Return late rows and rows too far ahead of the last run that made a micro-batch, by operator or source."""
+    from headrace.log.checkpoint import Kind
+    from headrace.log.warnings import row_times_of
+
+    batches = [checkpoint for checkpoint in log.lineage.newest_first() if checkpoint.kind is Kind.BATCH]
+    return row_times_of(batch for batch in batches if batch.run_id == batches[0].run_id)
+
+
+def _progress(config: JobConfig, lease: Lease) -> dict[str, Any] | None:
+    """Return the progress of the run that holds the job within its micro-batch; None if it has reported none yet."""
+    import msgspec
+
+    from headrace.log.progress import ProgressFiles
+
+    try:
+        progress = ProgressFiles(config.job_folder, lease.attempt_id, config.storage_options).read()
+    except OSError:
+        return None  # the store does not answer: show the rest of the status
+    return None if progress is None else {**msgspec.structs.asdict(progress), "described": progress.described()}
+
+
+def _source(offset: SourceOffset) -> dict[str, Any]:
+    """Return the position of a source as plain values."""
+    from headrace.cli.output import at_time
+
+    return {
+        "last_file": offset.last_file,
+        "version": offset.version,
+        "tables": {position.name: position.version for position in offset.tables},
+        "partitions": [
+            {
+                "partition": position.partition,
+                "offset": position.position,
+                "taken_at": at_time(position.taken_at),
+                "idle": position.idle,
+            }
+            for position in offset.partitions
+        ],
+        "watermark": at_time(offset.seen),
+        "unread": list(offset.unread),
+        "requeued": [{"file": rows.file, "rows": rows.rows} for rows in offset.requeued],
+        "taken_at": at_time(offset.taken_at),
+        "idle": offset.idle,
+        "ended": offset.ended,
+    }
+
+
+def checkpoints(job: Job = None, limit: Limit = 20, as_json: AsJson = False) -> None:
+    """List the checkpoints, newest first.
+
+    --at takes any of them and, within the retention, `headrace restore` as well. A savepoint keeps its state for longer, but
+    not its files of the sinks.
+
+    A job with branches or restores is drawn as a graph. Each checkpoint is above its predecessor. * led to the present state
+    of its line; x was left behind by a restore, and can still be read and restored. Checkpoints of a branch have its name
+    before their kind. --json has the edges.
+
+    Example:  headrace checkpoints flights -n 5
+
+    Exit codes: 0; 2 for an unknown job; 8 when a log cannot be read.
+    """
+    from headrace.cli.output import print_json, show
+    from headrace.cli.restore import not_protected
+    from headrace.log.log import CheckpointLog
+    from headrace.readers.graph import line_graph
+    from headrace.storage.pandas import without_pandas
+
+    without_pandas()
+    config = load(job)
+    log = CheckpointLog(config.job_folder, config.storage_options)
+    line = {checkpoint.checkpoint_id for checkpoint in log.lineage.newest_first()}
+    graph = line_graph(config)
+    rows = [
+        {**_checkpoint(checkpoint), "on_line": checkpoint.checkpoint_id in line}
+        for checkpoint in reversed(log.checkpoints[-limit:])
+    ]
+    if as_json:
+        edges = [_edge(node) for node in graph.nodes[:limit]]
+        print_json({"job": config.job, "total": len(log.checkpoints), "checkpoints": rows, "edges": edges})
+        return
+    if graph.has_forks:
+        _show_graph(graph, limit)
+    else:
+        _show_table(rows)
+    waiting = {name: _source(offset)["requeued"] for name, offset in log.last.offsets.items()} if log.last else {}
+    show(*(_requeued_line(config.job, name, requeued) for name, requeued in waiting.items() if requeued))
+    if any(c["name"] for c in rows):
+        show(not_protected(config.sinks))
+
+
+def _show_table(checkpoint_values: list[dict[str, Any]]) -> None:
+    from headrace.cli.output import show, table
+
+    columns = ["id", "kind", "committed", "watermark", "rows in", "run"]
+    rows = [
+        [c["checkpoint_id"], _kind(c), c["committed_at"], c["watermark"], c["rows_in"], c["run_id"]]
+        for c in checkpoint_values
+    ]
+    if any(c["note"] for c in checkpoint_values):
+        columns = [*columns, "note"]
+        rows = [[*row, c["note"]] for row, c in zip(rows, checkpoint_values, strict=True)]
+    if any(c["tables"] for c in checkpoint_values):  # of Spark's steps over sources
+        columns = [*columns, "tables"]
+        rows = [[*row, c["tables"]] for row, c in zip(rows, checkpoint_values, strict=True)]
+    show(table(columns, rows))
+
+
+def _show_graph(graph: LineGraph, limit: int) -> None:
+    from headrace.cli.graphs import graph_lines, graph_rows
+    from headrace.cli.output import terminal_width
+
+    drawn = [*graph_rows(graph.nodes[:limit], graph.head)]
+    columns, *cells = _in_columns(
+        [
+            ["id", "kind", "committed", "rows in", "run", "note"],
+            *(_cells(row.node) for row in drawn if row.node is not None),
+        ]
+    )
+    beside = iter(cells)
+    rows = [(row, [] if row.node is None else next(beside)) for row in drawn]
+    print("\n".join(graph_lines(columns, rows, terminal_width())))
+
+
+def _cells(node: LineNode) -> list[str]:
+    from headrace.cli.output import shown
+
+    values = _checkpoint(node.checkpoint)
+    kind = _kind(values) if node.name.line is None else f"{node.name.line}: {_kind(values)}"
+    committed = values["committed_at"].replace(microsecond=0)
+    notes = ", ".join(filter(None, (values["note"], values["tables"])))
+    return [
+        shown(cell) for cell in (node.name.checkpoint_id, kind, committed, values["rows_in"], values["run_id"], notes)
+    ]
+
+
+def _in_columns(rows: list[list[str]]) -> list[list[str]]:
+    """Return cells padded to their columns: numbers to the right, ids of runs shortened if they stay distinct."""
+    from headrace.cli.output import cell_width, short_run_id
+
+    numeric, run = (0, 3), 4
+    ids = {row[run] for row in rows}
+    if len({*map(short_run_id, ids)}) == len(ids):
+        rows = [[*row[:run], short_run_id(row[run]), *row[run + 1 :]] for row in rows]
+    widths = [max(map(cell_width, column)) for column in zip(*rows, strict=True)]
+    widths[-1] = 0
+    return [
+        [
+            " " * (wide - cell_width(cell)) + cell if at in numeric else cell + " " * (wide - cell_width(cell))
+            for at, (cell, wide) in enumerate(zip(row, widths, strict=True))
+        ]
+        for row in rows
+    ]
+
+
+def _edge(node: LineNode) -> dict[str, Any]:
+    """Return the edge to a checkpoint's predecessor. The line None is the job's own."""
+    before = node.before
+    return {
+        "line": node.name.line,
+        "checkpoint": node.name.checkpoint_id,
+        "kind": node.checkpoint.kind.value,
+        "on_line": node.on_line,
+        "from_line": None if before is None else before.line,
+        "from_checkpoint": None if before is None else before.checkpoint_id,
+    }
+
+
+def _kind(checkpoint: dict[str, Any]) -> str:
+    if checkpoint["name"]:
+        return f"{checkpoint['kind']} {checkpoint['name']}"
+    if checkpoint["restored_from"] is not None:
+        word = "of" if checkpoint["kind"] == "fork" else "to"
+        return f"{checkpoint['kind']} {word} {checkpoint['restored_from']}"
+    return str(checkpoint["kind"])
+
+
+def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
+    import msgspec
+
+    from headrace.cli.output import at_time
+
+    plain: dict[str, Any] = msgspec.to_builtins(checkpoint)
+    for name in ("interval_start", "interval_end", "watermark", "committed_at"):
+        plain[name] = at_time(plain[name])
+    # Local copies on the workers' disks are internal to the engine.
+    del plain["local_copies"]
+    versions = {
+        f"{table.name} {table.version}": None for offset in checkpoint.offsets.values() for table in offset.tables
+    }
+    return {**plain, "rows_in": checkpoint.metrics.get("rows_in"), "tables": ", ".join(versions)}

@@ -1,0 +1,117 @@
+"""Execution of operators: the sections `execution` and `operators` of a job.
+
+The keys of `async-state` are exactly those of FLIP-425, so that Flink's documentation applies to them. Their defaults
+are only in `AsyncStateOptions`.
+
+Format of a source's files, where the format itself has variants.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import msgspec
+
+from headrace.config._types import Count, Section, Span, Whole
+from headrace.options import AsyncStateOptions, EventOrder, KeyOrder, MaterializerOptions, Strategy
+
+
+class AsyncStateConfig(Section, frozen=True, kw_only=True, rename="kebab"):
+    """How tasks overlap state access (FLIP-425). No key changes results.
+
+    Null or left out: the job's value; without one, the default.
+    """
+
+    enabled: bool | None = None
+    """Whether accesses may overlap; if not, each is answered before the next one. Default: true."""
+
+    in_flight_records_limit: Count | None = None
+    """Records (and timers) of a task that may be started or waiting at once. Default: 6000."""
+
+    buffer_size: Count | None = None
+    """Requests that make a batch. Default: 1000."""
+
+    buffer_timeout: Span | None = None
+    """How long a request waits for its batch to fill. 0 starts each batch at once (in Flink, 0 switches the timeout off). Default: 1s."""
+
+    order_with_same_key: KeyOrder | None = None
+    """What is kept in order among records of one key; state-ordered is internal. Default: record-ordered."""
+
+    event_order_watermark: EventOrder | None = msgspec.field(default=None, name="event-order.watermark")
+    """Whether records after a watermark wait until it is done. Default: out-of-order, they do not."""
+
+    io_parallelism: Count | None = None
+    """Batches in execution at once, each in a thread of its own. Default: 2."""
+
+    cache_entries: Count | None = None
+    """Decoded values that a task holds at most, beside those that it has changed. Default: 1000000."""
+
+    def over(self, options: AsyncStateOptions) -> AsyncStateOptions:
+        """Return `options`, overridden by the values that are set here."""
+        given = {name: getattr(self, name) for name in self.__struct_fields__}
+        return replace(options, **{name: value for name, value in given.items() if value is not None})
+
+
+class UpsertMaterializeConfig(Section, frozen=True, kw_only=True, rename="kebab"):
+    """Layout of the histories of upsert materializers (FLIP-544). No key changes results, and every change keeps the history.
+
+    Null or left out: the job's value; without one, the pipeline's strategy and the default thresholds.
+    """
+
+    strategy: Strategy | None = None
+    """legacy, value, map or adaptive, in place of what the pipeline says."""
+
+    threshold_high: Count | None = msgspec.field(default=None, name="adaptive.threshold.high")
+    """adaptive: rows of a key from which on its list becomes a map. Default: 50 on rocksdb, else 400."""
+
+    threshold_low: Whole | None = msgspec.field(default=None, name="adaptive.threshold.low")
+    """adaptive: rows of a key down to which its map becomes a list again. Default: 40 on rocksdb, else 300."""
+
+    def over(self, options: MaterializerOptions) -> MaterializerOptions:
+        """Return `options`, overridden by the values that are set here."""
+        given = {name: getattr(self, name) for name in self.__struct_fields__}
+        return replace(options, **{name: value for name, value in given.items() if value is not None})
+
+
+class ExecutionConfig(Section, frozen=True, kw_only=True, rename="kebab"):
+    """Execution of keyed operators."""
+
+    async_state: AsyncStateConfig = AsyncStateConfig()
+    """How tasks overlap state access."""
+
+    upsert_materialize: UpsertMaterializeConfig = UpsertMaterializeConfig()
+    """How histories of upsert materializers are laid out."""
+
+
+class OperatorConfig(Section, frozen=True, kw_only=True):
+    """Overrides for one keyed process or one upsert materializer (including first and last value, deduplication and lag)."""
+
+    execution: ExecutionConfig = ExecutionConfig()
+    """Overrides of the job's `execution`; the job's values apply to keys that are not set here."""
+
+
+class CsvOptions(Section, frozen=True, kw_only=True):
+    """Format of CSV files."""
+
+    delimiter: str = ","
+    """The character between two fields; "\\t" is a tab."""
+
+    header: bool = True
+    """true: the first row names the columns. false: the columns are the fields of the record in their order, then the column of the row kind if the source has one."""
+
+    null_values: tuple[str, ...] = ("",)
+    """Texts that mean null, where they are not in quotes."""
+
+    escape: str | None = None
+    """The character that, in a field in quotes, takes whatever follows it as it is: `"\\\\"` for files that write a quote as `\\"`. null: none."""
+
+    encoding: Literal["utf-8", "iso-8859-1", "iso-8859-15", "windows-1252"] = "utf-8"
+    """How the text is encoded."""
+
+
+class FileOptions(Section, frozen=True, kw_only=True):
+    """Format of a source's files."""
+
+    format: str = "parquet"
+    csv: CsvOptions = CsvOptions()

@@ -1,0 +1,174 @@
+"""Migration of state: rewrite a state with a changed type at once, in a separate checkpoint.
+
+Conversion at reading would leave old values in the tables until somebody reads them: every later change of the code would have to
+know all former types, and `headrace sql` would show several types at once. After a migration all stored values have one type. Tasks
+rebuild local copies of the operator from the tables.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from itertools import compress
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headrace import crash_points
+from headrace.commit.branch_code import fork_anew
+from headrace.commit.schema_check import (
+    PendingMigration,
+    check_schemas,
+    declared_schemas,
+    operator_key_problems,
+    unknown,
+)
+from headrace.errors import HeadraceError, UserFunctionError
+from headrace.interrupts import is_interrupt
+from headrace.log.checkpoint import Kind
+from headrace.log.declared import HISTORY_STATE, declared_keys
+from headrace.materializer.identities import canonical
+from headrace.state.codec import Codec
+from headrace.state.key_groups import KeyGroupRange
+from headrace.tables.changelog import parts
+from headrace.tables.schemas import KEYED_STATE, MATERIALIZER_HISTORY
+from headrace.tables.view import has_keyed_rows
+
+if TYPE_CHECKING:
+    from headrace.commit.protocol import OpenJob
+    from headrace.log.declared import StateSchemas
+    from headrace.plan.stages import Plan
+    from headrace.storage.files import StagedFile
+
+
+def settle_schemas(job: OpenJob, plan: Plan) -> None:
+    """Check that the code can find and read all stored state; migrate states where needed.
+
+    A run calls it before its first task, and again after a restore within it. The next micro-batch records the declared schemas.
+    Raises `StateSchemaError` with operator, state, field and both types if stored state does not fit, or with both keys
+    if the key of an operator has changed, and `UserFunctionError` when the function of a migration fails; then nothing
+    has changed.
+    """
+    declared = declared_schemas(plan)
+    stored = job.state_schemas
+    check = check_schemas(stored, declared, job.config.job)
+    groups = job.last.max_parallelism
+    check.problems += operator_key_problems(
+        job.config.job, job.operator_keys, plan, lambda name: has_keyed_rows(job.view, name, groups)
+    )
+    if check.problems and job.config.branch is not None:
+        check.problems.append(
+            f"This is branch '{job.config.branch}', which headrace state rename and drop do not reach. If the job's state was renamed or "
+            f"dropped since the branch began, the branch cannot follow. {fork_anew(job.config)}"
+        )
+    check.raise_problems()
+    schemas = unknown(declared) if stored is None else stored
+    for pending in check.migrations:
+        states = {**schemas[pending.operator], pending.state: pending.declared.stored()}
+        schemas = {**schemas, pending.operator: states}
+        _migrate(job, pending, schemas)
+    job.declared_schemas, job.declared_keys = check.schemas, declared_keys(plan)
+
+
+def _migrate(job: OpenJob, pending: PendingMigration, schemas: StateSchemas) -> None:
+    job.check_lease()
+    staged = list(_rewritten(job, pending))
+    crash_points.reached("state_migration.staged")
+    if not staged:
+        return
+    note = f"state '{pending.state}' of operator '{pending.operator}': {_what(pending)}"
+    copies = {
+        name: copies_of_operator
+        for name, copies_of_operator in job.last.local_copies.items()
+        if name != pending.operator
+    }
+    checkpoint = job.commit(
+        Kind.MIGRATION,
+        files={_table(pending): staged},
+        state_schemas=schemas,
+        local_copies=copies,
+        metrics={"rows_migrated": sum(file.rows for file in staged)},
+        note=note,
+    )
+    job.notify("migrated", f"checkpoint {checkpoint.checkpoint_id}: {note}")
+
+
+def _what(pending: PendingMigration) -> str:
+    if not pending.steps:
+        return f"its rows are {pending.declared.schema} now"
+    return f"migration {', '.join(str(step.number) for step in pending.steps)}"
+
+
+def _table(pending: PendingMigration) -> str:
+    return MATERIALIZER_HISTORY if pending.declared.kind == HISTORY_STATE else KEYED_STATE
+
+
+def _rewritten(job: OpenJob, pending: PendingMigration) -> Iterator[StagedFile]:
+    """Stage files with a new row for each live entry whose text changes. No commit names them yet."""
+    table = _table(pending)
+    convert = _Converter(pending)
+    for number, rows in enumerate(_chunks(job, pending)):
+        for part in parts(table, convert.rows(rows, job.next_id)):
+            yield job.stage(table, f"{pending.operator}-migration-{number}", part)
+
+
+def _chunks(job: OpenJob, pending: PendingMigration) -> Iterator[pa.Table]:
+    table = _table(pending)
+    view = job.view(table).of(pending.operator, states=pending.state if table == KEYED_STATE else None)
+    for part in view.ranges(KeyGroupRange.all_of(job.last.max_parallelism)):
+        yield part.live()
+
+
+class _Converter:
+    """Converter from values of the old type to values of the declared one."""
+
+    def __init__(self, pending: PendingMigration) -> None:
+        self._pending = pending
+        what = f"state '{pending.state}' of operator '{pending.operator}'"
+        self._codecs = [Codec(step.old, f"{what}, in migration {step.number},") for step in pending.steps]
+        self._new = Codec(pending.declared.type, f"{what}, by its migration," if pending.steps else what)
+        self._column = "row" if pending.declared.kind == HISTORY_STATE else "value"
+
+    def rows(self, rows: pa.Table, checkpoint_id: int) -> pa.Table:
+        """Return rows with converted values, as changes of a checkpoint; remove entries that a function drops.
+
+        Of a history, return only rows whose text has changed.
+        """
+        keys, values = rows["key"].to_pylist(), rows[self._column].to_pylist()
+        converted = [self._value(key, value) for key, value in zip(keys, values, strict=True)]
+        if not self._pending.steps:
+            changed = [new != old for new, old in zip(converted, values, strict=True)]
+            rows, converted = rows.filter(pa.array(changed, pa.bool_())), list(compress(converted, changed))
+        columns = {
+            self._column: converted,
+            "checkpoint_id": [checkpoint_id] * rows.num_rows,
+            "deleted": [value is None for value in converted],
+        }
+        for name, column in columns.items():
+            place = rows.schema.get_field_index(name)
+            rows = rows.set_column(place, rows.schema.field(name), pa.array(column, rows.schema.field(name).type))
+        return rows
+
+    def _value(self, key: str, stored: str) -> str | None:
+        raw = stored.encode()
+        if not self._pending.steps:
+            return canonical(self._new.decode(raw)).decode()
+        for step, codec in zip(self._pending.steps, self._codecs, strict=True):
+            old = codec.decode(raw)
+            try:
+                new = step.function(old)
+            except BaseException as error:
+                if isinstance(error, HeadraceError) or is_interrupt(error):
+                    raise
+                where = f"of state '{self._pending.state}' in migration {step.number}: {stored[:500]}"
+                why = "".join(traceback.format_exception(error))
+                raise UserFunctionError(self._pending.operator, key, where, why) from error
+            if new is None:
+                return None
+            raw = self._after(step.number).encode(new)
+        return raw.decode()
+
+    def _after(self, number: int) -> Codec[object]:
+        """Return the codec for the result of a step: of the old type of the next step, or of the declared type."""
+        following = number - self._pending.steps[0].number + 1
+        return self._codecs[following] if following < len(self._codecs) else self._new

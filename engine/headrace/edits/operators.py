@@ -1,0 +1,266 @@
+"""Renaming an operator: move its state to the name that the code gives it now.
+
+The move is one checkpoint of kind `migration`; a restore undoes it. It appends a row that removes each entry of the old name.
+
+Dropping an operator: delete its state once the code no longer declares it.
+
+The deletion is one checkpoint of kind `migration`; a restore undoes it. It appends a row that removes each entry, as a task does, so
+rows of other operators are not rewritten. The next compaction drops the removed rows and the removals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from headrace import crash_points
+from headrace.commit.protocol import OpenJob, open_job
+from headrace.commit.schema_check import changed_keys, check_schemas, declared_schemas
+from headrace.config import JobConfig, checked_name
+from headrace.edits.rewrite import (
+    StoredOperator,
+    changed_schemas,
+    declared_operators,
+    removed,
+    rewritten,
+    stored_operator,
+    under_operator,
+)
+from headrace.errors import ConfigError, StateSchemaError
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.log import CheckpointLog
+from headrace.plan.loader import plan_of
+from headrace.plan.stages import Plan
+from headrace.sources.position import SourceOffset
+from headrace.state.ttl import Gap, TtlHistory
+from headrace.storage.files import StagedFile
+from headrace.tables.schemas import ASYNC_REQUESTS, BUFFERED_REQUESTS, QUARANTINE, tables_in
+from headrace.tables.view import STATE_OF_OPERATORS, ViewOf, count_rows, state_views
+
+T = TypeVar("T")
+
+
+def renamable(config: JobConfig, old: str, new: str) -> StoredOperator:
+    """Return what `rename_operator` would move, as of the last checkpoint. Changes nothing, needs no lease.
+
+    Raises as `rename_operator` does.
+    """
+    rename = _Rename.by_code(config, old, new)
+    log = CheckpointLog(config.job_folder, config.storage_options)
+    last = log.resolve(config)
+    return rename.checked(log, state_views(config.job_folder, last.versions, config.storage_options))
+
+
+def rename_operator(config: JobConfig, old: str, new: str, run_id: str, *, why: str | None = None) -> Checkpoint:
+    """Move all rows of the operator `old` to the name `new`, which the code gives it now, as one checkpoint.
+
+    Rows in `quarantine` move as well. Raises `ConfigError` when the code does not declare `new`, or still declares `old`,
+    when nothing is stored of `old`, when something is stored of `new`, or while elements wait or records are held;
+    `StateSchemaError` when states or keys of `new` do not fit what is stored; `FencedError` while a run holds the job. Then
+    nothing has changed.
+    """
+    rename = _Rename.by_code(config, old, new)
+    with open_job(config, run_id) as job:
+        stored = rename.checked(job.log, job.view)
+        files = {table: [*_moved(job, table, old, new)] for table in tables_in(job.versions)}
+        crash_points.reached("operator_state.staged")
+        return job.commit(
+            Kind.MIGRATION,
+            files=files,
+            **changed_schemas(job, lambda by_operator: _renamed(by_operator, old, new)),
+            **_under_new_name(job.last, old, new),
+            metrics={"rows_moved": sum(stored.rows.values())},
+            note=f"operator '{old}' is '{new}' now" + ("" if why is None else f": {why}"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rename:
+    """Old and new name of an operator, and the code that has the new one."""
+
+    config: JobConfig
+    plan: Plan
+    old: str
+    new: str
+
+    @staticmethod
+    def by_code(config: JobConfig, old: str, new: str) -> _Rename:
+        """Raise `ConfigError` unless the code has the new name and does not have the old one."""
+        checked_name(new, "operator name")
+        plan = plan_of(config.code)
+        declared = declared_operators(plan)
+        if new not in declared:
+            msg = (
+                f"the code has no operator '{new}' (it has: {', '.join(sorted(declared)) or 'none'}). Nothing was changed. "
+                "Rename the operator in the pipeline first, then move its state."
+            )
+            raise ConfigError(msg)
+        if old in declared:
+            msg = (
+                f"the code still has operator '{old}', so its state cannot become that of '{new}'. Nothing was changed. "
+                f"Rename the operator in the pipeline ({config.pipeline}) first."
+            )
+            raise ConfigError(msg)
+        return _Rename(config, plan, old, new)
+
+    def checked(self, log: CheckpointLog, view_of: ViewOf) -> StoredOperator:
+        """Return the stored state of the old name. Raises `ConfigError` if it cannot become that of the new name."""
+        last, job = log.resolve(self.config), self.config.job
+        stored = stored_operator(self.config, last, view_of, log.state_schemas(last), self.old)
+        if count_rows(view_of, self.new, last.max_parallelism, STATE_OF_OPERATORS):
+            msg = (
+                f"operator '{self.new}' has stored state of its own (headrace state list {job}), and that of '{self.old}' would "
+                "mix with it. Nothing was changed. Restore a checkpoint from before the first run with the new name, then rename."
+            )
+            raise ConfigError(msg)
+        if last.held or last.pending:
+            msg = (
+                f"elements wait for services, or records are held (headrace requests {job}), and their order depends on the names "
+                "of operators. Nothing was changed. Go back to the code with the old name, let it finish what waits (headrace run "
+                f"{job} --finish), then rename."
+            )
+            raise ConfigError(msg)
+        self._check_types(log, last)
+        return stored
+
+    def _check_types(self, log: CheckpointLog, last: Checkpoint) -> None:
+        schemas, keys, declared = log.state_schemas(last), log.operator_keys(last), declared_schemas(self.plan)
+        problems: list[str] = []
+        if schemas is not None and self.old in schemas and self.new in declared:
+            states = {self.new: declared[self.new]}
+            problems += check_schemas({self.new: schemas[self.old]}, states, self.config.job).problems
+        if self.old in keys:
+            problems += (change for _, change in changed_keys({self.new: keys[self.old]}, self.plan))
+        if problems:
+            heading = f"the state of '{self.old}' does not fit '{self.new}', and was not moved:"
+            raise StateSchemaError("\n".join([heading, *problems]))
+
+
+def _moved(job: OpenJob, table: str, old: str, new: str) -> Iterator[StagedFile]:
+    def old_rows(rows: pa.Table) -> pa.Table:
+        return removed(table, rows, job.next_id)
+
+    def new_rows(rows: pa.Table) -> pa.Table:
+        return under_operator(rows, new, job.next_id)
+
+    yield from rewritten(job, table, old, "removed", old_rows)
+    yield from rewritten(job, table, old, "moved", new_rows)
+
+
+def _under_new_name(last: Checkpoint, old: str, new: str) -> dict[str, Any]:
+    ttl = last.state_ttl
+    gaps = tuple(Gap(gap.start, gap.end, gap.watermark, _renamed(gap.by_operator, old, new)) for gap in ttl.gaps)
+    return {
+        "state_ttl": TtlHistory(gaps, _with_states(ttl.declared, old, new), _with_states(ttl.since, old, new)),
+        "local_copies": {name: copies for name, copies in last.local_copies.items() if name not in {old, new}},
+        "timers_fired": _renamed(last.timers_fired, old, new),
+        "lines": _renamed(last.lines, old, new),
+        "numbers": {},
+    }
+
+
+def _with_states(by_state: Mapping[str, T], old: str, new: str) -> dict[str, T]:
+    """Return a mapping by `operator.state` with the operator renamed."""
+    by_name = {name: value for name, value in by_state.items() if not name.startswith(f"{new}.")}
+    return {
+        f"{new}.{name.removeprefix(f'{old}.')}" if name.startswith(f"{old}.") else name: value
+        for name, value in by_name.items()
+    }
+
+
+def _renamed(by_operator: Mapping[str, T], old: str, new: str) -> dict[str, T]:
+    return {new if name == old else name: value for name, value in by_operator.items() if name != new}
+
+
+def droppable(config: JobConfig, operator: str) -> StoredOperator:
+    """Return what `drop_operator` would delete, as of the last checkpoint. Changes nothing, needs no lease.
+
+    Raises `ConfigError` as `drop_operator` does.
+    """
+    _check_not_declared(plan_of(config.code), operator)
+    log = CheckpointLog(config.job_folder, config.storage_options)
+    last = log.resolve(config)
+    view_of = state_views(config.job_folder, last.versions, config.storage_options)
+    return stored_operator(config, last, view_of, log.state_schemas(last), operator)
+
+
+def drop_operator(config: JobConfig, operator: str, why: str, run_id: str) -> Checkpoint:
+    """Delete the state of an operator that the code no longer declares, as one checkpoint.
+
+    Deletes its rows in all state tables except `quarantine`: also its waiting elements and held records. Raises `ConfigError`
+    when the code still declares the operator, or when nothing is stored of it, and `FencedError` while a run holds the job; then
+    nothing has changed.
+    """
+    _check_not_declared(plan_of(config.code), operator)
+    with open_job(config, run_id) as job:
+        stored = stored_operator(config, job.last, job.view, job.state_schemas, operator)
+        files = {table: [*_removals(job, table, operator)] for table in tables_in(job.versions) if table != QUARANTINE}
+        crash_points.reached("operator_state.staged")
+        return job.commit(
+            Kind.MIGRATION,
+            files=files,
+            **changed_schemas(job, lambda by_operator: _without(by_operator, operator)),
+            **_without_operator(job, operator),
+            **_without_waiting(job, stored),
+            metrics={"rows_dropped": sum(stored.state_rows.values())},
+            note=f"the state of operator '{operator}' was dropped: {why}",
+        )
+
+
+def _check_not_declared(plan: Plan, operator: str) -> None:
+    if operator in declared_operators(plan):
+        msg = (
+            f"the code still has operator '{operator}': its state is in use. Nothing was changed. Take the operator out of the "
+            "pipeline first, then drop its state."
+        )
+        raise ConfigError(msg)
+
+
+def _removals(job: OpenJob, table: str, operator: str) -> Iterator[StagedFile]:
+    def rows_of(rows: pa.Table) -> pa.Table:
+        return removed(table, rows, job.next_id)
+
+    return rewritten(job, table, operator, "removed", rows_of)
+
+
+def _without_operator(job: OpenJob, operator: str) -> dict[str, Any]:
+    last, beginning = job.last, f"{operator}."
+    ttl = last.state_ttl
+    kept = TtlHistory(
+        ttl.gaps,
+        {name: text for name, text in ttl.declared.items() if not name.startswith(beginning)},
+        {name: at for name, at in ttl.since.items() if not name.startswith(beginning)},
+    )
+    return {
+        "state_ttl": kept,
+        "local_copies": _without(last.local_copies, operator),
+        "timers_fired": _without(last.timers_fired, operator),
+        "lines": _without(last.lines, operator),
+    }
+
+
+def _without_waiting(job: OpenJob, stored: StoredOperator) -> dict[str, Any]:
+    """Return fields of the checkpoint on waiting elements and held records, without those of the operator.
+
+    `held` stays set: the next run makes a micro-batch that finds no held records, and records that. If nothing waits
+    any more, the order of records no longer restricts changes of the graph.
+    """
+    dropped = stored.rows.get(ASYNC_REQUESTS, 0)
+    offsets = {name: _fewer_pending(offset, dropped) for name, offset in job.last.offsets.items()}
+    others = job.view(BUFFERED_REQUESTS).live(["operator"])["operator"].to_pylist()
+    waits = any(offset.pending for offset in offsets.values()) or any(name != stored.name for name in others)
+    numbers = {name: n for name, n in job.last.numbers.items() if name != f"operator:{stored.name}"} if waits else {}
+    return {"offsets": offsets, "numbers": numbers}
+
+
+def _fewer_pending(offset: SourceOffset, dropped: int) -> SourceOffset:
+    pending = max(0, offset.pending - dropped)
+    return msgspec.structs.replace(offset, pending=pending, due=offset.due if pending else None)
+
+
+def _without(by_operator: Mapping[str, T], operator: str) -> dict[str, T]:
+    return {name: value for name, value in by_operator.items() if name != operator}

@@ -1,0 +1,118 @@
+"""Rewriting rows of state tables as new changes: removed, under another operator's name, or in other key groups.
+
+Stored data of an operator, with helpers to drop it or to move it to another name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.commit.protocol import OpenJob
+from headrace.config import JobConfig
+from headrace.errors import ConfigError
+from headrace.log.checkpoint import Checkpoint
+from headrace.log.declared import StateSchemas
+from headrace.plan.stages import Plan, waits_of
+from headrace.state.key_groups import key_group
+from headrace.storage.files import StagedFile
+from headrace.tables.changelog import parts
+from headrace.tables.schemas import ALL_TABLES, QUARANTINE, tables_in
+from headrace.tables.view import ViewOf, count_rows, live_chunks
+
+
+def removed(table: str, rows: pa.Table, checkpoint_id: int) -> pa.Table:
+    """Return rows that remove the entries of live `rows`. They keep only the columns that name the entry."""
+    entry = ALL_TABLES[table].entry
+    for column in rows.schema:
+        if column.name not in entry and column.nullable:
+            rows = _with(rows, column.name, pa.nulls(rows.num_rows, column.type))
+    return _with_values(rows, checkpoint_id=checkpoint_id, deleted=True)
+
+
+def under_operator(rows: pa.Table, operator: str, checkpoint_id: int) -> pa.Table:
+    """Return live rows as entries of another operator."""
+    return _with_values(rows, operator=operator, checkpoint_id=checkpoint_id)
+
+
+def in_key_groups(rows: pa.Table, max_parallelism: int) -> pa.Table:
+    """Return rows with the key groups of their keys for a new number of groups. Their checkpoint ids stay."""
+    keys = rows["key"].combine_chunks().dictionary_encode()
+    groups = pa.array([key_group(key.encode(), max_parallelism) for key in keys.dictionary.to_pylist()], pa.int32())
+    return _with(rows, "key_group", groups.take(keys.indices))
+
+
+def _with_values(rows: pa.Table, **values: Any) -> pa.Table:
+    for name, value in values.items():
+        kind = rows.schema.field(name).type
+        rows = _with(rows, name, pa.repeat(pa.scalar(value, kind), rows.num_rows))
+    return rows
+
+
+def _with(rows: pa.Table, name: str, column: pa.Array) -> pa.Table:
+    place = rows.schema.get_field_index(name)
+    return rows.set_column(place, rows.schema.field(name), column)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOperator:
+    """Stored data of an operator: number of live rows by table, without zeros, and its recorded states."""
+
+    name: str
+    rows: dict[str, int]
+    states: tuple[str, ...]
+
+    @property
+    def set_aside(self) -> int:
+        """Return the number of its rows in `quarantine`, which are input and no state."""
+        return self.rows.get(QUARANTINE, 0)
+
+    @property
+    def state_rows(self) -> dict[str, int]:
+        """Return the number of its rows in each of the other tables."""
+        return {table: count for table, count in self.rows.items() if table != QUARANTINE}
+
+
+def stored_operator(
+    config: JobConfig, last: Checkpoint, view_of: ViewOf, schemas: StateSchemas | None, operator: str
+) -> StoredOperator:
+    """Return the stored data of an operator. Raises `ConfigError` when it has none except rows in quarantine."""
+    if operator in last.offsets:
+        raise ConfigError(f"'{operator}' is a source of job '{config.job}', which has no state: name a keyed operator")
+    states = tuple(sorted((schemas or {}).get(operator, {})))
+    stored = StoredOperator(
+        operator, count_rows(view_of, operator, last.max_parallelism, tables_in(last.versions)), states
+    )
+    if not stored.state_rows and not states:
+        aside = " but what it set aside (headrace quarantine)" if stored.set_aside else ""
+        msg = (
+            f"nothing is stored of an operator '{operator}'{aside}; 'headrace state list {config.job}' shows what is. "
+            "Nothing was changed."
+        )
+        raise ConfigError(msg)
+    return stored
+
+
+def rewritten(
+    job: OpenJob, table: str, operator: str, what: str, rows_of: Callable[[pa.Table], pa.Table]
+) -> Iterator[StagedFile]:
+    """Apply `rows_of` to the live rows of an operator, and stage the results as files that no commit names yet."""
+    chunks = live_chunks(job.view, table, operator, job.last.max_parallelism)
+    for number, rows in enumerate(chunks):
+        for part in parts(table, rows_of(rows)):
+            yield job.stage(table, f"{operator}-{what}-{number}", part)
+
+
+def changed_schemas(job: OpenJob, change: Callable[[Mapping[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    """Return the recorded schemas and keys after a change; empty if an earlier release has recorded none."""
+    if job.state_schemas is None:
+        return {}
+    return {"state_schemas": change(job.state_schemas), "operator_keys": change(job.operator_keys)}
+
+
+def declared_operators(plan: Plan) -> set[str]:
+    """Return the names of the operators that may have state or elements that wait."""
+    return {stage.name for stage in plan.keyed} | {wait.name for wait in waits_of(plan)}

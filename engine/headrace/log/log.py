@@ -1,0 +1,437 @@
+"""Log of checkpoints: read and append the table `checkpoints`, the only source of truth."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec.structs import replace
+
+from headrace import clock
+from headrace.config import JobConfig, parse_moment
+from headrace.errors import ConfigError, FencedError
+from headrace.log.checkpoint import Checkpoint, Kind, Lease, cause_in_note
+from headrace.log.declared import OperatorKeys, SinkTables, StateSchemas
+from headrace.log.lineage import Lineage
+from headrace.log.marks import drop_of, live_savepoints
+from headrace.sources.interval import moment_text
+from headrace.storage.files import Storage, stage
+from headrace.storage.table import TableMissingError, VersionTakenError, damaged, storage_errors
+from headrace.tables.schemas import CHECKPOINTS, CHECKPOINTS_SCHEMA, FORMAT_VERSION, KEYED_STATE
+from headrace.tables.view import in_milliseconds, table_store
+
+_MANY_FILES = 20
+"""Number of files from which on the table is compacted: a run adds three and more."""
+
+_JSON = (
+    "offsets",
+    "versions",
+    "outputs",
+    "local_copies",
+    "metrics",
+    "state_ttl",
+    "state_schemas",
+    "operator_keys",
+    "timers_fired",
+    "lines",
+    "numbers",
+    "sink_tables",
+    "erased",
+    "cause",
+)
+_TIMES = (
+    "interval_start",
+    "interval_end",
+    "watermark",
+    "processing_time",
+    "ended_at",
+    "committed_at",
+    "lease_expires_at",
+)
+
+
+class CheckpointLog:
+    """Table `checkpoints` of one job, as of the version last read.
+
+    Appending is a compare-and-set: it succeeds only if nobody has appended since `refresh`.
+    """
+
+    def __init__(self, job_folder: str | Path, storage: Storage = None) -> None:
+        """Open the table in `job_folder`. It may be missing; see `exists`."""
+        self._storage = storage
+        self._store = table_store(f"{job_folder}/{CHECKPOINTS}", storage)
+        self._version = -1
+        self._files = 0
+        self.checkpoints: list[Checkpoint] = []
+        self.lease: Lease | None = None
+        self.refresh()
+
+    @property
+    def exists(self) -> bool:
+        """Return whether the table exists: the job was initialised."""
+        return self._version >= 0
+
+    @property
+    def last(self) -> Checkpoint | None:
+        """Return the last committed checkpoint."""
+        return self.checkpoints[-1] if self.checkpoints else None
+
+    def refresh(self) -> None:
+        """Read the table's latest version."""
+        try:
+            with storage_errors(f"to read {self._store.uri}"):
+                table = self._store.latest()
+        except TableMissingError:
+            return
+        if table.version == self._version:
+            return
+        _check_columns(self._store.uri, table.schema)
+        rows = in_milliseconds(table.read(CHECKPOINTS_SCHEMA)).to_pylist()
+        committed = [row for row in rows if row["kind"] != Kind.LEASE.value]
+        _check_format(self._store.uri, max((row["format_version"] for row in committed), default=0))
+        _check_kinds(self._store.uri, rows)
+        decoded = [_decode(self._store.uri, row) for row in committed]
+        _check_ids(self._store.uri, decoded)
+        self.checkpoints = sorted(decoded, key=lambda checkpoint: checkpoint.checkpoint_id)
+        self.lease = _last_lease(rows)
+        self._version, self._files = table.version, len(table.files())
+
+    def check_newest(self) -> None:
+        """Raise `FencedError` if somebody else has appended since the last refresh, `StorageError` if the table cannot be read."""
+        try:
+            with storage_errors(f"to read {self._store.uri}"):
+                newest = self._store.latest().version
+        except TableMissingError as error:
+            raise self._gone("its work") from error
+        if newest != self._version:
+            raise self._fenced("its work")
+
+    @property
+    def lineage(self) -> Lineage:
+        """Return the line that leads to the last checkpoint."""
+        return Lineage(self.checkpoints)
+
+    def get(self, checkpoint_id: int) -> Checkpoint:
+        """Return the checkpoint with this id.
+
+        Raises `ConfigError` when there is none.
+        """
+        for checkpoint in self.checkpoints:
+            if checkpoint.checkpoint_id == checkpoint_id:
+                return checkpoint
+        known = _ranges([checkpoint.checkpoint_id for checkpoint in self.checkpoints]) or "none yet"
+        msg = f"there is no checkpoint {checkpoint_id} (known: {known}); see 'headrace checkpoints'"
+        raise ConfigError(msg)
+
+    def savepoint(self, name: str) -> Checkpoint:
+        """Return the latest savepoint of this name.
+
+        Raises `ConfigError` when there is none.
+        """
+        savepoints = [savepoint for savepoint in live_savepoints(self.checkpoints) if savepoint.name == name]
+        if not savepoints:
+            raise ConfigError(_no_savepoint(self.checkpoints, name))
+        return savepoints[-1]
+
+    def resolve(self, config: JobConfig, at: int | str | None = None) -> Checkpoint:
+        """Return the checkpoint that `at` names: an id, a savepoint's name, a time, or the last one (None).
+
+        A time names the checkpoint that was the last one at that time.
+        Raises `ConfigError` when there is none.
+        """
+        if self.last is None:
+            msg = (
+                f"job '{config.job}' has no checkpoint yet: nothing is committed in {config.job_folder}. "
+                f"Start it with 'headrace run {config.job}'."
+            )
+            raise ConfigError(msg)
+        if at is None:
+            return self.last
+        text = str(at)
+        if text.isdecimal():
+            return self.get(int(text))
+        try:
+            moment = parse_moment(text)
+        except ValueError:
+            return self.savepoint(text)
+        return self._last_at(moment, text)
+
+    def resolve_as_of(self, config: JobConfig, text: str) -> Checkpoint:
+        """Return the last checkpoint of the live line whose watermark is at or before a moment of event time.
+
+        `text` is ISO 8601, in UTC unless it says otherwise. Checkpoints that a restore left behind do not count. Raises
+        `ConfigError` for anything else, and when no checkpoint's watermark is that early.
+        """
+        self.resolve(config)
+        try:
+            moment = parse_moment(text)
+        except ValueError as error:
+            msg = f"--as-of '{text}' is not a moment; write it as 2013-01-31 or 2013-01-31T05:00"
+            raise ConfigError(msg) from error
+        line = self.lineage.with_watermarks
+        earlier = [checkpoint for checkpoint, watermark in line if watermark <= moment]
+        if earlier:
+            return next((checkpoint for checkpoint in reversed(earlier) if checkpoint.has_state), earlier[-1])
+        watermarks = [watermark for _, watermark in line]
+        known = (
+            f"they go from {moment_text(watermarks[0])} to {moment_text(watermarks[-1])}"
+            if watermarks
+            else "none has one yet"
+        )
+        msg = (
+            f"no checkpoint of job '{config.job}' has a watermark at or before {text} (UTC unless it says otherwise): {known}. "
+            f"See 'headrace checkpoints {config.job}'; --at takes the time of a commit"
+        )
+        raise ConfigError(msg)
+
+    def _last_at(self, moment: int, text: str) -> Checkpoint:
+        """Return the last checkpoint at a moment (ms), even if a restore left it behind later. Errors show the moment as `text`."""
+        earlier = [checkpoint for checkpoint in self.checkpoints if checkpoint.committed_at <= moment]
+        if earlier:
+            # Checkpoints that a promotion brought were committed on a branch, and were never the last one of the job.
+            return next((checkpoint for checkpoint in reversed(earlier) if checkpoint.has_state), earlier[-1])
+        msg = f"the job had no checkpoint at {text} (UTC unless it says otherwise); see 'headrace checkpoints'"
+        raise ConfigError(msg)
+
+    def state_schemas(self, checkpoint: Checkpoint) -> StateSchemas | None:
+        """Return the types of the states at a checkpoint; None if there is state without recorded types (before format 2)."""
+        if checkpoint.schemas_of is None:
+            return None if checkpoint.versions.get(KEYED_STATE) else {}
+        return self.get(checkpoint.schemas_of).state_schemas
+
+    def operator_keys(self, checkpoint: Checkpoint) -> OperatorKeys:
+        """Return the keys of the operators at a checkpoint, without operators whose key no release has recorded."""
+        if checkpoint.schemas_of is None:
+            return {}
+        return self.get(checkpoint.schemas_of).operator_keys or {}
+
+    @property
+    def incarnation(self) -> int | None:
+        """Return the incarnation of the job; None if all checkpoints are from releases without incarnations."""
+        return incarnation_of(self.checkpoints)
+
+    def sink_tables(self, checkpoint: Checkpoint) -> SinkTables | None:
+        """Return the tables of the job's sinks at a checkpoint; None if an earlier release did not record them."""
+        return None if checkpoint.sinks_of is None else self.get(checkpoint.sinks_of).sink_tables
+
+    def create(self) -> None:
+        """Create the table if it is missing."""
+        with storage_errors(f"to create {self._store.uri}"):
+            self._store.create(CHECKPOINTS_SCHEMA)
+        self.refresh()
+
+    def append(self, checkpoint: Checkpoint, lease: Lease | None, before: Sequence[Checkpoint] = ()) -> None:
+        """Commit `checkpoint` and renew `lease` in the same row. Checkpoints `before` it join the same commit.
+
+        Raises `FencedError` when somebody else has appended since the last refresh.
+        """
+        row = msgspec.to_builtins(checkpoint)
+        if lease is not None:
+            row |= {"lease_expires_at": lease.expires_at, "holder": lease.holder}
+        self._append([*map(msgspec.to_builtins, before), row], f"checkpoint {checkpoint.checkpoint_id}")
+        self.checkpoints.extend([*before, checkpoint])
+        if lease is not None:
+            self.lease = lease
+
+    def begin(self, checkpoints: Sequence[Checkpoint]) -> None:
+        """Commit the first checkpoints of a branch together. Raises `FencedError` when somebody else has committed some meanwhile."""
+        self._append([*map(msgspec.to_builtins, checkpoints)], "the fork")
+        self.checkpoints.extend(checkpoints)
+
+    def claim(self, lease: Lease) -> None:
+        """Append a lease row; an expiry in the past gives the job up.
+
+        Raises `FencedError` when somebody else appended since the last refresh.
+        """
+        row: dict[str, Any] = {
+            "kind": Kind.LEASE.value,
+            "run_id": lease.run_id,
+            "attempt_id": lease.attempt_id,
+            "committed_at": lease.claimed_at,
+            "lease_expires_at": lease.expires_at,
+            "holder": lease.holder,
+            "format_version": FORMAT_VERSION,
+        }
+        self._append([row], "its lease")
+        self.lease = lease
+
+    def tidy(self) -> None:
+        """Compact a table of many files. Called by the holder of the job, right after it has claimed it.
+
+        Each commit adds a file, so the runs of a few days would make the next one read hundreds of them.
+        """
+        if self._files >= _MANY_FILES:
+            self.compact()
+
+    def compact(self) -> None:
+        """Rewrite the table as one file without ended leases, so that it is quick to read.
+
+        Raises `FencedError` when somebody else appended since the last refresh.
+        """
+        with storage_errors(f"to read {self._store.uri}"):
+            rows = self._store.at(self._version).read(CHECKPOINTS_SCHEMA)
+        is_lease = pc.equal(rows["kind"], Kind.LEASE.value)
+        is_newest = pc.equal(rows["log_version"], pc.max(rows["log_version"]))
+        kept = rows.filter(pc.or_(pc.invert(is_lease), is_newest))
+        staged = stage(self._store.uri, f"compaction-{clock.unique_id()}.parquet", kept, self._storage)
+        self._version = self._committed(
+            "the compaction of checkpoints", lambda: self._store.replace(self._version, CHECKPOINTS_SCHEMA, [staged])
+        )
+        self._files = 1
+
+    def _append(self, added: Sequence[dict[str, Any]], what: str) -> None:
+        rows = pa.concat_tables([_encode({**row, "log_version": self._version + 1}) for row in added])
+        self._version = self._committed(what, lambda: self._store.append_rows(self._version, rows))
+
+    def _committed(self, what: str, commit: Callable[[], int]) -> int:
+        try:
+            with storage_errors(f"{what} in {self._store.uri}"):
+                return commit()
+        except VersionTakenError as error:
+            raise self._fenced(what) from error
+        except TableMissingError as error:
+            raise self._gone(what) from error
+
+    def _gone(self, what: str) -> FencedError:
+        return FencedError(
+            f"lost the job before {what} was committed: {self._store.uri} is gone. Somebody has dropped the job meanwhile, or the "
+            "branch that this is the log of was dropped, promoted, or forked anew. Nothing was committed."
+        )
+
+    def _fenced(self, what: str) -> FencedError:
+        self.refresh()
+        holder = self.lease
+        who = f"run {holder.run_id}, attempt {holder.attempt_id} ({holder.holder})" if holder else "another writer"
+        return FencedError(
+            f"lost the job before {what} was committed: {who} wrote to {self._store.uri} meanwhile. "
+            "Nothing was committed; let that run finish, then run again."
+        )
+
+
+def incarnation_of(checkpoints: Sequence[Checkpoint]) -> int | None:
+    """Return a job's incarnation: one of its checkpoints introduced it, and all later ones have it."""
+    numbers = (checkpoint.incarnation for checkpoint in reversed(checkpoints))
+    return next((number for number in numbers if number is not None), None)
+
+
+def _ranges(ids: Sequence[int]) -> str:
+    """Return ids as `0 to 5, 8 to 9`. A reconciliation skips ids."""
+    starts = [position for position, number in enumerate(ids) if not position or number != ids[position - 1] + 1]
+    ends = [*(start - 1 for start in starts[1:]), len(ids) - 1]
+    return ", ".join(f"{ids[start]} to {ids[end]}" for start, end in zip(starts, ends, strict=False) if ids)
+
+
+def _no_savepoint(checkpoints: Sequence[Checkpoint], name: str) -> str:
+    """Return the message that no savepoint has this name."""
+    dropped = drop_of(checkpoints, name)
+    if dropped is None:
+        return f"there is no savepoint '{name}'; see 'headrace checkpoints'"
+    return f"savepoint '{name}' was dropped with checkpoint {dropped.checkpoint_id}; see 'headrace checkpoints'"
+
+
+def _encode(row: dict[str, Any]) -> pa.Table:
+    columns = {}
+    for column in CHECKPOINTS_SCHEMA:
+        value = row.get(column.name)
+        if value is not None and column.name in _JSON:
+            value = msgspec.json.encode(value).decode()
+        if column.name in _TIMES:
+            columns[column.name] = pa.array([value], pa.timestamp("ms", tz="UTC")).cast(column.type)
+        else:
+            columns[column.name] = pa.array([value], column.type)
+    return pa.table(columns, schema=CHECKPOINTS_SCHEMA)
+
+
+def _check_kinds(uri: str, rows: list[dict[str, Any]]) -> None:
+    known = {kind.value for kind in Kind}
+    for row in rows:
+        if row["kind"] not in known:
+            raise damaged(uri, f"column 'kind' is '{row['kind']}' in the row of checkpoint {row['checkpoint_id']}")
+        if row["kind"] == Kind.LEASE.value and None in {row["lease_expires_at"], row["holder"]}:
+            raise damaged(
+                uri, f"a lease of run {row['run_id']} has no holder or no end (columns 'holder', 'lease_expires_at')"
+            )
+
+
+def _decode(uri: str, row: dict[str, Any]) -> Checkpoint:
+    fields = {name: value for name, value in row.items() if value is not None}
+    where = f"in the row of checkpoint {row['checkpoint_id']}"
+    for name in _JSON:
+        if name in fields:
+            try:
+                fields[name] = msgspec.json.decode(fields[name])
+            except msgspec.DecodeError as error:
+                raise damaged(uri, f"column '{name}' is no JSON {where} ({error})") from error
+    fields.setdefault("cause", cause_in_note(row["kind"], row["note"]))
+    try:
+        checkpoint = msgspec.convert(fields, Checkpoint)
+    except msgspec.ValidationError as error:
+        raise damaged(uri, f"{error} {where}") from error
+    if any(version < 0 for version in checkpoint.versions.values()):
+        raise damaged(uri, f"column 'versions' has one below 0 {where}")
+    return _with_watermark(checkpoint)
+
+
+def _check_ids(uri: str, checkpoints: Sequence[Checkpoint]) -> None:
+    counted = Counter(checkpoint.checkpoint_id for checkpoint in checkpoints)
+    twice = [number for number, count in counted.items() if count > 1]
+    if twice:
+        raise damaged(uri, f"{counted[twice[0]]} rows have the checkpoint_id {twice[0]}")
+
+
+def _with_watermark(checkpoint: Checkpoint) -> Checkpoint:
+    """Copy the checkpoint's watermark to its source, where an earlier release (which allowed one source) stored it only once."""
+    if len(checkpoint.offsets) != 1:
+        return checkpoint
+    ((name, offset),) = checkpoint.offsets.items()
+    if offset.watermark is not None:
+        return checkpoint
+    seen = checkpoint.watermark
+    last = offset.repeated[-1][1] if offset.repeated else seen
+    return replace(checkpoint, offsets={name: replace(offset, watermark=last, seen=seen)})
+
+
+def _check_columns(uri: str, stored: pa.Schema) -> None:
+    """Raise `ConfigError` for a table without all columns of format 1: no release has made one."""
+    missing = [name for name in CHECKPOINTS_SCHEMA.names if name not in stored.names]
+    if missing:
+        raise _unknown_format(uri, "a development version of Headrace", f"'checkpoints' has no column '{missing[0]}'")
+
+
+def _check_format(uri: str, newest: int) -> None:
+    """Raise `ConfigError` for a newer format than this program's: the program would misread or damage it."""
+    if newest > FORMAT_VERSION:
+        known = f"it has format {newest}, and this program knows up to {FORMAT_VERSION}"
+        raise _unknown_format(uri, "a development version of Headrace, or by a newer release", known)
+
+
+def _unknown_format(uri: str, writer: str, why: str) -> ConfigError:
+    return ConfigError(
+        f"the state in {uri.rpartition('/')[0]} was written by {writer}: {why}. Nothing was changed. Start a new job, with another "
+        "state.root and other sinks, or go on with the program that wrote it."
+    )
+
+
+def _last_lease(rows: list[dict[str, Any]]) -> Lease | None:
+    claims = [row for row in rows if row["lease_expires_at"] is not None]
+    if not claims:
+        return None
+    row = max(claims, key=lambda row: row["log_version"])
+    return Lease(
+        row["run_id"],
+        row["attempt_id"],
+        row["holder"],
+        row["lease_expires_at"],
+        row["committed_at"],
+    )
+
+
+def lease_until(run_id: str, attempt_id: str, holder: str, seconds: float) -> Lease:
+    """Return a lease that starts now."""
+    now = clock.now()
+    return Lease(run_id, attempt_id, holder, now + round(seconds * 1000), now)

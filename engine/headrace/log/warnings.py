@@ -1,0 +1,207 @@
+"""Warnings of a run: facts that somebody has to know although the run succeeded, and the same facts for `headrace status`.
+
+A run collects them in its report, from where they reach the log, the asset events, and the WARNING of a degraded run.
+`headrace status` derives them from the job's checkpoints.
+
+Counts of rows with times that need attention: late rows, by operator; rows too far ahead and doubtful times, by source.
+
+A micro-batch records them in the metrics of its checkpoint. The report of a run and `headrace status` add them up.
+
+Rows that are missing to the next step of a watermark, while timers of event time wait for it.
+
+The watermark moves after each full bucket of rows. So the last rows of a job's input may be taken in, and the windows that they end have
+not fired. A micro-batch records its open steps in the metrics of its checkpoint; the report of a run and `headrace status` show those
+that a timer waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from headrace.api.functions import TimeDomain
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.lineage import Lineage
+from headrace.names import counted
+from headrace.records.watermarks import Bucket, latest
+from headrace.storage.predicate import BetweenTimes, OneOf
+from headrace.tables.schemas import TIMERS
+from headrace.tables.view import TableView, ViewOf
+
+
+class RunWarning(msgspec.Struct, frozen=True):
+    """Fact that does not fail a run: its kind, one sentence without a full stop, and its values."""
+
+    kind: str
+    message: str
+    fields: dict[str, Any] = {}
+
+
+class RowTimes(msgspec.Struct, frozen=True):
+    """Counts of rows of one operator or source. Rows that were `dropped`, or went `to_side_output`, are rows `behind` as well."""
+
+    behind: int = 0
+    """Rows that arrived at or behind the watermark. The operator may have processed them all the same."""
+    dropped: int = 0
+    """Rows that came too late for the operator, and that no side output takes: they are lost."""
+    to_side_output: int = 0
+    """Rows that came too late for the operator, and went to its side output."""
+    ahead: int = 0
+    """Rows too far ahead of the micro-batch (`max_ahead`): they are in the quarantine."""
+    doubtful: int = 0
+    """Numbers for times that look like seconds since 1970, or like the digits of a day; they were read as milliseconds."""
+
+    def __add__(self, other: RowTimes) -> RowTimes:
+        """Return the sums of both counts."""
+        return RowTimes(
+            self.behind + other.behind,
+            self.dropped + other.dropped,
+            self.to_side_output + other.to_side_output,
+            self.ahead + other.ahead,
+            self.doubtful + other.doubtful,
+        )
+
+
+class WatermarkWait(msgspec.Struct, frozen=True):
+    """Timers of event time, such as those of windows, that fire only with the next step of a watermark."""
+
+    sources: tuple[str, ...]
+    rows_missing: int
+    bucket: int
+    timers: int
+
+    def message(self, job: str) -> str:
+        """Return what waits for how many rows, and what to do."""
+        named = " and ".join(f"'{source}'" for source in self.sources)
+        return (
+            f"{counted(self.timers, 'timer')} of event time, such as those of windows, {'waits' if self.timers == 1 else 'wait'} for the watermark of {named}: it moves after each "
+            f"{counted(self.bucket, 'row')}, and {counted(self.rows_missing, 'more row')} {'is' if self.rows_missing == 1 else 'are'} missing. A job that begins with a smaller "
+            f"watermark.bucket waits for fewer rows, complete_intervals moves the watermark at the end of each file, and 'headrace run {job} "
+            "--end-of-input' ends the input"
+        )
+
+
+_ROW_TIMES: Final = "row_times"
+
+
+NO_ROW_TIMES: Final = RowTimes()
+
+
+def row_times_of_task(metrics: Mapping[str, int]) -> RowTimes:
+    """Return the counts in the metrics of a task."""
+    names = ("late", "dropped_late", "late_to_side", "ahead", "doubtful_times")
+    return RowTimes(*(metrics.get(name, 0) for name in names))
+
+
+def row_times_entry(row_times: Mapping[str, RowTimes]) -> dict[str, Any]:
+    """Return the entry in the metrics of a checkpoint, by operator or source; empty without such rows."""
+    counted = {name: counts for name, counts in row_times.items() if counts != NO_ROW_TIMES}
+    return {_ROW_TIMES: msgspec.to_builtins(counted)} if counted else {}
+
+
+def row_times_of(checkpoints: Iterable[Checkpoint]) -> dict[str, RowTimes]:
+    """Return the sums over checkpoints, by operator or source."""
+    sums: dict[str, RowTimes] = {}
+    for checkpoint in checkpoints:
+        for name, counts in checkpoint.metrics.get(_ROW_TIMES, {}).items():
+            sums[name] = sums.get(name, NO_ROW_TIMES) + msgspec.convert(counts, RowTimes)
+    return sums
+
+
+def row_time_warnings(job: str, row_times: Mapping[str, RowTimes]) -> Iterator[RunWarning]:
+    """Yield a warning for each operator that dropped late rows, and for each source with rows too far ahead or doubtful times."""
+    for name, counts in row_times.items():
+        fields = {"operator": name, **msgspec.structs.asdict(counts)}
+        if counts.dropped:
+            text = (
+                f"{counted(counts.dropped, 'row')} came too late for '{name}' and {_were(counts.dropped)} dropped ({counts.behind:,} arrived behind the watermark): a "
+                "larger out_of_orderness of the source waits longer for such rows, and a side output keeps them"
+            )
+            yield RunWarning("late", text, fields)
+        if counts.ahead:
+            text = (
+                f"{counted(counts.ahead, 'row')} of '{name}' {'has an event time' if counts.ahead == 1 else 'have event times'} too far ahead, and {'is' if counts.ahead == 1 else 'are'} in the quarantine (headrace quarantine {job}): "
+                "if such times are right, set max_ahead of the source in the job's file"
+            )
+            yield RunWarning("ahead", text, fields)
+        if counts.doubtful:
+            text = (
+                f"'{name}' has {counted(counts.doubtful, 'time', 'times')} written as a number that looks like seconds since 1970, or like the digits of a day "
+                "(20260131), and read as milliseconds: January and February 1970; if it is not milliseconds, convert it where it is written, "
+                "or in a Spark step right after the source"
+            )
+            yield RunWarning("doubtful_times", text, fields)
+
+
+def _were(number: int) -> str:
+    return "was" if number == 1 else "were"
+
+
+_WATERMARK_STEPS: Final = "watermark_steps"
+
+
+class WatermarkStep(msgspec.Struct, frozen=True):
+    """Next step of the watermark of sources that meet, or of one source."""
+
+    sources: tuple[str, ...]
+    rows_missing: int
+    """Rows until the open bucket is full."""
+    bucket: int
+    """Rows of a bucket (`watermark.bucket`)."""
+    time: int
+    """Watermark after the step, if no later row comes (ms)."""
+    operators: tuple[str, ...]
+    """Operators that get the watermark."""
+
+
+def open_step(
+    sources: tuple[str, ...], bucket: Bucket, watermark: int | None, *, size: int, lag: int, operators: Iterable[str]
+) -> WatermarkStep | None:
+    """Return the next step of a watermark; None if the rows taken in so far would not move it.
+
+    `size` is the number of rows in a bucket, `lag` the distance of the watermark behind the latest time (ms).
+    """
+    time = latest((bucket.open_max, bucket.closed_max))
+    if time is None or (watermark is not None and time - lag <= watermark):
+        return None
+    return WatermarkStep(sources, size - bucket.next_ordinal % size, size, time - lag, tuple(operators))
+
+
+def steps_entry(steps: Iterable[WatermarkStep]) -> dict[str, Any]:
+    """Return the entry in the metrics of a checkpoint; empty without steps."""
+    listed = [msgspec.to_builtins(step) for step in steps]
+    return {_WATERMARK_STEPS: listed} if listed else {}
+
+
+def watermark_waits(lineage: Lineage, last: Checkpoint, view_of: ViewOf) -> list[WatermarkWait]:
+    """Return the watermarks that timers wait for, as of the last checkpoint of a lineage.
+
+    Reads only files of `timers` that may have such timers.
+    """
+    batch = lineage.last_of(Kind.BATCH)
+    entry = [] if batch is None else batch.metrics.get(_WATERMARK_STEPS, [])
+    if not entry or not last.versions.get(TIMERS):
+        return []
+    view = view_of(TIMERS)
+    steps = msgspec.convert(entry, list[WatermarkStep])
+    waits = [
+        WatermarkWait(step.sources, step.rows_missing, step.bucket, _timers(view, step, last.timers_fired))
+        for step in steps
+    ]
+    return [wait for wait in waits if wait.timers]
+
+
+def _timers(view: TableView, step: WatermarkStep, fired: Mapping[str, Mapping[str, int]]) -> int:
+    """Count the timers that the step fires."""
+    known = [fired.get(name, {}).get(TimeDomain.EVENT_TIME) for name in step.operators]
+    until = [time for time in known if time is not None]
+    after = min(until, default=None) if len(until) == len(known) else None
+    due = view.where(
+        OneOf("domain", (TimeDomain.EVENT_TIME,)),
+        OneOf("operator", step.operators),
+        BetweenTimes("timestamp", after, step.time),
+    )
+    count: int = due.live().num_rows
+    return count

@@ -1,0 +1,304 @@
+"""First records of each key, with their ranks, as a changelog (Flink: `ROW_NUMBER() OVER (...) <= n`).
+
+First or last record of each key by event time (Flink: `RowTimeDeduplicateFunction`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from headrace.api.changelog import StreamChanges
+from headrace.api.functions import Context, KeyedProcessFunction
+from headrace.api.graph import OperatorFunction
+from headrace.api.options import Ranks
+from headrace.api.records import RowKind, Struct
+from headrace.api.states import MapState, ValueState
+from headrace.api.ttl import StateTtl
+from headrace.names import counted
+from headrace.operators._event_time import freed_by
+from headrace.operators._normalize import OF_KEY, unmatched
+from headrace.operators._ranking import Ranking
+
+In = TypeVar("In", bound=Struct)
+Out = TypeVar("Out", bound=Struct)
+
+
+class TopFunction(KeyedProcessFunction[In, Out], OperatorFunction):
+    """First records of a stream without retractions (Flink: `AppendOnlyTopNFunction`).
+
+    The state holds the first records of a key, in order, in one value; records behind them are dropped.
+    """
+
+    KIND = "top n"
+    TAKER = "top"
+    retracts = True
+
+    top: ValueState[list[Any]]
+
+    def __init__(self, ranking: Ranking, ttl: StateTtl | None) -> None:
+        """Take the ranking, and the TTL of the states."""
+        self._ranking = ranking
+        self._ttl = ttl
+
+    def unique_keys(self, fields: tuple[str, ...], taken: StreamChanges, /) -> tuple[tuple[str, ...], ...]:
+        """Return the unique keys of the records that are kept, and the key with the rank."""
+        own = self._ranking.key_of_results(fields)
+        copied = [key for key in taken.unique if key != own and self._ranking.copies(key)]
+        return (*([own] if own else []), *copied)
+
+    async def process(self, record: In, ctx: Context, /) -> None:
+        """Insert a record in its place. Raises `ValueError` for a retraction."""
+        if ctx.row_kind.is_retraction:
+            msg = (
+                f"this top-N was made for a stream that takes nothing back, and this record is {ctx.row_kind.symbol}: "
+                "give top() the argument retracting=True"
+            )
+            raise ValueError(msg)
+        before = await self.top.value() or []
+        row = self._ranking.row_of(record, ctx.timestamp)
+        after = self._ranking.inserted(before, row)[: self._ranking.n]
+        if len(after) == len(before) and after[-1] is not row and after[-1] is before[-1]:
+            return  # the record is behind the last rank
+        await self.top.update(after)
+        self._emit(ctx, before, after)
+
+    def _emit(self, ctx: Context, before: Sequence[Any], after: Sequence[Any]) -> None:
+        """Emit the changes from one list of rows to another. A result has the event time of its record.
+
+        Results of the first rows that are in both lists are not made: they do not change.
+        """
+        pairs = enumerate(zip(before, after, strict=False))
+        same = next((place for place, (old, new) in pairs if old is not new), min(len(before), len(after)))
+        self._ranking.emit(ctx, self._results(before, same), self._results(after, same))
+
+    def _results(self, rows: Sequence[Any], first: int) -> list[tuple[Any, int]]:
+        """Return the results of the rows from a place on, and their event times (ms)."""
+        results = self._ranking.results(rows[first:], first_rank=first + 1)
+        return [(result, row.at) for result, row in zip(results, rows[first:], strict=True)]
+
+    def described(self) -> dict[str, Any]:
+        """Return the properties that `headrace explain` shows: texts, lists of texts, and durations."""
+        return {
+            **self._ranking.described(),
+            "state_kept": f"a row for each key, with its first {counted(self._ranking.n, 'record')}",
+            "state_freed": freed_by(self._ttl),
+        }
+
+
+class RetractableTopFunction(TopFunction[In, Out]):
+    """First records of a stream that may retract records (Flink: `RetractableTopNFunction`).
+
+    `top` holds the first records of a key, `rest` all others: by the sort text of their values, and those of one value
+    in order of event time and arrival. The first record of `rest` moves up when one of `top` is retracted.
+    """
+
+    UNMATCHED = "unmatched"
+
+    rest: MapState[str, list[Any]]
+
+    async def process(self, record: In, ctx: Context, /) -> None:
+        """Insert a record in its place, or remove a retracted one: of several equal ones, the first.
+
+        A retraction of a record that is not there goes to the side output `unmatched`, if the pipeline takes it, else to
+        the quarantine.
+        """
+        stored = await self.top.value() or []
+        row = self._ranking.row_of(record, ctx.timestamp)
+        rows = await self._filled(stored)
+        if ctx.row_kind.is_retraction:
+            after = await self._without(rows, row)
+            if after is None:
+                self._unmatched(record, ctx)
+                after = rows
+        else:
+            after = await self._trimmed(self._ranking.inserted(rows, row), row)
+        if not _same(after, stored):
+            await (self.top.update(after) if after else self.top.clear())
+            self._emit(ctx, stored, after)
+
+    async def _without(self, rows: list[Any], row: Any) -> list[Any] | None:
+        """Return the first rows without `row`; None if there is no such row."""
+        place = self._ranking.place_of(rows, row)
+        if place is not None:
+            return await self._filled([*rows[:place], *rows[place + 1 :]])
+        equal = await self.rest.get(row.order) or []
+        place = self._ranking.place_of(equal, row)
+        if place is None:
+            return None
+        await self._keep(row.order, [*equal[:place], *equal[place + 1 :]])
+        return rows
+
+    async def _trimmed(self, rows: list[Any], new: Any) -> list[Any]:
+        """Return the first rows, and move the others into `rest`: before rows of equal value and time, except for a new row."""
+        first, others = rows[: self._ranking.n], rows[self._ranking.n :]
+        for row in reversed(others):
+            equal = await self.rest.get(row.order) or []
+            await self._keep(row.order, self._ranking.inserted(equal, row, before_equal=row is not new))
+        return first
+
+    async def _filled(self, rows: list[Any]) -> list[Any]:
+        """Return `n` rows, if there are as many: rows of `rest` move up. There may be more, if `n` was larger before."""
+        rows = list(rows)
+        while len(rows) < self._ranking.n:
+            first_entry = None
+            async for entry in self.rest.entries():
+                first_entry = entry
+                break
+            if first_entry is None:
+                break
+            order, (first, *others) = first_entry
+            await self._keep(order, others)
+            rows.append(first)
+        return rows
+
+    async def _keep(self, order: str, rows: list[Any]) -> None:
+        await (self.rest.put(order, rows) if rows else self.rest.remove(order))
+
+    def _unmatched(self, record: In, ctx: Context) -> None:
+        if self.UNMATCHED in self.declared:
+            ctx.output(self.UNMATCHED, record)
+        else:
+            ctx.quarantine(unmatched(ctx.row_kind, OF_KEY, self._ttl))
+
+    def side_types(self) -> dict[str, type[Struct]]:
+        """Return the function's side outputs, and the types of their records."""
+        return {self.UNMATCHED: self._ranking.takes}
+
+    def described(self) -> dict[str, Any]:
+        """Return the properties that `headrace explain` shows: texts, lists of texts, and durations."""
+        kept = f"a row for each key, with its first {counted(self._ranking.n, 'record')}, and a row for each different value behind them"
+        unmatched = "go to side output 'unmatched'" if self.UNMATCHED in self.declared else "go to the quarantine"
+        return {**super().described(), "state_kept": kept, "unmatched_retractions": unmatched}
+
+
+def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+
+
+def top_n(takes: type[In], ranks: Ranks, *, retracting: bool, ttl: StateTtl | None) -> KeyedProcessFunction[In, Any]:
+    """Return the function of `Stream.top`. Errors are those of `Ranking`."""
+    ranking = Ranking(takes, ranks, windowed=False)
+    gives, rows = ranking.gives, ranking.rows
+
+    if not retracting:
+
+        class Top(TopFunction[takes, gives]):  # type: ignore[valid-type]  # known when it is called
+            top = ValueState("top", rows, ttl=ttl)
+
+        return Top(ranking, ttl)
+
+    class RetractableTop(RetractableTopFunction[takes, gives]):  # type: ignore[valid-type]  # known when it is called
+        top = ValueState("top", rows, ttl=ttl)
+        rest = MapState("rest", str, rows, ttl=ttl)
+
+    return RetractableTop(ranking, ttl)
+
+
+class Kept(Struct, frozen=True):
+    """Stored record of a key, and its event time (ms). `emitted` is true if it was emitted."""
+
+    at: int
+    record: Any
+    emitted: bool
+
+
+class FirstByTimeFunction(KeyedProcessFunction[In, Out], OperatorFunction):
+    """First record of each key by event time; of several at one moment, the first to arrive.
+
+    With `at_watermark` it is emitted when the watermark reaches its event time, and is final. Otherwise it is emitted
+    at once, and retracted when an earlier record arrives.
+    """
+
+    KIND = "first by event time"
+    TAKER = "first_by_time"
+    has_row_of_each_key = True
+
+    kept: ValueState[Any]
+
+    def __init__(self, kept: Any, ttl: StateTtl | None, *, at_watermark: bool) -> None:
+        """Take the type of the state, and its TTL."""
+        self._kept = kept
+        self._ttl = ttl
+        self._at_watermark = at_watermark
+        self.retracts = not at_watermark
+
+    def replaces(self, at: int, kept_at: int) -> bool:
+        """Return whether a new record with event time `at` replaces the stored one (ms)."""
+        return at < kept_at
+
+    async def process(self, record: In, ctx: Context, /) -> None:
+        """Keep a record, or drop it. Raises `ValueError` for a retraction."""
+        if ctx.row_kind.is_retraction:
+            msg = f"{self.TAKER} cannot take a record back, and this one is {ctx.row_kind.symbol}: use top() with n=1 there"
+            raise ValueError(msg)
+        if self._at_watermark and ctx.timestamp <= ctx.watermark:
+            self.set_aside_late(record, ctx)  # the first record up to the watermark is decided
+            return
+        kept = await self.kept.value()
+        if kept is not None and ((kept.emitted and self._at_watermark) or not self.replaces(ctx.timestamp, kept.at)):
+            return
+        await self.kept.update(self._kept(at=ctx.timestamp, record=record, emitted=not self._at_watermark))
+        if self._at_watermark:
+            if kept is not None:
+                ctx.timers.delete_event_time(kept.at)
+            ctx.timers.register_event_time(ctx.timestamp)
+        elif kept is None:
+            ctx.collect(record)
+        else:
+            ctx.collect(kept.record, RowKind.UPDATE_BEFORE, timestamp=kept.at)
+            ctx.collect(record, RowKind.UPDATE_AFTER)
+
+    async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
+        """Emit the first record, which is now final."""
+        kept = await self.kept.value()
+        if kept is not None and kept.at == timestamp and not kept.emitted:
+            await self.kept.update(self._kept(at=kept.at, record=kept.record, emitted=True))
+            ctx.collect(kept.record)
+
+    def described(self) -> dict[str, Any]:
+        """Return the properties that `headrace explain` shows: texts, lists of texts, and durations."""
+        emits = "when the watermark reaches it" if self._at_watermark else "at once, and corrects"
+        kept = "a row for each key, with one record" + (
+            ", and a timer until it is emitted" if self._at_watermark else ""
+        )
+        return {"emits": emits, "state_kept": kept, "state_freed": freed_by(self._ttl)}
+
+
+class LastByTimeFunction(FirstByTimeFunction[In, Out]):
+    """Last record of each key by event time; of several at one moment, the last to arrive."""
+
+    KIND = "last by event time"
+    TAKER = "last_by_time"
+
+    def replaces(self, at: int, kept_at: int) -> bool:
+        """Return whether a new record with event time `at` replaces the stored one (ms)."""
+        return at >= kept_at
+
+
+def first_by_time(takes: type[In], *, ttl: StateTtl | None, at_watermark: bool) -> KeyedProcessFunction[In, In]:
+    """Return the function of `Stream.first_by_time`."""
+    kept_type = _kept_type(takes)
+
+    class First(FirstByTimeFunction[takes, takes]):  # type: ignore[valid-type]  # known when it is called
+        kept = ValueState("first", kept_type, ttl=ttl)
+
+    return First(kept_type, ttl, at_watermark=at_watermark)
+
+
+def last_by_time(takes: type[In], *, ttl: StateTtl | None) -> KeyedProcessFunction[In, In]:
+    """Return the function of `Stream.last_by_time`."""
+    kept_type = _kept_type(takes)
+
+    class Last(LastByTimeFunction[takes, takes]):  # type: ignore[valid-type]  # known when it is called
+        kept = ValueState("last", kept_type, ttl=ttl)
+
+    return Last(kept_type, ttl, at_watermark=False)
+
+
+def _kept_type(takes: type[Struct]) -> Any:
+    return msgspec.defstruct(
+        f"Kept{takes.__name__}", [("at", int), ("record", takes), ("emitted", bool)], bases=(Kept,), frozen=True
+    )

@@ -1,0 +1,365 @@
+"""Results of tumbling, hopping and cumulative windows: a record is added to one slice, windows merge slices when they fire.
+
+Slices: parts that windows share, so that a record is added to one accumulator and not to one for each window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import timedelta
+from functools import lru_cache
+from itertools import chain
+from operator import attrgetter
+from typing import Any, Final, Protocol, TypeVar
+
+from headrace.api.batches import Bundle, BundledRecord, BundleFunction, TimerBundle
+from headrace.api.changelog import StreamChanges
+from headrace.api.functions import Context
+from headrace.api.options import WindowFunction
+from headrace.api.records import RowKind, Struct
+from headrace.api.states import AggregatingState, ValueState
+from headrace.operators._accumulators import BundledChanges, Change, sign_of
+from headrace.operators._event_time import check_in_calendar
+from headrace.operators._normalize import IN_WINDOW, unmatched
+from headrace.operators._window_results import (
+    BOUNDS,
+    EARLY,
+    WINDOW_END,
+    WindowResult,
+    aggregate_function,
+    check_can_retract,
+    check_kind,
+    next_step,
+    state_name,
+    unique_by_bounds,
+)
+
+_MOST: Final = 100_000
+"""Number of times that are remembered of each kind: those of 10,000 windows of ten slices, but of ten windows of 10,000."""
+
+
+class Sliced(Protocol):
+    """Windows that consist of slices of equal length. Times are ms; windows and slices are half open."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of these windows' state: other windows never read it."""
+        ...
+
+    @property
+    def slice_length(self) -> int:
+        """Return the length of a slice."""
+        ...
+
+    def slice_of(self, at: int) -> int:
+        """Return the start of the slice that contains a moment."""
+        ...
+
+    def ends_of(self, start: int) -> list[int]:
+        """Return the ends of the windows that contain a slice, the earliest first."""
+        ...
+
+    def start_of(self, end: int) -> int:
+        """Return the start of the window that ends at `end`."""
+        ...
+
+
+def slices_between(windows: Sliced, end: int) -> Iterable[int]:
+    """Return the starts of the slices of the window that ends at `end`, in order of time."""
+    return range(windows.start_of(end), end, windows.slice_length)
+
+
+class SliceTimes:
+    """Times of windows and their slices, computed once: they are the same for all keys, and computing them costs as much as a read.
+
+    Slices have names: their starts as texts, which are the namespaces of their state.
+    """
+
+    def __init__(self, windows: Sliced) -> None:
+        """Take the windows."""
+        self._windows = windows
+        self._length, self._first = windows.slice_length, windows.slice_of(0)
+        ends = windows.ends_of(self._first)
+        slices = (ends[-1] - windows.start_of(ends[-1])) // self._length
+        remembered = lru_cache(maxsize=max(_MOST // max(slices, len(ends)), 1))
+        self.ends_of = remembered(windows.ends_of)
+        self.start_of = remembered(windows.start_of)
+        self.names_of = remembered(self._names_of)
+        self.last_names_of = remembered(self._last_names_of)
+
+    def slice_of(self, at: int) -> int:
+        """Return the start of the slice that contains a moment."""
+        return at - (at - self._first) % self._length
+
+    def _names_of(self, end: int) -> tuple[str, ...]:
+        """Return the names of the slices of the window that ends at `end`, in order of time."""
+        return tuple(map(str, slices_between(self._windows, end)))
+
+    def _last_names_of(self, end: int) -> tuple[str, ...]:
+        """Return the names of the slices that are in no later window than the one that ends at `end`."""
+        return tuple(str(start) for start in slices_between(self._windows, end) if self.ends_of(start)[-1] == end)
+
+
+In = TypeVar("In", bound=Struct)
+Out = TypeVar("Out", bound=Struct)
+
+FREE = "free "
+"""Prefix of the namespace of a timer that frees a slice; the slice's start follows. It sorts after the windows' namespaces."""
+
+_kind_of = attrgetter("kind")
+_time_of = attrgetter("timestamp")
+
+
+class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
+    """Results of windows that consist of slices.
+
+    The state stores a slice in the namespace of its start (ms). An event-time timer at the last moment of each window
+    makes it fire; a timer in a separate namespace frees a slice when no window needs it any more. With early results,
+    a timer for each open window, in a namespace with the window's end, emits its result so far. `emitted` holds that
+    result until the window fires.
+    """
+
+    slices: AggregatingState[Change, Any, Any]
+    emitted: ValueState[Any]
+
+    def __init__(
+        self, windows: Sliced, result: WindowResult, *, lateness: int, early: int | None, retracting: bool
+    ) -> None:
+        """Take the windows and their result; `lateness` and `early` are in ms."""
+        self._windows = windows
+        self._times = SliceTimes(windows)
+        self._shares_slices = len(windows.ends_of(windows.slice_of(0))) > 1
+        self._window_result = result
+        self._lateness = lateness
+        self._early = early
+        self._refusing = result.retraction_refused_by()
+        self.retracts = lateness > 0 or early is not None or retracting
+
+    def unique_keys(self, fields: tuple[str, ...], _: StreamChanges, /) -> tuple[tuple[str, ...], ...]:
+        """Return the key with the window's end, and with its start unless windows share it, if the result has them."""
+        ends = self._windows.ends_of(self._windows.slice_of(0))
+        share_starts = len({*map(self._windows.start_of, ends)}) < len(ends)
+        return unique_by_bounds(self._window_result, fields, [WINDOW_END] if share_starts else BOUNDS)
+
+    async def process(self, record: In, ctx: Context, /) -> None:
+        """Add a record to its slice. Corrects windows that have fired already.
+
+        A retraction that matches nothing goes to the quarantine. Raises `ValueError` for a retraction where a field
+        cannot remove a record, and for a window outside the calendar.
+        """
+        check_kind(ctx.row_kind, self._refusing)
+        change = Change(record, ctx.timestamp, sign_of(ctx.row_kind))
+        start = self._times.slice_of(ctx.timestamp)
+        ends = self._times.ends_of(start)
+        if self._over_at(ends[-1]) <= ctx.watermark:
+            self.set_aside_late(record, ctx)
+            return
+        check_in_calendar(ctx.timestamp, self._times.start_of(ends[0]), ends[-1], self._lateness)
+        slice_ = self.slices.namespace(str(start))
+        stored = await slice_.get()
+        if change.sign < 0 and not self._window_result.may_hold(change, stored):
+            ctx.quarantine(unmatched(ctx.row_kind, IN_WINDOW))
+            return
+        fired = [end for end in ends if end - 1 <= ctx.watermark < self._over_at(end)]
+        before = [await self._result(end, ctx) for end in fired]
+        if stored is None:
+            self._register(start, ends, ctx)
+        await slice_.add(change)
+        for end, result in zip(fired, before, strict=True):
+            self._window_result.emit(ctx, result, await self._result(end, ctx), at=end - 1)
+        if self._early is not None:
+            self._register_early(ends, self._early, ctx)
+
+    def first_timer(self, timestamp: int, /) -> int | None:
+        """Return the last moment of a record's first window; None with early results, whose next one depends on the watermark."""
+        return self._times.ends_of(self._times.slice_of(timestamp))[0] - 1 if self._early is None else None
+
+    async def process_bundle(self, bundle: Bundle, ctx: Context, /) -> None:
+        """Add records to their slices, with one read and one write for each slice. No window of theirs has fired: none is late."""
+        if any(map(_kind_of, bundle.records)):
+            for record in bundle.walk(bundle.records):
+                check_kind(RowKind(record.kind), self._refusing)
+        by_slice = self._by_slice(bundle.records)
+        known = await self._known(by_slice)
+        new_timers = set[int]()
+        for start, all_records in by_slice.items():
+            records = all_records if str(start) in known else self._from_first_addition(bundle, all_records)
+            if not records:
+                continue
+            bundle.work_on(records[0])
+            ends = self._times.ends_of(start)
+            check_in_calendar(ctx.timestamp, self._times.start_of(ends[0]), ends[-1], self._lateness)
+            if (name := str(start)) not in known:
+                self._register(start, [end for end in ends if end not in new_timers], ctx)
+                new_timers.update(ends)
+            await self.slices.namespace(name).add_all(BundledChanges(bundle, records))
+            if self._early is not None:
+                self._register_early(ends, self._early, ctx)
+
+    @staticmethod
+    def _from_first_addition(bundle: Bundle, records: Sequence[BundledRecord]) -> Sequence[BundledRecord]:
+        """Return the records of a new slice without the retractions before the first addition, which match nothing."""
+        if not records[0].kind:
+            return records
+        additions = (place for place, record in enumerate(records) if not RowKind(record.kind).is_retraction)
+        first = next(additions, len(records))
+        for record in bundle.walk(records[:first]):
+            bundle.quarantine(unmatched(RowKind(record.kind), IN_WINDOW))
+        return records[first:]
+
+    async def _known(self, starts: Collection[int]) -> Collection[str]:
+        """Return the names of those slices that the key has."""
+        names = tuple(map(str, starts))
+        if len(names) > 1 or self._shares_slices:
+            return await self.slices.get_namespaces(names)
+        return (
+            () if await self.slices.namespace(names[0]).get() is None else names
+        )  # sooner than reading all of the key
+
+    def _by_slice(self, records: Sequence[BundledRecord]) -> dict[int, Sequence[BundledRecord]]:
+        """Return the records of each slice, in the order of the first ones."""
+        slice_of, times = self._times.slice_of, [*map(_time_of, records)]
+        first = slice_of(min(times))
+        if first == slice_of(max(times)):  # nearly always
+            return {first: records}
+        by_slice: dict[int, list[BundledRecord]] = {}
+        for record, at in zip(records, times, strict=True):
+            by_slice.setdefault(slice_of(at), []).append(record)
+        return {**by_slice}
+
+    async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
+        """Emit a window's result, or its early result, or free a slice."""
+        if ctx.namespace.startswith(EARLY):
+            await self._emit_early(int(ctx.namespace.removeprefix(EARLY)), ctx)
+            return
+        if ctx.namespace:
+            await self._free(int(ctx.namespace.removeprefix(FREE)), ctx)
+            return
+        end = timestamp + 1
+        parts = await self._parts(end)
+        before = None
+        if self._early is not None:
+            emitted = self.emitted.namespace(str(end))
+            before = await emitted.value()
+            await emitted.clear()
+        self._window_result.emit(ctx, before, self._merged(parts.values(), end, ctx.key), at=timestamp)
+        for name in self._times.last_names_of(end):
+            if name in parts:
+                await self._free(int(name), ctx)
+
+    @property
+    def takes_timers(self) -> bool:
+        """Return whether the windows that end at one watermark may fire together: not where results may be corrected, or come early."""
+        return not self._lateness and self._early is None
+
+    async def on_timers(self, bundle: TimerBundle, ctx: Context, /) -> None:
+        """Emit the results of windows, with one read of their slices, and free the slices that no later window has."""
+        names_of, key = self._times.names_of, ctx.key
+        windows = [names_of(timer.timestamp + 1) for timer in bundle.timers]
+        names = windows[0] if len(windows) == 1 else tuple(dict.fromkeys(chain(*windows)))
+        parts = await self.slices.get_namespaces(names)
+        for timer, window in zip(bundle.walk(), windows, strict=True):
+            end = timer.timestamp + 1
+            result = self._merged([parts[name] for name in window if name in parts], end, key)
+            self._window_result.emit(ctx, None, result, at=timer.timestamp)
+            for name in self._times.last_names_of(end):
+                if parts.pop(name, None) is not None:
+                    await self.slices.namespace(name).clear()
+
+    def _register(self, start: int, ends: list[int], ctx: Context) -> None:
+        """Register the timers of a new slice, those of its windows at `ends`. A timer that fires at the end of the input could not register them."""
+        for end in ends:
+            if end - 1 > ctx.watermark:
+                ctx.timers.register_event_time(end - 1)
+        if self._lateness:
+            over_at = self._over_at(self._times.ends_of(start)[-1])
+            ctx.timers.register_event_time(over_at, f"{FREE}{start}")
+
+    # ------------------------------------------------------------------------------------------------ early results
+
+    def _register_early(self, ends: list[int], step: int, ctx: Context) -> None:
+        """Register the next early result of each window that has not fired."""
+        for end in ends:
+            at = next_step(self._times.start_of(end), end, step, ctx.watermark)
+            if at is not None:
+                ctx.timers.register_event_time(at, f"{EARLY}{end}")
+
+    async def _emit_early(self, end: int, ctx: Context) -> None:
+        emitted = self.emitted.namespace(str(end))
+        before, now = await emitted.value(), await self._result(end, ctx)
+        if end - 1 <= ctx.watermark or before == now:
+            return  # the window fires at this watermark, too; or the result has not changed
+        self._window_result.emit(ctx, before, now, at=end - 1)
+        await emitted.update(now)
+
+    # ----------------------------------------------------------------------------------------------------- results
+
+    async def _free(self, start: int, ctx: Context) -> None:
+        """Free a slice, or register the timer again: the lateness may have changed since the timer was registered."""
+        over_at = self._over_at(self._times.ends_of(start)[-1])
+        if over_at <= ctx.timestamp:
+            await self.slices.namespace(str(start)).clear()
+        else:
+            ctx.timers.register_event_time(over_at, f"{FREE}{start}")
+
+    def _over_at(self, end: int) -> int:
+        """Return the moment from which a window takes no more records (ms)."""
+        return end - 1 + self._lateness
+
+    async def _result(self, end: int, ctx: Context) -> Any:
+        """Return the result of a window; None if it has no records."""
+        return self._merged((await self._parts(end)).values(), end, ctx.key)
+
+    async def _parts(self, end: int) -> dict[str, Any]:
+        """Return the stored slices of a window, by name, the earliest first."""
+        return await self.slices.get_namespaces(self._times.names_of(end))
+
+    def _merged(self, parts: Collection[Any], end: int, key: Any) -> Any:
+        """Return the result of a window that consists of these slices."""
+        if not parts:
+            return None
+        first, *others = parts
+        whole = self._window_result.merge(self._window_result.create(), first) if others else first
+        for part in others:
+            whole = self._window_result.merge(whole, part)
+        return self._window_result.result(whole, key, self._times.start_of(end), end)
+
+    def described(self) -> dict[str, Any]:
+        """Return the properties that `headrace explain` shows: texts, lists of texts, and durations."""
+        early = {} if self._early is None else {"early_results": timedelta(milliseconds=self._early)}
+        kept = "a row for each key and slice, a timer for each key and open window"
+        if early:
+            kept += "; for early results, one more row and timer for each key and open window"
+        return {
+            "windows": str(self._windows),
+            **self._window_result.described(),
+            **early,
+            "allowed_lateness": timedelta(milliseconds=self._lateness),
+            "late_records": "go to side output 'late'" if self.emits_late else "are dropped",
+            "state_kept": kept,
+            "state_freed": "when the watermark passes the end of a slice's last window"
+            + (" by allowed_lateness" if self._lateness else ""),
+        }
+
+
+def sliced_aggregation(
+    windows: Sliced, result: WindowResult, /, *, lateness: int, early: int | None, retracting: bool
+) -> WindowFunction[Any, Any]:
+    """Return the function that makes results of windows. `lateness` and `early` are in ms.
+
+    Raises `ValueError` where the input may retract records, and the result cannot.
+    """
+    if retracting:
+        check_can_retract(result)
+    takes, gives = result.takes, result.gives
+
+    name = state_name(windows.name, early)
+
+    class Aggregation(SlicedAggregation[takes, gives]):  # type: ignore[valid-type]  # known when it is called
+        slices = AggregatingState(name, aggregate_function(result))
+
+    class EarlyAggregation(Aggregation):
+        emitted = ValueState(f"{name}_emitted", result.result_type)
+
+    kind = Aggregation if early is None else EarlyAggregation
+    return kind(windows, result, lateness=lateness, early=early, retracting=retracting)

@@ -1,0 +1,1 @@
+"""Records as columns: their types, keys, and places in arrival order."""

@@ -1,0 +1,252 @@
+"""Columns of a record: each field's Arrow type, from its annotation.
+
+Names of stored columns that are almost those of fields: a null or a default in place of their values would hide a mistake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
+from typing import Annotated, Any
+
+import msgspec
+import pyarrow as pa
+from msgspec import inspect
+from msgspec.structs import FieldInfo, fields
+
+from headrace.api.records import FLOORED, TIMESTAMP
+from headrace.errors import ConfigError
+
+SINK_TIMESTAMP = pa.timestamp("us", tz="UTC")
+"""Type of a time in the table of a sink."""
+
+_SCALARS: dict[type, tuple[type, pa.DataType]] = {
+    inspect.IntType: (int, pa.int64()),
+    inspect.FloatType: (float, pa.float64()),
+    inspect.StrType: (str, pa.string()),
+    inspect.BoolType: (bool, pa.bool_()),
+    inspect.BytesType: (bytes, pa.binary()),
+}
+_Within = tuple[type[msgspec.Struct], ...]
+"""Structs that contain a field, from the outermost on."""
+
+_LIMITS = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A field of a record as a column, or one part of it: the items of a list, the keys or the values of a map."""
+
+    name: str
+    type: pa.DataType
+    """Type between stages: a time is an int64 of milliseconds, an enum is its text."""
+
+    sink_type: pa.DataType
+    """Type in the table of a sink: a time is a timestamp."""
+
+    nullable: bool = False
+    required: bool = True
+    default: Any = msgspec.NODEFAULT
+    """Value of a field that a row lacks; NODEFAULT also where a factory makes it."""
+
+    is_time: bool = False
+    floors: bool = False
+    """Whether times of a source that are finer than a millisecond are rounded down; else they are refused."""
+
+    allowed: dict[str, Any] = field(default_factory=dict)
+    """Values of a literal or enum by their texts; empty where every value is allowed."""
+
+    limits: Any = None
+    """Annotation with the `Meta` that limits the values: decoders of msgspec check it, constructors do not."""
+
+    parts: tuple[Column, ...] = ()
+    """Items of a list, keys and values of a map, or fields of a struct."""
+
+    record: type[msgspec.Struct] | None = None
+    """Class of a struct."""
+
+    annotation: Any = None
+    """Annotation of a field; parts of a list or map have none."""
+
+    @property
+    def is_enum(self) -> bool:
+        """Return whether records hold members of an enum, and columns their texts."""
+        return any(value is not text for text, value in self.allowed.items())
+
+    @property
+    def is_constrained(self) -> bool:
+        """Return whether a `Meta` limits the values, or those of a part."""
+        return self.limits is not None or any(part.is_constrained for part in self.parts)
+
+
+@cache
+def columns_of(record: type[msgspec.Struct]) -> tuple[Column, ...]:
+    """Return the columns of a record type.
+
+    Raises `ConfigError` for a type that has no column, a renamed field, a struct without fields, and a struct that
+    contains itself.
+    """
+    return _columns(record, ())
+
+
+def struct_column(record: type[msgspec.Struct], columns: Sequence[Column], name: str = "") -> Column:
+    """Return the column whose values are whole records."""
+    return Column(
+        name,
+        pa.struct([pa.field(column.name, column.type) for column in columns]),
+        pa.struct([pa.field(column.name, column.sink_type) for column in columns]),
+        parts=tuple(columns),
+        record=record,
+    )
+
+
+def _columns(record: type[msgspec.Struct], within: _Within) -> tuple[Column, ...]:
+    if record in within:
+        path = " > ".join(outer.__name__ for outer in (*within, record))
+        msg = f"{record.__name__} contains itself ({path}), which columns cannot: give the depth a limit, or keep it as text"
+        raise ConfigError(msg)
+    infos = fields(record)
+    if not infos:
+        msg = f"{record.__name__} has no fields, so it has no columns: give it one"
+        raise ConfigError(msg)
+    return tuple(_field(record, info, (*within, record)) for info in infos)
+
+
+def _field(record: type[msgspec.Struct], info: FieldInfo, within: _Within) -> Column:
+    if info.name != info.encode_name:
+        msg = f"field '{info.name}' of {record.__name__} is renamed to '{info.encode_name}', which columns cannot be"
+        raise ConfigError(msg)
+    column = _column(info.name, inspect.type_info(info.type), within)
+    if column is None:
+        msg = (
+            f"field '{info.name}' of {record.__name__} is {info.type}, which has no column: use int, "
+            "float, str, bool, bytes, Timestamp, a Literal or Enum of strings, a Struct with fields, or list[...], "
+            "tuple[..., ...] and dict[str, ...] of these, each optionally | None"
+        )
+        raise ConfigError(msg)
+    return replace(column, required=info.required, default=info.default, annotation=info.type)
+
+
+def _column(name: str, info: inspect.Type, within: _Within) -> Column | None:
+    """Return the column of a type; None for a type without one."""
+    make = _MAKERS.get(type(info))
+    return make(name, info, within) if make is not None else None
+
+
+def _metadata(name: str, info: inspect.Metadata, within: _Within) -> Column | None:
+    column = _column(name, info.type, within)
+    extra = info.extra or {}
+    if column is None or not isinstance(info.type, inspect.IntType) or extra.get("arrow") != TIMESTAMP:
+        return column
+    return replace(column, sink_type=SINK_TIMESTAMP, is_time=True, floors=extra.get("finer") == FLOORED)
+
+
+def _union(name: str, info: inspect.UnionType, within: _Within) -> Column | None:
+    others = [part for part in info.types if not isinstance(part, inspect.NoneType)]
+    column = _column(name, others[0], within) if len(others) == 1 else None
+    return column and replace(column, nullable=True)
+
+
+def _scalar(name: str, info: inspect.Type, _: _Within) -> Column:
+    base, kind = _SCALARS[type(info)]
+    return Column(name, kind, kind, limits=_limits(info, base))
+
+
+def _literal(name: str, info: inspect.LiteralType, _: _Within) -> Column | None:
+    texts = {value: value for value in info.values if value is not None}
+    return _texts(name, texts, nullable=None in info.values)
+
+
+def _enum(name: str, info: inspect.EnumType, _: _Within) -> Column | None:
+    return _texts(name, {member.value: member for member in info.cls})
+
+
+def _texts(name: str, allowed: dict[Any, Any], *, nullable: bool = False) -> Column | None:
+    if not allowed or not all(isinstance(text, str) for text in allowed):
+        return None
+    return Column(name, pa.string(), pa.string(), nullable, allowed=allowed)
+
+
+def _struct(name: str, info: inspect.StructType, within: _Within) -> Column | None:
+    if not info.fields or info.array_like:
+        return None
+    return struct_column(info.cls, _columns(info.cls, within), name)
+
+
+def _list(name: str, info: inspect.ListType | inspect.VarTupleType, within: _Within) -> Column | None:
+    items = _column("element", info.item_type, within)
+    if items is None:
+        return None
+    kind, sink_kind = (pa.list_(pa.field("element", element_type)) for element_type in (items.type, items.sink_type))
+    return Column(name, kind, sink_kind, limits=_limits(info, list[Any]), parts=(items,))
+
+
+def _map(name: str, info: inspect.DictType, within: _Within) -> Column | None:
+    keys, values = (_column(*part, within) for part in (("key", info.key_type), ("value", info.value_type)))
+    if keys is None or values is None or keys.nullable or keys.type != pa.string():
+        return None
+    kind, sink_kind = (pa.map_(pa.string(), part) for part in (values.type, values.sink_type))
+    return Column(name, kind, sink_kind, limits=_limits(info, dict[str, Any]), parts=(keys, values))
+
+
+_MAKERS: dict[type, Callable[[str, Any, _Within], Column | None]] = {
+    inspect.Metadata: _metadata,
+    inspect.UnionType: _union,
+    **dict.fromkeys(_SCALARS, _scalar),
+    inspect.LiteralType: _literal,
+    inspect.EnumType: _enum,
+    inspect.StructType: _struct,
+    inspect.ListType: _list,
+    inspect.VarTupleType: _list,
+    inspect.DictType: _map,
+}
+
+
+def _limits(info: inspect.Type, base: Any) -> Any:
+    limits = {name: value for name in _LIMITS if (value := getattr(info, name, None)) is not None}
+    return Annotated[base, msgspec.Meta(**limits)] if limits else None
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether a type holds text."""
+    return any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
+
+
+_IGNORED = str.maketrans("", "", " _-\t\u00a0\ufeff")
+
+
+def near_misses(wanted: Iterable[str], stored: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield each wanted name that is not stored, but for case, spaces, underscores or dashes, with the reason that follows it."""
+    missing = [name for name in wanted if name not in stored]
+    by_normal = {_normal(other): other for other in reversed([*stored])} if missing else {}
+    for name in missing:
+        other = by_normal.get(_normal(name))
+        if other is not None:
+            yield name, f"is missing, but there is {other!r}, and names must be equal: rename the field or the column"
+
+
+def near_names(schema: pa.Schema, columns: Sequence[Column]) -> str | None:
+    """Return the reason for the first column, or part of one, that a table lacks, and almost has. None without one."""
+    return next(_near(dict(zip(schema.names, schema.types, strict=True)), columns, ""), None)
+
+
+def _near(types: dict[str, pa.DataType], columns: Iterable[Column], path: str) -> Iterator[str]:
+    for column in columns:
+        if column.name in types:
+            yield from _near_parts(types[column.name], column, f"{path}{column.name}")
+        else:
+            yield from (f"{path}{name} {why}" for name, why in near_misses([column.name], types))
+
+
+def _near_parts(kind: pa.DataType, column: Column, path: str) -> Iterator[str]:
+    if column.record is not None and pa.types.is_struct(kind):
+        yield from _near({field.name: field.type for field in kind}, column.parts, f"{path}.")
+    elif column.record is None and column.parts and pa.types.is_nested(kind) and not pa.types.is_struct(kind):
+        item = kind.item_type if pa.types.is_map(kind) else kind.value_type
+        yield from _near_parts(item, column.parts[-1], f"{path}[]")
+
+
+@lru_cache(maxsize=4096)
+def _normal(name: str) -> str:
+    return name.translate(_IGNORED).casefold()

@@ -1,0 +1,351 @@
+"""Conversion between Arrow tables and records: rows of a source become records, records become rows of a sink.
+
+Rows are never read from a batch one by one (`RecordBatch.to_pylist` costs ten times as much as
+zipping column lists).
+
+Columns of a stream as columns of a sink, without an object for each record.
+
+Deletions that hold the key alone, as the tombstones of change feeds do.
+
+A `-D` takes the whole old row back, so its required fields need values. Only where nothing but `normalize` reads a source, the fields of its
+keys are enough: it has the whole old row. There a field that is null gets a value without content, which no code of users ever sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.api.records import RowKind
+from headrace.errors import ConfigError
+from headrace.interrupts import is_interrupt
+from headrace.records.column_types import Column, columns_of, is_text
+from headrace.records.defaults import default_for_null, record_error
+from headrace.records.record_columns import build_records, column_values
+from headrace.records.source_values import Faults, fitting, shown_value, with_value
+from headrace.records.value_arrays import UnfitRecord, attributes, to_array
+from headrace.records.value_rules import FIRST_TIME, LAST_TIME
+from headrace.storage.table import ROW_KIND
+
+__all__ = [
+    "ORDER",
+    "ROW_KIND",
+    "BadRow",
+    "Column",
+    "RecordReader",
+    "changelog_schema",
+    "columns_of",
+    "sink_schema",
+    "to_columns",
+]
+
+
+NEEDS_ALL: Final = (
+    ": a -D takes the whole old row back. Let normalize() alone read the source, which needs only the key of a -D; or give the field a "
+    "default, or declare it optional"
+)
+"""Way out for a null in a deletion, after the reason."""
+
+_CONTENTLESS: Final[dict[pa.DataType, Any]] = {
+    pa.string(): "",
+    pa.int64(): 0,
+    pa.float64(): 0.0,
+    pa.bool_(): False,
+    pa.binary(): b"",
+}
+
+
+def contentless(record: type[msgspec.Struct], needed: Collection[str]) -> dict[str, pa.Scalar]:
+    """Return values for the required fields of a record that are not `needed`, as columns hold them.
+
+    Fields whose values the record checks, by a constraint or `__post_init__`, have none: a null in them stays refused.
+    """
+    columns = [column for column in columns_of(record) if column.required and column.name not in needed]
+    return {
+        column.name: pa.array([_placeholder(column)], column.type)[0] for column in columns if not _is_checked(column)
+    }
+
+
+def is_checked(record: type[msgspec.Struct]) -> bool:
+    """Return whether a record checks its values with code of its own, which would see a partial row."""
+    return hasattr(record, "__post_init__")
+
+
+def _is_checked(column: Column) -> bool:
+    has_code = column.record is not None and is_checked(column.record)
+    return column.is_constrained or has_code or any(map(_is_checked, column.parts))
+
+
+def _placeholder(column: Column) -> Any:
+    if column.nullable:
+        return None
+    if column.record is not None:
+        return {part.name: _placeholder(part) for part in column.parts}
+    if column.parts:
+        return []
+    return next(iter(column.allowed), _CONTENTLESS[column.type])
+
+
+ORDER = "_order"
+"""Column with a text that sorts in the order of the changes, over all micro-batches."""
+
+NO_FAULTS: Final[Mapping[int, str]] = {}
+
+_KINDS = [kind.symbol for kind in RowKind]
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row that does not fit the record type: its position in the batch, and the reason."""
+
+    position: int
+    error: str
+
+
+def sink_schema(record: type[msgspec.Struct], keys: Sequence[str] = ()) -> pa.Schema:
+    """Return the Arrow schema of a sink table of this record; `keys` are never null.
+
+    Raises `ConfigError` for a record without columns, and for a key that is a list, map or struct.
+    """
+    nested = [column.name for column in columns_of(record) if column.parts and column.name in keys]
+    if nested:
+        msg = (
+            f"the primary key of {record.__name__} has {', '.join(nested)}, which is a list, map or struct: "
+            "a key must be made of plain fields. Give what identifies a row fields of its own."
+        )
+        raise ConfigError(msg)
+    return pa.schema(
+        [
+            pa.field(column.name, column.sink_type, nullable=column.nullable and column.name not in keys)
+            for column in columns_of(record)
+        ]
+    )
+
+
+def changelog_schema(sink: pa.Schema) -> pa.Schema:
+    """Return the schema of a sink that is a log of changes: their kinds, and their places in the order of all changes."""
+    return sink.append(pa.field(ROW_KIND, pa.string(), nullable=False)).append(
+        pa.field(ORDER, pa.string(), nullable=False)
+    )
+
+
+def to_columns(records: Sequence[msgspec.Struct], schema: pa.Schema) -> pa.Table:
+    """Return records as a table of `schema`; times become timestamps.
+
+    Raises `UnfitRecord` for a value that is not of its field's type.
+    """
+    if not records:
+        return schema.empty_table()
+    columns = {column.name: column for column in columns_of(type(records[0]))}
+    arrays = []
+    for name in schema.names:
+        try:
+            arrays.append(to_array(attributes(name)(records), columns[name], sink=True))
+        except UnfitRecord as error:
+            raise UnfitRecord(error.index, f"{name}{error.field}", error.why) from None
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+class RecordReader:
+    """Converts tables of a source to records of one type, and reports rows that do not fit."""
+
+    def __init__(
+        self, record: type[msgspec.Struct], row_kind: str | None, needed: tuple[str, ...] | None = None
+    ) -> None:
+        """Take the record type; `row_kind` names the column with `+I`, `-U`, `+U`, `-D`, if there is one.
+
+        `needed` are the fields that a `-D` must hold; None: all.
+        """
+        self._record = record
+        self._columns = columns_of(record)
+        self._row_kind = row_kind
+        self._contentless = {} if needed is None or is_checked(record) else contentless(record, needed)
+        self._is_flat = not hasattr(record, "__post_init__") and not any(
+            column.parts or column.limits is not None for column in self._columns
+        )
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        """Return the required columns that are not in `names`."""
+        wanted = [column.name for column in self._columns if column.required]
+        if self._row_kind is not None:
+            wanted.append(self._row_kind)
+        return [name for name in wanted if name not in names]
+
+    def read(
+        self, table: pa.Table, faults: Mapping[int, str] = NO_FAULTS
+    ) -> tuple[list[msgspec.Struct | None], list[int], list[BadRow]]:
+        """Return records and row kinds by position, and the rows that do not fit (None among the records).
+
+        `faults` holds the rows already known not to fit, with the reasons. Raises `UserFunctionError` where code of the record
+        (`__post_init__`, a `default_factory`) fails with anything but `ValueError` and `TypeError`, which refuse a row.
+        """
+        errors = {**faults}
+        columns = [column for column in self._columns if column.name in table.schema.names]
+        arrays = [self._fitting(table, column, errors) for column in columns]
+        kinds = self._kinds(table, errors).to_pylist()
+        lists = [_values(array, column, errors) for array, column in zip(arrays, columns, strict=True)]
+        records = self._build([column.name for column in columns], lists, errors, table.num_rows)
+        return records, kinds, _bad_rows(errors)
+
+    def read_columns(
+        self, table: pa.Table, faults: Mapping[int, str] = NO_FAULTS
+    ) -> tuple[pa.StructArray | None, pa.Int32Array, list[BadRow]]:
+        """Return the result of `read`, but with the records as an array of `to_struct_array`, without making record objects.
+
+        A row that does not fit is a null. Where records check their values (a `__post_init__`, a constraint), hold
+        lists, maps or structs, or have a default that a column cannot hold, the array is None: then call `read`.
+        """
+        errors = {**faults}
+        arrays = [self._array(table, column, errors) for column in self._columns] if self._is_flat else [None]
+        if None in arrays:
+            return None, pa.array([], pa.int32()), []
+        kinds = self._kinds(table, errors)
+        types = [pa.field(column.name, column.type) for column in self._columns]
+        mask = pa.array([position in errors for position in range(table.num_rows)]) if errors else None
+        return pa.StructArray.from_arrays(arrays, fields=types, mask=mask), kinds, _bad_rows(errors)
+
+    def _fitting(self, table: pa.Table, column: Column, errors: dict[int, str]) -> pa.ChunkedArray:
+        stored = table[column.name]
+        default = default_for_null(self._record, column) if stored.null_count else None
+        values, faults = fitting(stored, column, default)
+        if faults and stored.null_count and self._row_kind is not None:
+            values, faults = self._with_deletions(table, column, values, faults)
+        for position, fault in faults.items():
+            errors.setdefault(position, f"{column.name}{fault.path} {fault.why}")
+        return values
+
+    def _with_deletions(
+        self, table: pa.Table, column: Column, values: pa.ChunkedArray, faults: Faults
+    ) -> tuple[pa.ChunkedArray, Faults]:
+        """Return values and faults of a column after its nulls in deletions have got a value, or a way out in their reason."""
+        deleted = pc.equal(self._symbols_as_kinds(table), int(RowKind.DELETE))
+        places = pc.indices_nonzero(pc.and_(table[column.name].is_null(), deleted)).to_pylist()
+        nulls = [at for at in places if at in faults]
+        value = self._contentless.get(column.name)
+        if value is None:
+            return values, faults | {at: faults[at]._replace(why=f"{faults[at].why}{NEEDS_ALL}") for at in nulls}
+        filled = with_value(values.combine_chunks(), pa.array(nulls, pa.int64()), value)
+        return pa.chunked_array([filled]), {at: fault for at, fault in faults.items() if at not in {*nulls}}
+
+    def _array(self, table: pa.Table, column: Column, errors: dict[int, str]) -> pa.Array | None:
+        if column.name in table.schema.names:
+            return self._fitting(table, column, errors).combine_chunks()
+        if column.default is msgspec.NODEFAULT:
+            return None
+        try:
+            return pa.repeat(to_array([column.default], replace(column, nullable=True))[0], table.num_rows)
+        except UnfitRecord:
+            return None
+
+    def _build(
+        self, names: list[str], lists: list[list[Any]], errors: dict[int, str], count: int
+    ) -> list[msgspec.Struct | None]:
+        rows = list(zip(*lists, strict=True)) if lists else [()] * count
+        fit = (row for position, row in enumerate(rows) if position not in errors) if errors else rows
+        try:
+            records = iter(build_records(self._record, names, fit))
+            built: list[msgspec.Struct | None] = (
+                [None if position in errors else next(records) for position in range(count)] if errors else [*records]
+            )
+        except BaseException as error:  # a __post_init__ raised it: find the rows that it refuses
+            if is_interrupt(error):
+                raise
+            return list(self._build_one_by_one(names, rows, errors))
+        return built if len(built) == count else list(self._build_one_by_one(names, rows, errors))  # StopIteration
+
+    def _build_one_by_one(
+        self, names: list[str], rows: Iterable[tuple[Any, ...]], errors: dict[int, str]
+    ) -> Iterator[msgspec.Struct | None]:
+        for position, row in enumerate(rows):
+            record = None
+            if position not in errors:
+                try:
+                    record = next(iter(build_records(self._record, names, [row])))
+                except (ValueError, TypeError) as error:
+                    errors[position] = str(error)
+                except BaseException as error:
+                    raise record_error(self._record, dict(zip(names, row, strict=True)), error) from error
+            yield record
+
+    def _kinds(self, table: pa.Table, errors: dict[int, str]) -> pa.Int32Array:
+        if self._row_kind is None:
+            return pa.repeat(pa.scalar(int(RowKind.INSERT), pa.int32()), table.num_rows)
+        symbols, kinds = table[self._row_kind].combine_chunks(), self._symbols_as_kinds(table)
+        for position in pc.indices_nonzero(pc.is_null(kinds)).to_pylist():
+            error = f"{self._row_kind} is {shown_value(symbols[position])}, not one of {', '.join(_KINDS)}"
+            errors.setdefault(position, error)
+        return pc.fill_null(kinds, 0)
+
+    def _symbols_as_kinds(self, table: pa.Table) -> pa.Int32Array:
+        """Return the row kinds of a table, null where there is no symbol of one."""
+        symbols = table[self._row_kind].combine_chunks()
+        if pa.types.is_dictionary(symbols.type):
+            symbols = symbols.dictionary_decode()
+        if not is_text(symbols.type):
+            return pa.nulls(len(symbols), pa.int32())
+        return pc.index_in(symbols.cast(pa.string()), value_set=pa.array(_KINDS))
+
+
+def _values(array: pa.ChunkedArray, column: Column, errors: dict[int, str]) -> list[Any]:
+    """Return a column's values as records hold them; check the constraints of the annotation."""
+    if not column.parts and column.limits is None:
+        return column_values(array, column)
+    keep = [position not in errors for position in range(len(array))]
+    values = iter(array.filter(pa.array(keep, pa.bool_())).to_pylist(maps_as_pydicts="strict"))
+    fit = [next(values) if is_fit else None for is_fit in keep]
+    try:
+        return msgspec.convert(fit, list[column.annotation | None])  # type: ignore[name-defined]  # made at run time
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        return [_value(value, column, position, errors) for position, value in enumerate(fit)]
+
+
+def _value(value: Any, column: Column, position: int, errors: dict[int, str]) -> Any:
+    try:
+        return msgspec.convert(value, column.annotation | None)
+    except msgspec.ValidationError as error:
+        at = f" - at `$.{column.name}"
+        text = str(error)
+        errors[position] = text.replace(" - at `$", at) if " - at `$" in text else f"{text}{at}`"
+        return None
+    except BaseException as error:
+        raise record_error(column.annotation, {column.name: value}, error) from error
+
+
+def _bad_rows(errors: dict[int, str]) -> list[BadRow]:
+    return [BadRow(position, errors[position]) for position in sorted(errors)]
+
+
+_MILLISECONDS = pa.timestamp("ms", tz="UTC")
+
+
+def sink_columns(rows: pa.StructArray, record: type[msgspec.Struct]) -> pa.Table | None:
+    """Return records as rows of a sink: the same as `to_columns`.
+
+    None where `to_columns` has to make them: for fields with parts, and where it would refuse a value.
+    """
+    columns = columns_of(record)
+    if any(column.parts or not _fits(rows.field(column.name), column) for column in columns):
+        return None
+    arrays = [_in_sink(rows.field(column.name), column) for column in columns]
+    return pa.Table.from_arrays(arrays, schema=sink_schema(record))
+
+
+def _fits(values: pa.Array, column: Column) -> bool:
+    if values.null_count and not column.nullable:
+        return False
+    if not column.is_time or not len(values):
+        return True
+    extremes = pc.min_max(values)
+    least, largest = extremes["min"].as_py(), extremes["max"].as_py()
+    return least is None or (least >= FIRST_TIME and largest <= LAST_TIME)
+
+
+def _in_sink(values: pa.Array, column: Column) -> pa.Array:
+    return values.cast(_MILLISECONDS).cast(column.sink_type) if column.is_time else values

@@ -1,0 +1,1 @@
+"""A run of a job: micro-batches, stages, tasks. Imports no pyspark."""

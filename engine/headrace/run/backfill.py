@@ -1,0 +1,186 @@
+"""Backfill: compute past intervals again on a branch, compare it with the live tables, and promote it as the job's file says.
+
+Request for a backfill: continue the open one with its name, or begin a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from msgspec.structs import replace
+
+from headrace import crash_points
+from headrace.commit.branch_code import refuse_effects
+from headrace.commit.run_check import checked_plan
+from headrace.config import JobConfig, Promote
+from headrace.edits.fork import drop_branch, fork, log_of
+from headrace.edits.promote import promoting, settle_promotion
+from headrace.log.log import CheckpointLog
+from headrace.plan.stages import Plan
+from headrace.readers.difference import TableDifference, differences
+from headrace.readers.job_at import JobAtCheckpoint
+from headrace.run.backfill_branches import backfill_note, open_branch
+from headrace.run.backfill_plan import BackfillPlan, plan_backfill, refuse_changed_input
+from headrace.run.options import RunOptions, RunReport
+from headrace.sources.intake import Intake
+from headrace.sources.interval import Interval
+
+RunBranch = Callable[[JobConfig, RunOptions], RunReport]
+"""Function that runs a branch once, as `headrace.spark.run` does."""
+
+
+class BackfillOutcome(StrEnum):
+    """Outcome of a call of a backfill."""
+
+    UNFINISHED = "unfinished"
+    """A limit ended it. The same command continues it."""
+    WAITING = "waiting"
+    """More elements wait for services than on the live line. The same command continues it."""
+    NEEDS_APPROVAL = "needs_approval"
+    """The branch is complete, and waits for somebody to promote it."""
+    PROMOTED = "promoted"
+    """The live tables have the result."""
+    COMPARED = "compared"
+    """The branch is complete, and the job's file says not to promote it."""
+
+
+_OUTCOMES = {
+    Promote.APPROVAL: BackfillOutcome.NEEDS_APPROVAL,
+    Promote.AUTOMATIC: BackfillOutcome.PROMOTED,
+    Promote.REFUSE: BackfillOutcome.COMPARED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Comparison of a branch with the live job: the last checkpoints of both, and the tables that differ."""
+
+    live: JobAtCheckpoint
+    branch: JobAtCheckpoint
+    tables: tuple[TableDifference, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillResult:
+    """Result of a backfill: the last run of its branch, and the outcome."""
+
+    outcome: BackfillOutcome
+    report: RunReport
+    comparison: Comparison | None = None
+    """Comparison with the live job; None until the branch is complete."""
+    promotion: int | None = None
+    """Live checkpoint of the promotion; None before it."""
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Return whether the branch was compared, and no table differs."""
+        return self.comparison is not None and not self.comparison.tables
+
+
+@dataclass(frozen=True, slots=True)
+class Backfill:
+    """Execution of a plan. `options` are those of the branch's runs, with the interval of the plan."""
+
+    config: JobConfig
+    code: Plan
+    plan: BackfillPlan
+    options: RunOptions
+    run_branch: RunBranch
+    limit: int = 20
+    """Number of rows of each table in the comparison."""
+
+    def run(self) -> BackfillResult:
+        """Fork the branch if it is missing, run it up to the live head, compare it, and promote it if the job's file says so.
+
+        Writes only to the branch until the promotion: after a crash at any point, the same command continues. Raises the errors of
+        `fork` and of the branch's runs, and `SourceError` when input has changed that the branch took in; the live tables are then
+        unchanged.
+        """
+        plan = self.plan
+        if not self.options.allow_effects:
+            refuse_effects(self._on_branch, self.code)
+        if plan.replaced is not None:
+            drop_branch(self.config, plan.name, self.options.run_id, backfill_note(plan.asked), requested=plan.asked)
+        if plan.branch is None or not log_of(self._on_branch).checkpoints:
+            fork(
+                self.config,
+                plan.name,
+                plan.fork_id,
+                self.options.run_id,
+                backfill_note(plan.asked),
+                requested=plan.asked,
+            )
+        crash_points.reached("backfill.forked")
+        report = self._catch_up()
+        if report.stopped_because != "interval":
+            return BackfillResult(BackfillOutcome.UNFINISHED, report)
+        live, branch = (JobAtCheckpoint(config) for config in (self.config, self._on_branch))
+        self._check_input(branch.log)
+        comparison = Comparison(live, branch, tuple(differences(live, branch, limit=self.limit)))
+        if comparison.branch.checkpoint.pending > comparison.live.checkpoint.pending:
+            return BackfillResult(BackfillOutcome.WAITING, report, comparison)
+        if self.config.replay.promote is Promote.AUTOMATIC:
+            return self._promoted(report, comparison)
+        return BackfillResult(_OUTCOMES[self.config.replay.promote], report, comparison)
+
+    @property
+    def _on_branch(self) -> JobConfig:
+        return self.config.on_branch(self.plan.name)
+
+    def _catch_up(self) -> RunReport:
+        asked = self.plan.asked
+        wishes = replace(self.options, mode="backfill", interval_start=asked.start, interval_end=asked.end)
+        report = self.run_branch(self._on_branch, wishes)
+        crash_points.reached("backfill.caught_up")
+        return report
+
+    def _check_input(self, log: CheckpointLog) -> None:
+        """Raise `SourceError` if input has changed that the branch took in. `log` is the branch's."""
+        refuse_changed_input(self.config, self.plan.name, log.lineage.line, Intake(self.code, self.config).listed())
+
+    def _promoted(self, report: RunReport, comparison: Comparison) -> BackfillResult:
+        """Promote the branch. If the job has taken in more input since, the branch catches up while this call holds the job."""
+        with promoting(self.config, self.plan.name, self.options.run_id) as promotion:
+            if promotion.is_behind:
+                report = self._catch_up()
+                if report.stopped_because != "interval":
+                    return BackfillResult(BackfillOutcome.UNFINISHED, report, comparison)
+                self._check_input(log_of(self._on_branch))
+            checkpoint = promotion.promote()
+        return BackfillResult(BackfillOutcome.PROMOTED, report, comparison, checkpoint.checkpoint_id)
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillRequest:
+    """Request for a backfill of an interval on the branch `name`."""
+
+    config: JobConfig
+    asked: Interval
+    name: str
+    renews: bool = False
+    """Replace an open backfill with this name that cannot continue; see `plan_backfill`."""
+    only_open: bool = False
+    """Never begin a branch: do nothing if none with this name is open."""
+
+    def plan(self) -> BackfillPlan:
+        """Return the plan. Changes nothing. Raises the errors of `plan_backfill`."""
+        return self._plan(checked_plan(self.config))
+
+    def run(
+        self, options: RunOptions, run_branch: RunBranch, limit: int = 20
+    ) -> tuple[BackfillPlan, BackfillResult] | None:
+        """Run the backfill as far as it gets; return plan and result. None: no branch was open, and none was begun.
+
+        First finishes a promotion that was interrupted after its commit. Raises the errors of `plan` and `Backfill.run`.
+        """
+        settle_promotion(self.config, self.name, options.run_id)
+        if self.only_open and open_branch(self.config, self.name) is None:
+            return None
+        code = checked_plan(self.config)
+        plan = self._plan(code)
+        return plan, Backfill(self.config, code, plan, options, run_branch, limit).run()
+
+    def _plan(self, code: Plan) -> BackfillPlan:
+        return plan_backfill(self.config, code, self.asked, self.name, renews=self.renews)

@@ -1,0 +1,286 @@
+"""Plan of a backfill: the fork of its branch, the input to take in, and the expected cost. Planning changes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace.commit.branch_code import code_differences, differences_to_file, listed
+from headrace.commit.input_changes import InputChange, input_changes
+from headrace.config import JobConfig
+from headrace.edits.fork import log_of
+from headrace.errors import ConfigError, IntervalError, SourceError
+from headrace.log.branches import Branch
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.intervals import interval_of, place_of, position_of
+from headrace.log.lineage import Lineage
+from headrace.names import counted
+from headrace.plan.stages import Plan, waits_of
+from headrace.run.backfill_branches import (
+    begins_behind,
+    default_name,
+    interrupted_renewal,
+    joined_branch,
+    open_branch,
+    union,
+)
+from headrace.run.replay import Step, branch_replay
+from headrace.sources.intake import Intake
+from headrace.sources.interval import Interval, moment_text
+from headrace.sources.source import ListedFile
+from headrace.tables.requests import count_by_checkpoint
+from headrace.tables.schemas import ANSWERS
+from headrace.tables.view import live_chunks, state_views
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Expected cost of a backfill, from the metrics of the live job's same micro-batches."""
+
+    files: int
+    """Number of files that exist now."""
+    rows: int
+    seconds: float
+    calls: Mapping[str, int]
+    """Number of calls by async operator, without those whose answers are taken."""
+    answers: Mapping[str, int]
+    """Number of kept answers by async operator that are taken in place of calls."""
+    sinks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillPlan:
+    """Plan of a backfill. The interval `asked` ends at the job's position at the latest."""
+
+    name: str
+    asked: Interval
+    fork_id: int
+    begins_at: int | None
+    """Moment from which on input is taken in again (ms); None: from the beginning."""
+    branch: Branch | None
+    """Branch to continue; None to make a new one."""
+    changes: tuple[InputChange, ...]
+    """Changes of the job's input since it was taken in, the earliest first."""
+    reason: InputChange | None
+    """Change of input that moved the fork before the interval; None without one."""
+    steps: tuple[Step, ...]
+    """Steps that the branch has to take in, one micro-batch each."""
+    estimate: Estimate
+    replaced: Branch | None = None
+    """Branch to drop first; None if there is none."""
+
+
+def plan_backfill(
+    config: JobConfig, plan: Plan, wanted: Interval, name: str | None = None, *, renews: bool = False
+) -> BackfillPlan:
+    """Return the plan of a backfill, or of the remaining part of an open one.
+
+    With `renews`, the plan replaces an open backfill with this name if it cannot take in the interval, ran with other code or settings
+    than the job's file has today, or has taken in input that changed since. The new one takes in the intervals of both.
+
+    Raises `ConfigError` for a job that never ran, has sources without intervals, or has another open backfill, and for an open one
+    that was computed with other code or settings; `IntervalError` for an interval that the job has not taken in yet; `SourceError`
+    when a folder is gone, or input of an open backfill has changed.
+    """
+    log = log_of(config)
+    if log.last is None:
+        msg = f"job '{config.job}' has not taken in anything yet: run it first ('headrace run {config.job}')"
+        raise ConfigError(msg)
+    if (
+        topic := next((name for name, source in sorted(config.sources.items()) if source.format == "kafka"), None)
+    ) is not None:
+        msg = (
+            f"job '{config.job}' can have no backfills: source '{topic}' is a topic, and its messages have no intervals. Nothing was "
+            f"changed. Compute them again on a branch: 'headrace branch create {config.job} NAME --at CHECKPOINT', then 'headrace run "
+            f"{config.job} --branch NAME'."
+        )
+        raise ConfigError(msg)
+    intake = Intake(plan, config)
+    intake.check_intervals({})
+    line = log.lineage.line
+    name = name or default_name(wanted)
+    listed = intake.listed()
+    replaced = None
+    if renews:
+        wanted = union(wanted, interrupted_renewal(config, name))
+        replaced = _stale_branch(config, name, wanted, line, listed)
+        wanted = wanted if replaced is None else union(wanted, replaced.requested)
+    asked = _taken_in(config, wanted, line)
+    branch = joined_branch(config, name, asked, line, replaced=replaced)
+    changes = input_changes(line, listed, config.storage_options)
+    reason = None
+    if branch is None:
+        fork_id, reason = _fork_of(asked, line, changes)
+        branch_line: Sequence[Checkpoint] = Lineage(line, fork_id).line
+    else:
+        fork_id = branch.fork_id
+        branch_line = _line_of(config, branch, line)
+        _refuse_other_code(config, branch, branch_line)
+        refuse_changed_input(config, name, branch_line, listed)
+    replay = branch_replay(asked, line, branch_line, fork_id)
+    reached = position_of(branch_line)
+    return BackfillPlan(
+        name=name,
+        asked=asked,
+        fork_id=fork_id,
+        begins_at=position_of(Lineage(line, fork_id).line),
+        branch=branch,
+        changes=tuple(changes),
+        reason=reason,
+        steps=() if replay is None else replay.steps,
+        estimate=_estimate(
+            _behind(line, fork_id, reached),
+            _files_between(listed, reached, position_of(line)),
+            config.sinks,
+            _answers_by_operator(config, plan, line[-1]),
+        ),
+        replaced=replaced,
+    )
+
+
+def _line_of(config: JobConfig, branch: Branch, line: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
+    """Return the line of a branch; if its fork was interrupted, the job's line up to the fork."""
+    return log_of(config.on_branch(branch.name)).lineage.line or Lineage(line, branch.fork_id).line
+
+
+def _stale_branch(
+    config: JobConfig,
+    name: str,
+    asked: Interval,
+    line: Sequence[Checkpoint],
+    listed: Mapping[str, Sequence[ListedFile]],
+) -> Branch | None:
+    """Return the open backfill with a name if it cannot continue with `asked`; None if it can, or there is none."""
+    branch = open_branch(config, name)
+    if branch is None:
+        return None
+    is_stale = (
+        begins_behind(branch, asked, line)
+        or differences_to_file(config, branch)
+        or code_differences(config, branch)
+        or input_changes(_line_of(config, branch, line), listed, config.storage_options)
+    )
+    return branch if is_stale else None
+
+
+def _refuse_other_code(config: JobConfig, branch: Branch, line: Sequence[Checkpoint]) -> None:
+    """Raise `ConfigError` if a branch has results of other code or settings than the job has now. `line` is the branch's."""
+    if not any(checkpoint.kind is Kind.BATCH and checkpoint.checkpoint_id > branch.fork_id for checkpoint in line):
+        return
+    if differences := [*differences_to_file(config, branch), *code_differences(config, branch)]:
+        msg = (
+            f"the code or the settings of job '{config.job}' have changed since branch '{branch.name}' ran: {listed(differences)}. The "
+            "live tables were not changed. Bring back what the branch ran with, or compute it anew: run the backfill again with "
+            f"--name {branch.name} --renew."
+        )
+        raise ConfigError(msg)
+
+
+def refuse_changed_input(
+    config: JobConfig, name: str, line: Sequence[Checkpoint], listed: Mapping[str, Sequence[ListedFile]]
+) -> None:
+    """Raise `SourceError` if input that a branch has taken in has changed since. `line` is the branch's."""
+    changes = input_changes(line, listed, config.storage_options)
+    if changes:
+        more = f" ({counted(len(changes), 'such file')})" if len(changes) > 1 else ""
+        msg = (
+            f"the input of branch '{name}' changed again: {changes[0]}{more}. The live tables were not changed, and the branch cannot "
+            f"go back. Drop it, then run the backfill again to take in the present files: 'headrace branch drop {config.job} {name}'."
+        )
+        raise SourceError(msg)
+
+
+def _taken_in(config: JobConfig, wanted: Interval, line: Sequence[Checkpoint]) -> Interval:
+    """Return the part of an interval that the job has taken in. Raises `IntervalError` if the part is empty."""
+    position = position_of(line)
+    if position is None or wanted.start >= position:
+        reached = (
+            "none of its checkpoints has an interval" if position is None else f"it stands at {moment_text(position)}"
+        )
+        msg = (
+            f"interval {wanted} was not taken in by job '{config.job}' yet: {reached}. Nothing was changed, and there is nothing to do "
+            f"again: 'headrace run {config.job}' takes in what comes next."
+        )
+        raise IntervalError(msg)
+    return Interval(wanted.start, min(wanted.end, position))
+
+
+def _fork_of(
+    asked: Interval, line: Sequence[Checkpoint], changes: Sequence[InputChange]
+) -> tuple[int, InputChange | None]:
+    """Return the checkpoint to fork, and the change that moved it before the interval.
+
+    committed    |--- 1 ---|--- 2 ---|--- 3 ---|--- 4 ---|
+    asked                                 |--|               place: 2
+    changed                    x                             fork: 1
+    """
+    ids = [checkpoint.checkpoint_id for checkpoint in line]
+    place = place_of(asked, line).restore_to
+    at = 0 if place is None else ids.index(place)
+    first = changes[0] if changes else None
+    if first is None or ids.index(first.checkpoint_id) > at:
+        return _with_state(line[: at + 1]), None
+    return _with_state(line[: max(1, ids.index(first.checkpoint_id))]), first
+
+
+def _with_state(line: Sequence[Checkpoint]) -> int:
+    """Return the last checkpoint of a line whose state is in the tables: checkpoints that a promotion brought have none."""
+    return next(checkpoint.checkpoint_id for checkpoint in reversed(line) if checkpoint.has_state)
+
+
+def _behind(line: Sequence[Checkpoint], fork_id: int, reached: int | None) -> list[Checkpoint]:
+    """Return the checkpoints after the fork whose input a branch at position `reached` lacks in part or whole."""
+    behind = [checkpoint for checkpoint in line if checkpoint.checkpoint_id > fork_id]
+    return [
+        checkpoint
+        for checkpoint in behind
+        if reached is None or (interval := interval_of(checkpoint)) is None or interval.end > reached
+    ]
+
+
+def _files_between(listed: Mapping[str, Sequence[ListedFile]], start: int | None, end: int | None) -> int:
+    intervals = (file.interval for files in listed.values() for file in files)
+    return sum(
+        interval is not None and (start is None or interval.start >= start) and (end is None or interval.start < end)
+        for interval in intervals
+    )
+
+
+def _answers_by_operator(config: JobConfig, plan: Plan, last: Checkpoint) -> dict[str, Counter[int]]:
+    """Return the kept answers that a branch would take, by operator: their numbers by checkpoint."""
+    if ANSWERS not in last.versions:
+        return {}
+    view_of, groups = state_views(config.job_folder, last.versions, config.storage_options), last.max_parallelism
+    columns = ["checkpoint_id", "expires_at"]
+    return {
+        wait.name: count_by_checkpoint(live_chunks(view_of, ANSWERS, wait.name, groups, columns))
+        for wait in waits_of(plan)
+        if wait.service is not None and config.services[wait.service].takes_answers
+    }
+
+
+def _expected_calls(metrics: Mapping[str, int], answers: int) -> int:
+    """Return the number of calls that a micro-batch needs if this number of its answers is still kept."""
+    calls, kept = metrics.get("calls", 0) + metrics.get("answers_taken", 0), metrics.get("answers_kept", 0)
+    return calls if not kept else round(calls * max(0, kept - answers) / kept)
+
+
+def _estimate(
+    checkpoints: Iterable[Checkpoint], files: int, all_sinks: Iterable[str], kept: Mapping[str, Mapping[int, int]]
+) -> Estimate:
+    rows, seconds, calls, answers = 0, 0.0, Counter[str](), Counter[str]()
+    sinks: set[str] = set()
+    for checkpoint in checkpoints:
+        sinks |= {name for name, outputs in checkpoint.outputs.items() if outputs}
+        if checkpoint.kind is Kind.PROMOTION:
+            sinks |= {*all_sinks}  # a promotion has only net changes
+            continue  # and the metrics of the micro-batches that it has brought
+        metrics = checkpoint.metrics
+        rows += metrics.get("rows_in", 0)
+        seconds += metrics.get("seconds", {}).get("run", 0.0)
+        for name, of_service in metrics.get("services", {}).items():
+            taken = kept.get(name, {}).get(checkpoint.checkpoint_id, 0)
+            calls[name] += _expected_calls(of_service, taken)
+            answers[name] += taken
+    return Estimate(files, rows, round(seconds, 1), dict(+calls), dict(+answers), tuple(sorted(sinks)))

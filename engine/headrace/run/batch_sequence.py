@@ -1,0 +1,245 @@
+"""Sequence of a run's micro-batches: make and commit one after the other, within limits of time and number, until a signal."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import cast
+
+from headrace import clock, crash_points
+from headrace.commit.protocol import OpenJob
+from headrace.config import JobConfig
+from headrace.edits.requeue import requeue_again
+from headrace.log.checkpoint import Checkpoint, Kind, metrics_of, services_entry
+from headrace.log.intervals import taken_in
+from headrace.log.warnings import row_times_entry, steps_entry
+from headrace.plan.stages import Plan
+from headrace.run.events import RunEvents
+from headrace.run.followed import FollowedLine
+from headrace.run.micro_batch import MicroBatch
+from headrace.run.options import RunOptions, StoppedBecause
+from headrace.run.output import OUTPUTS, transit_folder
+from headrace.run.services import LiveAnswers
+from headrace.run.tasks import StageTasks
+from headrace.run.watch import NO_WATCH, Watch, stop_file
+from headrace.sources.intake import Intake
+from headrace.sources.interval import Interval
+from headrace.sources.position import SourceOffset
+from headrace.sources.source import NO_INPUT, JobPosition, Slice, TakenIn
+from headrace.storage.files import remove_file, remove_folder, touch
+
+
+@dataclass(slots=True)
+class BatchSequence:
+    """Micro-batches of a run that began at `begun` (s, monotonic). `committed` has their checkpoints.
+
+    On a branch, `answers` are those of the live line.
+    """
+
+    tasks: StageTasks
+    job: OpenJob
+    plan: Plan
+    config: JobConfig
+    options: RunOptions
+    events: RunEvents
+    begun: float
+    followed: FollowedLine
+    watch: Watch = NO_WATCH
+    answers: LiveAnswers | None = None
+    stopping: threading.Event = field(default_factory=threading.Event)
+    committed: list[Checkpoint] = field(default_factory=list)
+    touched: dict[str, dict[str, tuple[str, str]]] = field(default_factory=dict)
+    """New records of files that were touched since the job took them in, by source: the next checkpoint gets them."""
+
+    def total(self, metric: str) -> int:
+        """Return the sum of a metric over all checkpoints of the run."""
+        return sum(cast("int", checkpoint.metrics.get(metric, 0)) for checkpoint in self.committed)
+
+    def stop(self) -> None:
+        """End the run soon: tasks hold elements not begun yet, and the micro-batch is committed."""
+        self.stopping.set()
+        with suppress(OSError):  # without the file, tasks finish their micro-batch
+            touch(self._stop_file(), self.config.storage_options)
+
+    def clean_up(self) -> None:
+        """Remove the file that told tasks to stop, if there is one."""
+        if self.stopping.is_set():
+            with self._warned("the file that told tasks to stop"):
+                remove_file(self._stop_file(), self.config.storage_options)
+
+    def _stop_file(self) -> str:
+        return stop_file(self.config.job_folder, self.job.attempt_id)
+
+    def limit(self) -> StoppedBecause | None:
+        """Return the reason why no further micro-batch may begin; None if one may."""
+        if self.stopping.is_set():
+            return "terminated"
+        batches = self.options.max_batches
+        made_batches = sum(checkpoint.kind is Kind.BATCH for checkpoint in self.committed)
+        if batches is not None and made_batches >= batches:
+            return "max_batches"
+        return "budget" if self.seconds_left() <= 0 else None
+
+    def seconds_left(self) -> float:
+        """Return how long the run may still last (s)."""
+        configured = self.config.run.budget.total_seconds()
+        budget = configured if self.options.budget is None else self.options.budget
+        return budget - (clock.monotonic() - self.begun)
+
+    def stop_at(self) -> int:
+        """Return when the tasks of a micro-batch that begins now have to stop (ms)."""
+        # The stop file of an earlier micro-batch was removed with it.
+        return 0 if self.stopping.is_set() else clock.now() + round(self.seconds_left() * 1000)
+
+    def standing(self, follows: Checkpoint | None = None) -> JobPosition:
+        """Return the job's position, to plan the next slice: its own position, or on a branch a position that `follows` a checkpoint of the job."""
+        last = self.job.last
+        return JobPosition(
+            offsets=last.offsets,
+            taken_in=self.taken_in(),
+            now=self._began(follows),
+            since=self.job.checkpoints[0].committed_at,
+            transit=transit_folder(self.config.job_folder, self.job.attempt_id),
+        )
+
+    def _began(self, follows: Checkpoint | None) -> int:
+        """Return the processing time of a micro-batch that begins now (ms): the time of the one that it `follows`, if it follows one."""
+        return self.followed.now() if follows is None else self.followed.began(follows)
+
+    def taken_in(self) -> dict[str, TakenIn]:
+        """Return the files that the job has taken in of each source."""
+        trail = self.job.lineage.line
+        return {source.name: taken_in(trail, source.name) for source in self.plan.sources}
+
+    def last_interval(self) -> Interval | None:
+        """Return the interval of the last checkpoint; None if it has none."""
+        start, end = self.job.last.interval_start, self.job.last.interval_end
+        return None if start is None or end is None else Interval(start, end)
+
+    def make_without_input(self, *, finishes: bool = False, follows: Checkpoint | None = None) -> None:
+        """Make a micro-batch without new input, for waiting elements, held records and timers."""
+        self.make(NO_INPUT, self.last_interval(), finishes=finishes, follows=follows)
+
+    def follow_without_input(self) -> None:
+        """Make, on a branch, the job's next micro-batches without input: for timers, waiting elements and held records."""
+        while (live := self.followed.next()) is not None and not self.followed.takes_input() and not self.limit():
+            self.make_without_input(follows=live)
+
+    def make_requeued(self, intake: Intake) -> bool:
+        """Make a micro-batch of requeued rows; return whether there were any. Raises the errors of `Intake.requeued`.
+
+        On a branch, it gets the time of the job's next micro-batch if that took in no new input either.
+        """
+        live = self.followed.next()
+        follows = None if live is None or self.followed.takes_input() else live
+        taken = intake.requeued(self.standing(follows))
+        if taken is None:
+            return False
+        self.events.requeued(taken)
+        self.make(taken, self.last_interval(), follows=follows)
+        return True
+
+    def repeat_requeue(self) -> bool:
+        """Repeat, on a branch, the job's next requeue if its turn has come; return whether there was one."""
+        requeue = self.followed.next_requeue()
+        if requeue is None:
+            return False
+        self.events.repeats_requeue(requeue.checkpoint_id)
+        self.committed.append(requeue_again(self.job, self.plan, requeue))
+        return True
+
+    def make(
+        self, taken: Slice, interval: Interval | None, *, finishes: bool = False, follows: Checkpoint | None = None
+    ) -> None:
+        """Make a micro-batch of a slice and commit it. With `finishes`, services are called for the last time.
+
+        The time of the slice is that of the micro-batch. On a branch, `follows` is a micro-batch of the job: the new one gets its time.
+        """
+        self.tasks.start()
+        started = clock.monotonic()
+        processing_time = self._began(follows) if taken.began_at is None else taken.began_at
+        ended_at = self.followed.ended(follows)
+        batch = MicroBatch(
+            self.tasks,
+            self.job,
+            self.plan,
+            parallelism=self._parallelism(),
+            backend=self.options.backend or self.config.state.backend,
+            processing_time=processing_time,
+            async_state=self.options.async_state,
+            stop_at=self.stop_at(),
+            finishes=finishes,
+            watch=self.watch,
+            answers=self.answers,
+        )
+        self.events.batch(self.job.next_id, taken)
+        self.events.ttl(self.job.last.state_ttl, batch.state_ttl)
+        result = batch.run(taken)
+        crash_points.reached("run.after")
+        result.seconds["run"] = clock.monotonic() - started
+        checkpoint = self.job.commit(
+            Kind.BATCH,
+            files=result.files,
+            outputs=result.outputs,
+            offsets=self._with_touched(result.offsets_after(self.job.last.offsets, taken)),
+            numbers=self.plan.numbers(),
+            watermark=result.watermark,
+            lines=self.plan.lines(),
+            local_copies=result.local_copies,
+            timers_fired={**self.job.last.timers_fired, **result.timers_fired},
+            state_ttl=batch.state_ttl,
+            interval_start=interval.start if interval else None,
+            interval_end=interval.end if interval else None,
+            processing_time=processing_time,
+            ended_at=ended_at,
+            follows=None if follows is None else follows.checkpoint_id,
+            metrics={
+                **metrics_of(result.metrics, result.seconds),
+                **services_entry(result.services),
+                **row_times_entry(result.row_times),
+                **steps_entry(batch.open_steps(result)),
+            },
+        )
+        self.committed.append(checkpoint)
+        self.touched.clear()
+        self._remove_handed_on(checkpoint)
+        self.events.long_histories(result.metrics["long_histories"])
+        self.events.committed(checkpoint.checkpoint_id, taken.rows, clock.monotonic() - started)
+
+    def _with_touched(self, offsets: Mapping[str, SourceOffset]) -> dict[str, SourceOffset]:
+        """Return offsets with the records of touched files that the job has taken in."""
+        if not any(self.touched.values()):
+            return dict(offsets)
+        taken = self.taken_in()
+        return {
+            name: offset.with_records(self._touched_among(name, taken.get(name, TakenIn())))
+            for name, offset in offsets.items()
+        }
+
+    def _touched_among(self, source: str, taken: TakenIn) -> dict[str, tuple[str, str]]:
+        records = self.touched.get(source, {})
+        return {name: record for name, record in records.items() if name in (taken.names or ())}
+
+    def _parallelism(self) -> int:
+        wanted = self.options.parallelism or self.config.tasks
+        return min(wanted, self.config.max_parallelism)
+
+    def _remove_handed_on(self, checkpoint: Checkpoint) -> None:
+        """Remove files that only this micro-batch needed: published outputs, and rows between stages."""
+        folder, storage = self.config.job_folder, self.config.storage_options
+        with self._warned(f"files that only the micro-batch of checkpoint {checkpoint.checkpoint_id} needed"):
+            remove_folder(transit_folder(folder, checkpoint.attempt_id), storage)
+            for files in checkpoint.outputs.values():
+                for file in files:
+                    if file.path.startswith(f"{OUTPUTS}/"):
+                        remove_file(f"{folder}/{file.path}", storage)
+
+    @contextmanager
+    def _warned(self, what: str) -> Iterator[None]:
+        """Warn if the block cannot remove files. The commit counts all the same, and nothing reads these files again."""
+        try:
+            yield
+        except OSError as error:
+            self.events.not_removed(what, self.config.job_folder, error)

@@ -1,0 +1,391 @@
+"""Keyed stage in one task: one operator over a range of key groups.
+
+Records of a keyed function that takes all of them at once, as columns.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter, methodcaller
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace import crash_points
+from headrace.api.batches import ColumnFunction, ColumnResults, KeyedColumns
+from headrace.api.functions import KeyedBroadcastFunction
+from headrace.api.graph import AsyncWait, Process, UpsertMaterialize
+from headrace.api.types import output_type
+from headrace.errors import EngineBug
+from headrace.execution.broadcast import is_broadcast
+from headrace.execution.drain import BufferedRequest, Held, divided, merged
+from headrace.execution.element import (
+    NO_WATERMARK,
+    Element,
+    Emitted,
+    ProcessingTime,
+    RecordCodec,
+    Watermark,
+    before_watermark,
+    behind_watermark,
+)
+from headrace.execution.keyed_process import KeyedProcess
+from headrace.log.progress import TaskProgress
+from headrace.plan.loader import plan_of
+from headrace.plan.stages import KeyedStage, Plan
+from headrace.records.order import CAUSE_SIZE, caused_at, output_order, processing_time_order, record_order
+from headrace.records.record_columns import struct_type
+from headrace.run.async_stage import AsyncStage
+from headrace.run.backend import TaskBackend, open_backend
+from headrace.run.flow import Sender
+from headrace.run.materializer_stage import MaterializerWork, Needed, needed_rows
+from headrace.run.messages import KeyedTask, TaskReport
+from headrace.run.output import TaskOutput
+from headrace.run.rows import ColumnarRows, elements_of
+from headrace.run.watch import StopSign, TaskNotes, keyed_stage
+from headrace.state.backend import EntryChange
+from headrace.state.broadcast import BroadcastRow
+from headrace.state.codec import encode
+from headrace.state.key_groups import KeyGroupRange, key_group_range
+from headrace.state.values import SingleStore
+from headrace.storage.files import read_parquet
+from headrace.tables.entries import broadcast_groups, load_broadcast_state
+from headrace.tables.requests import StoredRequest, load_buffered_requests, numbered_requests
+from headrace.tables.schemas import BUFFERED_REQUESTS, KEYED_STATE, TIMERS
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnWork:
+    """Work of one operator over the columns of one task. `watermark` is the last one before them (ms)."""
+
+    operator: Process
+    process: KeyedProcess
+    watermarks: Sequence[Watermark]
+    watermark: int | None
+
+    def run(self, batches: Sequence[pa.RecordBatch]) -> ColumnarRows | None:
+        """Return what the function emits, and set its state; None, with nothing changed, if records have to be processed one by one."""
+        function, store = self.operator.function, self.process.stores[0]
+        if not (isinstance(function, ColumnFunction) and isinstance(store, SingleStore) and batches):
+            return None
+        try:
+            rows = pa.concat_batches(batches)
+        except pa.ArrowInvalid:  # 2 GiB of text, more than a column can hold
+            return None
+        orders, keys = rows["order"], rows["key"].dictionary_encode()
+        distinct = keys.dictionary.to_pylist()
+        if len(distinct) > store.cache_limit:
+            return None
+        columns = KeyedColumns(
+            records=rows["in0"],
+            timestamps=rows["timestamp"],
+            kinds=rows["kind"],
+            keys=distinct,
+            key_numbers=keys.indices,
+            values=store.values_of(distinct),
+            result_type=struct_type(output_type(function)),
+        )
+        results = function.process_columns(columns)
+        if results is None:
+            return None
+        store.set_values(distinct, results.values, _last_times(columns))
+        self.process.count(len(orders), self._late(orders, columns.timestamps))
+        return _placed(results, orders, output_type(function))
+
+    def _late(self, orders: pa.BinaryArray, timestamps: pa.Int64Array) -> int:
+        """Return the number of records at or below the last watermark before them."""
+        watermark = NO_WATERMARK if self.watermark is None else self.watermark
+        times, late, start = timestamps.to_numpy(), 0, 0
+        for mark in sorted(self.watermarks):
+            effects, end = (
+                bisect.bisect_left(orders, place(mark), start, key=_as_python)
+                for place in (before_watermark, behind_watermark)
+            )
+            late += int((times[start:effects] <= watermark).sum())
+            late += int((times[effects:end] <= _clocks(orders[effects:end], watermark)).sum())
+            watermark, start = mark.timestamp, end
+        return late + int((times[start:] <= watermark).sum())
+
+
+_as_python = methodcaller("as_py")
+
+
+def _clocks(orders: pa.BinaryArray, watermark: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return the watermark that each record at these places comes behind, if it is at least `watermark` (ms)."""
+    causes = pc.binary_slice(orders, 0, CAUSE_SIZE).dictionary_encode()
+    times = map(caused_at, causes.dictionary.to_pylist())
+    clocks = [watermark if time is None else max(watermark, time - 1) for time in times]
+    by_row: np.ndarray[Any, np.dtype[np.int64]] = np.array(clocks, np.int64)[causes.indices.to_numpy()]
+    return by_row
+
+
+def _last_times(columns: KeyedColumns) -> list[int]:
+    """Return the event time of each key's last record (ms)."""
+    last = np.zeros(len(columns.keys), np.int64)
+    numbers = columns.key_numbers.to_numpy()
+    last[numbers] = np.arange(len(numbers))  # of equal numbers, the last one stays
+    return cast("list[int]", columns.timestamps.take(pa.array(last)).to_pylist())
+
+
+def _placed(results: ColumnResults, orders: pa.BinaryArray, record: type) -> ColumnarRows:
+    """Return results with their places in the order, as `collect` gives them."""
+    ends = pa.array([output_order(b"", index) for index in (0, 1)], pa.binary()).take(results.indices)
+    places = pc.binary_join_element_wise(orders.take(results.rows), ends, pa.scalar(b""))
+    return ColumnarRows(record, places, results.timestamps, results.kinds, results.records)
+
+
+def run_keyed(task: KeyedTask, index: int, batches: Iterable[pa.RecordBatch]) -> TaskReport:
+    """Run the stage's operator over the batches that belong to task `index`."""
+    plan = plan_of(task.batch.code)
+    stage = plan.keyed[task.stage]
+    name = stage.name
+    groups = key_group_range(index, task.batch.max_parallelism, task.batch.parallelism)
+    output = TaskOutput(task.batch, name, str(groups))
+    notes = TaskNotes(task.batch, keyed_stage(task.stage), str(index))
+    with open_backend(task, name, groups) as opened:
+        work = _Work(task, plan, stage, opened, groups, output, notes)
+        batches = _checked(batches, groups)
+        if isinstance(stage.operator, Process):
+            work.process(stage.operator, batches)
+        elif isinstance(stage.operator, AsyncWait):
+            work.wait(stage.operator, work.elements(batches))
+        else:
+            work.materialize(stage.operator, batches)
+        crash_points.reached("task.half")
+    notes.end()
+    output.report.local_copy = {str(groups): opened.copy}
+    output.count(**opened.metrics)
+    return output.report
+
+
+def _checked(batches: Iterable[pa.RecordBatch], groups: KeyGroupRange) -> Iterator[pa.RecordBatch]:
+    """Yield the batches with rows. Raises `EngineBug` for rows of another task."""
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        extremes = pc.min_max(batch["key_group"]).as_py()
+        if extremes["min"] not in groups or extremes["max"] not in groups:
+            msg = f"key groups {extremes} reached the task that owns {groups}"
+            raise EngineBug(msg)
+        yield batch
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """Work of one operator with its open backend and its output."""
+
+    task: KeyedTask
+    plan: Plan
+    stage: KeyedStage
+    opened: TaskBackend
+    key_groups: KeyGroupRange
+    output: TaskOutput
+    notes: TaskNotes
+
+    @property
+    def codec(self) -> RecordCodec:
+        """Return the codec of the records that the operator takes in."""
+        return RecordCodec(self.stage.operator.name, self.stage.takes)
+
+    def elements(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Element]]:
+        """Return the rows of batches as elements."""
+        return (elements_of(batch, self.stage.takes) for batch in batches)
+
+    def process(self, operator: Process, batches: Iterable[pa.RecordBatch]) -> None:
+        watermarks = [Watermark(record_order(ordinal), time) for ordinal, time in self.task.watermarks]
+        began = processing_time_order(self.task.first_ordinal, self.task.batch.checkpoint_id)
+        process = KeyedProcess(
+            operator,
+            self.opened.backend,
+            records=self.stage.takes,
+            watermark=self.task.watermark,
+            last_watermark=watermarks[-1].timestamp if watermarks else None,
+            processing_time=ProcessingTime(began, self.task.processing_time),
+            stage=self.task.stage,
+            lives=self.task.state_ttl.lives(operator.name),
+            timers_fired=self.task.timers_fired,
+            options=self.task.async_state,
+            owns_broadcast=self._owns_broadcast,
+        )
+        process.broadcast.load(self._broadcast_state(operator))
+        resumed = self._resumed()
+        columns = None
+        if self._takes_columns(operator) and not resumed:
+            batches = list(batches)
+            columns = ColumnWork(operator, process, watermarks, self.task.watermark).run(batches)
+        held = process.run(
+            self.elements(batches) if columns is None else (),
+            watermarks,
+            broadcast=self._broadcast(),
+            resumed=[*(request for _, request in resumed), *self._held_broadcast(operator)],
+            cut=self.task.cut,
+            stop=self.notes.asked_along(StopSign(self.task), lambda: _progress(operator, process)),
+        )
+        self._keep_state(process)
+        self._hold(resumed, held)
+        statistics = process.controller.statistics()
+        self.output.count_keyed(process.metrics)
+        self.output.count(
+            timers_fired=process.timers.fired,
+            state_requests=statistics.requests,
+            state_batches=statistics.batches,
+        )
+        self.output.quarantine(
+            [
+                (
+                    operator.name,
+                    refused.order.hex(),
+                    refused.key_json.decode(),
+                    encode(refused.record).decode(),
+                    refused.reason,
+                )
+                for refused in process.refused
+            ]
+        )
+        self._send_on(process.emitted if columns is None else columns)
+        for side in operator.side_outputs:
+            self._send_on(process.side_outputs[side.name], side.name)
+        process.drop()
+
+    def _takes_columns(self, operator: Process) -> bool:
+        """Return whether records may be processed as columns: none waits or is held, and state is accessed asynchronously."""
+        function, task = operator.function, self.task
+        return (
+            isinstance(function, ColumnFunction)
+            and task.async_state.enabled
+            and task.cut is None
+            and function.takes_columns
+        )
+
+    def wait(self, operator: AsyncWait, elements: Iterable[Sequence[Element]]) -> None:
+        elements = self._up_to_cut(elements, self._resumed())
+        task = self.task
+        waits = AsyncStage(task.batch, task.async_io, self.key_groups, self.output, StopSign(task), self.notes)
+        self._send_on(waits.run_keyed(operator, elements))
+
+    def materialize(self, operator: UpsertMaterialize, batches: Iterable[pa.RecordBatch]) -> None:
+        work = MaterializerWork(self.task, self.plan, self.stage, self.opened, self.output)
+        resumed = self._resumed()
+
+        def changes(needed: Needed) -> Iterable[Sequence[Element]]:
+            if resumed or self.task.cut is not None:
+                return self._up_to_cut(self.elements(batches), resumed)
+            return self.elements(needed_rows(batches, needed))
+
+        work.run(operator, lambda needed: self._noted(operator, changes(needed)))
+
+    def _noted(self, operator: UpsertMaterialize, elements: Iterable[Sequence[Element]]) -> Iterator[Sequence[Element]]:
+        """Note the progress behind each batch of elements."""
+        done = 0
+        self.notes.measured_by(lambda: TaskProgress(operator=operator.name, rows=done))
+        for batch in elements:
+            yield batch
+            done += len(batch)
+            self.notes.note()
+
+    def _keep_state(self, process: KeyedProcess) -> None:
+        opened, output = self.opened, self.output
+        by_store = process.changes()
+        while by_store:
+            store, changes = by_store.pop(0)
+            output.values(store, changes)
+            opened.write(store.writes(_drained(changes)))  # after the file, whose rows need memory
+            output.count(expired=store.expired)
+        output.count(expired=process.cleanup.removed, expired_by_cleanup=process.cleanup.removed)
+        opened.write(process.cleanup.writes())
+        timers = process.timers.changes()
+        opened.write(process.timers.writes(timers))
+        output.state(TIMERS, output.changelog.timers(timers))
+        output.report.timers_fired = process.timers.fired_until()
+
+    @property
+    def _owns_broadcast(self) -> bool:
+        """Return whether this task is the one that stores the broadcast state for all tasks."""
+        return broadcast_groups(self.task.batch.max_parallelism).first in self.key_groups
+
+    def _broadcast(self) -> list[Element]:
+        """Return the broadcast records, which every task takes in."""
+        tables = (read_parquet(path, self.task.batch.storage) for path in self.task.broadcast)
+        batches = (batch for table in tables for batch in table.to_batches())
+        return sorted((element for batch in batches for element in elements_of(batch, self.stage.takes)), key=_order_of)
+
+    def _broadcast_state(self, operator: Process) -> list[BroadcastRow]:
+        batch = self.task.batch
+        if not isinstance(operator.function, KeyedBroadcastFunction):
+            return []
+        version = batch.versions[KEYED_STATE]
+        return load_broadcast_state(
+            batch.job_folder, version, operator.name, batch.max_parallelism, storage=batch.storage
+        )
+
+    def _held_broadcast(self, operator: Process) -> list[BufferedRequest]:
+        """Return the broadcast records that another task holds for all."""
+        if self._owns_broadcast or not isinstance(operator.function, KeyedBroadcastFunction):
+            return []
+        stored = self._stored_requests(broadcast_groups(self.task.batch.max_parallelism))
+        return [request for _, request in stored if is_broadcast(request)]
+
+    def _up_to_cut(
+        self, elements: Iterable[Sequence[Element]], resumed: Sequence[StoredRequest]
+    ) -> Iterable[Sequence[Element]]:
+        """Hold elements at or after the cut; return resumed ones and those before the cut."""
+        if resumed or self.task.cut is not None:
+            elements, held = divided(merged(elements, [request for _, request in resumed]), self.task.cut, self.codec)
+            self._hold(resumed, held)
+        return elements
+
+    def _resumed(self) -> list[StoredRequest]:
+        return self._stored_requests(self.key_groups)
+
+    def _stored_requests(self, groups: KeyGroupRange) -> list[StoredRequest]:
+        batch = self.task.batch
+        if not self.task.resumes:
+            return []
+        version = batch.versions[BUFFERED_REQUESTS]
+        return load_buffered_requests(batch.job_folder, version, self.stage.name, groups, storage=batch.storage)
+
+    def _hold(self, resumed: Sequence[StoredRequest], held: Held) -> None:
+        """Store held records in place of those held before. A record that is held again keeps its row.
+
+        In a long outage, all records after the first waiting element are held from run to run.
+        """
+        output = self.output
+        again = {request for _, request in resumed} & set(held.requests)
+        finished = [request for request in resumed if request.request not in again]
+        new = numbered_requests(
+            [request for request in held.requests if request not in again], self.task.batch.checkpoint_id
+        )
+        output.state(BUFFERED_REQUESTS, output.changelog.buffered(finished, new))
+        if held.cut is not None:
+            output.report.cuts[self.stage.name] = held.cut
+        output.report.held = len(held.requests)
+        output.count(resumed=len(finished), held=len(held.requests))
+
+    def _send_on(self, emitted: ColumnarRows | list[Emitted], side: str | None = None) -> None:
+        Sender(self.output).send(self.stage.flows[side], emitted)
+
+
+def _drained(changes: list[EntryChange]) -> Iterator[EntryChange]:
+    """Yield the changes, and drop each one before the next: `writes` makes another copy of its value."""
+    changes.reverse()
+    while changes:
+        yield changes.pop()
+
+
+def _progress(operator: Process, process: KeyedProcess) -> TaskProgress:
+    statistics = process.controller.statistics()
+    # Timers are in flight as well.
+    done = max(0, process.metrics["records"] - statistics.in_flight)
+    return TaskProgress(
+        operator=operator.name,
+        rows=done,
+        in_flight=statistics.in_flight - statistics.blocking,
+        waiting=statistics.blocking,
+    )
+
+
+_order_of = attrgetter("order")

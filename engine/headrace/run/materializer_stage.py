@@ -1,0 +1,152 @@
+"""Materializer in one task: changes by primary key for a sink, and the history of rows behind them.
+
+Rows of a task that a materializer needs, before records are made of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from headrace.api.graph import Emit, Lag, OnConflict, UpsertMaterialize
+from headrace.config import format_duration
+from headrace.execution.drain import seen_and_held
+from headrace.execution.element import Element, Watermark, make_emitted
+from headrace.log.declared import HISTORY_STATE
+from headrace.materializer.identities import ChangedKeys, Mask
+from headrace.materializer.lag import Lagging
+from headrace.materializer.pass_through import PassThrough
+from headrace.materializer.upsert_materializer import Unmatched, UpsertMaterializer
+from headrace.names import counted
+from headrace.plan.stages import KeyedStage, Plan, SinkPlan, ToSink
+from headrace.records.order import record_order
+from headrace.run.backend import TaskBackend
+from headrace.run.messages import KeyedTask
+from headrace.run.output import QuarantineRow, TaskOutput
+from headrace.run.rows import ROWS_AT_ONCE
+from headrace.run.transforms import refusing_unfit
+from headrace.state.codec import encode
+from headrace.tables.schemas import MATERIALIZER_HISTORY, TIMERS
+
+Needed = Callable[[ChangedKeys], Mask | None]
+"""Function that returns which of all changes of a task have an effect; None: all may have one."""
+
+
+def needed_rows(batches: Iterable[pa.RecordBatch], needed: Needed) -> Iterable[pa.RecordBatch]:
+    """Return the rows in transit of a task that have an effect, in batches."""
+    batches = list(batches)
+    if not batches:
+        return batches
+    rows = pa.Table.from_batches(batches)
+    keys = rows["key"].dictionary_encode().chunks  # all with the same keys
+    numbers = np.concatenate([part.indices.to_numpy() for part in keys])
+    changes = ChangedKeys(keys[-1].dictionary.to_pylist(), numbers, rows["kind"].to_numpy())
+    mask = needed(changes)
+    return batches if mask is None else rows.filter(pa.array(mask)).to_batches(ROWS_AT_ONCE)
+
+
+Changes = Callable[[Needed], Iterable[Sequence[Element]]]
+"""Function that returns the changes of a task in arrival order; it may leave out those that are not needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaterializerWork:
+    """Work of one materializer with its open backend and its output."""
+
+    task: KeyedTask
+    plan: Plan
+    stage: KeyedStage
+    opened: TaskBackend
+    output: TaskOutput
+
+    def run(self, operator: UpsertMaterialize, changes: Changes) -> None:
+        """Materialize changes up to the task's cut."""
+        sink = self._materialized()
+        if self.output.merges_into(sink.name):
+            operator = replace(operator, emit=Emit.NET_CHANGE)
+        materializer = self._with_history(operator) if operator.is_needed else self._without_history(operator)
+        materializer.run(changes(materializer.needed))
+        self._keep_history(operator, materializer)
+        if isinstance(materializer, UpsertMaterializer):
+            self._keep_sweeps_and_unmatched(operator, materializer)
+        self.output.count_keyed(materializer.metrics)
+        decode = msgspec.json.Decoder(self.stage.record).decode
+        rows = [make_emitted((order, 0, kind, decode(raw))) for order, kind, _, raw in materializer.outputs()]
+        with refusing_unfit(operator.name, rows):
+            self.output.changes(sink, rows)
+
+    def _without_history(self, operator: UpsertMaterialize) -> PassThrough:
+        return PassThrough(operator, self.opened.backend, record=self.stage.takes[0], from_columns=True)
+
+    def _keep_history(self, operator: UpsertMaterialize, materializer: UpsertMaterializer | PassThrough) -> None:
+        changes = materializer.changes()
+        self.opened.write(materializer.writes())
+        self.output.state(
+            MATERIALIZER_HISTORY, self.output.changelog.history(changes, _upsert_key(operator, self.stage.takes[0]))
+        )
+
+    def _with_history(self, operator: UpsertMaterialize) -> UpsertMaterializer:
+        task = self.task
+        watermarks, _ = seen_and_held([Watermark(record_order(at), time) for at, time in task.watermarks], task.cut)
+        layouts = task.upsert_materialize.layouts(operator.strategy, task.batch.backend)
+        materializer_class: Callable[..., UpsertMaterializer] = (
+            Lagging if isinstance(operator, Lag) else UpsertMaterializer
+        )
+        return materializer_class(
+            operator,
+            self.opened.backend,
+            record=self.stage.takes[0],
+            layouts=layouts,
+            watermark=task.watermark,
+            watermarks=watermarks,
+            processing_time=task.processing_time,
+            ttl_since=task.state_ttl.lives(operator.name).since.get(HISTORY_STATE),
+            from_columns=True,
+        )
+
+    def _keep_sweeps_and_unmatched(self, operator: UpsertMaterialize, materializer: UpsertMaterializer) -> None:
+        output = self.output
+        sweeps = materializer.timer_changes()
+        self.opened.write(materializer.timer_writes(sweeps))
+        output.state(TIMERS, output.changelog.timers(sweeps))
+        output.quarantine([_unmatched(operator, unmatched) for unmatched in materializer.unmatched])
+
+    def _materialized(self) -> SinkPlan:
+        """Return the sink behind a materializer. The planner guarantees one."""
+        (use,) = self.stage.flows[None].uses
+        return self.plan.sinks[cast("ToSink", use.to).sink]
+
+
+def _upsert_key(operator: UpsertMaterialize, record: type[msgspec.Struct]) -> Callable[[bytes], str | None]:
+    names = operator.upsert_key
+    if names is None:
+        return lambda _: None
+    decode = msgspec.json.Decoder(record).decode
+
+    def upsert_key(row: bytes) -> str:
+        values = decode(row)  # as a record: a stored row may lack fields with default values
+        picked = [getattr(values, name) for name in names]
+        return encode(picked[0] if len(picked) == 1 else picked).decode()
+
+    return upsert_key
+
+
+def _unmatched(operator: UpsertMaterialize, unmatched: Unmatched) -> QuarantineRow:
+    element, row, rows = unmatched
+    error = f"a retraction that matches nothing in its key's history of {counted(rows, 'row')}{_dropped(operator)}"
+    return operator.name, element.order.hex(), element.key_json.decode(), row.decode(), error
+
+
+def _dropped(operator: UpsertMaterialize) -> str:
+    """Return possible reasons why a row is no longer in the history, as part of a sentence."""
+    reasons = []
+    if operator.ttl is not None:
+        reasons.append(f"rows die after {format_duration(operator.ttl.ttl)}")
+    if operator.on_conflict in {OnConflict.DO_NOTHING, OnConflict.DEDUPLICATE}:
+        reasons.append(f"on_conflict={operator.on_conflict.value} keeps one row a key")
+    return f" ({'; '.join(reasons)})" if reasons else ""

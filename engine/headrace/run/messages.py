@@ -1,0 +1,161 @@
+"""Messages between driver and tasks, as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from headrace.async_io.metrics import ServiceMetrics
+from headrace.config import FileOptions, PipelineCode
+from headrace.options import AsyncStateOptions, MaterializerOptions
+from headrace.records.source_columns import EventTimeLimit
+from headrace.run.services import LiveAnswers
+from headrace.sinks.sink import OutputFile
+from headrace.sources.row_check import RefusedRows
+from headrace.sources.source import InputFile
+from headrace.state.ttl import TtlHistory
+from headrace.storage.files import StagedFile
+
+
+class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings that all tasks of a micro-batch share."""
+
+    code: PipelineCode
+    job_folder: str
+    checkpoint_id: int
+    attempt_id: str
+    max_parallelism: int
+    parallelism: int
+    local_folder: str
+    backend: str
+    cache_bytes: int
+    inline_reads_below: int
+    versions: dict[str, int]
+    sinks: dict[str, str]
+    appended: tuple[str, ...] = ()
+    """Sinks that rows are only added to."""
+    partition_by: dict[str, tuple[str, ...]] = {}
+    """Partition columns of the table, by sink."""
+    folders: tuple[str, ...] = ()
+    """Sinks whose partitions are folders."""
+    storage: dict[str, str] | None = None
+    limits: dict[str, EventTimeLimit] = {}
+    """Latest event time of a good row, by source or keyed operator; without an entry, any."""
+    progress_from: int | None = None
+    """Moment from which on tasks report progress (ms); None: never."""
+
+
+class AsyncSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of tasks for calls to services."""
+
+    services: dict[str, str]
+    overrides: dict[str, dict[str, Any]] = {}
+    """Settings of the job's file that override the pipeline's, by operator; spans are seconds."""
+    limits: dict[str, tuple[float | None, int | None]] = {}
+    """Limits by service: calls per second, and concurrent calls."""
+    open_until: dict[str, int] = {}
+    """Moment of the next probe (ms), by operator with an open breaker."""
+    resumes: bool = False
+    """True if earlier micro-batches have left elements."""
+    finishes: bool = False
+    """True if services are called for the last time for these elements."""
+    keep_answers: dict[str, int] = {}
+    """Time for which answers are kept (ms), by service that keeps them."""
+    answers: LiveAnswers | None = None
+    """Answers that the elements of a branch take; None on the job itself."""
+
+
+class SourceTask(msgspec.Struct, frozen=True, kw_only=True):
+    """Task of a source: the files that it reads."""
+
+    batch: BatchSettings
+    source: str
+    files: list[InputFile]
+    bucket: int
+    async_io: AsyncSettings
+    index: int = 0
+    """Number of the task among those of the source."""
+    tasks: int = 1
+    """Number of tasks of the source: each resumes the waiting elements of its share of the key groups."""
+    stop_at: int | None = None
+    """Moment to stop, and to leave elements without an answer (ms)."""
+    stop_file: str | None = None
+    on_bad_file: str = "fail"
+    on_bad_row: str = "quarantine"
+    file_options: FileOptions = FileOptions()
+
+
+class KeyedTask(msgspec.Struct, frozen=True, kw_only=True):
+    """Work of one keyed operator, the same for all of its tasks."""
+
+    batch: BatchSettings
+    stage: int
+    rows: int = 0
+    """Number of rows in transit to the operator, for all tasks together."""
+    transit_bytes: int = 0
+    """Size of the files in transit."""
+    watermark: int | None
+    watermarks: list[tuple[int, int]]
+    processing_time: int
+    """Begin of the micro-batch by the driver's clock (ms): the same in every task and attempt."""
+    first_ordinal: int
+    """Arrival ordinal of the micro-batch's first record, even if it has no record."""
+    async_state: AsyncStateOptions = AsyncStateOptions()
+    upsert_materialize: MaterializerOptions = MaterializerOptions()
+    state_ttl: TtlHistory = TtlHistory()
+    timers_fired: dict[str, int] = {}
+    """Moment up to which no timer of the operator is left (ms), by clock."""
+    local_copies: dict[str, str] = {}
+    parent_id: int = 0
+    resumes: bool = False
+    """True if an earlier run held records."""
+    async_io: AsyncSettings = AsyncSettings(services={})
+    broadcast: tuple[str, ...] = ()
+    """Staged files that every task reads."""
+    cut: bytes | None = None
+    """Place from which on records are held: an earlier operator has reached only this place."""
+    stop_at: int | None = None
+    """Moment to stop, and to hold records not begun yet (ms)."""
+    stop_file: str | None = None
+    """File whose existence tells tasks to stop."""
+
+
+class TaskReport(msgspec.Struct, kw_only=True):
+    """Report of one task: files that it staged by state table, files for the next stage, files for sinks."""
+
+    task: int = 0
+    state_files: dict[str, list[StagedFile]] = {}
+    transit: dict[str, list[str]] = {}
+    """Staged files of records, by the stage that reads them."""
+    transit_rows: dict[str, int] = {}
+    """Number of records in these files, by stage."""
+    transit_bytes: dict[str, int] = {}
+    """Size of these files, by stage."""
+    broadcast: dict[str, list[str]] = {}
+    """Staged files that all tasks of a stage read, by stage."""
+    outputs: dict[str, list[OutputFile]] = {}
+    buckets: dict[int, int] = {}
+    refused: list[RefusedRows] = []
+    """Rows of its files that a source's task has refused."""
+    metrics: dict[str, int] = {}
+    local_copy: dict[str, str] = {}
+    timers_fired: dict[str, int] = {}
+    cuts: dict[str, bytes] = {}
+    """Place that an operator has reached, by operator; only of operators that did not finish."""
+    held: int = 0
+    blocks: dict[str, bytes] = {}
+    """First waiting element that lets others pass up to the next watermark, by async operator."""
+    pending: int = 0
+    """Number of elements in `async_requests`."""
+    due: int | None = None
+    """Moment when the first of them is due (ms)."""
+    services: dict[str, ServiceMetrics] = {}
+    """Metrics by async operator."""
+    error: str | None = None
+    error_class: str | None = None
+    exit_code: int = 0
+
+
+encode_report = msgspec.json.encode
+decode_report = msgspec.json.Decoder(TaskReport).decode

@@ -1,0 +1,259 @@
+"""Output of a task: staged files with names unique to the attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace import clock
+from headrace.api.graph import KeyBy
+from headrace.execution.element import Emitted
+from headrace.plan.loader import plan_of
+from headrace.plan.stages import SinkPlan, ToStage
+from headrace.records.columns import changelog_schema, sink_schema, to_columns
+from headrace.records.keys import key_reader
+from headrace.records.record_columns import to_struct_array
+from headrace.records.source_columns import EventTimeLimit
+from headrace.run.messages import BatchSettings, TaskReport
+from headrace.run.rows import ColumnarRows, transit_table
+from headrace.run.transforms import called, failed
+from headrace.sinks.layout import by_partition, check_folder_names, check_partition_values, folders_of
+from headrace.sinks.sink import OutputFile
+from headrace.state.backend import EntryChange
+from headrace.state.broadcast import BROADCAST_KEY
+from headrace.state.codec import encode, key_json_column
+from headrace.storage.files import ParquetLayout, stage
+from headrace.storage.table import ROW_KIND
+from headrace.tables.changelog import SYMBOLS, Changelog, KeyedState, parts, stage_state
+from headrace.tables.schemas import KEYED_STATE, QUARANTINE
+
+TRANSIT = "transit"
+OUTPUTS = "outputs"
+_LARGE = 32 << 20
+"""Bytes of values from which on they are copied in parts: that takes 0.4 us a value more."""
+_TRIED_TWICE = 16
+"""Number of records of a task for which a key function is called twice."""
+
+QuarantineRow = tuple[str, str, str, str | None, str]
+"""source, position, key (JSON), raw, error."""
+
+_TransitRow = tuple[bytes, int, int, bytes, bytes]
+"""order, timestamp, kind, key (JSON), record (JSON)."""
+
+
+def transit_folder(job_folder: str, attempt_id: str) -> str:
+    """Return the folder of the files that an attempt's tasks pass to each other."""
+    return f"{job_folder}/{TRANSIT}/{attempt_id}"
+
+
+class TaskOutput:
+    """Collector of one task's staged files, for its report."""
+
+    def __init__(self, batch: BatchSettings, operator: str, label: str) -> None:
+        """Prepare an empty report. `label` distinguishes the operator's tasks in file names."""
+        self.report = TaskReport()
+        self._batch = batch
+        self._changelog = Changelog(operator, batch.checkpoint_id, batch.max_parallelism)
+        self._operator = operator
+        self._tried_keys: set[int] = set()
+        self._prefix = f"{batch.checkpoint_id:010d}-{operator}-{label}-{batch.attempt_id[:12]}"
+
+    @property
+    def operator(self) -> str:
+        """Return the stage's operator, or source."""
+        return self._operator
+
+    @property
+    def limit(self) -> EventTimeLimit | None:
+        """Return the latest event time that records of the stage may get; None: any."""
+        return self._batch.limits.get(self._operator)
+
+    @property
+    def changelog(self) -> Changelog:
+        """Return the maker of this operator's rows."""
+        return self._changelog
+
+    def state(self, table: str, rows: pa.Table) -> None:
+        """Stage rows of a state table. Writes no file without rows."""
+        for part in parts(table, rows):
+            staged = stage_state(self._batch.job_folder, table, self._file_name(), part, self._batch.storage)
+            self.report.state_files.setdefault(table, []).append(staged)
+
+    def values(self, store: KeyedState, changes: Sequence[EntryChange]) -> None:
+        """Stage changes of keyed state. Large values become columns one row group at a time, to need less memory."""
+        raws = [change.raw for change in changes]
+        if sum(len(raw) for raw in raws if raw is not None) < _LARGE:
+            self.state(KEYED_STATE, self._changelog.values(store, changes))
+            return
+        rows = self._changelog.values(store, changes, without_values=True)
+        folder, storage = self._batch.job_folder, self._batch.storage
+        staged = stage_state(folder, KEYED_STATE, self._file_name(), rows, storage, values=raws)
+        self.report.state_files.setdefault(KEYED_STATE, []).append(staged)
+
+    def quarantine(self, rows: Sequence[QuarantineRow]) -> None:
+        """Stage rows of the quarantine."""
+        self.state(QUARANTINE, self._changelog.quarantine(rows))
+        self.count(quarantined=len(rows))
+
+    def transit(self, to: ToStage, record: type[msgspec.Struct], emitted: Sequence[Emitted]) -> None:
+        """Stage records for a keyed stage; a record without a key goes to quarantine.
+
+        Raises `UserFunctionError` for an invalid key, and `UnfitRecord` for a record that columns cannot store.
+        """
+        if not emitted:
+            return
+        orders, timestamps, kinds, records = zip(*emitted, strict=True)
+        places = (pa.array(orders, pa.binary()), pa.array(timestamps, pa.int64()), pa.array(kinds, pa.int32()))
+        rows = ColumnarRows(record, *places, to_struct_array(records, record))
+        keys = self._made_keys(to.key, records) if to.key is not None and to.key.function is not None else None
+        self._transit(to, rows, keys)
+
+    def transit_rows(self, to: ToStage, rows: ColumnarRows) -> None:
+        """Stage rows for a keyed stage, like `transit`, but make records of them only if a function computes the keys."""
+        if to.key is not None and to.key.function is not None:
+            self.transit(to, rows.record, rows.emitted())
+        elif len(rows):
+            self._transit(to, rows, None)
+
+    def _transit(self, to: ToStage, rows: ColumnarRows, computed_keys: pa.BinaryArray | None) -> None:
+        """Stage rows with `computed_keys`, or with the keys in their fields if None."""
+        if to.key is None:
+            keys = pa.repeat(pa.scalar(BROADCAST_KEY, pa.binary()), len(rows))
+        else:
+            fields = to.key.fields
+            keys = (
+                computed_keys
+                if computed_keys is not None
+                else key_json_column(*(rows.columns.field(name) for name in fields))
+            )
+        if keys.null_count:
+            has_key = pc.is_valid(keys)
+            self._refuse_without_key(to, rows.filter(pc.invert(has_key)))
+            rows, keys = rows.filter(has_key), keys.filter(has_key)
+        if len(rows):
+            self._stage_transit(to, rows, keys)
+
+    def _made_keys(self, key: KeyBy, records: Sequence[msgspec.Struct]) -> pa.BinaryArray:
+        read = key_reader(key)
+
+        def made_key(record: msgspec.Struct) -> bytes | None:
+            key = read(record)
+            return None if key is None else encode(key)
+
+        step = f"key_by {key}"
+        keys = [called(step, made_key, record) for record in records]
+        if id(key) not in self._tried_keys:  # the plan keeps it
+            self._tried_keys.add(id(key))
+            for record, key_json in zip(records[:_TRIED_TWICE], keys, strict=False):
+                if (again := called(step, made_key, record)) != key_json:
+                    raise failed(step, record, _not_the_same(key_json, again))
+        return pa.array(keys, pa.binary())
+
+    def _refuse_without_key(self, to: ToStage, rows: ColumnarRows) -> None:
+        error = f"the key ({to.key}) is null"
+        self.quarantine(
+            [(self._operator, row.order.hex(), "null", encode(row.record).decode(), error) for row in rows.emitted()]
+        )
+
+    def _stage_transit(self, to: ToStage, rows: ColumnarRows, keys: pa.BinaryArray) -> None:
+        takes = plan_of(self._batch.code).stage(to.stage).takes
+        table = transit_table(takes, to.number, rows, keys, self._batch.max_parallelism)
+        folder = transit_folder(self._batch.job_folder, self._batch.attempt_id)
+        name = self._file_name()
+        staged = stage(folder, name, table, self._batch.storage, layout=_TRANSIT_LAYOUT, survives=False)
+        if to.key is None:
+            self.report.broadcast.setdefault(to.stage, []).append(f"{folder}/{name}")
+            return
+        self.report.transit.setdefault(to.stage, []).append(f"{folder}/{name}")
+        self.report.transit_rows[to.stage] = self.report.transit_rows.get(to.stage, 0) + table.num_rows
+        self.report.transit_bytes[to.stage] = self.report.transit_bytes.get(to.stage, 0) + staged.size
+
+    def append_sink(self, sink: str, emitted: Sequence[Emitted], record: type) -> None:
+        """Stage rows directly in the folder of an append-only sink. Raises `UnfitRecord` as `transit` does."""
+        if not emitted:
+            return
+        self.append_table(sink, _sink_columns(emitted, sink_schema(record)))
+
+    def append_table(self, sink: str, rows: pa.Table) -> None:
+        """Stage rows, at least one, with the columns of an append-only sink."""
+        columns = self._batch.partition_by.get(sink, ())
+        check_folder_names(rows, columns, is_merged=sink not in self._batch.folders)
+        for partition, part in by_partition(rows, columns):
+            name = f"{folders_of(partition)}{self._file_name()}"
+            staged = stage(self._batch.sinks[sink], name, part, self._batch.storage)
+            self._output(sink, OutputFile(staged.path, staged.rows, staged.size, partition))
+
+    def changes(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
+        """Stage a materializer's changes: for a merge, or as a log of changes if the sink is append-only.
+
+        Raises `UnfitRecord` as `transit` does.
+        """
+        if not emitted:
+            return
+        if sink.name in self._batch.appended:
+            self._append_changes(sink, emitted)
+        else:
+            self._merge(sink, emitted)
+
+    def merges_into(self, sink: str) -> bool:
+        """Return whether a sink has one row for each primary key, and so takes one change for each key in a micro-batch."""
+        return sink not in self._batch.appended
+
+    def count(self, **metrics: int) -> None:
+        """Add to the task's metrics."""
+        for name, value in metrics.items():
+            if value:
+                self.report.metrics[name] = self.report.metrics.get(name, 0) + value
+
+    def count_keyed(self, metrics: Mapping[str, int]) -> None:
+        """Add the metrics of a keyed operator. Its `records` count as `keyed_records`."""
+        self.count(**{("keyed_records" if name == "records" else name): value for name, value in metrics.items()})
+
+    def _append_changes(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
+        schema = sink_schema(sink.record, sink.primary_key)
+        columns = _sink_columns(emitted, schema).columns
+        kinds = _symbols(emitted)
+        orders = pa.array([item.order.hex() for item in emitted], pa.string())
+        self.append_table(sink.name, pa.Table.from_arrays([*columns, kinds, orders], schema=changelog_schema(schema)))
+
+    def _merge(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
+        """Stage net changes for a merge: the sink's columns and the row kind."""
+        schema = sink_schema(sink.record, sink.primary_key)
+        rows = _sink_columns(emitted, schema)
+        columns = self._batch.partition_by.get(sink.name, ())
+        check_partition_values(rows, columns)
+        check_folder_names(rows, columns, is_merged=True)
+        kinds = _symbols(emitted)
+        rows = rows.append_column(pa.field(ROW_KIND, pa.string(), nullable=False), kinds)
+        name = f"{OUTPUTS}/{sink.name}/{self._file_name()}"
+        staged = stage(self._batch.job_folder, name, rows, self._batch.storage)
+        self._output(sink.name, OutputFile(staged.path, staged.rows, staged.size))
+
+    def _output(self, sink: str, file: OutputFile) -> None:
+        self.report.outputs.setdefault(sink, []).append(file)
+        self.count(rows_out=file.rows)
+
+    def _file_name(self) -> str:
+        return f"{self._prefix}-{clock.unique_id()[:12]}.parquet"
+
+
+def _not_the_same(key: bytes | None, again: bytes | None) -> str:
+    one, other = (b"null" if shown is None else shown for shown in (key, again))
+    return (
+        f"it gave this record the key {one.decode():.100}, and {other.decode():.100} when it was called again. A micro-batch may run "
+        "again, and must give the same: make the key of the record alone, without random numbers, clocks and counters"
+    )
+
+
+def _symbols(emitted: Sequence[Emitted]) -> pa.StringArray:
+    return pa.array([*map(SYMBOLS.__getitem__, [item.kind for item in emitted])], pa.string())
+
+
+def _sink_columns(emitted: Sequence[Emitted], schema: pa.Schema) -> pa.Table:
+    return to_columns([item.record for item in emitted], schema)
+
+
+_TRANSIT_LAYOUT = ParquetLayout("lz4", dictionary=(), statistics=False)

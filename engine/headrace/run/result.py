@@ -1,0 +1,224 @@
+"""Result of a micro-batch, combined from the reports of its tasks.
+
+Watermarks of a line of ordinals: those that a micro-batch gives to its operators, and the last one that all have seen.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from headrace import clock
+from headrace.async_io.metrics import ServiceMetrics, merged_metrics
+from headrace.execution.drain import seen_and_held
+from headrace.execution.element import Watermark
+from headrace.log.checkpoint import Checkpoint
+from headrace.log.warnings import NO_ROW_TIMES, RowTimes, row_times_of_task
+from headrace.records.order import record_order
+from headrace.records.watermarks import (
+    Bucket,
+    Watermarks,
+    advance,
+    cut_at_block,
+    lag_of,
+    latest_by_bucket,
+    watermarks_of_line,
+)
+from headrace.run.messages import TaskReport
+from headrace.sinks.sink import OutputFile
+from headrace.sources.position import SourceOffset
+from headrace.sources.source import LineSlice, Slice
+from headrace.storage.files import StagedFile
+
+Group = tuple[str, ...]
+"""Names of sources that meet. They share a line of ordinals."""
+
+
+@dataclass(slots=True)
+class LineResult:
+    """Position of a line of ordinals after a micro-batch. Sources that meet share a line.
+
+    `watermarks` are those that its operators get, `watermark` is the last of them, `seen` the last that all operators have seen;
+    `repeated` are those after `seen`.
+    """
+
+    bucket: Bucket
+    watermarks: Watermarks
+    watermark: int | None
+    seen: int | None
+    repeated: tuple[tuple[int, int], ...] = ()
+    has_input: bool = True
+    """False if tasks have read nothing but refused rows: these do not count as input of an idle source."""
+
+    def settle(self, cut: bytes | None) -> None:
+        """Set `seen` to the last watermark before `cut`, the place that all operators have reached; later ones are `repeated`."""
+        places = [Watermark(record_order(ordinal), time) for ordinal, time in self.watermarks]
+        seen, _ = seen_and_held(places, cut)
+        self.seen = seen[-1].timestamp if seen else self.seen
+        self.repeated = tuple(self.watermarks[len(seen) :])
+
+
+def line_after(
+    parent: Checkpoint,
+    group: Group,
+    part: LineSlice | None,
+    reports: Iterable[TaskReport],
+    *,
+    size: int,
+    out_of_orderness: timedelta,
+) -> LineResult:
+    """Return the position of a line after a slice. `part` is its part of the slice; None if it has none.
+
+    Its watermarks are planned, or follow from the tasks' reports. `size` is the number of ordinals in a bucket.
+    """
+    before, seen = parent.watermarks(group)
+    latest_times: dict[int, int] = {}
+    if part is not None and part.after is not None:
+        bucket, new = part.after, part.watermarks or []
+    else:
+        latest_times = latest_by_bucket(report.buckets for report in reports)
+        bucket, new = advance(
+            parent.line(group),
+            latest_times,
+            0 if part is None else part.rows,
+            size=size,
+            lag=lag_of(out_of_orderness),
+            watermark=before,
+        )
+    offsets = [parent.offsets[name] for name in group if name in parent.offsets]
+    joined = None
+    if before is not None and any(offset.watermark != before for offset in offsets):
+        joined = parent.line(group).next_ordinal, before
+    repeated = max((offset.repeated for offset in offsets), default=())
+    watermarks = watermarks_of_line(new, repeated=repeated, joined=joined)
+    watermark = watermarks[-1][1] if watermarks else before
+    has_input = part is None or part.after is not None or bool(latest_times)
+    return LineResult(bucket, watermarks, watermark, seen, has_input=has_input)
+
+
+@dataclass(slots=True)
+class BatchResult:
+    """Collector of the files and metrics of a micro-batch's stages, for the commit."""
+
+    files: dict[str, list[StagedFile]] = field(default_factory=dict)
+    outputs: dict[str, list[OutputFile]] = field(default_factory=dict)
+    transit: dict[str, list[str]] = field(default_factory=dict)
+    transit_rows: Counter[str] = field(default_factory=Counter)
+    transit_bytes: Counter[str] = field(default_factory=Counter)
+    broadcast: dict[str, list[str]] = field(default_factory=dict)
+    local_copies: dict[str, dict[str, str]] = field(default_factory=dict)
+    timers_fired: dict[str, dict[str, int]] = field(default_factory=dict)
+    metrics: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=dict)
+    lines: dict[Group, LineResult] = field(default_factory=dict)
+    cuts: dict[str, bytes] = field(default_factory=dict)
+    """Place that an operator has reached, by operator; only of operators that did not finish."""
+    blocks: dict[str, bytes] = field(default_factory=dict)
+    """First waiting element that lets others pass, by operator."""
+    held: int = 0
+    pending: int = 0
+    due: int | None = None
+    services: dict[str, ServiceMetrics] = field(default_factory=dict)
+    row_times: dict[str, RowTimes] = field(default_factory=dict)
+    """Late rows, and rows too far ahead, by operator or source."""
+
+    @property
+    def watermark(self) -> int | None:
+        """Return the earliest of the lines' watermarks; None while a line has none."""
+        seen = [line.seen for line in self.lines.values()]
+        return None if None in seen else min(cast("list[int]", seen), default=None)
+
+    def add(self, operator: str, reports: Sequence[TaskReport]) -> None:
+        """Add the reports of a stage."""
+        copies: dict[str, str] = {}
+        if fired := [report.timers_fired for report in reports if report.timers_fired]:
+            clocks = set.intersection(*map(set, fired))
+            self.timers_fired[operator] = {name: min(until[name] for until in fired) for name in sorted(clocks)}
+        for report in reports:
+            _extend(self.files, report.state_files)
+            _extend(self.outputs, report.outputs)
+            _extend(self.transit, report.transit)
+            self.transit_rows.update(report.transit_rows)
+            self.transit_bytes.update(report.transit_bytes)
+            _extend(self.broadcast, report.broadcast)
+            _keep_earliest(self.cuts, report.cuts)
+            _keep_earliest(self.blocks, report.blocks)
+            copies |= report.local_copy
+            self.held += report.held
+            self.pending += report.pending
+            self.due = _earlier(self.due, report.due)
+            self.services = merged_metrics((self.services, report.services))
+            self.metrics.update(report.metrics)
+            counts = row_times_of_task(report.metrics)
+            self.row_times[operator] = self.row_times.get(operator, NO_ROW_TIMES) + counts
+        if copies:
+            self.local_copies[operator] = copies
+
+    def cut_behind(self, operators: Iterable[str], watermarks: Watermarks) -> bytes | None:
+        """Return the earliest place that one of the operators has reached; None if all have finished.
+
+        An operator with a waiting element that lets others pass has reached at most the first watermark after that element.
+        """
+        cut: bytes | None = None
+        for name in operators:
+            cut = _earlier(cut, self.cuts.get(name))
+            if (block := self.blocks.get(name)) is not None:
+                cut = _earlier(cut, cut_at_block(block, watermarks))
+        return cut
+
+    def offsets_after(self, former: Mapping[str, SourceOffset], taken: Slice) -> dict[str, SourceOffset]:
+        """Return the offsets after a slice, from the `former` ones. Each has also values of its line, and of the whole job."""
+        held = self.held > 0 or any(line.repeated for line in self.lines.values())
+        lines = {name: line for names, line in self.lines.items() for name in names}
+        offsets: dict[str, SourceOffset] = {}
+        for name, before in {**former, **taken.offsets}.items():
+            moved = taken.offsets.get(name)
+            offset = msgspec.structs.replace(
+                before,
+                held=held,
+                repeated=(),
+                pending=self.pending,
+                due=self.due,
+                names=None if moved is None else moved.names,
+                stamps=() if moved is None else moved.stamps,
+                contents=() if moved is None else moved.contents,
+                idle=before.idle if moved is not None else False,
+            )
+            if (own := lines.get(name)) is not None:
+                offset = msgspec.structs.replace(
+                    offset, bucket=own.bucket, repeated=own.repeated, watermark=own.watermark, seen=own.seen
+                )
+                if not own.has_input:
+                    offset = msgspec.structs.replace(offset, taken_at=former.get(name, SourceOffset()).taken_at)
+            offsets[name] = offset
+        return offsets
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Measure the time of the block as a phase."""
+        started = clock.monotonic()
+        yield
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + clock.monotonic() - started
+
+
+_Comparable = TypeVar("_Comparable", int, bytes)
+
+
+def _earlier(first: _Comparable | None, other: _Comparable | None) -> _Comparable | None:
+    return min((value for value in (first, other) if value is not None), default=None)
+
+
+def _extend(into: dict[str, list[Any]], more: Mapping[str, list[Any]]) -> None:
+    for name, items in more.items():
+        into.setdefault(name, []).extend(items)
+
+
+def _keep_earliest(into: dict[str, bytes], more: Mapping[str, bytes]) -> None:
+    for name, place in more.items():
+        into[name] = min(place, into.get(name, place))

@@ -1,0 +1,146 @@
+"""Records of a stream in a task, as columns. They become objects only where user code runs on them.
+
+Transit: records between two stages, as columns of their own types with their places in the order.
+
+Shares of keyed tasks, read from the files in transit: the rows of their key groups, in arrival order, as Spark's shuffle has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.api.records import RowKind
+from headrace.execution.element import Element, Emitted, make_element, make_emitted
+from headrace.records.columns import sink_columns
+from headrace.records.record_columns import from_struct_array, spark_ddl, struct_type
+from headrace.run.messages import BatchSettings
+from headrace.state.key_groups import key_group, key_group_range
+from headrace.storage.files import Storage, read_parquet
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnarRows:
+    """Records of a stream as columns: their places in the order, and a struct for each."""
+
+    record: type[msgspec.Struct]
+    orders: pa.Array
+    timestamps: pa.Array
+    kinds: pa.Array
+    columns: pa.StructArray
+
+    def __len__(self) -> int:
+        """Count the rows."""
+        return len(self.columns)
+
+    def on_edge(self, edge: int) -> ColumnarRows:
+        """Return the rows for one of several uses of the stream, with the edge in their places."""
+        orders = pc.binary_join_element_wise(self.orders, pa.scalar(bytes([edge])), pa.scalar(b""))
+        return ColumnarRows(self.record, orders, self.timestamps, self.kinds, self.columns)
+
+    def emitted(self) -> list[Emitted]:
+        """Return the rows as records."""
+        records = from_struct_array(self.columns, self.record)
+        places = (column.to_pylist() for column in (self.orders, self.timestamps, self.kinds))
+        return list(map(make_emitted, zip(*places, records, strict=True)))
+
+    def sink_table(self) -> pa.Table | None:
+        """Return the rows as those of a sink; None where records have to be made of them, or there are no rows."""
+        return sink_columns(self.columns, self.record) if len(self) else None
+
+    def without_update_before(self) -> ColumnarRows:
+        """Return the rows that are not the row before an update."""
+        return self.filter(pc.not_equal(self.kinds, pa.scalar(int(RowKind.UPDATE_BEFORE), pa.int32())))
+
+    def filter(self, mask: pa.BooleanArray) -> ColumnarRows:
+        """Return the rows for which the mask is true."""
+        columns = (self.orders, self.timestamps, self.kinds, self.columns)
+        return ColumnarRows(self.record, *(column.filter(mask) for column in columns))
+
+
+Takes = tuple[type, ...]
+"""Record types of a stage's inputs."""
+
+ROWS_AT_ONCE: Final = 20_000
+"""Number of rows that a task turns into records at once, like `spark.sql.execution.arrow.maxRecordsPerBatch` in the profiles."""
+
+_PLACE = (
+    pa.field("order", pa.binary()),
+    pa.field("timestamp", pa.int64()),
+    pa.field("kind", pa.int32()),
+    pa.field("key_group", pa.int32()),
+    pa.field("key", pa.binary()),
+    pa.field("input", pa.int32()),
+)
+_PLACE_DDL = "`order` binary, timestamp long, kind int, key_group int, key binary, input int"
+
+
+def transit_schema(takes: Takes) -> pa.Schema:
+    """Return the columns that a stage reads: places, keys, and a struct for each of its inputs, of which one is not null."""
+    structs = (pa.field(f"in{number}", struct_type(record)) for number, record in enumerate(takes))
+    return pa.schema([*_PLACE, *structs])
+
+
+def transit_ddl(takes: Takes) -> str:
+    """Return `transit_schema` in Spark's notation."""
+    structs = (f"in{number} {spark_ddl(struct_type(record))}" for number, record in enumerate(takes))
+    return ", ".join([_PLACE_DDL, *structs])
+
+
+def transit_table(
+    takes: Takes, number: int, rows: ColumnarRows, keys: pa.BinaryArray, max_parallelism: int
+) -> pa.Table:
+    """Return records for input `number` of a stage as a table."""
+    count = len(rows)
+    groups = key_groups(keys, max_parallelism)
+    places = [rows.orders, rows.timestamps, rows.kinds, groups, keys, pa.repeat(pa.scalar(number, pa.int32()), count)]
+    structs = [
+        rows.columns if at == number else pa.nulls(count, struct_type(record)) for at, record in enumerate(takes)
+    ]
+    return pa.Table.from_arrays([*places, *structs], schema=transit_schema(takes))
+
+
+def key_groups(keys: pa.BinaryArray, max_parallelism: int) -> pa.Int32Array:
+    """Return the key group of each key. Hashes each distinct key once."""
+    encoded = keys.dictionary_encode()
+    groups = pa.array([key_group(key, max_parallelism) for key in encoded.dictionary.to_pylist()], pa.int32())
+    return groups.take(encoded.indices)
+
+
+def elements_of(batch: pa.RecordBatch, takes: Takes) -> list[Element]:
+    """Return the elements in a batch that Spark gives to a keyed task."""
+    columns = [batch[name].to_pylist() for name in ("order", "timestamp", "kind", "key")]
+    inputs = batch["input"].to_pylist()
+    if len(takes) == 1:
+        records: Iterable[object] = from_struct_array(batch["in0"], takes[0])
+    else:
+        structs = [from_struct_array(batch[f"in{number}"], record) for number, record in enumerate(takes)]
+        records = (structs[number][at] for at, number in enumerate(inputs))
+    return list(map(make_element, zip(*columns, records, inputs, strict=True)))
+
+
+def read_transit(paths: Sequence[str], takes: Takes, storage: Storage) -> pa.Table:
+    """Return all rows of files in transit to a keyed stage, unordered."""
+    schema = transit_schema(takes)
+    tables = [read_parquet(path, storage).cast(schema) for path in paths]
+    return pa.concat_tables(tables) if tables else schema.empty_table()
+
+
+def share_of(rows: pa.Table, index: int, batch: BatchSettings) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of task `index`, sorted, in batches."""
+    groups = key_group_range(index, batch.max_parallelism, batch.parallelism)
+    column = rows["key_group"]
+    share = rows.filter(pc.and_(pc.greater_equal(column, groups.first), pc.less_equal(column, groups.last)))
+    share = share.combine_chunks()  # sorts one chunk in half of the time
+    ordered = share if _is_sorted(share["order"].combine_chunks()) else share.sort_by("order")
+    yield from ordered.to_batches(max_chunksize=ROWS_AT_ONCE)
+
+
+def _is_sorted(orders: pa.Array) -> bool:
+    """Return whether orders ascend already, as those of one source task do: to look is far cheaper than to sort rows."""
+    return len(orders) < 2 or pc.all(pc.less_equal(orders[:-1], orders[1:])).as_py()  # noqa: PLR2004

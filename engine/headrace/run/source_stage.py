@@ -1,0 +1,232 @@
+"""Source's stage in one task: read files, check rows, run steps and calls on them, stage the results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.api.graph import SourceNode
+from headrace.errors import HeadraceError, SourceError
+from headrace.log.progress import TaskProgress
+from headrace.names import counted
+from headrace.plan.loader import plan_of
+from headrace.plan.stages import waits_in
+from headrace.records.columns import BadRow
+from headrace.records.source_columns import arrival_order, order_column
+from headrace.run.async_stage import AsyncStage
+from headrace.run.flow import Sender
+from headrace.run.messages import SourceTask, TaskReport
+from headrace.run.output import QuarantineRow, TaskOutput
+from headrace.run.rows import ColumnarRows
+from headrace.run.watch import SOURCES, StopSign, TaskNotes
+from headrace.sources.folder.format import UNREADABLE, FileRows, is_damage, unreadable
+from headrace.sources.position import rows_in
+from headrace.sources.registry import read_rows_of
+from headrace.sources.row_check import CheckedRows, RefusedRows, RowCheck
+from headrace.sources.source import InputFile
+from headrace.sources.transformed.source import stored_name
+from headrace.state.key_groups import key_group_range
+from headrace.storage.files import read_parquet
+
+
+def run_source(task: SourceTask) -> TaskReport:
+    """Run a source's stage over the task's files."""
+    plan = plan_of(task.batch.code)
+    stage = next(stage for stage in plan.source_stages if stage.name == task.source)
+    output = TaskOutput(task.batch, stage.name, f"t{task.index}")
+    notes = TaskNotes(task.batch, SOURCES, f"{task.source}-{task.index}")
+    rows = _read_all(task, stage.source, output, notes)
+    groups = key_group_range(task.index, task.batch.max_parallelism, task.tasks)
+    if rows is not None or waits_in(stage.flow):
+        with AsyncStage(task.batch, task.async_io, groups, output, StopSign(task), notes) as waits:
+            Sender(output, waits).send(stage.flow, [] if rows is None else rows)
+    notes.end()
+    return output.report
+
+
+def _read_all(task: SourceTask, source: SourceNode, output: TaskOutput, notes: TaskNotes) -> ColumnarRows | None:
+    """Return all good rows of the task's files; None if there are none."""
+    reader = _FileReader(task, source)
+    of = sum(file.taken for file in task.files)
+    notes.measured_by(lambda: TaskProgress(operator=source.name, rows=reader.rows, of=of))
+    parts = []
+    for file in task.files:
+        if (rows := reader.read(file)) is not None:
+            parts.append(rows)
+        notes.note()
+    output.quarantine(reader.quarantined)
+    output.count(rows_in=reader.rows, ahead=reader.ahead, doubtful_times=reader.doubtful)
+    output.report.buckets = reader.buckets
+    output.report.refused = reader.refused
+    return _joined(parts) if parts else None
+
+
+def _joined(parts: Sequence[ColumnarRows]) -> ColumnarRows:
+    """Return the rows of several files, in arrival order."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = [
+        pa.concat_arrays([getattr(part, name) for part in parts])
+        for name in ("orders", "timestamps", "kinds", "columns")
+    ]
+    order = pc.sort_indices(columns[0])
+    return ColumnarRows(parts[0].record, *(column.take(order) for column in columns))
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """Rows of a file that the task takes, in arrival order. `positions` are their numbers in the file; None: in the file's order."""
+
+    rows: FileRows
+    table: pa.Table
+    positions: pa.Array | None
+    ordinals: pa.Array
+
+    def position(self, file: InputFile, row: int) -> int:
+        """Return the number in the file of a taken row."""
+        return file.first_row + row if self.positions is None else int(self.positions[row].as_py())
+
+    def faults(self, file: InputFile) -> dict[int, str]:
+        """Return the reasons why rows cannot be read, by their index among the taken rows."""
+        faults_by_row = self.rows.faults
+        if not faults_by_row:
+            return {}
+        places = range(len(self.ordinals))
+        return {
+            row: faults_by_row[position] for row in places if (position := self.position(file, row)) in faults_by_row
+        }
+
+
+class _FileReader:
+    """Reader of one source's files. It collects the rows and files for the quarantine."""
+
+    def __init__(self, task: SourceTask, source: SourceNode) -> None:
+        self.quarantined: list[QuarantineRow] = []
+        self.refused: list[RefusedRows] = []
+        self.rows = self.ahead = self.doubtful = 0
+        self.buckets: dict[int, int] = {}
+        self._task = task
+        self._source = source
+
+    def read(self, file: InputFile) -> ColumnarRows | None:
+        """Return the good rows of a file in arrival order; None if it has none.
+
+        Raises `SourceError` for a bad file or row, unless the configuration puts it into quarantine.
+        """
+        rows = self._rows(file)
+        if rows is None:
+            return None
+        check = self._check(file)
+        try:
+            taken = self._slice(file, rows)
+            checked = check.check(taken.table, taken.faults(file))
+        except (pa.ArrowException, UnicodeDecodeError) as error:  # columns without an order, text that is no UTF-8
+            self._refuse_file(file, unreadable(self._source.name, file.path, error), rows)
+            return None
+        self.rows += len(taken.ordinals)
+        self.ahead += checked.ahead
+        # A Spark step gives times a unit. They stay doubtful where it took numbers that are, and has not converted them.
+        self.doubtful += check.doubtful_times(checked.columns) if rows.doubtful else checked.doubtful
+        times = check.times(checked.columns)
+        self._note_times(times, taken.ordinals)
+        for row in checked.bad:
+            self._refuse_row(file, taken, row.position, row.error)
+        if checked.bad:
+            self._note_refused(file, taken, checked.bad)
+        return self._good_rows(checked, times, taken.ordinals)
+
+    def _good_rows(self, checked: CheckedRows, times: pa.Array, ordinals: pa.Array) -> ColumnarRows | None:
+        columns = checked.columns
+        rows = ColumnarRows(self._source.record, order_column(ordinals), times, checked.kinds, columns)
+        good = rows.filter(columns.is_valid()) if columns.null_count else rows
+        return good if len(good) else None
+
+    def _check(self, file: InputFile) -> RowCheck:
+        return RowCheck(self._source, file.messages, self._task.batch.limits.get(self._source.name))
+
+    def _slice(self, file: InputFile, rows: FileRows) -> _Slice:
+        taken, table = file.taken, rows.table
+        if file.picked is not None:
+            picked = pa.array(rows_in(file.picked), pa.int64())
+            order = arrival_order(table.take(picked), self._source)
+            positions = picked if order is None else picked.take(order)
+            return _Slice(rows, table.take(positions), positions, self._ordinals(file, taken))
+        order = arrival_order(table, self._source)
+        if order is None:
+            return _Slice(rows, table.slice(file.first_row, taken), None, self._ordinals(file, taken))
+        positions = order.slice(file.first_row, taken)
+        return _Slice(rows, table.take(positions), positions, self._ordinals(file, taken))
+
+    def _ordinals(self, file: InputFile, taken: int) -> pa.Array:
+        if file.ordinals is None:
+            return pa.array(np.arange(file.first_ordinal, file.first_ordinal + taken, dtype=np.int64))
+        return read_parquet(file.ordinals, self._task.batch.storage).column(0).combine_chunks()
+
+    def _note_times(self, times: pa.Int64Array, ordinals: pa.Int64Array) -> None:
+        """Keep the latest event time of the good rows in each bucket of arrival order."""
+        numbers = pc.divide(ordinals, self._task.bucket)
+        latest = pa.table({"bucket": numbers, "time": times}).group_by("bucket").aggregate([("time", "max")])
+        for number, time in zip(latest["bucket"].to_pylist(), latest["time_max"].to_pylist(), strict=True):
+            if time is not None:
+                self.buckets[number] = max(time, self.buckets.get(number, time))
+
+    def _rows(self, file: InputFile) -> FileRows | None:
+        try:
+            rows = read_rows_of(file, self._source, self._task.file_options, self._task.batch.storage)
+        except UNREADABLE as error:
+            refusal = unreadable(self._source.name, file.path, error)
+            if not is_damage(error):
+                raise refusal from error
+            self._refuse_file(file, refusal)
+            return None
+        fault = self._fault(file, rows.table)
+        if fault is not None:
+            self._refuse_file(file, unreadable(self._source.name, file.path, SourceError(fault)), rows)
+            return None
+        return rows
+
+    def _fault(self, file: InputFile, table: pa.Table) -> str | None:
+        if (problem := self._check(file).problem(table)) is not None:
+            return problem
+        # The arrival order of other files depends on this number.
+        return (
+            f"{counted(table.num_rows, 'row')}, {file.rows} when the run began" if table.num_rows != file.rows else None
+        )
+
+    def _refuse_row(self, file: InputFile, taken: _Slice, row: int, error: str) -> None:
+        position = taken.position(file, row)
+        if self._task.on_bad_row == "fail":
+            msg = (
+                f"source '{self._source.name}': row {position} of {file.path}: {error}. Repair the file, or "
+                f"set 'sources.{self._source.name}.on_bad_row: quarantine' to go on without such rows."
+            )
+            raise SourceError(msg)
+        self.quarantined.append((self._source.name, f"{file.name}:{position}", "null", taken.rows.raw(position), error))
+
+    def _note_refused(self, file: InputFile, taken: _Slice, bad: Sequence[BadRow]) -> None:
+        """Note the refused rows of a file, for the driver. Rows that return from the quarantine were noted before."""
+        if file.picked is not None:
+            return
+        before_step = len(taken.rows.faults) if file.derived else 0
+        is_whole = before_step < len(bad) == file.rows
+        path = stored_name(file.name) if file.derived else file.path
+        error = f"row {taken.position(file, bad[0].position)}: {bad[0].error}"
+        self.refused.append(RefusedRows(path, len(bad), is_whole, error))
+
+    def _refuse_file(self, file: InputFile, error: HeadraceError, rows: FileRows | None = None) -> None:
+        """Put a file, or the taken part of it, into quarantine. `rows` are those of the file; None if it cannot be read."""
+        if self._task.on_bad_file == "fail":
+            raise error
+        if file.picked is None:
+            self.quarantined.append((self._source.name, file.place, "null", file.path, str(error)))
+            self.refused.append(RefusedRows(file.path, file.taken, is_whole=True, error=str(error)))
+            return
+        # The rows were readable when they were requeued. So an unreadable file has changed, and must not be skipped.
+        if rows is None or rows.table.num_rows != file.rows:
+            raise error
+        for row in rows_in(file.picked):
+            self.quarantined.append((self._source.name, f"{file.name}:{row}", "null", rows.raw(row), str(error)))

@@ -1,0 +1,178 @@
+"""Steps without state: apply map, filter, flat_map and assign_event_time to records.
+
+Errors of user functions in a task, with the step, the record, and what to do.
+"""
+
+from __future__ import annotations
+
+import operator as operators
+import traceback
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from headrace.api.graph import AssignEventTime, DropUpdateBefore, Filter, FlatMap, Map, StatelessStep
+from headrace.api.records import RowKind
+from headrace.errors import UserFunctionError
+from headrace.execution.element import Emitted, make_emitted, shown_record
+from headrace.execution.process_context import LATEST_TIMER
+from headrace.execution.record_copies import copied, is_immutable
+from headrace.interrupts import is_interrupt
+from headrace.records.order import output_order
+from headrace.records.value_arrays import UnfitRecord
+
+
+def called(step: str, function: Callable[[Any], Any], record: msgspec.Struct) -> Any:
+    """Return the result of a step's function on a record.
+
+    Raises `UserFunctionError` with step, record and traceback when the function fails, or tries to end the process.
+    """
+    try:
+        return function(record)
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        raise failed(step, record, "".join(traceback.format_exception(error))) from error
+
+
+def failed(step: str, record: msgspec.Struct, why: str) -> UserFunctionError:
+    """Return the error of a step at a record."""
+    return UserFunctionError(step, None, shown_record(record), why)
+
+
+@contextmanager
+def refusing_unfit(maker: str, emitted: Sequence[Emitted]) -> Iterator[None]:
+    """Raise `UserFunctionError` when columns cannot store a record that the operator or step `maker` has made."""
+    try:
+        yield
+    except UnfitRecord as error:
+        why = (
+            f"it emitted this record, and {error.field or 'it'} {error.why}: what is stored must be the same when it is read "
+            "again. Let it emit values of the declared types."
+        )
+        raise UserFunctionError(maker, None, f"{emitted[error.index].record!r:.500}", why) from error
+
+
+def applied(step: StatelessStep, emitted: Iterable[Emitted]) -> Iterator[Emitted]:
+    """Return the results of a step on records, each at the place of its record. Several results of one record get an index each.
+
+    Raises `UserFunctionError` when the step's function fails, or returns a value of a wrong type.
+    """
+    match step:
+        case Map():
+            return _mapped(step, emitted)
+        case Filter():
+            return _filtered(step, emitted)
+        case FlatMap():
+            return _flat_mapped(step, emitted)
+        case DropUpdateBefore():
+            return (element for element in emitted if element.kind != RowKind.UPDATE_BEFORE)
+        case AssignEventTime():
+            return _timed(step, emitted)
+        case _:
+            return iter(emitted)
+
+
+def _mapped(step: Map, emitted: Iterable[Emitted]) -> Iterator[Emitted]:
+    name, function, wanted = step.name, step.function, step.record
+    check = _kept_check(name, step.keeps)
+    taken = wanted if is_immutable(wanted) else None
+    for order, timestamp, kind, record in emitted:
+        result = called(name, function, record)
+        if type(result) is not taken:
+            result = copied(_typed(name, record, result, wanted))
+        if check is not None:
+            check(record, result)
+        yield make_emitted((order, timestamp, kind, result))
+
+
+def _filtered(step: Filter, emitted: Iterable[Emitted]) -> Iterator[Emitted]:
+    name, is_kept = step.name, partial(_is_kept, step.predicate)
+    if step.deletes:
+        return (_kept_or_deleted(name, is_kept, element) for element in emitted)
+    return (element for element in emitted if called(name, is_kept, element.record))
+
+
+def _flat_mapped(step: FlatMap, emitted: Iterable[Emitted]) -> Iterator[Emitted]:
+    name, check = step.name, _kept_check(step.name, step.keeps)
+    listed = partial(_listed, step.function, copies=not is_immutable(step.record))
+    for order, timestamp, kind, record in emitted:
+        for index, result in enumerate(called(name, listed, record)):
+            typed = _typed(name, record, result, step.record)
+            if check is not None:
+                check(record, typed)
+            yield make_emitted((output_order(order, index), timestamp, kind, typed))
+
+
+def _timed(step: AssignEventTime, emitted: Iterable[Emitted]) -> Iterator[Emitted]:
+    time = step.time
+    read: Callable[[Any], Any] = operators.attrgetter(time) if isinstance(time, str) else time
+    moment = partial(_moment, read)
+    for order, _, kind, record in emitted:
+        yield make_emitted((order, called(step.name, moment, record), kind, record))
+
+
+def _kept_or_deleted(step: str, is_kept: Callable[[Any], bool], element: Emitted) -> Emitted:
+    """Return an upsert, or a deletion of its key where the row is refused."""
+    if element.kind == RowKind.DELETE or called(step, is_kept, element.record):
+        return element
+    return element._replace(kind=RowKind.DELETE)
+
+
+def _kept_check(step: str, keeps: tuple[str, ...]) -> Callable[[Any, Any], None] | None:
+    """Return the function that raises `UserFunctionError` where a result does not keep the fields of its record."""
+    if not keeps:
+        return None
+    read = operators.attrgetter(*keeps)
+
+    def check(record: Any, result: Any) -> None:
+        if read(record) != read(result):
+            why = f"it declares keeps={keeps!r}, and returned {result!r:.300}: let it keep these fields, or take them out of keeps"
+            raise failed(step, record, why)
+
+    return check
+
+
+def _typed(step: str, record: msgspec.Struct, result: object, wanted: type[msgspec.Struct]) -> msgspec.Struct:
+    if isinstance(result, wanted):
+        return result
+    why = (
+        f"it returned {result!r:.300} of type {type(result).__name__}, not a {wanted.__name__}: let it return what the pipeline "
+        "declares (the annotation, or record=...)"
+    )
+    raise failed(step, record, why)
+
+
+def _is_kept(predicate: Callable[[Any], object], record: msgspec.Struct) -> bool:
+    answer = predicate(record)
+    if answer is True or answer is False:
+        return answer
+    if isinstance(answer, Awaitable | Generator):
+        msg = f"it returned {answer!r:.100}, which is always true: return something true or false"
+        raise TypeError(msg)
+    return bool(answer)
+
+
+def _listed(function: Callable[[Any], object], record: msgspec.Struct, *, copies: bool) -> list[Any]:
+    """Return the results of a function for a record; copies of those that a generator may change behind a yield."""
+    result = function(record)
+    if isinstance(result, Iterable):
+        return (
+            [copied(item) if isinstance(item, msgspec.Struct) else item for item in result] if copies else list(result)
+        )
+    msg = f"it returned {result!r:.300} of type {type(result).__name__}, not records: return a list of them, or yield them"
+    raise TypeError(msg)
+
+
+def _moment(time: Callable[[Any], object], record: msgspec.Struct) -> int:
+    moment = time(record)
+    if isinstance(moment, bool) or not isinstance(moment, int):
+        msg = f"an event time is a whole number of milliseconds, not {moment!r:.100}"
+        raise TypeError(msg)
+    if not -LATEST_TIMER <= moment <= LATEST_TIMER:
+        msg = f"an event time must lie within {LATEST_TIMER} ms of 1970, not at {moment}"
+        raise ValueError(msg)
+    return moment

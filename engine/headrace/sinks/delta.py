@@ -1,0 +1,363 @@
+"""Delta table as a sink: rows are appended, or merged by primary key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Self
+
+import pyarrow as pa
+from pyarrow import fs
+
+from headrace.config import JobConfig
+from headrace.errors import StorageError
+from headrace.names import counted
+from headrace.sinks.layout import layout_problems
+from headrace.sinks.sink import NEVER, NO_WRITERS, Deliveries, OutputFile, Publication, SparkWriters
+from headrace.storage.delta_commits import APPEND_ONLY, not_null
+from headrace.storage.files import StagedFile, Storage, file_system, read_parquet
+from headrace.storage.overlay import OverlaySnapshot, changes_of_branch, own_rows
+from headrace.storage.table import (
+    LOG,
+    OWNER,
+    Claim,
+    CommitInfo,
+    Snapshot,
+    TableMissingError,
+    TableStore,
+    Transaction,
+    storage_errors,
+)
+from headrace.tables.view import table_store
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaTableSink:
+    """Sink that is a Delta table."""
+
+    name: str
+    store: TableStore
+    app_id: str
+    """Application id of the sink's transactions."""
+
+    job_folder: str
+    mode: str
+    schema: pa.Schema
+    partition_by: tuple[str, ...] = ()
+    cluster_by: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    """Columns of the primary key; empty for a sink in append mode."""
+
+    message_key: str | None = None
+    """Column with the keys of messages, for a sink that sends messages."""
+
+    spark_above_rows: int = 0
+    writers: SparkWriters = field(default=NO_WRITERS, repr=False)
+    storage: Storage = None
+
+    @classmethod
+    def of(
+        cls,
+        config: JobConfig,
+        name: str,
+        schema: pa.Schema | None = None,
+        keys: tuple[str, ...] = (),
+        writers: SparkWriters = NO_WRITERS,
+    ) -> Self:
+        """Make a sink of a job. A caller that only asks for the last publication needs no schema. Read nothing."""
+        sink = config.sinks[name]
+        return cls(
+            name=name,
+            store=table_store(sink.table_path, config.storage_options),
+            app_id=f"{config.stored_name}/{name}",
+            job_folder=config.job_folder,
+            mode=sink.mode,
+            partition_by=sink.partition_by,
+            cluster_by=sink.cluster_by,
+            schema=schema or pa.schema([]),
+            keys=keys,
+            message_key=sink.key,
+            spark_above_rows=config.publish.spark_above_rows,
+            writers=writers,
+            storage=config.storage_options,
+        )
+
+    @property
+    def uri(self) -> str:
+        """Location of the table."""
+        return self.store.uri
+
+    def create(self, claim: Claim | None = None) -> None:
+        """Create the table, empty and with the claim, unless it exists."""
+        self.store.create(self.schema, self.partition_by, info=CommitInfo(claim=claim))
+
+    def place_problem(self) -> str | None:
+        """Return why the table must not be created at its location; None if it exists, or may be created."""
+        with storage_errors(f"to open sink '{self.name}' at {self.uri}"):
+            try:
+                self.latest()
+            except TableMissingError:
+                return self._problem_of_new()
+        return None
+
+    def _problem_of_new(self) -> str | None:
+        """Return why a missing table must not be created: another Delta table has the folder, and its VACUUM would delete it."""
+        store, path = file_system(self.uri, self.storage)
+        table = next((folder for folder in PurePosixPath(path).parents if _is_table(store, folder)), None)
+        if table is None:
+            return None
+        return (
+            f"sink '{self.name}' at {self.uri} would be in the folder of the Delta table {table}: a VACUUM of that table would delete "
+            "it. Nothing was written: give the sink another path."
+        )
+
+    def owner(self, table: Snapshot, /) -> int | None:
+        """Return the number of the sink that owns the table; None: nobody does."""
+        return table.transaction(OWNER) or None
+
+    def claim(self, table: Snapshot, claim: Claim) -> None:
+        """Commit a claim on top of `table`, without rows. Raises `VersionTakenError` when another program wrote meanwhile."""
+        self.store.append(table.version, table.schema, [], CommitInfo(claim=claim))
+
+    def take_over(self, table: Snapshot, claim: Claim) -> None:
+        """Commit a claim on another owner's table, and remove all rows; the new owner has published nothing to it.
+
+        The rows stay in the table's history. Raises `VersionTakenError` when another program wrote meanwhile.
+        """
+        positions = tuple(Transaction(app_id, NEVER) for app_id in self._app_ids)
+        self.store.replace(table.version, table.schema, [], CommitInfo(claim=claim, further=positions))
+
+    def hand_over(self, table: Snapshot, claim: Claim, to: DeltaTableSink) -> None:
+        """Give the table, with its rows and the sink's position, to the sink under its new name.
+
+        Raises `VersionTakenError` when another program wrote meanwhile.
+        """
+        positions = [
+            Transaction(new, NEVER if (number := table.transaction(old)) is None else number)
+            for old, new in zip(self._app_ids, to._app_ids, strict=True)
+        ]
+        self.store.append(table.version, table.schema, [], CommitInfo(claim=claim, further=tuple(positions)))
+
+    def column_problems(self) -> Iterator[str]:
+        """Yield a sentence for each reason why the pipeline's columns do not fit the existing table."""
+        wrong = [*layout_problems(self.schema, self.partition_by, self.cluster_by)]
+        yield from (f"sinks.{self.name}.{problem}" for problem in wrong)
+        if wrong:
+            return
+        try:
+            with storage_errors(f"to open sink '{self.name}' at {self.uri}"):
+                latest = self.latest()
+                table, partitions = latest.schema, latest.partition_columns
+        except TableMissingError:
+            return
+        if partitions != self.partition_by and (self.partition_by or self.mode == "append"):
+            yield (
+                f"sink '{self.name}' at {self.uri} is partitioned by {', '.join(partitions) or 'nothing'}; the job's file says "
+                f"partition_by: {list(self.partition_by)}. A table keeps the partitions that it was created with. Nothing was written: "
+                f"change sinks.{self.name}.partition_by, give the sink another path, or move the old table away."
+            )
+            return
+        if not {*table.names} <= {*self.schema.names}:
+            yield (
+                f"sink '{self.name}' at {self.uri} has the columns {', '.join(sorted(table.names))}; the pipeline writes "
+                f"{', '.join(self.schema.names)}. Give the sink another path, or move the old table away."
+            )
+            return
+        if new_keys := [key for key in self.keys if key not in table.names]:
+            yield (
+                f"sink '{self.name}' at {self.uri} has no column {', '.join(new_keys)}, which is of the primary key now: "
+                "existing rows would have no value there. Nothing was written: give the sink another path, or move the old table away."
+            )
+            return
+        for column in self.schema:
+            if column.name not in table.names:
+                continue
+            kind = table.field(column.name).type
+            # A merge casts plain values. An append adds files unchanged, and a reader of the table would fail on other types.
+            is_cast = self.mode == "merge" and not (pa.types.is_nested(kind) or pa.types.is_nested(column.type))
+            if kind != column.type and not is_cast:
+                yield (
+                    f"column '{column.name}' of sink '{self.name}' at {self.uri} is {kind}; the pipeline writes "
+                    f"{column.type}. Nothing was written: give the sink another path, or move the old table away."
+                )
+
+    def new_columns(self) -> pa.Schema:
+        """Return the columns that the pipeline writes and the existing table lacks."""
+        try:
+            with storage_errors(f"to open sink '{self.name}' at {self.uri}"):
+                return self._missing_from(self.latest())
+        except TableMissingError:
+            return pa.schema([])
+
+    def _missing_from(self, table: Snapshot) -> pa.Schema:
+        """Return the columns that a table lacks. They are nullable, since existing rows have no values there."""
+        names = {*table.schema.names}
+        return pa.schema([column.with_nullable(True) for column in self.schema if column.name not in names])
+
+    def latest(self) -> Snapshot:
+        """Return the latest version of the table. Raises `TableMissingError` where there is none."""
+        return self.store.latest()
+
+    def published(self, table: Snapshot, /) -> int:
+        """Return the id of the last checkpoint that was published to the table; `NEVER` without one."""
+        version = table.transaction(self.app_id)
+        return NEVER if version is None else version
+
+    def incarnation(self, table: Snapshot, /) -> int | None:
+        """Return the incarnation of the job that published last; None where that publication did not record it."""
+        incarnation = table.transaction(self._incarnation_id)
+        return None if incarnation == NEVER else incarnation
+
+    def write(self, table: Snapshot, files: Sequence[OutputFile], publication: Publication) -> None:
+        """Write the rows of a checkpoint on top of `table`, its latest version, with the transaction.
+
+        deltalake's MERGE makes no commit when it changes nothing (Spark's does), so the transaction is not recorded. That
+        happens when a key was added and deleted within a micro-batch, or when another program has removed the row to delete.
+        Raises `VersionTakenError` when another program wrote to the table meanwhile, `StorageError` when a staged file is gone
+        or cut off, `TableRefusedError` for rows that break a rule of the table, and `OSError` when the storage refuses.
+        """
+        self._check_staged(files, publication.checkpoint_id)
+        # Checked at each write: a restored table has the columns of its old version again.
+        parent, names = self._with_columns(table)
+        if self.only_appends and {*self.rules(table)} <= {APPEND_ONLY}:
+            self.store.append(parent, self.schema, _staged(files), self._info(publication))
+            return
+        if self.only_appends:  # adding files would add rows that break a rule
+            self.store.append_rows(parent, self._rows_of(files), self._info(publication), is_checked=True)
+            return
+        paths = [f"{self.job_folder}/{file.path}" for file in files]
+        merge = None if isinstance(table, OverlaySnapshot) else self.writers.merge
+        if merge is not None and sum(file.rows for file in files) > self.spark_above_rows:
+            merge(self.uri, paths, self.keys, app_id=self.app_id, version=publication.checkpoint_id)
+            for version in range(table.version, self.latest().version):
+                self.store.sync(version + 1)
+            return
+        changes = pa.concat_tables([read_parquet(path, self.storage) for path in paths])
+        for name in names:  # staged before the pipeline had the column
+            if name not in changes.schema.names:
+                changes = changes.append_column(name, pa.nulls(len(changes), self.schema.field(name).type))
+        self.store.merge(parent, changes_of_branch(table, changes), self.keys, self._info(publication))
+
+    def _rows_of(self, files: Sequence[OutputFile]) -> pa.Table:
+        """Read the staged rows of an append, with the values of partition columns, which the files lack."""
+        parts = []
+        for file in files:
+            rows = read_parquet(f"{self.uri}/{file.path}", self.storage)
+            for name, text in file.partition.items():
+                value = pa.scalar(text, pa.string()).cast(self.schema.field(name).type)
+                rows = rows.append_column(name, pa.repeat(value, len(rows)))
+            parts.append(rows.select([name for name in self.schema.names if name in rows.schema.names]))
+        return pa.concat_tables(parts)
+
+    def rules(self, table: Snapshot, /) -> tuple[str, ...]:
+        """Return the rules that the table has for its rows, except that columns without nulls have none."""
+        own = {not_null(column.name) for column in self.schema if not column.nullable}
+        return tuple(rule for rule in table.rules if rule not in own)
+
+    def rule_problem(self, table: Snapshot, /) -> str | None:
+        """Return the rule of the table that each write of the sink breaks: a merge updates rows."""
+        return None if self.only_appends or APPEND_ONLY not in table.rules else APPEND_ONLY
+
+    @property
+    def only_appends(self) -> bool:
+        """Tell whether rows are only added: the sink has no primary key."""
+        return self.mode == "append"
+
+    def rewind(self, table: Snapshot, version: int, files: Sequence[OutputFile], publication: Publication) -> None:
+        """Bring the table back to an earlier version and add files, in one commit with the transaction. Raises as `write` does."""
+        self._check_staged(files, publication.checkpoint_id)
+        parent, _ = self._with_columns(table)
+        self.store.rewind(parent, version, self.schema, _staged(files), self._info(publication))
+
+    def _with_columns(self, table: Snapshot) -> tuple[int, list[str]]:
+        """Add the columns that a table lacks; return its version then, and all its columns."""
+        names = [*table.schema.names]
+        missing = [*self._missing_from(table)]
+        if not missing:
+            return table.version, names
+        return self.store.add_columns(table.version, missing), names + [column.name for column in missing]
+
+    def record(self, table: Snapshot, publication: Publication) -> None:
+        """Commit the transaction without rows."""
+        self.store.append(table.version, own_rows(table).schema, [], self._info(publication))
+
+    def sync(self, table: Snapshot) -> None:
+        """Make the last publication to `table`, and all commits after it, survive a power failure."""
+        for version in range(_published_at(table), table.version + 1):
+            self.store.sync(version)
+
+    def lost_files(self, files: Sequence[OutputFile]) -> list[str]:
+        """Return the staged files that are gone or cut off, each with its present state."""
+        folder = self.store.uri if self.mode == "append" else self.job_folder
+        store, path = file_system(folder, self.storage)
+        infos = store.get_file_info([f"{path}/{file.path}" for file in files])
+        return [
+            f"{info.path} {'is gone' if info.type is fs.FileType.NotFound else f'has {info.size:,} of {file.size:,} bytes'}"
+            for info, file in zip(infos, files, strict=True)
+            if info.size != file.size
+        ]
+
+    def restore(self, table: Snapshot, version: int, publication: Publication) -> None:
+        """Restore the table to an earlier version, with the transaction."""
+        if version != table.version and not self._has_same_rows(table, version):
+            self.store.restore(table.version, version, self._info(publication))
+
+    def _has_same_rows(self, table: Snapshot, version: int) -> bool:
+        """Return whether only properties and rules of the table have changed since a version. A restore would take them back."""
+        later = [commit for commit in table.history(table.version - version) if commit.version > version]
+        return all(commit.keeps_rows for commit in later) and table.files() == self.store.at(version).files()
+
+    def deliver(self, deliveries: Deliveries) -> None:
+        """Do nothing: readers read the table."""
+
+    def _check_staged(self, files: Sequence[OutputFile], checkpoint_id: int) -> None:
+        """Raise `StorageError` when a staged file is gone or cut off: a commit with it would damage the sink."""
+        if lost := self.lost_files(files):
+            msg = (
+                f"checkpoint {checkpoint_id} is committed, and cannot be published to sink '{self.name}' at {self.uri}: staged file "
+                f"{lost[0]} ({len(lost)} of {counted(len(files), 'file')} damaged). Nothing was written to this sink. Bring the files "
+                "back and run again; or go back to the checkpoint before with 'headrace reconcile JOB', and the next run takes in the same input again."
+            )
+            raise StorageError(msg)
+
+    @property
+    def _incarnation_id(self) -> str:
+        return f"{self.app_id}/incarnation"
+
+    @property
+    def _app_ids(self) -> tuple[str, ...]:
+        """Application ids of the transactions that give the sink's position."""
+        return self.app_id, self._incarnation_id
+
+    def _info(self, publication: Publication) -> CommitInfo:
+        number, incarnation, ancestors = publication
+        return CommitInfo(
+            checkpoint_id=number,
+            published_by=() if incarnation is None else (incarnation, *ancestors),
+            transaction=Transaction(self.app_id, number),
+            incarnation=None if incarnation is None else Transaction(self._incarnation_id, incarnation),
+        )
+
+
+def _is_table(store: fs.FileSystem, folder: PurePosixPath) -> bool:
+    """Return whether a folder is known to be a Delta table. The job may not be allowed to look into it."""
+    try:
+        return store.get_file_info(str(folder / LOG)).type is not fs.FileType.NotFound
+    except OSError:
+        return False
+
+
+def _staged(files: Sequence[OutputFile]) -> list[StagedFile]:
+    return [StagedFile(file.path, file.rows, file.size, partition=file.partition) for file in files]
+
+
+def _published_at(table: Snapshot) -> int:
+    """Return the version of the last commit with a checkpoint; without one, that of the oldest commit in the log."""
+    limit = 1
+    while True:
+        commits = table.history(limit)
+        last = next((commit.version for commit in commits if commit.info.checkpoint_id is not None), None)
+        if last is not None or len(commits) < limit:
+            return commits[-1].version if last is None else last
+        limit *= 8

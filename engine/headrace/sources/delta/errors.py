@@ -1,0 +1,135 @@
+"""Errors for Delta tables that cannot be read further. They name the versions, and the ways out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.config import SourceConfig
+from headrace.errors import SourceError
+from headrace.names import counted
+from headrace.storage.delta_log import CHANGE_FEED, DeltaCommit, LoggedFile, TableState
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaFaults:
+    """Maker of the errors of one source's table."""
+
+    source: str
+    config: SourceConfig
+
+    def of_commit(self, commit: DeltaCommit, state: TableState) -> SourceError | None:
+        """Return the error for a commit whose changes cannot be taken in; None if they can."""
+        if not (commit.appended or commit.dropped or commit.changes):
+            return None
+        if state.unreadable is not None:
+            return self._unreadable(commit.version, state.unreadable)
+        read = commit.changes if self.config.change_feed and commit.changes else (*commit.appended, *commit.dropped)
+        return self._change(commit, state, read) if self.config.change_feed else self._append(commit, read)
+
+    def of_snapshot(self, version: int, state: TableState, files: tuple[LoggedFile, ...]) -> SourceError | None:
+        """Return the error for a version that cannot be taken in as a whole; None if it can."""
+        if state.unreadable is not None:
+            return self._unreadable(version, state.unreadable)
+        if self.config.change_feed and not state.has_change_feed:
+            return self._no_feed(version)
+        return self._files(version, files)
+
+    def _append(self, commit: DeltaCommit, read: tuple[LoggedFile, ...]) -> SourceError | None:
+        if commit.restored is not None:
+            return self._restored(commit.version, commit.restored)
+        if commit.dropped:
+            return SourceError(
+                f"source '{self.source}': version {commit.version} of {self.config.path} ({commit.operation or 'unknown'}) removes or "
+                f"rewrites rows ({counted(len(commit.dropped), 'file')}), and this source takes in appended rows only. All versions before it "
+                "were taken in, and nothing of it. Either read the table's change data feed in a new job "
+                f"(sources.{self.source}.change_feed: true); or skip all changes of this version: "
+                f"sources.{self.source}.skip_versions: {self._skipping(commit.version)}"
+            )
+        return self._files(commit.version, read)
+
+    def _restored(self, version: int, target: int) -> SourceError:
+        undone = f"{target + 1}-{version}" if target + 1 < version else str(version)
+        return SourceError(
+            f"source '{self.source}': version {version} of {self.config.path} is a RESTORE to version {target}: it takes back rows "
+            "that this job has taken in, and this source takes in appended rows only. Nothing of it was taken in. To take them back "
+            "here as well: restore this job to a checkpoint that has read no version above "
+            f"{target} (offsets.{self.source}.version in 'headrace checkpoints --json'), set sources.{self.source}.skip_versions: {undone}, and run again. To keep "
+            f"them: set sources.{self.source}.skip_versions: {self._skipping(version)}"
+        )
+
+    def _change(self, commit: DeltaCommit, state: TableState, read: tuple[LoggedFile, ...]) -> SourceError | None:
+        if not state.has_change_feed:
+            return self._no_feed(commit.version)
+        if state.partition_columns and any(not file.partition for file in read):
+            return SourceError(
+                f"source '{self.source}': version {commit.version} of {self.config.path} removes files, and the log does not "
+                f"have their partition values. Nothing of it was taken in. {self._way_out(commit.version)}"
+            )
+        return self._files(commit.version, read)
+
+    def _no_feed(self, version: int) -> SourceError:
+        table = f"delta.`{self.config.path}`"
+        return SourceError(
+            f"source '{self.source}': the change data feed of {self.config.path} is not enabled at version {version}. Nothing of it was "
+            f"taken in. Enable it: ALTER TABLE {table} SET TBLPROPERTIES ({CHANGE_FEED} = true), which counts from then on. A job "
+            f"that has read nothing of the table begins there with sources.{self.source}.start: snapshot (all rows of the table, "
+            f"then its changes). Any other job can skip the versions written without it: sources.{self.source}.skip_versions: "
+            f"{self._skipping(version)}"
+        )
+
+    def _files(self, version: int, files: tuple[LoggedFile, ...]) -> SourceError | None:
+        outside = next((file.path for file in files if "://" in file.path or file.path.startswith("/")), None)
+        if outside is not None:
+            return self._unreadable(version, f"files outside of the table's folder ({outside}: a shallow clone)")
+        if any(file.has_deletion_vector for file in files):
+            return self._unreadable(version, "deletion vectors")
+        return None
+
+    def _unreadable(self, version: int, what: str) -> SourceError:
+        return SourceError(
+            f"source '{self.source}': version {version} of {self.config.path} uses {what}, which Headrace cannot read. Nothing of it was "
+            f"taken in. Write the table without it. {self._way_out(version)}"
+        )
+
+    def expired(self, first: int, last: int) -> SourceError:
+        """Return the error for versions that are no longer in the log."""
+        versions = str(first) if first == last else f"{first}-{last}"
+        return SourceError(
+            f"source '{self.source}': the log of {self.config.path} does not have version {versions} any more (cleaned up, see "
+            "delta.logRetentionDuration), and not all rows of it were taken in. Nothing was taken in. Bring the log's files back "
+            "from a backup. If this job can do without their changes, skip them: "
+            f"sources.{self.source}.skip_versions: {versions}; a new job can begin with sources.{self.source}.start: snapshot"
+        )
+
+    def vacuumed(self, version: int, path: str) -> SourceError:
+        """Return the error for a file of a commit that no longer exists."""
+        return SourceError(
+            f"source '{self.source}': {path} is gone. Version {version} of the table needs it; a VACUUM has removed it before its rows "
+            f"were taken in. Nothing was taken in. Bring the file back from a backup. {self._way_out(version)}"
+        )
+
+    def replaced(self, table_id: str, known: str, version: int) -> SourceError:
+        """Return the error for a path that has another table now."""
+        return SourceError(
+            f"source '{self.source}': {self.config.path} is another table than the one that was read (its id is {table_id} at version "
+            f"{version}, and was {known}): it was replaced. Nothing was taken in. Bring the former table back, or read the new "
+            "one in a new job."
+        )
+
+    def behind(self, latest: int, read: int) -> SourceError:
+        """Return the error for a table that ends before version `read`."""
+        return SourceError(
+            f"source '{self.source}': {self.config.path} is at version {latest}, and version {read} of it was read: it was replaced, or "
+            "brought back from an older copy. Nothing was taken in. Bring the table back as it was, or restore this job to a "
+            f"checkpoint that has read no version above {latest} (offsets.{self.source}.version in 'headrace checkpoints --json')."
+        )
+
+    def _way_out(self, version: int) -> str:
+        return (
+            "If this job can do without its changes, skip the version: "
+            f"sources.{self.source}.skip_versions: {self._skipping(version)}"
+        )
+
+    def _skipping(self, version: int) -> str:
+        """Return the value of `skip_versions` with one more version."""
+        return f"{self.config.skip_versions}, {version}" if self.config.skip_versions else str(version)

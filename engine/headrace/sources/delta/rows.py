@@ -1,0 +1,192 @@
+"""Rows of one file of a Delta table, with columns that only the table's log knows, and with the change of each row."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final, Literal
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.api.graph import CHANGE_TYPE
+from headrace.api.records import RowKind
+from headrace.records.column_types import columns_of, near_misses
+from headrace.sources.folder.parquet import ParquetColumns
+from headrace.storage.files import Storage
+
+_SYMBOLS: Final = {
+    "insert": RowKind.INSERT.symbol,
+    "update_preimage": RowKind.UPDATE_BEFORE.symbol,
+    "update_postimage": RowKind.UPDATE_AFTER.symbol,
+    "delete": RowKind.DELETE.symbol,
+}
+_MINUS: Final = ("delete", "update_preimage")
+_TYPES: Final[dict[str, pa.DataType]] = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "integer": pa.int32(),
+    "short": pa.int16(),
+    "byte": pa.int8(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "date": pa.date32(),
+    "binary": pa.binary(),
+}
+
+Side = Literal["minus", "plus"]
+"""Half of a change file's rows: `minus` are deletes and pre-images, `plus` inserts and post-images. `minus` sorts first."""
+
+
+class PartitionValue(msgspec.Struct, frozen=True):
+    """Value of a partition column in all rows of a file: its text in the log, and Delta's name of its type."""
+
+    column: str
+    type: str
+    text: str | None
+
+
+class DeltaRows(msgspec.Struct, frozen=True):
+    """Facts about a file's rows that are in the table's log.
+
+    `columns` are the table's columns: a column that the file lacks is null. `kind` is the row kind of all rows (a symbol), if
+    given. With a `side`, only rows of that side count, by the file's column `_change_type`.
+    """
+
+    columns: tuple[str, ...] = ()
+    partition: tuple[PartitionValue, ...] = ()
+    kind: str | None = None
+    side: Side | None = None
+    times: tuple[str, ...] = ()
+    """Columns of timestamps. Files of before their type was widened have dates."""
+
+
+def null_columns(record: type[msgspec.Struct]) -> Collection[str]:
+    """Return the fields that are null where a table has no column for them, although they have another default.
+
+    Once the table has the column, rows of before are null to every reader. So they are null before, too.
+    """
+    optional = (column for column in columns_of(record) if column.nullable and not column.required)
+    return [column.name for column in optional if column.default is not None]
+
+
+def read_rows(
+    uri: str,
+    delta: DeltaRows | None,
+    storage: Storage = None,
+    columns: Collection[str] = (),
+    nulls: Collection[str] = (),
+) -> pa.Table:
+    """Read the rows of a source's file, with these `columns` only if any are given; add the columns `nulls` if they are absent.
+
+    Without `delta`, return the rows exactly as the file has them. Raises `OSError` and `pa.ArrowException` where the file
+    cannot be read.
+    """
+    file = ParquetColumns(uri, storage)
+    if delta is None:
+        return file.read(columns)
+    # Spark leaves an empty column _change_type in data files that a MERGE writes beside files of changes.
+    own = {*delta.columns, CHANGE_TYPE} if delta.side is not None else {*delta.columns}
+    wanted = own & {*columns, CHANGE_TYPE} if columns else own
+    names = _names_in_file(file.names, wanted)
+    # An Arrow table without a column has no rows, so constants could not be added.
+    table = _without_views(file.read([*names] or file.names[:1]))
+    table = _widened(table.rename_columns([names.get(name, name) for name in table.schema.names]), delta.times)
+    table = _of_side(table, delta.side) if delta.side is not None else table
+    for value in delta.partition:
+        if value.column not in table.schema.names:
+            table = table.append_column(value.column, pa.repeat(partition_scalar(value), table.num_rows))
+    for name in delta.columns:
+        if name not in table.schema.names and name in wanted:
+            table = table.append_column(name, pa.nulls(table.num_rows))
+    for name in nulls:
+        if name not in table.schema.names and not any(near_misses([name], table.schema.names)):
+            table = table.append_column(name, pa.nulls(table.num_rows))
+    if delta.kind is not None:
+        table = table.append_column(CHANGE_TYPE, pa.repeat(pa.scalar(delta.kind), table.num_rows))
+    return table
+
+
+def _names_in_file(names: Sequence[str], wanted: Collection[str]) -> dict[str, str]:
+    """Return the columns of a file that a table has, with their names in the table, which may differ in case."""
+    in_table = {name.lower(): name for name in wanted}
+    return {
+        name: name if name in wanted else in_table[name.lower()]
+        for name in names
+        if name in wanted or (name.lower() in in_table and in_table[name.lower()] not in names)
+    }
+
+
+def _widened(table: pa.Table, times: Collection[str]) -> pa.Table:
+    """Convert dates of columns that have become timestamps to midnight, in UTC as all timestamps without a zone."""
+    for place, field in enumerate(table.schema):
+        if field.name in times and pa.types.is_date(field.type):
+            table = table.set_column(place, field.name, table.column(place).cast(pa.timestamp("us")))
+    return table
+
+
+def count_rows_of(uri: str, delta: DeltaRows, storage: Storage = None) -> int:
+    """Count the rows that `read_rows` returns for the file."""
+    file = ParquetColumns(uri, storage)
+    return file.rows if delta.side is None else len(_of_side(file.read([CHANGE_TYPE]), delta.side))
+
+
+def partition_scalar(value: PartitionValue) -> pa.Scalar:
+    """Parse a partition value. A time without a zone is in UTC; an empty text is null.
+
+    Raises `pa.ArrowException` for a text that is not a value of the type.
+    """
+    if value.type in {"timestamp", "timestamp_ntz"}:
+        kind = pa.timestamp("us", "UTC" if value.type == "timestamp" else None)
+        if not value.text:
+            return pa.scalar(None, kind)
+        text = value.text.removesuffix("Z").removesuffix("UTC").strip()
+        return pa.scalar(text).cast(pa.timestamp("us")).cast(kind)
+    if value.type == "binary" and not (value.text or "").isascii():
+        msg = (
+            f"partition column {value.column} is binary, and writers encode its value {value.text!r} in different ways"
+        )
+        raise pa.ArrowInvalid(msg)
+    kind = _decimal(value.type) if value.type.startswith("decimal") else _TYPES.get(value.type, pa.string())
+    return pa.scalar(value.text or None, pa.string()).cast(kind)
+
+
+def _without_views(table: pa.Table) -> pa.Table:
+    """Cast view types, which deltalake writes for some texts, to plain ones: Arrow cannot take rows of views."""
+    schema = pa.schema([pa.field(field.name, _plain(field.type), field.nullable) for field in table.schema])
+    return table if schema.equals(table.schema) else table.cast(schema)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    if pa.types.is_binary_view(kind):
+        return pa.large_binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _plain(field.type), field.nullable) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
+    return pa.list_(_plain(kind.value_type)) if pa.types.is_list(kind) else kind
+
+
+def _decimal(name: str) -> pa.DataType:
+    precision, scale = name.removeprefix("decimal(").removesuffix(")").split(",")
+    return pa.decimal128(int(precision), int(scale))
+
+
+def _of_side(table: pa.Table, side: Side) -> pa.Table:
+    """Return the rows of one side, with symbols of row kinds.
+
+    Rows of an unknown change type are in `plus`, so that they are read once and refused.
+    """
+    if CHANGE_TYPE not in table.schema.names:
+        msg = f"no column {CHANGE_TYPE} in a file of the change data feed"
+        raise pa.ArrowInvalid(msg)
+    types = pa.chunked_array([chunk.cast(pa.string()) for chunk in table[CHANGE_TYPE].chunks], pa.string())
+    is_minus = pc.fill_null(pc.is_in(types, pa.array(_MINUS)), False)
+    keep = is_minus if side == "minus" else pc.invert(is_minus)
+    known = pc.index_in(types, pa.array([*_SYMBOLS]))
+    symbols = pc.coalesce(pc.take(pa.array([*_SYMBOLS.values()]), known), types)
+    place = table.schema.names.index(CHANGE_TYPE)
+    return table.set_column(place, CHANGE_TYPE, symbols).filter(keep)

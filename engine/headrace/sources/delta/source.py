@@ -1,0 +1,368 @@
+"""Delta table as a source: its appended rows, or its change data feed.
+
+Each data file of a commit is a file of the source, named VERSION/KIND/PATH, with a version of 20 digits as in Delta's log. So
+arrival order is (version, kind, path, the source's `order_by`, row): in each version, deletes and pre-images (`minus`) come
+before inserts and post-images (`plus`). Arrival order does not depend on the files of each micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from headrace.api.graph import CHANGE_TYPE, SourceNode
+from headrace.api.records import RowKind
+from headrace.config import SourceConfig, StartKind
+from headrace.errors import ConfigError, HeadraceError, SourceError
+from headrace.records.source_columns import EventTimeLimit
+from headrace.sources.delta.errors import DeltaFaults
+from headrace.sources.delta.rows import DeltaRows, PartitionValue, Side, count_rows_of, null_columns, read_rows
+from headrace.sources.folder.format import UNREADABLE, is_damage, unreadable
+from headrace.sources.interval import Interval
+from headrace.sources.position import SourceOffset
+from headrace.sources.row_check import RowCheck, column_problems
+from headrace.sources.source import SourceFile, SourceScan, TableReach, TakenIn, first_files
+from headrace.storage.delta_log import DeltaCommit, DeltaLog, LoggedFile, TableState
+from headrace.storage.files import Storage, is_file
+from headrace.storage.table import StoreError, TableMissingError
+
+APPENDED: Final = "add"
+SNAPSHOT: Final = "snapshot"
+_MINUS: Final[Side] = "minus"
+_PLUS: Final[Side] = "plus"
+_TIMES: Final = {"timestamp", "timestamp_ntz"}
+
+
+class _Place(NamedTuple):
+    """Position of reading: the next version, and the version that is taken in as a whole, if any."""
+
+    version: int
+    snapshot: int | None = None
+    is_provisional: bool = False
+
+
+class DeltaSource:
+    """Delta table, read by the driver of a job."""
+
+    def __init__(self, source: SourceNode, config: SourceConfig, storage: Storage = None) -> None:
+        """Keep the source as the pipeline declares it, and its `config` in the job's file. Read nothing yet."""
+        self._node, self._name, self._config, self._storage = source, source.name, config, storage
+        self._log = DeltaLog(config.path, storage)
+        self._faults = DeltaFaults(source.name, config)
+        self._files: dict[tuple[int, bool], list[SourceFile]] = {}
+
+    def latest(self) -> str | None:
+        """Return the latest version, as the first part of file names."""
+        return _version_text(self._versions()[-1])
+
+    def scan(
+        self,
+        offset: SourceOffset,
+        taken_in: TakenIn,  # noqa: ARG002 - versions record the rows taken in
+        *,
+        interval: Interval | None = None,
+        until: str | None = None,
+        meets: bool = False,  # noqa: ARG002 - as above
+    ) -> SourceScan:
+        """Return the files to take in next; `Source.scan` describes the arguments.
+
+        Files before an unreadable commit are returned; `SourceError` is raised once that commit is the next one. Raises
+        `ConfigError` for an interval run, and for a `change_feed` that has changed in the middle of a version.
+        """
+        if interval is not None and until is None:
+            raise self._no_intervals()
+        versions = self._versions()
+        place = self._place(offset, versions)
+        self._check_table(offset, place, versions)
+        unread = self._unread(offset)
+        new: list[SourceFile] = []
+        reached = place.version - 1
+        for version in range(place.version, versions[-1] + 1):
+            files = self._of_version(version, place.snapshot, versions)
+            if isinstance(files, HeadraceError):
+                if new or unread:
+                    break
+                raise files
+            new += [file for file in files if offset.last_file is None or file.name > offset.last_file]
+            reached = version
+        files_ahead = [*unread, *new]
+        if until is not None:
+            files_ahead = [file for file in files_ahead if file.name <= until]
+            reached = min(reached, version_of(until) - 1) if until else place.version - 1
+        reach = TableReach(self._table_id(place, versions), reached, place.snapshot, place.is_provisional)
+        return SourceScan(tuple(files_ahead), tuple(files_ahead), reach)
+
+    def listed(self) -> Sequence[SourceFile]:
+        """Return no files: versions tell what was taken in."""
+        return ()
+
+    def named(self, names: Collection[str]) -> dict[str, SourceFile]:
+        """Return the files with these names that exist: the log has the version, and the folder has the file.
+
+        Raises `SourceError` where there is no table, or its log cannot be read.
+        """
+        versions = self._versions()
+        files_by_name: dict[str, SourceFile] = {}
+        for version, is_whole in sorted({(version_of(name), kind_of(name) == SNAPSHOT) for name in names}):
+            if version in versions:
+                files = self._of_version(version, version if is_whole else None, versions, checked=False)
+                if isinstance(files, HeadraceError):
+                    raise files
+                files_by_name |= {
+                    file.name: file for file in files if file.name in names and is_file(file.path, self._storage)
+                }
+        return files_by_name
+
+    def within_limits(self, files: Sequence[SourceFile], rows_taken: int = 0) -> Sequence[SourceFile]:
+        """Return the first files, as many as one micro-batch may take. A micro-batch may end within a version."""
+        return first_files(files, self._config, self.rows, rows_taken)
+
+    def rows(self, file: SourceFile) -> int:
+        """Count the rows of a file.
+
+        Raises `SourceError` for a missing file, and for an unreadable one unless `on_bad_file` is quarantine: then it counts 0.
+        """
+        assert file.delta is not None  # noqa: S101 - this source has made it
+        try:
+            return count_rows_of(file.path, file.delta, self._storage)
+        except FileNotFoundError as error:
+            raise self._faults.vacuumed(version_of(file.name), file.path) from error
+        except UNREADABLE as error:
+            if self._config.on_bad_file == "quarantine" and is_damage(error):
+                return 0
+            raise unreadable(self._name, file.path, error) from error
+
+    def event_times(self, file: SourceFile, limit: EventTimeLimit | None = None) -> pa.Int64Array:
+        """Return the event times of a file in arrival order (ms), null for a row that is refused, also one beyond the `limit`.
+
+        Raises `SourceError` as `rows` does; all times of an unreadable file in quarantine are null.
+        """
+        try:
+            table = read_rows(file.path, file.delta, self._storage, nulls=null_columns(self._node.record))
+            return RowCheck(self._node, limit=limit).times_in_order(table)
+        except FileNotFoundError as error:
+            raise self._faults.vacuumed(version_of(file.name), file.path) from error
+        except UNREADABLE as error:
+            if self._config.on_bad_file == "quarantine" and is_damage(error):
+                return pa.nulls(self.rows(file), pa.int64())
+            raise unreadable(self._name, file.path, error) from error
+
+    def offset_after(
+        self,
+        offset: SourceOffset,
+        scan: SourceScan,
+        files: Sequence[SourceFile],
+        taken_in: TakenIn,  # noqa: ARG002 - versions record the rows taken in
+        interval: Interval | None = None,  # noqa: ARG002 - as above
+    ) -> SourceOffset:
+        """Return the offset after these files."""
+        assert scan.reach is not None  # noqa: S101 - this source has made it
+        left = scan.files[len(files) :]
+        reached = version_of(left[0].name) - 1 if left else scan.reach.version
+        last = max((*(file.name for file in files), offset.last_file or ""))
+        return msgspec.structs.replace(
+            offset,
+            last_file=last or None,
+            names=(),
+            version=max(reached, -1 if offset.version is None else offset.version),
+            snapshot=scan.reach.snapshot,
+            table=scan.reach.table,
+        )
+
+    def interval_of(self, name: str) -> Interval | None:  # noqa: ARG002 - no file has one
+        """Return None: versions have no intervals."""
+        return None
+
+    def check_intervals(self, taken_in: TakenIn) -> None:  # noqa: ARG002 - none will do
+        """Raise `ConfigError`: versions have no intervals."""
+        raise self._no_intervals()
+
+    def problems(self) -> Iterator[str]:
+        """Yield the reasons why a run could not read the latest version: features of the table, columns that do not fit the record.
+
+        Raises `SourceError` where there is no table, or its log cannot be read.
+        """
+        latest = self._versions()[-1]
+        fault = self._faults.of_snapshot(latest, self._guarded(latest), ())
+        if fault is not None:
+            yield str(fault)
+            return
+        schema = self._log.schema(latest)
+        own = (CHANGE_TYPE,) if self._config.change_feed else ()
+        yield from (problem.why for problem in column_problems(self._node, schema, self._config.path, own))
+
+    # ---------------------------------------------------------------------------------------------------------- log
+
+    def _versions(self) -> range:
+        try:
+            return self._log.versions()
+        except TableMissingError as error:
+            msg = f"source '{self._name}': there is no Delta table {self._config.path}"
+            raise SourceError(msg) from error
+
+    def _guarded(self, version: int) -> TableState:
+        try:
+            return self._log.state(version)
+        except (StoreError, TableMissingError) as error:
+            raise self._damaged(version, error) from error
+
+    def _damaged(self, version: int, error: Exception) -> SourceError:
+        what = "write the table without it" if "nsupported" in str(error) else "repair it"
+        return SourceError(
+            f"source '{self._name}': the log of {self._config.path} does not give version {version}: {error}. Nothing was taken in; "
+            f"{what}, then run again."
+        )
+
+    def _table_id(self, place: _Place, versions: range) -> str:
+        return self._guarded(min(max(place.version, versions[0]), versions[-1])).table_id
+
+    def _of_version(
+        self, version: int, snapshot: int | None, versions: range, *, checked: bool = True
+    ) -> list[SourceFile] | SourceError:
+        """Return the files of a version by name, or the error for which it has none. Files read before are not `checked` again."""
+        if any(version in skipped for skipped in self._config.skipped) and checked:
+            return []
+        if (version, version == snapshot) in self._files:
+            return self._files[version, version == snapshot]
+        if version < versions[0]:
+            return self._faults.expired(version, versions[0] - 1)
+        try:
+            state = self._log.state(version)
+            if version == snapshot:
+                whole = self._log.files(version)
+                fault = self._faults.of_snapshot(version, state, whole)
+                files = [self._file(version, SNAPSHOT, logged, state) for logged in whole]
+            else:
+                commit = self._log.commit(version)
+                fault = self._faults.of_commit(commit, state)
+                files = [*self._of_commit(commit, state)]
+        except (StoreError, TableMissingError) as error:
+            return self._damaged(version, error)
+        if fault is not None and checked:
+            return fault
+        files.sort(key=lambda file: file.name)
+        if fault is None:
+            self._files[version, version == snapshot] = files
+        return files
+
+    def _of_commit(self, commit: DeltaCommit, state: TableState) -> Iterator[SourceFile]:
+        if not self._config.change_feed:
+            for logged in commit.appended:
+                yield self._file(commit.version, APPENDED, logged, state)
+        elif commit.changes:
+            for logged in commit.changes:
+                for side in (_MINUS, _PLUS):
+                    yield self._file(commit.version, side, logged, state, side=side)
+        else:
+            for logged in commit.dropped:
+                yield self._file(commit.version, _MINUS, logged, state, row_kind=RowKind.DELETE)
+            for logged in commit.appended:
+                yield self._file(commit.version, _PLUS, logged, state)
+
+    def _file(
+        self,
+        version: int,
+        kind: str,
+        logged: LoggedFile,
+        state: TableState,
+        *,
+        row_kind: RowKind = RowKind.INSERT,
+        side: Side | None = None,
+    ) -> SourceFile:
+        types = dict(state.columns)
+        partition = tuple(
+            PartitionValue(name, types.get(name, "string"), logged.partition.get(name))
+            for name in state.partition_columns
+        )
+        symbol = row_kind.symbol if self._config.change_feed and side is None else None
+        times = tuple(name for name, kind in types.items() if kind in _TIMES)
+        rows = DeltaRows(tuple(types), partition, symbol, side, times)
+        name = f"{_version_text(version)}/{kind}/{logged.path}"
+        return SourceFile(name, f"{self._config.path}/{logged.path}", 0, rows)
+
+    # ------------------------------------------------------------------------------------------------------ position
+
+    def _place(self, offset: SourceOffset, versions: range) -> _Place:
+        if offset.version is not None:
+            return _Place(offset.version + 1, offset.snapshot)
+        start, last = self._config.begins_at, versions[-1]
+        if start.kind is StartKind.LATEST:
+            return _Place(last + 1, is_provisional=True)
+        if start.kind is StartKind.SNAPSHOT:
+            return _Place(last, last, is_provisional=True)
+        if start.kind is StartKind.TIME:
+            return _Place(self._first_since(start.value, versions))
+        return _Place(start.value)
+
+    def _first_since(self, moment: int, versions: range) -> int:
+        """Return the first version whose commit is not older than a moment (ms)."""
+        try:
+            first = next(
+                (version for version in versions if self._log.commit(version).timestamp >= moment), versions[-1] + 1
+            )
+        except StoreError as error:
+            raise self._damaged(versions[0], error) from error
+        if first == versions[0] and first > 0:
+            # Versions that the log no longer has may be younger than the moment, too.
+            raise self._faults.expired(first - 1, first - 1)
+        return first
+
+    def _check_table(self, offset: SourceOffset, place: _Place, versions: range) -> None:
+        """Refuse a table that was replaced, and a `change_feed` that has changed in the middle of a version."""
+        if offset.version is None:
+            return
+        if offset.version > versions[-1]:
+            raise self._faults.behind(versions[-1], offset.version)
+        if versions[0] <= place.version <= versions[-1] and offset.table is not None:
+            table_id = self._guarded(place.version).table_id
+            if table_id != offset.table:
+                raise self._faults.replaced(table_id, offset.table, place.version)
+        last = offset.last_file
+        is_partly_read = last is not None and version_of(last) == place.version
+        if is_partly_read and last is not None and kind_of(last) != SNAPSHOT:
+            was_feed = kind_of(last) != APPENDED
+            if was_feed != self._config.change_feed:
+                msg = (
+                    f"source '{self._name}': 'change_feed' has changed while version {place.version} of {self._config.path} was "
+                    "read in part. Nothing was taken in. Set it back until the version is read, then change it."
+                )
+                raise ConfigError(msg)
+
+    def _unread(self, offset: SourceOffset) -> list[SourceFile]:
+        """Return the files that micro-batches have begun and not finished."""
+        wanted = [
+            name for name in offset.unread if not any(version_of(name) in skipped for skipped in self._config.skipped)
+        ]
+        files_by_name = self.named(wanted) if wanted else {}
+        if missing := sorted({*wanted} - files_by_name.keys()):
+            version, first = version_of(missing[0]), self._versions()[0]
+            raise (
+                self._faults.expired(version, first - 1)
+                if version < first
+                else self._faults.vacuumed(version, missing[0])
+            )
+        return [files_by_name[name] for name in wanted]
+
+    def _no_intervals(self) -> ConfigError:
+        return ConfigError(
+            f"source '{self._name}' is a Delta table, and its versions have no intervals: an interval run cannot tell which versions to "
+            "take; use --mode caught-up"
+        )
+
+
+def version_of(name: str) -> int:
+    """Return the version in the name of a table's file; -1 without one."""
+    text = name.partition("/")[0]
+    return int(text) if text.isdecimal() else -1
+
+
+def kind_of(name: str) -> str:
+    """Return the kind in the name of a table's file: appended rows, a snapshot, or one side of changes."""
+    return name.split("/", 2)[1] if name.count("/") > 1 else ""
+
+
+def _version_text(version: int) -> str:
+    return f"{version:020d}"

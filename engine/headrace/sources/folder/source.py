@@ -1,0 +1,300 @@
+"""Folder of files as a source.
+
+Files are read in the order of their names, and must not change after they appear. Arrival order is
+(file, the source's `order_by`, row). It does not depend on the files of each micro-batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Sequence
+
+import msgspec
+import pyarrow as pa
+
+from headrace.api.graph import SourceNode
+from headrace.config import SourceConfig
+from headrace.errors import ConfigError, SourceError
+from headrace.names import counted
+from headrace.records.source_columns import EventTimeLimit
+from headrace.sources.folder.format import UNREADABLE, is_damage, unreadable
+from headrace.sources.folder.formats import format_of, read_file
+from headrace.sources.folder.listing import UNKNOWN, FolderListing, content_digests, stamp
+from headrace.sources.interval import Interval, moment_text
+from headrace.sources.position import SourceOffset, digest
+from headrace.sources.row_check import RowCheck
+from headrace.sources.source import SourceFile, SourceScan, TakenIn, first_files
+from headrace.storage.files import Storage
+
+
+class FolderSource:
+    """Folder, read by the driver of a job."""
+
+    def __init__(self, source: SourceNode, config: SourceConfig, storage: Storage = None) -> None:
+        """Keep the source as the pipeline declares it, and its `config` in the job's file."""
+        self._node = source
+        self._name = source.name
+        self._config = config
+        self._storage = storage
+        self._format = format_of(config.files)
+        self.listing = FolderListing(source.name, config, storage)
+        self._counts: dict[str, int] = {}
+        self._digests: dict[tuple[str, str], str] = {}
+
+    def latest(self) -> str | None:
+        """Return the name of the last file; None without files. Raises `SourceError` where the folder is missing."""
+        files = self._files()
+        return files[-1].name if files else None
+
+    def scan(
+        self,
+        offset: SourceOffset,
+        taken_in: TakenIn,
+        *,
+        interval: Interval | None = None,
+        until: str | None = None,
+        meets: bool = False,
+    ) -> SourceScan:
+        """Return the files to take in next; `Source.scan` describes the arguments.
+
+        Raises `SourceError` where the folder or an unfinished file is missing, where a late file would never be read, and
+        where a merged source's names do not sort by interval.
+        """
+        files = self._files()
+        unread = [file for file in files if file.name in offset.unread]
+        if until is None:
+            self._check_unread(unread, offset)
+        if until is None and interval is not None:
+            self._check_no_late_intervals(files, taken_in)
+            new = self._of_interval(files, interval)
+            if meets:
+                self._check_order(files)
+                self._check_no_late_names(new, offset, taken_in)
+                new = _after_offset(new, offset)
+        else:
+            if until is None and taken_in.names is not None:
+                self._check_twins(_unrecorded(files, taken_in), files, offset, taken_in)
+            self._check_no_late_names(files, offset, taken_in)
+            new = [
+                file
+                for file in _after_offset(files, offset)
+                if until is None or self._is_taken_by(file, until, interval)
+            ]
+        new = _unrecorded(new, taken_in)  # somebody may have acknowledged a file ahead of the position
+        self._check_twins(new, files, offset, taken_in)
+        taken = (*unread, *(file for file in new if file not in unread))
+        ahead = _unrecorded(_after_offset(files, offset), taken_in)
+        beyond = [] if until is None else [file for file in ahead if file not in taken]
+        return SourceScan(taken, tuple(files), beyond=tuple(beyond))
+
+    def listed(self) -> Sequence[SourceFile]:
+        """Return all files of the folder, in order. Raises `SourceError` where the folder is missing."""
+        return self._files()
+
+    def named(self, names: Collection[str]) -> dict[str, SourceFile]:
+        """Return the files with these names that exist. Raises `SourceError` where the folder is missing."""
+        return {file.name: file for file in self._files() if file.name in names}
+
+    def within_limits(self, files: Sequence[SourceFile], rows_taken: int = 0) -> Sequence[SourceFile]:
+        """Return the first files, as many as one micro-batch may take."""
+        return first_files(files, self._config, self.rows, rows_taken)
+
+    def rows(self, file: SourceFile) -> int:
+        """Count the rows of a file.
+
+        Raises `SourceError` for an unreadable file, unless `on_bad_file` is quarantine: then it counts 0. Raises `StorageError` for
+        one that the disk or the object store refuses to read.
+        """
+        try:
+            if file.name not in self._counts:
+                self._counts[file.name] = self._format.count(file.path, self._node, self._storage)
+        except UNREADABLE as error:
+            if self._config.on_bad_file == "quarantine" and is_damage(error):
+                return 0
+            raise unreadable(self._name, file.path, error) from error
+        return self._counts[file.name]
+
+    def event_times(self, file: SourceFile, limit: EventTimeLimit | None = None) -> pa.Int64Array:
+        """Return the event times of a file in arrival order (ms), null for a row that is refused, also one beyond the `limit`.
+
+        Raises `SourceError` as `rows` does; all times of an unreadable file in quarantine are null.
+        """
+        try:
+            rows = read_file(file.path, self._node, self._config.files, storage=self._storage)
+            return RowCheck(self._node, limit=limit).times_in_order(rows.table, rows.faults)
+        except UNREADABLE as error:
+            if self._config.on_bad_file == "quarantine" and is_damage(error):
+                return pa.nulls(self.rows(file), pa.int64())
+            raise unreadable(self._name, file.path, error) from error
+
+    def offset_after(
+        self,
+        offset: SourceOffset,
+        scan: SourceScan,
+        files: Sequence[SourceFile],
+        taken_in: TakenIn,
+        interval: Interval | None = None,
+    ) -> SourceOffset:
+        """Return the offset after these files, with digests of the names that no checkpoint has recorded yet."""
+        names = [file.name for file in files]
+        last = max(name for name in (*names, offset.last_file or "")) or None
+        new = self._new_files(scan.listed, last, taken_in, interval)
+        contents = self._contents([file for file in new.values() if file.name in names])
+        return msgspec.structs.replace(
+            offset,
+            last_file=last,
+            files_behind=sum(last is not None and file.name <= last for file in scan.listed)
+            if names
+            else offset.files_behind,
+            names=tuple(new),
+            stamps=tuple(map(stamp, new.values())),
+            contents=tuple(contents.get(name, UNKNOWN) for name in new),
+        )
+
+    def interval_of(self, name: str) -> Interval | None:
+        """Return the interval in a file's name; None without an `interval` pattern.
+
+        Raises `SourceError` for a name that does not fit the pattern, and for an interval that ends after the year 9999.
+        """
+        return self.listing.interval_of(name)
+
+    def check_intervals(self, taken_in: TakenIn) -> None:
+        """Refuse an interval run that could not continue after `taken_in`.
+
+        Raises `ConfigError` without an `interval` pattern, `SourceError` for a late file of an interval taken in already.
+        """
+        if self._config.interval is None:
+            msg = (
+                f"source '{self._name}' has no 'interval' pattern in its configuration, so an interval run "
+                "cannot tell which files to take; set it, or use --mode caught-up"
+            )
+            raise ConfigError(msg)
+        self._check_no_late_intervals(self._files(), taken_in)
+
+    def _files(self) -> list[SourceFile]:
+        return [*self.listing.content().files]
+
+    def _start(self, file: SourceFile) -> int:
+        interval = self.interval_of(file.name)
+        return 0 if interval is None else interval.start
+
+    def _is_taken_by(self, file: SourceFile, last: str, interval: Interval | None) -> bool:
+        """Return whether a micro-batch that ended with file `last` took this file, or would have taken it if it were not late."""
+        if interval is None:
+            return file.name <= last
+        start = self._start(file)
+        return start >= interval.start and (file.name <= last or start < interval.end)
+
+    def _of_interval(self, files: Sequence[SourceFile], interval: Interval) -> list[SourceFile]:
+        return [file for file in files if interval.start <= self._start(file) < interval.end]
+
+    def _new_files(
+        self, files: Sequence[SourceFile], last: str | None, taken_in: TakenIn, interval: Interval | None
+    ) -> dict[str, SourceFile]:
+        """Return the files that no later run takes up, as far as no checkpoint has recorded them, by the digests of their names."""
+        known = taken_in.names or frozenset()
+        behind = {
+            digest(file.name): file
+            for file in files
+            if (last is not None and file.name <= last) or (interval is not None and self._start(file) < interval.end)
+        }
+        return {name: behind[name] for name in sorted(behind.keys() - known)}
+
+    def _contents(self, files: Sequence[SourceFile]) -> dict[str, str]:
+        """Return the digests of the files' contents, by the digests of their names. A file is read once in the life of this reader."""
+        unread = [file for file in files if (file.path, stamp(file)) not in self._digests]
+        digests = content_digests([file.path for file in unread], self._storage)
+        self._digests.update({(file.path, stamp(file)): content for file, content in zip(unread, digests, strict=True)})
+        return {digest(file.name): self._digests[file.path, stamp(file)] for file in files}
+
+    def _check_twins(
+        self, new: Sequence[SourceFile], files: Sequence[SourceFile], offset: SourceOffset, taken_in: TakenIn
+    ) -> None:
+        """Refuse a file whose rows may be those of another one: the same name with another ending, compressed or not."""
+        present, recorded = {file.name for file in files}, taken_in.names or frozenset()
+        for file in new:
+            for twin in self.listing.twins_of(file.name):
+                if twin in present or digest(twin) in recorded or twin == offset.last_file:
+                    raise _has_twin(
+                        self._name, file.name, twin, is_taken=digest(twin) in recorded or twin not in present
+                    )
+
+    def _check_unread(self, unread: Sequence[SourceFile], offset: SourceOffset) -> None:
+        """Refuse to skip files that micro-batches have begun and not finished."""
+        missing = sorted({*offset.unread} - {file.name for file in unread})
+        if missing:
+            msg = (
+                f"source '{self._name}': {', '.join(missing)} of {self._config.path} is gone, and not all of its rows were taken in "
+                "yet: they wait for other sources. Nothing was taken in. Put it back, or restore a checkpoint before it."
+            )
+            raise SourceError(msg)
+
+    def _check_order(self, files: Sequence[SourceFile]) -> None:
+        """Refuse names that do not sort by interval: an offset records only the last name that was taken up."""
+        for earlier, later in itertools.pairwise(files):
+            if self._start(later) < self._start(earlier):
+                msg = (
+                    f"source '{self._name}' meets another source, and the names of its files {earlier.name} and {later.name} do not sort "
+                    "by interval. Nothing was taken in. Give them names that do (year first), or use --mode caught-up."
+                )
+                raise SourceError(msg)
+
+    def _check_no_late_names(self, files: list[SourceFile], offset: SourceOffset, taken_in: TakenIn) -> None:
+        """Refuse files that sort before the offset and that no slice has taken in.
+
+        Where no names are recorded, refuse more files than were counted.
+        """
+        if offset.last_file is None:
+            return
+        behind = [file for file in files if file.name <= offset.last_file]
+        late = _unrecorded(behind, taken_in) if taken_in.names is not None else behind
+        count = len(late) if taken_in.names is not None else len(behind) - offset.files_behind
+        if count > 0:
+            newest = max(late, key=lambda file: file.modified)
+            msg = (
+                f"source '{self._name}': {counted(count, 'file')} appeared behind the last file read ({offset.last_file}), the "
+                f"newest is {newest.name}. They would never be read: give them later names, "
+                f"{self._backfill_advice(late[0] if taken_in.names is not None else newest, taken_in)}or restore the checkpoint "
+                "before them and run again."
+            )
+            raise SourceError(msg)
+
+    def _check_no_late_intervals(self, files: list[SourceFile], taken_in: TakenIn) -> None:
+        """Refuse late files of intervals that were taken in already: no later interval has them."""
+        if taken_in.names is None or not taken_in.intervals:
+            return
+        covered = Interval(taken_in.intervals[0].start, taken_in.intervals[-1].end)
+        late = _unrecorded(self._of_interval(files, covered), taken_in)
+        if late:
+            msg = (
+                f"source '{self._name}': {counted(len(late), 'file')} appeared in intervals that were taken in already, the first is "
+                f"{late[0].name}. They would never be read: {self._backfill_advice(late[0], taken_in)}or give them names of a "
+                "later interval. This interval was not taken in."
+            )
+            raise SourceError(msg)
+
+    def _backfill_advice(self, late: SourceFile, taken_in: TakenIn) -> str:
+        """Return the advice to compute a late file's interval again, if that was taken in."""
+        own = self.interval_of(late.name)
+        interval = None if own is None else taken_in.around(own.start)
+        if interval is None:
+            return ""
+        start, end = moment_text(interval.start), moment_text(interval.end)
+        return f"compute its interval again on a branch ('headrace backfill JOB --from {start} --to {end}'), "
+
+
+def _has_twin(source: str, name: str, twin: str, *, is_taken: bool) -> SourceError:
+    other = "was taken in before" if is_taken else "is in the folder too"
+    return SourceError(
+        f"source '{source}': {name} has the name of {twin} with another ending, and {twin} {other}: its rows would count twice. Nothing was "
+        f"taken in. Remove one of them. If {name} has other rows, rename it; if it is a correction, 'headrace backfill' takes it in instead; "
+        f"'headrace input' with --acknowledge {name} passes it over for good."
+    )
+
+
+def _unrecorded(files: list[SourceFile], taken_in: TakenIn) -> list[SourceFile]:
+    return [file for file in files if digest(file.name) not in (taken_in.names or ())]
+
+
+def _after_offset(files: Sequence[SourceFile], offset: SourceOffset) -> list[SourceFile]:
+    return [file for file in files if offset.last_file is None or file.name > offset.last_file]

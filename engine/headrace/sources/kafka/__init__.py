@@ -1,0 +1,1 @@
+"""Sources that are topics of Kafka."""

@@ -1,0 +1,163 @@
+"""Landed files: ranges of a topic's offsets, as Parquet in the job's folder.
+
+Landing fixes a partition's messages. Tasks read landed files like files of a folder, without the JVM, and read the same rows
+again after a crash, a restore or a requeue. A file is named after its range:
+
+    <job folder>/landed/<source>/orders-0@00000000000000000120-00000000000000000499-1f3a9c2e-7b0c41d2.parquet
+
+The last two parts are a digest of the topic's id, and a unique suffix.
+
+Interface of a topic: it tells the driver its offsets, and lands ranges of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final, NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace import clock
+from headrace.storage.files import SMALL, Storage, file_system, list_files, make_folder_of
+from headrace.storage.table import storage_errors
+
+LANDED: Final = "landed"
+"""Name of the folder of landed files, in the job's folder."""
+
+MESSAGES: Final = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", "UTC")),
+        pa.field("headers", pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))),
+    ]
+)
+"""Columns of a landed file; its rows are in the order of offsets."""
+
+_NAME: Final = re.compile(r"(.+)-(\d+)@(\d{20})-(\d{20})-([0-9a-f]{8})-[0-9a-f]{8}\.parquet")
+
+
+class OffsetRange(NamedTuple):
+    """Offsets of a partition from `first` (inclusive) to `end` (exclusive), also those without a message."""
+
+    partition: int
+    first: int
+    end: int
+
+
+class LandedName(NamedTuple):
+    """Parts of a landed file's name."""
+
+    range: OffsetRange
+    topic_id: str
+    """Digest of the topic's id."""
+
+    name: str
+
+
+def landed_folder(job_folder: str, source: str) -> str:
+    """Return the folder of a source's landed files."""
+    return f"{job_folder}/{LANDED}/{source}"
+
+
+def digest_of(topic_id: str) -> str:
+    """Return the digest of a topic's id, as in the names of its landed files."""
+    return blake2b(topic_id.encode(), digest_size=4).hexdigest()
+
+
+def landed_name(topic: str, topic_id: str, offsets: OffsetRange) -> str:
+    """Make a unique file name for a range."""
+    where = f"{topic}-{offsets.partition}@{offsets.first:020d}-{offsets.end:020d}"
+    return f"{where}-{digest_of(topic_id)}-{clock.unique_id()[-8:]}.parquet"
+
+
+def parse_landed(name: str) -> LandedName | None:
+    """Parse the name of a landed file; return None for any other name."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    _, partition, first, end, topic_id = match.groups()
+    return LandedName(OffsetRange(int(partition), int(first), int(end)), topic_id, name)
+
+
+def messages_name(name: str) -> str:
+    """Return the name of the messages' file for the name of a file that a Spark step made of them; any other name stays."""
+    return name.partition("~")[0]  # no topic has a tilde in its name
+
+
+def list_landed(folder: str, storage: Storage = None) -> list[LandedName]:
+    """Return the landed files in a source's folder, by range and name."""
+    with storage_errors(f"to list the files in {folder}"):
+        names = list_files(folder, storage)
+    return sorted(landed for name in names if (landed := parse_landed(name)) is not None)
+
+
+def temporary_name() -> str:
+    """Make a unique name for a file until it is complete; `publish_landed` then renames it."""
+    return f"part-{clock.unique_id()}.parquet"
+
+
+def write_messages(uri: str, batches: Iterable[pa.RecordBatch], storage: Storage = None) -> int:
+    """Write messages of one partition in the order of `batches`; return their number.
+
+    Only one batch is in memory at a time. Raises `OSError` where the file cannot be written.
+    """
+    store, path = file_system(uri, storage)
+    make_folder_of(uri, storage)
+    rows = 0
+    with pq.ParquetWriter(path, MESSAGES, filesystem=store, compression=SMALL.compression) as writer:
+        for batch in batches:
+            if batch.num_rows:
+                writer.write_table(pa.Table.from_batches([batch]).select(MESSAGES.names).cast(MESSAGES))
+                rows += batch.num_rows
+    return rows
+
+
+def publish_landed(folder: str, temporary: str, name: str, storage: Storage = None) -> None:
+    """Rename a complete file. Only the driver does this, so a task that was given up cannot change a landed file."""
+    store, root = file_system(folder, storage)
+    store.move(f"{root}/{temporary}", f"{root}/{name}")
+
+
+class Bounds(NamedTuple):
+    """Offsets of a partition from `first` (inclusive) to `end` (exclusive), without those of open transactions."""
+
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """State of a topic at one moment: its id, which changes when the topic is deleted and created again, and its partitions."""
+
+    topic_id: str
+    partitions: Mapping[int, Bounds]
+
+
+class Topic(Protocol):
+    """Topic, as the driver of a job sees it.
+
+    Each method raises `ServiceError` when no broker answers, and `SourceError` when there is no such topic, or the brokers refuse.
+    """
+
+    def state(self) -> TopicState:
+        """Ask the brokers for the topic's id and partitions."""
+        ...
+
+    def offsets_at(self, moment: int) -> Mapping[int, int]:
+        """Return for each partition the first offset whose message is not older than a moment (ms), or its end without one."""
+        ...
+
+    def land(self, ranges: Mapping[OffsetRange, str], folder: str, storage: Mapping[str, str] | None) -> None:
+        """Write the messages of each range to the file of its name in `folder` (`headrace.sources.kafka.landed`).
+
+        Each range is of a different partition. A file is complete or missing, also after an error.
+        """
+        ...

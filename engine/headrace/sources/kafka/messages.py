@@ -1,0 +1,99 @@
+"""Decoding of a topic's messages: each value is a JSON object, read as a line of a JSON file is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.api.graph import SourceNode
+from headrace.sources.folder.format import wanted_columns
+from headrace.sources.json_rows import JsonRows
+from headrace.storage.files import Storage, read_parquet
+
+_NOT_UTF8: Final = "the value is not UTF-8"
+_IS_UTF8: Final = "is_utf8"
+_TOMBSTONE: Final = "the message has no value (a tombstone)"
+
+
+class MessageRows(NamedTuple):
+    """Rows of messages, the reasons of those that do not fit, and those of them that are skipped without a word."""
+
+    table: pa.Table
+    faults: Mapping[int, str]
+    skipped: frozenset[int]
+
+
+class Messages(msgspec.Struct, frozen=True):
+    """Settings for decoding the rows of a landed file."""
+
+    on_tombstone: Literal["quarantine", "skip"] = "quarantine"
+
+
+def read_messages(uri: str, storage: Storage = None) -> pa.Table:
+    r"""Read a landed file. Keys and values are text; a byte that is not UTF-8 is written as `\xff`."""
+    return text_columns(read_parquet(uri, storage))
+
+
+def text_columns(table: pa.Table) -> pa.Table:
+    """Return messages with their keys and values as text. The column `is_utf8` says which values are, if some are not."""
+    values = table["value"]
+    texts = {name: _as_text(table[name]) for name in ("key", "value")}
+    if texts["value"] is None:
+        table = table.append_column(_IS_UTF8, pa.array([*map(_is_utf8, values.to_pylist())], pa.bool_()))
+    for name, text in texts.items():
+        column = _escaped(table[name]) if text is None else text
+        table = table.set_column(table.schema.names.index(name), name, column)
+    return table
+
+
+def _as_text(values: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    """Return bytes as text; None if some are not UTF-8."""
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return None
+
+
+def _escaped(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    texts = (None if value is None else value.decode(errors="backslashreplace") for value in values.to_pylist())
+    return pa.chunked_array([pa.array(texts, pa.string())])
+
+
+def _is_utf8(value: bytes | None) -> bool:
+    try:
+        (value or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+class MessageReader:
+    """Decoder of one source's messages to rows of its record."""
+
+    def __init__(self, node: SourceNode, messages: Messages) -> None:
+        """Make a decoder to the record of `node`."""
+        self._rows = JsonRows(node, wanted_columns(node), of_file=False)
+        self._skips = messages.on_tombstone == "skip"
+
+    def read(self, table: pa.Table) -> MessageRows:
+        """Return the rows of messages; `table` comes from `read_messages`."""
+        values = table["value"].to_pylist()
+        tombstones = {position: _TOMBSTONE for position, value in enumerate(values) if value is None}
+        faults: dict[int, str] = {}
+        if _IS_UTF8 in table.schema.names:
+            wrong = pc.indices_nonzero(pc.invert(table[_IS_UTF8])).to_pylist()
+            faults = dict.fromkeys(wrong, _NOT_UTF8)
+            values = [None if position in faults else value for position, value in enumerate(values)]
+        rows = self._rows.table(values, faults, lambda _: "the value")
+        return MessageRows(rows, {**faults, **tombstones}, frozenset(tombstones if self._skips else ()))
+
+
+def message_places(table: pa.Table, positions: Sequence[int]) -> list[str]:
+    """Return where messages are in their topic, as TOPIC-PARTITION@OFFSET."""
+    chosen = table.select(["topic", "partition", "offset"]).take(pa.array(positions, pa.int64()))
+    places = zip(*(column.to_pylist() for column in chosen.columns), strict=True)
+    return [f"{topic}-{partition}@{offset}" for topic, partition, offset in places]

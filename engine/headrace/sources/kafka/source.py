@@ -1,0 +1,459 @@
+"""Apache Kafka topic as a source. The merge treats each partition as a separate source.
+
+The driver chooses ranges of offsets and lands them (`headrace.sources.kafka.landed`); each landed file is a file of its partition. So
+arrival order within a partition is the order of offsets. It does not depend on the ranges.
+
+A branch also reads the files that its job has landed, and lands only what these lack. So it takes in the same messages as the job,
+also where the topic has expired or compacted them since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.api.graph import SourceNode
+from headrace.config import SourceConfig, StartKind
+from headrace.errors import EngineBug
+from headrace.records.source_columns import EventTimeLimit
+from headrace.sources.folder.format import UNREADABLE, unreadable
+from headrace.sources.folder.parquet import count_rows
+from headrace.sources.interval import Interval
+from headrace.sources.kafka.errors import KafkaFaults
+from headrace.sources.kafka.landed import (
+    LandedName,
+    OffsetRange,
+    Topic,
+    TopicState,
+    digest_of,
+    landed_name,
+    list_landed,
+    messages_name,
+    parse_landed,
+    publish_landed,
+    temporary_name,
+    write_messages,
+)
+from headrace.sources.kafka.messages import Messages, read_messages
+from headrace.sources.position import PartitionOffset, SourceOffset
+from headrace.sources.row_check import RowCheck
+from headrace.sources.source import SourceFile, SourceScan, TableReach, TakenIn
+from headrace.storage.files import Storage, is_file, read_parquet
+from headrace.storage.table import storage_errors
+
+OFFSETS_AT_ONCE: Final = 100_000
+"""Number of offsets of a partition that one micro-batch reads, unless the job's file sets another limit."""
+
+
+class KafkaSource:
+    """Topic as a whole, read by the driver of a job: its partitions, and its landed files."""
+
+    def __init__(
+        self,
+        source: SourceNode,
+        config: SourceConfig,
+        storage: Storage,
+        folder: str,
+        topic: Topic | None = None,
+        *,
+        job_folder: str | None = None,
+    ) -> None:
+        """Keep the `folder` of landed files and the `topic`; without a topic, only landed files can be read. Read nothing yet.
+
+        On a branch, `job_folder` has the landed files of the job.
+        """
+        self.node, self.config, self.storage, self.folder = source, config, storage, folder
+        self.faults = KafkaFaults(source.name, config, is_branch=job_folder is not None)
+        self._topic, self._job_folder = topic, job_folder
+        self._state: TopicState | None = None
+        self._landed: dict[str, LandedName] | None = None
+        self._of_job: frozenset[str] = frozenset()
+        """Landed files that only the job of a branch has."""
+        self._next: dict[str, OffsetRange] = {}
+        """Files that the next micro-batch begins with and that are not landed yet: at most one per partition."""
+
+    # --------------------------------------------------------------------------------------------------- partitions
+
+    def with_partitions(self, offset: SourceOffset, number: int, until: SourceOffset | None = None) -> SourceOffset:
+        """Ask the brokers for the topic's partitions; return the offset with all of them. New partitions get numbers from `number` on.
+
+        At the first call, partitions begin where `start` says; partitions that appear later begin at their first message. A slice that
+        ends where a recorded micro-batch did, at the offset `until`, has the partitions of that micro-batch. Raises `SourceError` for a
+        topic that was replaced, and for a partition that no longer exists.
+        """
+        self._next = {}
+        state = self._state = self._reader().state()
+        read = offset.table or (None if until is None else until.table)
+        if read is not None and read != state.topic_id:
+            raise self.faults.replaced(state.topic_id, read)
+        known = {partition.partition: partition for partition in offset.partitions}
+        recorded = () if until is None else until.partitions
+        if missing := sorted(
+            (known.keys() | {partition.partition for partition in recorded}) - state.partitions.keys()
+        ):
+            raise self.faults.without(missing[0])
+        if until is not None:
+            begun = [self._beginning(partition, known) for partition in recorded if partition.partition not in known]
+            known |= {partition.partition: partition for partition in begun}
+            return _with(offset, known, state)
+        new = sorted(state.partitions.keys() - known.keys())
+        starts = self._starts(state) if not known else {}
+        for place, partition in enumerate(new):
+            first = starts.get(partition, state.partitions[partition].first)
+            known[partition] = PartitionOffset(partition, number + place, first, begins_at=first)
+        return _with(offset, known, state)
+
+    def _beginning(self, recorded: PartitionOffset, known: Collection[int]) -> PartitionOffset:
+        """Return the offset of a partition before the micro-batch that recorded it first."""
+        assert self._state is not None  # noqa: S101 - the caller has set it
+        begins_at = recorded.begins_at
+        if begins_at is None:  # of an earlier release
+            begins_anywhere = self.config.begins_at.kind is not StartKind.EARLIEST and not known
+            if begins_anywhere or self._state.partitions[recorded.partition].first:
+                raise self.faults.unknown_beginning(recorded.partition)
+            begins_at = 0
+        return PartitionOffset(recorded.partition, recorded.number, begins_at, begins_at=begins_at)
+
+    def _starts(self, state: TopicState) -> Mapping[int, int]:
+        start = self.config.begins_at
+        if start.kind is StartKind.LATEST:
+            return {partition: bounds.end for partition, bounds in state.partitions.items()}
+        return self._reader().offsets_at(start.value) if start.kind is StartKind.TIME else {}
+
+    def is_provisional(self, offset: SourceOffset) -> bool:
+        """Return whether a later first scan would begin elsewhere, for the `offset` of the last checkpoint."""
+        return not offset.partitions and self.config.begins_at.kind is not StartKind.EARLIEST
+
+    def _reader(self) -> Topic:
+        if self._topic is None:
+            msg = f"source '{self.node.name}' was asked for new messages without a connection to the brokers"
+            raise EngineBug(msg)
+        return self._topic
+
+    # ------------------------------------------------------------------------------------------------- landed files
+
+    def file(self, name: str) -> SourceFile:
+        """Return the file with this name, landed or to be landed."""
+        folder = self.folder if self._job_folder is None or not self._is_of_job(name) else self._job_folder
+        return SourceFile(name, f"{folder}/{name}", 0, messages=Messages(self.config.on_tombstone))
+
+    def ranges(self, partition: int, position: int) -> list[str]:
+        """Return the names of the files from `position` to the partition's end; files that are landed already come first.
+
+        Raises `SourceError` where the partition no longer has the next message, or ends before `position`.
+        """
+        assert self._state is not None  # noqa: S101 - `with_partitions` is called first
+        bounds, names = self._state.partitions[partition], list[str]()
+        while (position := self._behind_skipped(partition, position)) < bounds.end:
+            landed = self._landed_from(partition, position)
+            if landed is None and position < bounds.first and names:
+                break
+            names.append(self._next_range(partition, position, bounds.end) if landed is None else landed.name)
+            position = _end_of(names[-1])
+        if position > bounds.end and not names and not self._is_skipped_to(partition, position):
+            raise self.faults.behind(partition, bounds.end, position)
+        return names
+
+    def recorded_ranges(self, partition: int, position: int, until: PartitionOffset) -> list[str]:
+        """Return the names of the files from `position` to where a recorded micro-batch came to.
+
+        The files that it had begun are among them, under the names that it recorded: a file that no longer exists is landed again.
+        Raises `SourceError` where neither the topic nor a landed file has the next message.
+        """
+        unread = {landed.range.first: landed for name in until.unread if (landed := parse_landed(messages_name(name)))}
+        names = list[str]()
+        while (position := self._behind_skipped(partition, position)) < until.position:
+            end = min([first for first in unread if first > position], default=until.position)
+            landed = unread.get(position) or self._landed_from(partition, position)
+            fits = landed is not None and landed.range.end <= min(
+                until.position if position in unread else end, self._next_skipped(partition, position)
+            )
+            names.append(landed.name if landed is not None and fits else self._next_range(partition, position, end))
+            position = _end_of(names[-1])
+        return names
+
+    def _next_range(self, partition: int, position: int, end: int) -> str:
+        """Return a name for a file that begins at `position`, to be landed.
+
+        Raises `SourceError` where the messages are neither in the topic nor in a landed file.
+        """
+        assert self._state is not None  # noqa: S101 - `with_partitions` is called first
+        first, last = self._state.partitions[partition]
+        end = min(position + self._step(), self._next_skipped(partition, position), end)
+        if not first <= position < last:
+            around = self._landed_around(partition, position)
+            if around is None:
+                raise (
+                    self.faults.expired(partition, position, first)
+                    if position < first
+                    else self.faults.behind(partition, last, position)
+                )
+            end = min(end, around.range.end)
+        else:
+            end = min(end, last)
+        return landed_name(self.config.topic or "", self._state.topic_id, OffsetRange(partition, position, end))
+
+    def schedule_landing(self, name: str) -> None:
+        """Note that the next micro-batch begins with this file; `land` lands all noted files together."""
+        if name not in self._known_files() and (landed := parse_landed(name)) is not None:
+            self._next[name] = landed.range
+
+    def land(self, name: str) -> None:
+        """Land a file unless it is landed already, together with the scheduled files of other partitions."""
+        landed = parse_landed(name)
+        if landed is None or name in self._known_files():
+            return
+        ranges = {landed.range: name}
+        if name in self._next:
+            ranges = {offsets: other for other, offsets in self._next.items()}
+            self._next = {}
+        in_topic = {offsets: other for offsets, other in ranges.items() if not self._copied(offsets, other)}
+        if in_topic:
+            self._reader().land(in_topic, self.folder, self.storage)
+        self._known_files().update({name: file for name in ranges.values() if (file := parse_landed(name)) is not None})
+
+    def _copied(self, offsets: OffsetRange, name: str) -> bool:
+        """Land a range from a landed file that has all of it; return whether there is one."""
+        around = self._landed_around(offsets.partition, offsets.first)
+        if around is None or around.range.end < offsets.end:
+            return False
+        with storage_errors(f"to land messages in {self.folder}"):
+            messages = read_parquet(self.file(around.name).path, self.storage)
+            within = pc.and_(
+                pc.greater_equal(messages["offset"], offsets.first), pc.less(messages["offset"], offsets.end)
+            )
+            temporary = temporary_name()
+            write_messages(f"{self.folder}/{temporary}", messages.filter(within).to_batches(), self.storage)
+            publish_landed(self.folder, temporary, name, self.storage)
+        return True
+
+    def _landed_around(self, partition: int, position: int) -> LandedName | None:
+        """Return the landed file with this offset that reaches furthest; None without one."""
+        assert self._state is not None  # noqa: S101 - `with_partitions` is called first
+        topic_id = digest_of(self._state.topic_id)
+        around = (
+            file
+            for file in self._known_files().values()
+            if (file.range.partition, file.topic_id) == (partition, topic_id)
+            and file.range.first <= position < file.range.end
+        )
+        return max(around, key=lambda file: file.range.end, default=None)
+
+    def _landed_from(self, partition: int, position: int) -> LandedName | None:
+        """Return the landed file whose range begins here; None without one, or if `skip_offsets` skips a part of it."""
+        assert self._state is not None  # noqa: S101 - `with_partitions` is called first
+        topic_id = digest_of(self._state.topic_id)
+        for file in self._known_files().values():
+            if (file.range.partition, file.range.first, file.topic_id) == (partition, position, topic_id):
+                return file if file.range.end <= self._next_skipped(partition, position) else None
+        return None
+
+    def _known_files(self) -> dict[str, LandedName]:
+        if self._landed is None:
+            own = list_landed(self.folder, self.storage)
+            of_job = [] if self._job_folder is None else list_landed(self._job_folder, self.storage)
+            self._landed = {file.name: file for file in (*own, *of_job)}
+            self._of_job = frozenset(file.name for file in of_job) - {file.name for file in own}
+        return self._landed
+
+    def _is_of_job(self, name: str) -> bool:
+        self._known_files()
+        return name in self._of_job
+
+    def _step(self) -> int:
+        assert self._state is not None  # noqa: S101 - `with_partitions` is called first
+        limit = self.config.max_rows_per_batch
+        return OFFSETS_AT_ONCE if limit is None else max(1, limit // len(self._state.partitions))
+
+    def _behind_skipped(self, partition: int, position: int) -> int:
+        skipped = sorted(self.config.skipped_offsets.get(partition, ()), key=lambda offsets: offsets.start)
+        for offsets in skipped:
+            position = offsets.stop if position in offsets else position
+        return position
+
+    def _is_skipped_to(self, partition: int, position: int) -> bool:
+        return any(offsets.stop == position for offsets in self.config.skipped_offsets.get(partition, ()))
+
+    def _next_skipped(self, partition: int, position: int) -> int:
+        starts = (offsets.start for offsets in self.config.skipped_offsets.get(partition, ()))
+        return min((start for start in starts if start > position), default=1 << 63)
+
+    # ------------------------------------------------------------------------------------------------ as a `Source`
+
+    def latest(self) -> str | None:
+        """Return None: partitions have no common last file."""
+        return None
+
+    def scan(
+        self,
+        offset: SourceOffset,  # noqa: ARG002 - only partitions are read
+        taken_in: TakenIn,  # noqa: ARG002 - as above
+        *,
+        interval: Interval | None = None,  # noqa: ARG002 - as above
+        until: str | None = None,  # noqa: ARG002 - as above
+        meets: bool = False,  # noqa: ARG002 - as above
+    ) -> SourceScan:
+        """Raise `EngineBug`: only partitions are scanned, never the topic."""
+        raise EngineBug(f"source '{self.node.name}' was read as a whole, not by partition")
+
+    def listed(self) -> Sequence[SourceFile]:
+        """Return no files: offsets tell what was taken in."""
+        return ()
+
+    def named(self, names: Collection[str]) -> dict[str, SourceFile]:
+        """Return the landed files with these names."""
+        files = {name: self.file(name) for name in names if parse_landed(name) is not None}
+        return {name: file for name, file in files.items() if is_file(file.path, self.storage)}
+
+    def within_limits(self, files: Sequence[SourceFile], rows_taken: int = 0) -> Sequence[SourceFile]:
+        """Return the first file: no range is larger than the limits. Without a limit of rows, a begun file does not count."""
+        return files[: 1 + (rows_taken > 0 and self.config.max_rows_per_batch is None)]
+
+    def rows(self, file: SourceFile) -> int:
+        """Count the messages of a landed file. Raises `SourceError` where it cannot be read."""
+        try:
+            return count_rows(file.path, self.storage)
+        except UNREADABLE as error:
+            raise unreadable(self.node.name, file.path, error) from error
+
+    def event_times(self, file: SourceFile, limit: EventTimeLimit | None = None) -> pa.Int64Array:
+        """Return the event times of a file's messages (ms), null for a refused one, also one beyond the `limit`; land the file first if necessary.
+
+        Raises `SourceError` where the file cannot be read.
+        """
+        self.land(file.name)
+        try:
+            return RowCheck(self.node, file.messages, limit).times_in_order(read_messages(file.path, self.storage))
+        except UNREADABLE as error:
+            raise unreadable(self.node.name, file.path, error) from error
+
+    def offset_after(
+        self,
+        offset: SourceOffset,  # noqa: ARG002 - only partitions are read
+        scan: SourceScan,  # noqa: ARG002 - as above
+        files: Sequence[SourceFile],  # noqa: ARG002 - as above
+        taken_in: TakenIn,  # noqa: ARG002 - as above
+        interval: Interval | None = None,  # noqa: ARG002 - as above
+    ) -> SourceOffset:
+        """Raise `EngineBug`: only partitions have offsets of their own, never the topic."""
+        raise EngineBug(f"source '{self.node.name}' was read as a whole, not by partition")
+
+    def interval_of(self, name: str) -> Interval | None:  # noqa: ARG002 - no file has one
+        """Return None: offsets have no intervals."""
+        return None
+
+    def check_intervals(self, taken_in: TakenIn) -> None:  # noqa: ARG002 - none will do
+        """Raise `ConfigError`: offsets have no intervals."""
+        raise self.faults.no_intervals()
+
+
+class KafkaPartition:
+    """Partition of a topic, as a source of the merge. The `version` of its `SourceOffset` is the next Kafka offset to read."""
+
+    def __init__(
+        self, whole: KafkaSource, partition: int, *, is_provisional: bool, until: PartitionOffset | None = None
+    ) -> None:
+        """Make a source of one partition. `is_provisional`: a later first scan would begin elsewhere, so a checkpoint must record it.
+
+        `until` is the position after the micro-batch that a scan repeats.
+        """
+        self._whole, self._partition, self._is_drawn, self._until = whole, partition, is_provisional, until
+
+    def land(self, name: str) -> None:
+        """Land a file, unless it is landed already."""
+        self._whole.land(name)
+
+    def latest(self) -> str | None:
+        """Return None: the last file is not known before it is landed."""
+        return None
+
+    def scan(
+        self,
+        offset: SourceOffset,
+        taken_in: TakenIn,  # noqa: ARG002 - offsets record the rows taken in
+        *,
+        interval: Interval | None = None,
+        until: str | None = None,
+        meets: bool = False,  # noqa: ARG002 - as above
+    ) -> SourceScan:
+        """Return the files to take in next, also those that are not landed yet; `Source.scan` describes the arguments.
+
+        `until` is no name of a file: with it, the scan ends at the recorded position. Raises `ConfigError` for an interval run,
+        `SourceError` where a landed file or the next message is gone.
+        """
+        if interval is not None and until is None:
+            raise self._whole.faults.no_intervals()
+        position = offset.version or 0
+        names = [*offset.unread, *self._next(position, is_recorded=until is not None)]
+        if missing := sorted({*offset.unread} - self._whole.named(offset.unread).keys()):
+            raise self._whole.faults.not_landed(self._whole.folder, missing)
+        if names and not offset.unread:
+            self._whole.schedule_landing(names[0])
+        files = tuple(self._whole.file(name) for name in names)
+        return SourceScan(files, files, TableReach(offset.table or "", position, is_provisional=self._is_drawn))
+
+    def _next(self, position: int, *, is_recorded: bool) -> list[str]:
+        if not is_recorded:
+            return self._whole.ranges(self._partition, position)
+        if self._until is None:
+            return []
+        return self._whole.recorded_ranges(self._partition, position, self._until)
+
+    def listed(self) -> Sequence[SourceFile]:
+        """Return no files: offsets tell what was taken in."""
+        return ()
+
+    def named(self, names: Collection[str]) -> dict[str, SourceFile]:
+        """Return the landed files with these names."""
+        return self._whole.named(names)
+
+    def within_limits(self, files: Sequence[SourceFile], rows_taken: int = 0) -> Sequence[SourceFile]:
+        """Return the first files, as many as one micro-batch may take."""
+        return self._whole.within_limits(files, rows_taken)
+
+    def rows(self, file: SourceFile) -> int:
+        """Count the messages of a landed file. Raises `SourceError` where it cannot be read."""
+        return self._whole.rows(file)
+
+    def event_times(self, file: SourceFile, limit: EventTimeLimit | None = None) -> pa.Int64Array:
+        """Return the event times of a file's messages (ms), null for a refused one, also one beyond the `limit`; land the file first if necessary."""
+        return self._whole.event_times(file, limit)
+
+    def offset_after(
+        self,
+        offset: SourceOffset,
+        scan: SourceScan,  # noqa: ARG002 - file names hold the offsets
+        files: Sequence[SourceFile],
+        taken_in: TakenIn,  # noqa: ARG002 - as above
+        interval: Interval | None = None,  # noqa: ARG002 - as above
+    ) -> SourceOffset:
+        """Return the offset after these files."""
+        ends = [landed.range.end for file in files if (landed := parse_landed(file.name)) is not None]
+        return msgspec.structs.replace(
+            offset,
+            version=max([*ends, offset.version or 0]),
+            last_file=files[-1].name if files else offset.last_file,
+        )
+
+    def interval_of(self, name: str) -> Interval | None:
+        """Return None: offsets have no intervals."""
+        return self._whole.interval_of(name)
+
+    def check_intervals(self, taken_in: TakenIn) -> None:
+        """Raise `ConfigError`: offsets have no intervals."""
+        self._whole.check_intervals(taken_in)
+
+
+def _with(offset: SourceOffset, partitions: Mapping[int, PartitionOffset], state: TopicState) -> SourceOffset:
+    ordered = tuple(partitions[partition] for partition in sorted(partitions))
+    return msgspec.structs.replace(offset, partitions=ordered, table=state.topic_id)
+
+
+def _end_of(name: str) -> int:
+    landed = parse_landed(name)
+    assert landed is not None  # noqa: S101 - this module names the files
+    return landed.range.end

@@ -1,0 +1,1 @@
+"""Sources behind a Spark transform."""

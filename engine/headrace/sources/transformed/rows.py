@@ -1,0 +1,187 @@
+"""Input rows of a Spark step over a source, and checks of the schema of its result.
+
+Dimension tables of a Spark step over a source: the version of each that a micro-batch sees, and its rows.
+
+A micro-batch fixes the versions when it makes its first rows, and each file of these rows records them. So a micro-batch that
+is repeated after a crash sees the same versions. A replayed one sees the versions that its checkpoint recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.api.graph import SourceNode
+from headrace.api.records import RowKind
+from headrace.errors import ConfigError, SourceError, StorageError
+from headrace.records.column_types import Column, columns_of
+from headrace.records.columns import BadRow
+from headrace.records.source_values import is_kindred
+from headrace.sources.folder.format import DamagedFileError, FileRows
+from headrace.sources.position import SourceOffset, TableVersion
+from headrace.sources.row_check import CheckedRows, RowCheck
+from headrace.sources.source import InputFile, SourceFile
+from headrace.storage.files import Storage
+from headrace.storage.table import StoreError, TableMissingError
+from headrace.tables.view import table_store
+
+_MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
+
+
+class Refused(NamedTuple):
+    """Row that does not fit the source's record: the reason, and the row's text."""
+
+    error: str
+    raw: str
+
+
+def input_schema(node: SourceNode) -> pa.Schema:
+    """Return the input columns of a step: the fields of the source's record, with times as timestamps, and the row kind."""
+    fields = [pa.field(column.name, column.sink_type) for column in columns_of(node.record)]
+    if node.row_kind is not None and node.row_kind not in node.record.__struct_fields__:
+        fields.append(pa.field(node.row_kind, pa.string()))
+    return pa.schema(fields)
+
+
+def columns_of_rows(file: SourceFile | InputFile, node: SourceNode, rows: FileRows) -> CheckedRows:
+    """Convert rows of a file to columns of the source's record.
+
+    Raises `DamagedFileError` for a file that lacks a required column, or has a column twice.
+    """
+    check = RowCheck(node, file.messages)
+    if (problem := check.problem(rows.table)) is not None:
+        raise DamagedFileError(problem)
+    return check.check(rows.table, rows.faults)
+
+
+def step_input(columns: pa.StructArray, kinds: pa.Array, node: SourceNode) -> pa.Table:
+    """Return the good rows as the input of a step, in their order."""
+    schema, is_good = input_schema(node), columns.is_valid()
+    good = columns.filter(is_good)
+    arrays = [_to_spark(good.field(column.name), column) for column in columns_of(node.record)]
+    if len(schema) > len(arrays):
+        # Not a constant: the first `pa.array` of a process imports pandas, and commands that only read import this module.
+        arrays.append(pa.array([kind.symbol for kind in RowKind]).take(kinds.filter(is_good)))
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def refused_rows(rows: FileRows, bad: Sequence[BadRow], name: str) -> list[Refused]:
+    """Return the rows that do not fit the source's record; `name` is that of the file."""
+    in_order = sorted(bad, key=lambda row: row.position)
+    return [Refused(f"{name}:{row.position}, before the step: {row.error}", rows.raw(row.position)) for row in in_order]
+
+
+def misfits(schema: pa.Schema, node: SourceNode) -> list[str]:
+    """Return the reasons why the columns of a step's result do not fit the record of `node`."""
+    record, problems = node.record, list[str]()
+    twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    problems += [f"the result has two columns '{name}'" for name in twice]
+    for column in columns_of(record):
+        result_type = schema.field(column.name).type if schema.names.count(column.name) == 1 else None
+        if result_type is None and column.required and column.name not in twice:
+            problems.append(
+                f"the result has no column '{column.name}', a field of {record.__name__} (it has {', '.join(schema.names)})"
+            )
+        if result_type is not None and not pa.types.is_null(result_type) and not is_kindred(result_type, column):
+            wanted = "timestamp" if column.is_time else column.type
+            problems.append(
+                f"column '{column.name}' of the result is {result_type}, and the field of {record.__name__} is {wanted}"
+            )
+    if node.row_kind is not None and node.row_kind not in schema.names:
+        problems.append(f"the result has no column '{node.row_kind}', which holds the kinds of rows: select it as well")
+    return problems
+
+
+def _to_spark(array: pa.Array, column: Column) -> pa.Array:
+    """Convert times to timestamps; between stages they are milliseconds."""
+    if column.type == column.sink_type:
+        return array
+    return array.cast(_in_milliseconds(column.sink_type)).cast(column.sink_type)
+
+
+def _in_milliseconds(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return _MILLISECONDS
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _in_milliseconds(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, _in_milliseconds(kind.item_type))
+    return pa.list_(pa.field("element", _in_milliseconds(kind.value_type))) if pa.types.is_list(kind) else kind
+
+
+Versions = Mapping[str, int]
+"""Version of each table, by the table's name in the pipeline."""
+
+
+@dataclass(slots=True)
+class DimensionTables:
+    """Dimension tables of one source's step; `paths` has their locations by name."""
+
+    source: str
+    paths: Mapping[str, str]
+    storage: Storage = None
+    place: str = ""
+    """Digest of the offset at which the micro-batch begins: the same for each attempt."""
+    _recorded: Versions = field(default_factory=dict)
+    _fixed: dict[str, int] | None = None
+
+    def begin(self, offset: SourceOffset, recorded: Sequence[TableVersion] = ()) -> None:
+        """Begin a micro-batch at the offset of the last checkpoint. A repeated one has the versions `recorded` for it."""
+        self.place = blake2b(msgspec.json.encode(offset), digest_size=8).hexdigest()
+        self._recorded, self._fixed = {table.name: table.version for table in recorded}, None
+
+    def fix(self, landed: Versions | None = None) -> Versions:
+        """Return the versions of this micro-batch: the recorded ones, else those that an earlier attempt has `landed`, else the latest.
+
+        Raises `ConfigError` where there is no table, `SourceError` where its log cannot be read.
+        """
+        if self._fixed is None:
+            known = {**(landed or {}), **self._recorded}
+            self._fixed = {name: known[name] if name in known else self._latest(name) for name in self.paths}
+        return self._fixed
+
+    def latest(self) -> Versions:
+        """Return the latest versions. Raises the errors of `fix`."""
+        return {name: self._latest(name) for name in self.paths}
+
+    def read(self, name: str, version: int) -> pa.Table:
+        """Return the rows of a version, sorted by all plain columns, so that their order does not depend on files.
+
+        Raises `SourceError` for a version that no longer exists, or cannot be read.
+        """
+        try:
+            snapshot = table_store(self.paths[name], self.storage).at(version)
+            rows = snapshot.read(pa.schema([pa.field(field.name, field.type) for field in snapshot.schema]))
+        except (StoreError, StorageError, TableMissingError) as error:
+            why = str(error).partition("\n")[0]
+            raise SourceError(
+                f"source '{self.source}': cannot read version {version} of its table '{name}' ({self.paths[name]}): {why:.300}. Nothing "
+                "was taken in. A repeated or replayed micro-batch reads the version that it read first. If VACUUM has removed that "
+                "version, bring its files back. On a branch, 'replay.tables: latest' in the job's file reads the present version instead; "
+                "docs/spark-steps.md says how the job itself goes on with that."
+            ) from error
+        return _sorted(rows)
+
+    def _latest(self, name: str) -> int:
+        try:
+            return table_store(self.paths[name], self.storage).latest().version
+        except TableMissingError as error:
+            msg = (
+                f"source '{self.source}': there is no Delta table {self.paths[name]}, its table '{name}'. Nothing was taken in. Mend "
+                f"sources.{self.source}.tables.{name}, or write the table first."
+            )
+            raise ConfigError(msg) from error
+        except StoreError as error:
+            msg = f"source '{self.source}': cannot read its table '{name}' ({self.paths[name]}): {error}. Nothing was taken in."
+            raise SourceError(msg) from error
+
+
+def _sorted(rows: pa.Table) -> pa.Table:
+    names = [field.name for field in rows.schema if not pa.types.is_nested(field.type)]
+    return rows.take(pc.sort_indices(rows, [(name, "ascending") for name in names])) if names else rows

@@ -1,0 +1,354 @@
+"""Results of a Spark step over a source, landed as files of the job.
+
+The step runs once for each file of the source, separately. Its rows are landed (like a topic's messages, see
+`headrace.sources.kafka.landed`) before any of them is taken in. Tasks read the landed file instead of the source's file, so a repeated
+micro-batch has the same rows in the same order. A landed file is named after the source's file and a digest of the step:
+
+    2026-03-01.json~1f3a9c2e.parquet    landed in    <job folder>/landed/<source>/2026-03-01.json~1f3a9c2e.parquet
+
+Rows of the source that do not fit its own record never reach the step. They are at the end of the landed file, with the reason.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Final, Protocol
+from urllib.parse import quote
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.api.graph import SourceNode
+from headrace.errors import SourceError
+from headrace.records.source_columns import EventTimeLimit
+from headrace.records.source_values import raw_row
+from headrace.sources.folder.format import UNREADABLE, FileRows, unreadable
+from headrace.sources.folder.parquet import count_rows
+from headrace.sources.interval import Interval
+from headrace.sources.kafka.source import KafkaPartition
+from headrace.sources.position import FileVersions, SourceOffset, TableVersion
+from headrace.sources.row_check import RowCheck
+from headrace.sources.source import Source, SourceFile, SourceScan, TakenIn
+from headrace.sources.transformed.rows import DimensionTables, Refused, Versions
+from headrace.storage.files import SMALL, Storage, file_system, is_file, make_folder_of, read_parquet
+
+ERROR: Final = "_headrace_error"
+RAW: Final = "_headrace_raw"
+"""Columns of a landed file: the reason why a row was refused before the step, and the row's text."""
+
+ORIGIN: Final = b"headrace.origin"
+"""Key of a landed file's `Origin` in the metadata, as JSON."""
+
+_NAME: Final = re.compile(r"(.+)~([0-9a-f]{8})\.parquet", re.DOTALL)
+_LONGEST: Final = 180
+
+
+DOUBTFUL: Final = b"headrace.doubtful_times"
+"""Key of the number of doubtful times that were found before the step."""
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Input of derived rows besides the source: versions of dimension tables, in the micro-batch that begins at `place`."""
+
+    tables: dict[str, int] = {}
+    place: str = ""
+
+
+class Derivation(Protocol):
+    """Spark step over one source, as the driver sees it."""
+
+    @property
+    def tables(self) -> DimensionTables:
+        """Dimension tables of the step."""
+        ...
+
+    def digest(self) -> str:
+        """Return 8 hexadecimal digits that identify the step's plan.
+
+        Raises `ConfigError` for a step that Spark cannot plan, that combines several rows, or whose columns do not fit the
+        record.
+        """
+        ...
+
+    def derive(self, files: Mapping[str, SourceFile], origin: Origin) -> None:
+        """Run the step over each of the source's files, in order, and land its rows at the path that is the file's key.
+
+        A landed file is complete or missing, also after an error. Raises `SourceError` for a file that cannot be read, and
+        for a value that makes the step fail.
+        """
+        ...
+
+
+def derived_name(stored: str, digest: str) -> str:
+    """Return the name of derived rows: that of the source's file, and the digest of the step."""
+    return f"{stored}~{digest}.parquet"
+
+
+def stored_name(name: str) -> str:
+    """Return the name of the source's file for the name of derived rows; any other name stays."""
+    match = _NAME.fullmatch(name)
+    return name if match is None else match[1]
+
+
+def landed_file(name: str) -> str:
+    """Return the file name for the name of derived rows: short enough for a path, and without slashes."""
+    match = _NAME.fullmatch(name)
+    stored, digest = (name, "") if match is None else match.groups()
+    text = quote(stored, safe="")
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST // 2]}-{blake2b(stored.encode(), digest_size=8).hexdigest()}"
+    return derived_name(text, digest)
+
+
+def write_derived(
+    uri: str,
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    *,
+    refused: Sequence[Refused] = (),
+    doubtful: int = 0,
+    origin: Origin = Origin(),  # noqa: B008 - frozen
+    storage: Storage = None,
+) -> None:
+    """Write derived rows of `schema`, in the order of `batches`; after them, the rows `refused` before the step. `doubtful` times were found there.
+
+    Only one batch is in memory at a time. Raises `OSError` where the file cannot be written.
+    """
+    stored = pa.schema([*schema, pa.field(ERROR, pa.string()), pa.field(RAW, pa.string())])
+    store, path = file_system(uri, storage)
+    make_folder_of(uri, storage)
+    metadata = {ORIGIN: msgspec.json.encode(origin), DOUBTFUL: str(doubtful).encode()}
+    with pq.ParquetWriter(
+        path, stored.with_metadata(metadata), filesystem=store, compression=SMALL.compression
+    ) as writer:
+        for batch in batches:
+            if batch.num_rows:
+                nothing = pa.nulls(batch.num_rows, pa.string())
+                columns = (column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True))
+                writer.write_table(pa.Table.from_arrays([*columns, nothing, nothing], schema=writer.schema))
+        if refused:
+            texts = ([row.error for row in refused], [row.raw for row in refused])
+            empty = (pa.nulls(len(refused), field.type) for field in schema)
+            arrays = [*empty, *(pa.array(text, pa.string()) for text in texts)]
+            writer.write_table(pa.Table.from_arrays(arrays, schema=writer.schema))
+
+
+def read_derived(uri: str, storage: Storage = None) -> FileRows:
+    """Read a landed file of derived rows; its faults are the rows that were refused before the step."""
+    table = read_parquet(uri, storage)
+    errors, raw = table[ERROR].to_pylist(), table[RAW].to_pylist()
+    faults = {number: error for number, error in enumerate(errors) if error is not None}
+    columns = table.drop_columns([ERROR, RAW])
+    doubtful = int((table.schema.metadata or {}).get(DOUBTFUL, b"0"))
+    return FileRows(
+        columns, faults, lambda number: raw[number] if number in faults else raw_row(columns, number), doubtful
+    )
+
+
+class DerivedSource:
+    """Source whose files hold the results of a Spark step over the files of another source."""
+
+    def __init__(
+        self, node: SourceNode, stored: Source, folder: str, storage: Storage = None, step: Derivation | None = None
+    ) -> None:
+        """Keep the source below (`stored`) and the `folder` of landed files. Without a `step`, rows of `stored` are taken unchanged."""
+        self.node, self.stored, self._folder, self._storage, self._step = node, stored, folder, storage, step
+        self._below: dict[str, SourceFile] = {}
+        self._ahead: tuple[SourceFile, ...] = ()
+        self._landed: set[str] = set()
+        self._recorded: Sequence[SourceOffset] = ()
+
+    def over(self, stored: Source) -> DerivedSource:
+        """Return the same step over a part of the source, such as a partition."""
+        return DerivedSource(self.node, stored, self._folder, self._storage, self._step)
+
+    def begin(self, offset: SourceOffset, recorded: Sequence[SourceOffset]) -> None:
+        """Begin a micro-batch at the offset of the last checkpoint.
+
+        If it repeats or follows another one, `recorded` has the offset after that one, and may have those after later ones. The rows of
+        a file are made with the versions of dimension tables that one of them has for this file, and else with those of the first one.
+        """
+        self._recorded = recorded
+        if self._step is not None:
+            self._step.tables.begin(offset, recorded[0].tables if recorded else ())
+
+    def derive(self, files: Sequence[SourceFile]) -> None:
+        """Land the rows of these files, unless they are landed already.
+
+        Raises `SourceError` for a file whose rows an earlier step has made and that is gone, and as `Derivation.derive` does.
+        """
+        if self._step is None:
+            return
+        missing = [file for file in files if file.derived and not self._is_landed(file)]
+        if not missing:
+            return
+        for file in missing:
+            if file.name != derived_name(stored_name(file.name), self._step.digest()):
+                raise self._missing(file)
+            if isinstance(self.stored, KafkaPartition):
+                self.stored.land(stored_name(file.name))
+        for versions, files_of_versions in itertools.groupby(missing, self._versions_for):
+            derived = [*files_of_versions]
+            origin = Origin({**versions}, self._step.tables.place)
+            self._step.derive({file.path: self._below[file.name] for file in derived}, origin)
+            self._landed |= {file.name for file in derived}
+
+    # ------------------------------------------------------------------------------------------------ as a `Source`
+
+    def latest(self) -> str | None:
+        """Return the name of the last file of the source below."""
+        return self.stored.latest()
+
+    def scan(
+        self,
+        offset: SourceOffset,
+        taken_in: TakenIn,
+        *,
+        interval: Interval | None = None,
+        until: str | None = None,
+        meets: bool = False,
+    ) -> SourceScan:
+        """Return the files to take in next; their rows may not be landed yet. `Source.scan` describes the arguments.
+
+        Raises as the source below and `Derivation.digest` do.
+        """
+        digest = None if self._step is None else self._step.digest()
+        unread = {stored_name(name): name for name in offset.unread}
+        below = msgspec.structs.replace(offset, unread=tuple(unread))
+        scan = self.stored.scan(below, taken_in, interval=interval, until=until, meets=meets)
+        if digest is None:
+            return scan
+        below_files = (*scan.files, *scan.beyond)
+        names = [unread.get(file.name) or derived_name(file.name, digest) for file in below_files]
+        self._below = dict(zip(names, below_files, strict=True))
+        files = tuple(self._file(name, file.modified) for name, file in self._below.items())
+        self._ahead, beyond = files[: len(scan.files)], files[len(scan.files) :]
+        return SourceScan(self._ahead, scan.listed, scan.reach, beyond)
+
+    def listed(self) -> Sequence[SourceFile]:
+        """Return all files of the source below the step, in order."""
+        return self.stored.listed()
+
+    def named(self, names: Collection[str]) -> dict[str, SourceFile]:
+        """Return the files with these names that exist: landed files, and files of the source below for names without a digest."""
+        derived = {name: self._file(name) for name in names if _NAME.fullmatch(name)}
+        landed = {name: file for name, file in derived.items() if is_file(file.path, self._storage)}
+        others = [name for name in names if name not in derived]
+        return landed | (self.stored.named(others) if others else {})
+
+    def within_limits(self, files: Sequence[SourceFile], rows_taken: int = 0) -> Sequence[SourceFile]:
+        """Return the first files, as many as one micro-batch may take. Limits count files and rows of the source below.
+
+        `rows_taken` rows of the first landed file were taken in before; they count as so many rows of the source below.
+        """
+        below = [self._below.get(file.name, file) for file in files]
+        return files[: len(self.stored.within_limits(below, rows_taken))]
+
+    def rows(self, file: SourceFile) -> int:
+        """Count the rows of a file; land them first if necessary. Raises `SourceError` where the file cannot be read."""
+        if not file.derived:
+            return self.stored.rows(file)
+        self.derive([file])
+        try:
+            return count_rows(file.path, self._storage)
+        except UNREADABLE as error:
+            raise unreadable(self.node.name, file.path, error) from error
+
+    def event_times(self, file: SourceFile, limit: EventTimeLimit | None = None) -> pa.Int64Array:
+        """Return the event times of a file in arrival order (ms), null for a row that is refused, also one beyond the `limit`.
+
+        Lands the rows first if necessary, together with those of the next files. Raises `SourceError` where the file cannot
+        be read.
+        """
+        if not file.derived:
+            return self.stored.event_times(file, limit)
+        if not self._is_landed(file):
+            behind = self._ahead[self._ahead.index(file) :] if file in self._ahead else (file,)
+            self.derive(self.within_limits(behind) or [file])
+        try:
+            rows = read_derived(file.path, self._storage)
+            return RowCheck(self.node, limit=limit).times_in_order(rows.table, rows.faults)
+        except UNREADABLE as error:
+            raise unreadable(self.node.name, file.path, error) from error
+
+    def offset_after(
+        self,
+        offset: SourceOffset,
+        scan: SourceScan,
+        files: Sequence[SourceFile],
+        taken_in: TakenIn,
+        interval: Interval | None = None,
+    ) -> SourceOffset:
+        """Return the offset after these files. It holds names of the source's files, and versions of dimension tables."""
+        below = SourceScan(tuple(self._below.get(file.name, file) for file in scan.files), scan.listed, scan.reach)
+        passed = self.stored.offset_after(
+            offset, below, [self._below.get(file.name, file) for file in files], taken_in, interval
+        )
+        if self._step is None or not self._step.tables.paths or not files or not self._is_landed(files[-1]):
+            return passed
+        file_versions = tuple(
+            FileVersions(stored_name(file.name), self._recorded_form(self._origin(file).tables))
+            for file in files
+            if self._is_landed(file)
+        )
+        return msgspec.structs.replace(passed, tables=file_versions[-1].tables, file_tables=file_versions)
+
+    def interval_of(self, name: str) -> Interval | None:
+        """Return the interval of a file; None where names have no intervals."""
+        return self.stored.interval_of(stored_name(name))
+
+    def check_intervals(self, taken_in: TakenIn) -> None:
+        """Refuse an interval run that the source below could not do. Raises `ConfigError` and `SourceError` as it does."""
+        self.stored.check_intervals(taken_in)
+
+    # ------------------------------------------------------------------------------------------------ landed files
+
+    def _file(self, name: str, modified: int = 0) -> SourceFile:
+        return SourceFile(name, f"{self._folder}/{landed_file(name)}", modified, derived=True)
+
+    def _is_landed(self, file: SourceFile) -> bool:
+        if file.name not in self._landed and is_file(file.path, self._storage):
+            self._landed.add(file.name)
+        return file.name in self._landed
+
+    def _versions_for(self, file: SourceFile) -> Versions:
+        """Return the versions of dimension tables to make the rows of a file with."""
+        assert self._step is not None  # noqa: S101 - asked where rows are made
+        tables = self._step.tables
+        recorded = (offset.versions_of(stored_name(file.name)) for offset in self._recorded)
+        own = {table.name: table.version for table in next(filter(None, recorded), ())}
+        if tables.paths.keys() <= own.keys():
+            return {name: own[name] for name in tables.paths}
+        return tables.fix(self._versions_of_earlier_attempt())
+
+    @staticmethod
+    def _recorded_form(versions: Versions) -> tuple[TableVersion, ...]:
+        return tuple(TableVersion(*version) for version in sorted(versions.items()))
+
+    def _versions_of_earlier_attempt(self) -> Versions | None:
+        """Return the versions that an earlier attempt of this micro-batch has read; None if it has landed nothing."""
+        assert self._step is not None  # noqa: S101 - asked where rows are made
+        if self._step.tables.paths:
+            for file in itertools.takewhile(self._is_landed, self._ahead):
+                origin = self._origin(file)
+                if origin.place == self._step.tables.place:
+                    return origin.tables
+        return None
+
+    def _origin(self, file: SourceFile) -> Origin:
+        store, path = file_system(file.path, self._storage)
+        try:
+            metadata = pq.read_schema(path, filesystem=store).metadata or {}
+        except UNREADABLE as error:
+            raise unreadable(self.node.name, file.path, error) from error
+        return msgspec.json.decode(metadata.get(ORIGIN, b"{}"), type=Origin)
+
+    def _missing(self, file: SourceFile) -> SourceError:
+        return SourceError(
+            f"source '{self.node.name}': {file.path} is gone, and not all of its rows were taken in yet. The step that made them has "
+            "changed since. Nothing was taken in. Put the file back, go back to the former step, or restore a checkpoint before it."
+        )

@@ -1,0 +1,134 @@
+"""Both ends of a step's Spark job, in Python on executors: read files of a source, and land the step's rows of each file.
+
+The step runs between them, in the JVM. A partition has one file from end to end, so rows keep their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+import pyarrow as pa
+
+from headrace.config import FileOptions, PipelineCode
+from headrace.plan.loader import plan_of
+from headrace.sources.folder.format import UNREADABLE, DamagedFileError, is_damage, is_tried_again
+from headrace.sources.kafka.landed import temporary_name
+from headrace.sources.registry import read_rows_of
+from headrace.sources.source import InputFile
+from headrace.sources.transformed.rows import Refused, columns_of_rows, refused_rows, step_input
+from headrace.sources.transformed.source import Origin, write_derived
+from headrace.spark.tasks import Partition
+
+LANDED_DDL = "report binary"
+_ROWS_AT_ONCE = 8192
+
+
+class StepTask(msgspec.Struct, frozen=True):
+    """Input of both ends: the job's code, the source, its files in the order of partitions, and the folder to land rows in."""
+
+    code: PipelineCode
+    source: str
+    files: tuple[InputFile, ...]
+    file_options: FileOptions
+    on_bad_file: str
+    folder: str
+    origin: Origin
+    storage: dict[str, str] | None = None
+    allows_whole: bool = False
+    """True: all rows of a file may go to the quarantine."""
+
+
+class LandedFile(msgspec.Struct, frozen=True):
+    """Report of a task: the number of the file, and its temporary name. `error` says why storage, or reading the file, failed."""
+
+    number: int
+    file: str = ""
+    error: str | None = None
+    is_bad_file: bool = False
+
+
+def reading_partition(payload: bytes) -> Partition:
+    """Return a function that yields the good rows of the partition's file.
+
+    It yields none for an unreadable file, which the other end reports.
+    """
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = msgspec.json.decode(payload, type=StepTask)
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                try:
+                    rows, _, _ = _read(task, task.files[number])
+                except UNREADABLE:
+                    rows = None
+                if rows is not None:
+                    yield from rows.to_batches(_ROWS_AT_ONCE)
+
+    return run
+
+
+def landing_partition(payload: bytes, schema: pa.Schema) -> Partition:
+    """Return a function that writes the step's rows of a file, and rows refused before the step, to a file of its own."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None  # noqa: S101 - Spark runs this in a task
+        task = msgspec.json.decode(payload, type=StepTask)
+        yield _as_batch(_landed(task, context.partitionId(), batches, schema))
+
+    return run
+
+
+def landing_nothing(payload: bytes, schema: pa.Schema) -> Partition:
+    """Return a function that lands files for which the step returned no rows; its rows are the files' numbers."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = msgspec.json.decode(payload, type=StepTask)
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                yield _as_batch(_landed(task, number, (), schema))
+
+    return run
+
+
+def _landed(task: StepTask, number: int, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> LandedFile:
+    file, name = task.files[number], temporary_name()
+    try:
+        _, refused, doubtful = _read(task, file)
+    except UNREADABLE as error:
+        if is_tried_again(error):
+            return LandedFile(number, error=f"could not read {file.path}: {error}")
+        return LandedFile(number, error=f"{error}", is_bad_file=True)
+    uri = f"{task.folder}/{name}"
+    try:
+        write_derived(
+            uri, batches, schema, refused=refused, doubtful=doubtful, origin=task.origin, storage=task.storage
+        )
+    except OSError as error:  # an error raised here would make Spark retry
+        return LandedFile(number, error=f"could not write {uri}: {error}")
+    return LandedFile(number, name)
+
+
+def _read(task: StepTask, file: InputFile) -> tuple[pa.Table | None, Sequence[Refused], int]:
+    """Return the good rows of a file, the refused ones, and the number of doubtful times. An unreadable file counts as refused, or raises, as configured."""
+    node = next(source for source in plan_of(task.code).sources if source.name == task.source).stored
+    try:
+        rows = read_rows_of(file, node, task.file_options, task.storage)
+        checked = columns_of_rows(file, node, rows)
+        if checked.bad and len(checked.bad) == rows.table.num_rows and not task.allows_whole:
+            first = min(checked.bad, key=lambda row: row.position)
+            msg = f"none of its rows fits; row {first.position}: {first.error}"
+            raise DamagedFileError(msg)
+    except UNREADABLE as error:
+        if task.on_bad_file == "fail" or not is_damage(error):
+            raise
+        return None, [Refused(f"{file.name}: cannot read it: {error}", file.path)], 0
+    good = step_input(checked.columns, checked.kinds, node)
+    return good, refused_rows(rows, checked.bad, file.name), checked.doubtful
+
+
+def _as_batch(report: LandedFile) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([msgspec.json.encode(report)], pa.binary())], names=["report"])

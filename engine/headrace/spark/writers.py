@@ -1,0 +1,116 @@
+"""Publishing large merges through Spark.
+
+Sender of sinks' rows to topics, through Spark's writer and its producers.
+
+Producers wait for all replicas and number their messages (Kafka's defaults since 3.0, `acks=all` and `enable.idempotence`), so no
+message is lost, and a partition keeps the order in which its messages are sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as f
+
+from headrace.config import JobConfig, SinkConfig
+from headrace.sinks.kafka import ROW
+from headrace.sinks.sink import SendMessages, SparkMerge
+from headrace.spark.errors import jvm_answers, send_errors, spark_errors
+from headrace.spark.kafka_topic import TIMEOUTS, java_list, kafka_admin
+from headrace.storage.delta_commits import CHECKPOINT_METADATA
+from headrace.storage.table import ROW_KIND
+
+_VIEW = "headrace_changes"
+
+
+def merge_through(spark: SparkSession) -> SparkMerge:
+    """Return a merge for `Publisher` that runs in this Spark session.
+
+    Delta reads a MERGE's transaction from the session's configuration, which threads share. So each merge gets a session of its own.
+    """
+
+    def merge(uri: str, files: Sequence[str], keys: Sequence[str], *, app_id: str, version: int) -> None:
+        with spark_errors(f"at the MERGE of checkpoint {version} into {uri}", lambda: jvm_answers(spark.sparkContext)):
+            write(uri, files, keys, app_id=app_id, version=version)
+
+    def write(uri: str, files: Sequence[str], keys: Sequence[str], *, app_id: str, version: int) -> None:
+        own = spark.newSession()
+        own.conf.set("spark.databricks.delta.write.txnAppId", app_id)
+        own.conf.set("spark.databricks.delta.write.txnVersion", str(version))
+        own.conf.set("spark.databricks.delta.commitInfo.userMetadata", f'{{"{CHECKPOINT_METADATA}": {version}}}')
+        source = own.read.parquet(*map(spark_uri, files))
+        source.createOrReplaceTempView(_VIEW)
+        columns = [name for name in source.columns if name != ROW_KIND]
+        on = " AND ".join(f"target.`{key}` = source.`{key}`" for key in keys)
+        updates = ", ".join(f"target.`{name}` = source.`{name}`" for name in columns)
+        names = ", ".join(f"`{name}`" for name in columns)
+        values = ", ".join(f"source.`{name}`" for name in columns)
+        own.sql(
+            f"MERGE INTO delta.`{spark_uri(uri)}` AS target USING {_VIEW} AS source ON {on} "  # noqa: S608 - names are checked identifiers
+            f"WHEN MATCHED AND source.{ROW_KIND} = '-D' THEN DELETE "
+            f"WHEN MATCHED THEN UPDATE SET {updates} "
+            f"WHEN NOT MATCHED AND source.{ROW_KIND} <> '-D' THEN INSERT ({names}) VALUES ({values})"
+        )
+
+    return merge
+
+
+def spark_uri(uri: str) -> str:
+    """Return a path or URI in Spark's form: Hadoop's S3 client has the scheme s3a."""
+    return f"s3a{uri[2:]}" if uri.startswith("s3://") else uri
+
+
+_FILE, _NUMBER, _POSITION = "__file", "__number", "__position"
+
+
+def sender_through(spark: SparkSession, config: JobConfig) -> SendMessages:
+    """Return the function that sends rows of a job's sinks in this Spark session."""
+
+    def send(sink: str, files: Sequence[str], headers: Mapping[str, str]) -> None:
+        bound = config.sinks[sink]
+        with send_errors(sink, bound, lambda: jvm_answers(spark.sparkContext)):
+            _check_topic(spark, sink, bound)
+            _send(spark, bound, files, headers)
+
+    return send
+
+
+def _check_topic(spark: SparkSession, sink: str, config: SinkConfig) -> None:
+    """Check that the topic exists. The admin client answers sooner than a producer, and does not create the topic."""
+    jvm = spark._jvm  # noqa: SLF001 - pyspark has no other way to the JVM
+    kept = "The rows are committed, and the next run sends them."
+    with kafka_admin(jvm, config, f"sink '{sink}' sends to a topic of Kafka", kept) as admin:
+        admin.describeTopics(java_list(jvm, [config.topic or ""])).allTopicNames().get()
+
+
+def _send(spark: SparkSession, config: SinkConfig, files: Sequence[str], headers: Mapping[str, str]) -> None:
+    """Send each row as a JSON object. Rows with equal keys are in one Spark partition, in the order of the files and their rows."""
+    own = spark.newSession()
+    own.conf.set("spark.sql.session.timeZone", "UTC")
+    rows = own.read.parquet(*map(spark_uri, files))
+    names = rows.columns
+    placed = rows.select("*", f.col("_metadata.file_name").alias(_FILE), f.col("_metadata.row_index").alias(_POSITION))
+    order = f.array(*(f.lit(file.rpartition("/")[2]) for file in files))
+    value = f.to_json(f.struct(*(f"`{name}`" for name in names)), {"ignoreNullFields": "false"})
+    key = f.lit(None) if config.key is None else f.col(f"`{config.key}`")
+    messages = placed.select(
+        key.cast("string").cast("binary").alias("key"),
+        value.cast("binary").alias("value"),
+        _headers(headers).alias("headers"),
+        f.array_position(order, f.col(_FILE)).alias(_NUMBER),
+        _POSITION,
+    )
+    by = _NUMBER if config.key is None else "key"
+    sent = messages.repartition(by).sortWithinPartitions(_NUMBER, _POSITION).select("key", "value", "headers")
+    options = {**TIMEOUTS, "kafka.max.block.ms": "30000", "kafka.delivery.timeout.ms": "60000", **config.options}
+    sent.write.format("kafka").options(
+        **options,
+        **{"kafka.bootstrap.servers": config.servers or "", "topic": config.topic or "", "includeHeaders": "true"},
+    ).save()
+
+
+def _headers(headers: Mapping[str, str]) -> Column:
+    row = f.concat_ws(":", _FILE, f.col(_POSITION).cast("string"))
+    pairs = [*((name, f.lit(value)) for name, value in headers.items()), (ROW, row)]
+    return f.array(*(f.struct(f.lit(name).alias("key"), value.cast("binary").alias("value")) for name, value in pairs))

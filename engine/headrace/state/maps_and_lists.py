@@ -1,0 +1,222 @@
+"""Map state of one operator and task.
+
+List state of one operator and task: a map whose user keys are the ids of elements.
+
+An id is the place in arrival order of the record or timer that adds the element, and a running index. So ids grow in
+the order of addition, adding reads nothing, and ids don't depend on the split of the input into micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from headrace.api.future import StateFuture
+from headrace.api.records import check_namespace, checked_namespaces
+from headrace.api.states import ListState, MapState, StateIterator
+from headrace.records.order import output_order
+from headrace.state.backend import Page, end_of_group
+from headrace.state.cells import Cell, Cells
+from headrace.state.codec import KeyCodec
+from headrace.state.cursor import WalkedEntry
+from headrace.state.groups import GroupHandle, GroupStore
+from headrace.state.store import Moment
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class MapStore(GroupStore):
+    """Maps of all keys."""
+
+    def __init__(self, declared: MapState[Any, Any], operator: str, *arguments: Any, **options: Any) -> None:
+        """Take the declaration and the arguments of `StateStore`."""
+        super().__init__(declared, operator, *arguments, **options)
+        self.keys = KeyCodec(declared.key_type, f"a key of {self.what}")
+
+    @property
+    def handle(self) -> MapState[Any, Any]:
+        """Return the handle that user code uses."""
+        return MapHandle(self)
+
+    def peek(self, key_json: bytes, namespace: str = "") -> dict[Any, Any]:
+        """Return a key's current map, without TTL. For tests and tools."""
+        return {self.keys.decode(name): value for name, value in self.peek_entries(key_json, namespace)}
+
+    def put_one(self, cells: Cells, name: bytes, value: Any, own_ttl: int) -> StateFuture[None]:
+        """Write an entry; a cached one at once."""
+        moment = self.moment
+        cell = cells.by_name.get(name)
+        if cell is not None and self.may_act(moment):
+            self.set(moment, cell, value, own_ttl)
+            return cast("StateFuture[None]", self.answer(None))
+        operation = partial(self.set, value=value, own_ttl=own_ttl)
+        return cast("StateFuture[None]", self.write(cells, name, operation))
+
+    def contains(self, moment: Moment, cell: Cell) -> bool:
+        """Operation: return whether there is a value."""
+        return self.alive(moment, cell) is not None
+
+
+class MapHandle(GroupHandle, MapState[K, V]):
+    """Live handle of a declared `MapState`, for the key of the code that runs."""
+
+    _store: MapStore
+
+    def get(self, key: K, /) -> StateFuture[V | None]:
+        """Read the value of `key`; `None` if there is none or it has expired."""
+        store = self._store
+        return cast("StateFuture[V | None]", store.read(self._here, store.keys.encode(key), store.alive))
+
+    def put(self, key: K, value: V, /, ttl: timedelta | None = None) -> StateFuture[None]:
+        """Set the value of `key`; None is the same as `remove`."""
+        store = self._store
+        own_ttl = 0 if ttl is None else store.own_ttl(ttl)
+        return store.put_one(self._here, store.keys.encode(key), value, own_ttl)
+
+    def put_all(self, entries: Mapping[K, V], /, ttl: timedelta | None = None) -> StateFuture[None]:
+        """Set the values of several keys."""
+        store = self._store
+        encoded = [(store.keys.encode(key), value) for key, value in entries.items()]
+        return store.put(self._here, encoded, store.own_ttl(ttl))
+
+    def remove(self, key: K, /) -> StateFuture[None]:
+        """Remove `key` and its value; do nothing if it isn't there."""
+        store = self._store
+        return cast("StateFuture[None]", store.write(self._here, store.keys.encode(key), store.remove))
+
+    def contains(self, key: K, /) -> StateFuture[bool]:
+        """Return whether `key` has a value. Counts as a read of its entry."""
+        store = self._store
+        return cast("StateFuture[bool]", store.read(self._here, store.keys.encode(key), store.contains))
+
+    def is_empty(self) -> StateFuture[bool]:
+        """Return whether the map has no entry. Renews no entry."""
+        return self._store.is_empty(self._here)
+
+    def keys(self) -> StateIterator[K]:
+        """Return an iterator over the keys, page by page."""
+        return self._store.iterator(self._here, lambda entry: self._store.keys.decode(entry.name))
+
+    def values(self) -> StateIterator[V]:
+        """Return an iterator over the values, page by page."""
+        return self._store.iterator(self._here, _value_of)
+
+    def entries(self) -> StateIterator[tuple[K, V]]:
+        """Return an iterator over pairs of key and value, page by page."""
+        return self._store.iterator(self._here, lambda entry: (self._store.keys.decode(entry.name), entry.value))
+
+    def remaining(self, key: K, /) -> StateFuture[timedelta | None]:
+        """Return how long the entry of `key` still lives."""
+        store = self._store
+        return cast("StateFuture[timedelta | None]", store.read(self._here, store.keys.encode(key), store.left))
+
+
+def _value_of(entry: WalkedEntry) -> Any:
+    return entry.value
+
+
+class ListStore(GroupStore):
+    """Lists of all keys."""
+
+    @property
+    def handle(self) -> ListState[Any]:
+        """Return the handle that user code uses."""
+        return ListHandle(self)
+
+    def peek(self, key_json: bytes, namespace: str = "") -> list[Any]:
+        """Return a key's current list, without TTL. For tests and tools."""
+        return [value for _, value in self.peek_entries(key_json, namespace)]
+
+    def resume(self) -> StateFuture[Any]:
+        """Read the key's state outside of namespaces, which a declared block may wait for when the run ends."""
+        return self.whole(self.group(self.moment.key_json, ""))
+
+    def named(self, values: Iterable[Any]) -> list[tuple[bytes, Any]]:
+        """Return elements with new ids. Raises `ValueError` for None among them."""
+        moment = self.moment
+        elements = [(_next_id(moment), value) for value in values]
+        if any(value is None for _, value in elements):
+            msg = f"{self.what} was given None: a list has no such elements"
+            raise ValueError(msg)
+        return elements
+
+    def add(self, cells: Cells, elements: Sequence[tuple[bytes, Any]], own_ttl: int) -> StateFuture[None]:
+        """Append elements."""
+        return cast("StateFuture[None]", self._act(partial(self._set_all, cells, elements, own_ttl)))
+
+    def replace(self, cells: Cells, elements: Sequence[tuple[bytes, Any]], own_ttl: int) -> StateFuture[None]:
+        """Replace all elements by these."""
+
+        def finish(moment: Moment, _: Sequence[Any]) -> None:
+            cells.clear()
+            self._set_all(cells, elements, own_ttl, moment, ())
+
+        return cast("StateFuture[None]", self._act(finish))
+
+    def merge(self, target: Cells, sources: Sequence[Cells]) -> StateFuture[None]:
+        """Move all elements of `sources` to `target`."""
+        unread = [cells for cells in sources if not cells.cleared]
+        actions = [Page(cells.prefix, end_of_group(cells.prefix)) for cells in unread]
+
+        def finish(moment: Moment, pages: Sequence[Any]) -> None:
+            stored = dict(zip(map(id, unread), pages, strict=True))
+            for cells in sources:
+                target.by_name.update(self.moved(cells, stored.get(id(cells), ()), moment))
+
+        return cast("StateFuture[None]", self.ask(self.moment, actions, finish))
+
+
+class ListHandle(GroupHandle, ListState[V]):
+    """Live handle of a declared `ListState`, for the key of the code that runs."""
+
+    _store: ListStore
+
+    def add(self, value: V, /, ttl: timedelta | None = None) -> StateFuture[None]:
+        """Append an element. Raises `ValueError` for None."""
+        store = self._store
+        moment = store.moment
+        if value is None or ttl is not None or not store.may_act(moment):
+            return self.add_all((value,), ttl)
+        # Without the detours of `add_all`: joins add each of their records to a list.
+        cells, name = store.here(self._namespace), _next_id(moment)
+        store.set(moment, cells.by_name.get(name) or cells.blank(name), value)
+        return cast("StateFuture[None]", store.answer(None))
+
+    def add_all(self, values: Iterable[V], /, ttl: timedelta | None = None) -> StateFuture[None]:
+        """Append elements in their order. Raises `ValueError` for None among them."""
+        own_ttl = self._store.own_ttl(ttl)
+        return self._store.add(self._here, self._store.named(values), own_ttl)
+
+    def update(self, values: Iterable[V], /, ttl: timedelta | None = None) -> StateFuture[None]:
+        """Replace all elements by these. Raises `ValueError` for None among them."""
+        own_ttl = self._store.own_ttl(ttl)
+        return self._store.replace(self._here, self._store.named(values), own_ttl)
+
+    def get(self) -> StateFuture[list[V]]:
+        """Read all elements; an empty list if there are none."""
+        return self._store.whole(self._here)
+
+    def iterate(self) -> StateIterator[V]:
+        """Return an iterator over the elements, page by page."""
+        return self._store.iterator(self._here, _value_of)
+
+    def get_namespaces(self, namespaces: Iterable[str]) -> StateFuture[dict[str, list[V]]]:
+        """Read the lists of several namespaces, in the order given; empty lists are left out."""
+        return self._store.in_namespaces(checked_namespaces(namespaces))
+
+    def merge_namespaces(self, target: str, sources: Sequence[str]) -> StateFuture[None]:
+        """Move the elements of the namespaces `sources` to `target`, with their lifetimes."""
+        store, key_json = self._store, self._store.moment.key_json
+        for namespace in (target, *sources):
+            check_namespace(namespace)
+        apart = [namespace for namespace in dict.fromkeys(sources) if namespace != target]
+        return store.merge(store.group(key_json, target), [store.group(key_json, namespace) for namespace in apart])
+
+
+def _next_id(moment: Moment) -> bytes:
+    place = output_order(moment.order, moment.index)
+    moment.index += 1
+    return b'"%b"' % place.hex().encode()

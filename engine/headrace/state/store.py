@@ -1,0 +1,573 @@
+"""Base of all kinds of state in a task: a write-back cache of decoded entries over a backend.
+
+    user code ──> handle ──> entry cached? ──yes──> operation on its cell, answered at once
+                                  │ no
+                                  v
+                    request to the backend ──answer──> operations of the record's code, in the order of its calls
+
+An operation is a function of cells; only this module decides when it gets its cells. Reading an entry that is not
+cached waits for the backend, writing one does not. Changes are reported at the end of the task, entry by entry.
+
+Calls of user code that wait for the backend: each record's calls are answered in the order in which it made them.
+
+Interface of the task that uses state, for its stores: the code that runs, and the receiver of requests.
+
+Live handles of declared states: user code calls them, and they answer for the key of the code that runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from headrace.api.future import CallbackTask, StateFuture
+from headrace.api.records import check_namespace
+from headrace.api.ttl import StateTtl, milliseconds_of
+from headrace.native import accelerated
+from headrace.state.backend import (
+    HEADER_SIZE,
+    Action,
+    EntryChange,
+    StateBackend,
+    Write,
+    answers,
+    change_of,
+    end_of_group,
+    stored_value,
+    unpack_header,
+    unpacked,
+)
+from headrace.state.cells import Cell, Cells
+from headrace.state.codec import Codec
+from headrace.state.ttl import NO_HISTORY, EntryLifetimes, LiveTtl, TtlMoment
+
+
+class Moment(TtlMoment, Protocol):
+    """Context of the record or timer whose code accesses state."""
+
+    @property
+    def key_json(self) -> bytes:
+        """Return the current key."""
+        ...
+
+    @property
+    def owns_key(self) -> bool:
+        """Return whether no other record may access the key's state."""
+        ...
+
+    @property
+    def order(self) -> bytes:
+        """Return the place in arrival order."""
+        ...
+
+    index: int
+    """Number of outputs and list elements that its code has made so far."""
+
+    callbacks: Any
+    """Callbacks that its code chained, as in `CallbackOwner`."""
+
+    def declared_block(self, future: StateFuture[Any], /) -> str | None:
+        """Return the id of the declared block that waits for `future`, if the code has nothing else left."""
+        ...
+
+
+class StateTask(CallbackTask, Protocol):
+    """Task that runs user code, whose context is its `Moment`, and accepts requests that have to wait."""
+
+    def request(self, context: Any, action: Action, answered: Callable[[Any], None], /) -> None:
+        """Call `answered` with the backend's answer to `action`, as code of the context."""
+        ...
+
+
+Finish = Callable[[Moment, Sequence[Any]], Any]
+"""Processes the backend's answers. Its result is the call's answer, unless it is `More`."""
+
+
+class More(NamedTuple):
+    """Further reads: ask the backend for these as well, and then finish with this function."""
+
+    actions: Sequence[Action]
+    finish: Finish
+
+
+class BackendRequest:
+    """A request to the backend, and its answer."""
+
+    __slots__ = ("action", "answer", "is_ready")
+
+    def __init__(self, action: Action) -> None:
+        """Ask for `action`."""
+        self.action = action
+        self.answer: Any = None
+        self.is_ready = False
+
+
+class WaitingCall:
+    """A call of user code that waits for answers of the backend, and for the calls before it."""
+
+    __slots__ = ("finish", "future", "requests", "resumes")
+
+    def __init__(self, finish: Finish, future: StateFuture[Any], *, resumes: bool) -> None:
+        """Complete `future` with the result of `finish`."""
+        self.requests: list[BackendRequest] = []
+        self.finish = finish
+        self.future = future
+        self.resumes = resumes
+
+    def is_ready(self) -> bool:
+        """Return whether all answers have arrived."""
+        return all(request.is_ready for request in self.requests)
+
+
+class WaitingCalls:
+    """Waiting calls of one state in one task."""
+
+    def __init__(self, task: StateTask) -> None:
+        """Submit requests to `task`."""
+        self.queues: dict[int, list[WaitingCall]] = {}
+        """Queues by the `id` of the moment of their code, in order. No queue is empty, except one that is about to get a call."""
+        self._task = task
+
+    def request(
+        self, moment: Moment, queue: Sequence[WaitingCall], call: WaitingCall, actions: Sequence[Action]
+    ) -> None:
+        """Request the reads of a call that no earlier call in `queue` has requested."""
+        known = {
+            request.action: request for earlier in queue for request in earlier.requests if request.action is not None
+        }
+        call.requests = [known.get(action) or BackendRequest(action) for action in actions]  # type: ignore[arg-type]
+        fresh = [request for request in call.requests if request.action not in known]
+        for request in fresh:
+            self._task.request(moment, request.action, partial(self._answered, moment, request))
+
+    def _answered(self, moment: Moment, request: BackendRequest, answer: Any) -> None:
+        request.answer, request.is_ready = answer, True
+        queue = self.queues[id(moment)]
+        while queue and queue[0].is_ready():
+            call = queue[0]
+            result = call.finish(moment, [asked.answer for asked in call.requests if asked.action is not None])
+            if isinstance(result, More):
+                call.finish = result.finish
+                self.request(moment, (), call, result.actions)
+                continue
+            queue.pop(0)
+            call.future.complete(result)
+        if not queue:
+            del self.queues[id(moment)]
+
+    def waiting_block(self, moment: Moment) -> str | None:
+        """Return the id of the declared block that waits for the value of the state, if the code waits for nothing else."""
+        queue = self.queues.get(id(moment), ())
+        if len(queue) != 1 or not queue[0].resumes:
+            return None
+        return moment.declared_block(queue[0].future)
+
+    def forget(self, moment: Moment) -> None:
+        """Drop the code's calls: it repeats them in another task."""
+        del self.queues[id(moment)]
+
+    def __len__(self) -> int:
+        """Return the number of waiting calls."""
+        return sum(map(len, self.queues.values()))
+
+
+def finish_at_once(backend: StateBackend, moment: Moment, actions: Sequence[Action], finish: Finish) -> Any:
+    """Answer a call without waiting: ask the backend until the call is done."""
+    while True:
+        result = finish(moment, answers(backend, actions))
+        if not isinstance(result, More):
+            return result
+        actions, finish = result
+
+
+_FOR_EVER = timedelta.max // timedelta(milliseconds=1)
+"""Apparent lifetime before the first watermark (ms)."""
+
+_DROPPED = True
+"""In place of a value whose change has been yielded: it is not None, since there is a value."""
+
+Operation = Callable[[Moment, Cell], Any]
+"""Function of an entry; its result is the answer."""
+
+
+class StateDeclaration(Protocol):
+    """Declaration of a state."""
+
+    name: str
+    ttl: StateTtl | None
+    type: Any
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatistics:
+    """State of a store in one task at one moment."""
+
+    cached: int
+    """Entries in memory."""
+    changed: int
+    """Entries in memory that differ, or may differ, from the backend."""
+    hits: int
+    """Reads answered from memory so far."""
+    misses: int
+    """Accesses that had to ask the backend."""
+    waiting: int
+    """Calls that wait for the backend now."""
+    expired: int
+    """Entries that a read found expired."""
+
+
+@accelerated
+class StateStore:
+    """Store of one declared state, for the duration of one task."""
+
+    __slots__ = ("__dict__", "_done", "_loading", "_task", "_ttl", "blocking", "hits")
+    # What each call needs has a slot, which the module in C finds.
+
+    def __init__(
+        self,
+        declared: StateDeclaration,
+        operator: str,
+        backend: StateBackend,
+        task: StateTask,
+        lives: EntryLifetimes = NO_HISTORY,
+        *,
+        blocking: bool = False,
+    ) -> None:
+        """Bind `declared` to a backend, and to the task whose code uses it.
+
+        `blocking` is for a plain `def`: calls then return the value itself.
+        """
+        self.name = declared.name
+        self.what = f"state '{declared.name}' of operator '{operator}'"
+        """Name of the state in errors."""
+        self.waits = True
+        """True: a read that the cache cannot answer may wait. False: it blocks until it is answered."""
+        self.cache_limit = sys.maxsize
+        """Number of cached entries that equal the backend's above which they are dropped, before the next read."""
+        self.blocking = blocking
+        self.expired = 0
+        self.hits = 0
+        self.misses = 0
+        self._loaded = 0
+        self._codec: Codec[Any] = Codec(declared.type, self.what)
+        self._backend = backend
+        self._task = task
+        self._done: StateFuture[None] = StateFuture(None, task)
+        self._calls = WaitingCalls(task)
+        self._loading = self._calls.queues
+        self._has_ttl = declared.ttl is not None
+        self._ttl = lives.of(declared.ttl, declared.name)
+        self._creation_counts = self._ttl is not None and not self._ttl.renews_on_write
+
+    @property
+    def handle(self) -> Any:
+        """Return the handle that user code finds in its attribute."""
+        raise NotImplementedError
+
+    @property
+    def ttl_logic(self) -> LiveTtl | None:
+        """Return the expiry logic of entries; None if they do not expire."""
+        return self._ttl
+
+    @property
+    def moment(self) -> Moment:
+        """Return the moment of the code that runs now."""
+        moment: Moment = self._task.context
+        return moment
+
+    # ------------------------------------------------------------------------------------------------ access
+
+    def resume(self) -> StateFuture[Any] | None:
+        """Read the key's state outside of namespaces, which a declared block may wait for when the run ends.
+
+        None for kinds whose reads need more arguments.
+        """
+        return None
+
+    def read(
+        self, cells: Cells, name: bytes, operation: Operation, *, unread: bool = False, resumes: bool = False
+    ) -> Any:
+        """Return the result of `operation`, once the entry is known. `resumes` is as in `ask`.
+
+        `unread` says that the operation needs no value of an entry that is not cached.
+        """
+        moment = self._task.context
+        cell = cells.by_name.get(name)
+        # `may_act`, `at_hand` and `answer` are inlined: nearly all calls are answered here, in half the time.
+        if self.blocking or (moment.owns_key and not (self._loading and id(moment) in self._loading)):
+            if cell is None and (unread or cells.whole or cells.cleared):
+                cell = cells.blank(name)
+            if cell is not None:
+                self.hits += not unread
+                value = operation(moment, cell)
+                if self.blocking:
+                    return value
+                return self._done if value is None else StateFuture(value, self._task)
+            if self.blocking or not self._may_wait:
+                self.misses += 1
+                self.make_room()
+                (stored,) = self._backend.get_many((cells.prefix + name,))
+                return self.answer(operation(moment, self.load(cells, name, stored)))
+        actions = () if cell is not None or unread or cells.at_hand else (cells.prefix + name,)
+        return self.ask(moment, actions, self.once_known(cells, name, operation, unread=unread), resumes=resumes)
+
+    def write(self, cells: Cells, name: bytes, operation: Operation) -> Any:
+        """Run `operation`, which needs the entry only if TTL needs its creation time."""
+        return self.read(cells, name, operation, unread=not self._creation_counts)
+
+    def once_known(self, cells: Cells, name: bytes, operation: Operation, *, unread: bool = False) -> Finish:
+        """Return the end of a call that had to wait: the entry is as earlier calls left it, or as the backend has it."""
+
+        def finish(moment: Moment, stored: Sequence[Any]) -> Any:
+            cell = cells.by_name.get(name)
+            if cell is None:
+                if unread or cells.at_hand:
+                    cell = cells.blank(name)
+                elif not stored:  # it was cached, and was evicted meanwhile
+                    return More((cells.prefix + name,), finish)
+                else:
+                    cell = self.load(cells, name, stored[0])
+            return operation(moment, cell)
+
+        return finish
+
+    def may_act(self, moment: Moment) -> bool:
+        """Return whether a call of the code at `moment` may act at once: the key is its own, and no earlier call of it waits."""
+        return self.blocking or (moment.owns_key and id(moment) not in self._loading)
+
+    def ask(self, moment: Moment, actions: Sequence[Action], finish: Finish, *, resumes: bool = False) -> Any:
+        """Return the result of `finish(moment, answers of the backend)`, after all earlier calls of the code.
+
+        `resumes` marks the read that `resume` repeats, so that a declared block may wait for it when the run has to
+        stop.
+        """
+        queue = self._loading.get(id(moment))
+        self.make_room()
+        if queue is None:
+            self.misses += 1
+            if self.blocking or (moment.owns_key and (not actions or not self._may_wait)):
+                return self.answer(finish_at_once(self._backend, moment, actions, finish))
+            queue = self._loading[id(moment)] = []
+            actions = actions or (None,)  # the request through which the code gets its key
+        call = WaitingCall(finish, StateFuture.pending(self._task), resumes=resumes)
+        queue.append(call)
+        self._calls.request(moment, queue, call, actions)
+        return call.future
+
+    @property
+    def _may_wait(self) -> bool:
+        return self.waits and not self._backend.answers_at_once
+
+    def answer(self, value: Any) -> Any:
+        """Return the answer of a finished call for user code: a future, or in a plain `def` the value."""
+        if self.blocking:
+            return value
+        return self._done if value is None else StateFuture(value, self._task)
+
+    def waiting_block(self, moment: Moment) -> str | None:
+        """Return the id of the declared block that waits for this state's value, if the code at `moment` waits for nothing else."""
+        return self._calls.waiting_block(moment)
+
+    def forget_request(self, moment: Moment) -> None:
+        """Drop the code's requests: it repeats them in another task."""
+        self._calls.forget(moment)
+
+    # ------------------------------------------------------------------------------------------------ operations
+
+    def alive(self, moment: Moment, cell: Cell) -> Any:
+        """Operation: return a value; None if there is none, or if it is expired and invisible.
+
+        Renews its lifetime, if reads do. Removes an expired value; a visible one is returned this one time.
+        """
+        value: Any = cell.value
+        ttl = self._ttl
+        if ttl is None or value is None:
+            return value
+        if ttl.is_dead(moment, cell.stamp, cell.own_ttl):
+            self.expired += 1
+            cell.value, cell.dirty = None, True
+            return value if ttl.returns_expired else None
+        # A late record reads with an older stamp: a read never shortens a lifetime.
+        if ttl.renews_on_read and cell.stamp < (stamp := ttl.stamp(moment)):
+            cell.stamp, cell.dirty = stamp, True
+        return value
+
+    def set(self, moment: Moment, cell: Cell, value: Any, own_ttl: int = 0) -> None:
+        """Operation: write a value; None removes it."""
+        ttl = self._ttl
+        if value is None:
+            pass
+        elif ttl is None:
+            cell.stamp = moment.timestamp
+        elif ttl.renews_on_write or cell.value is None or ttl.is_dead(moment, cell.stamp, cell.own_ttl):
+            cell.stamp = ttl.stamp(moment)
+        cell.value, cell.own_ttl, cell.dirty = value, own_ttl, True
+
+    def remove(self, _: Moment, cell: Cell) -> None:
+        """Operation: remove a value."""
+        cell.value, cell.dirty = None, True
+
+    def left(self, moment: Moment, cell: Cell) -> timedelta | None:
+        """Operation: return how long the entry still lives; None without an entry, or without TTL."""
+        if self._ttl is None or cell.value is None or self.is_dead(moment, cell.stamp, cell.own_ttl):
+            return None
+        milliseconds = self._ttl.remaining(moment, cell.stamp, cell.own_ttl)
+        return timedelta(milliseconds=milliseconds) if milliseconds < _FOR_EVER else timedelta.max
+
+    def is_dead(self, moment: Moment, stamp: int, own_ttl: int) -> bool:
+        """Return whether an entry is expired, whether visible or not."""
+        return self._ttl is not None and self._ttl.is_dead(moment, stamp, own_ttl)
+
+    def own_ttl(self, ttl: timedelta | None) -> int:
+        """Return a lifetime given with a call, in ms; 0 for None. Raises `ValueError` without a TTL, and below 1 ms."""
+        if ttl is None:
+            return 0
+        if not self._has_ttl:
+            msg = f"{self.what} has no TTL, so no entry of it can be given a life: declare it with ttl=StateTtl(...)"
+            raise ValueError(msg)
+        return milliseconds_of(ttl)
+
+    def decode(self, stored: bytes | None) -> Cell:
+        """Return a cell of the backend's value."""
+        if stored is None:
+            return Cell(None, 0, stored=False)
+        stamp, own_ttl = unpack_header(stored)
+        return Cell(self._codec.decode(stored[HEADER_SIZE:]), stamp, own_ttl, stored=True)
+
+    # ------------------------------------------------------------------------------------------------- task
+
+    def groups(self) -> Iterable[Cells]:
+        """Return all cells of the task."""
+        raise NotImplementedError
+
+    def statistics(self) -> StoreStatistics:
+        """Return the store's statistics."""
+        cells = [cell for group in self.groups() for cell in group.by_name.values()]
+        return StoreStatistics(
+            cached=len(cells),
+            changed=sum(cell.dirty for cell in cells),
+            hits=self.hits,
+            misses=self.misses,
+            waiting=len(self._calls),
+            expired=self.expired,
+        )
+
+    def peek(self, key_json: bytes, namespace: str = "") -> Any:
+        """Return the current value of a key, without TTL. For tests and tools."""
+        raise NotImplementedError
+
+    def prefetch(self, keys: Iterable[bytes]) -> None:
+        """Load the entries that these keys' records will probably read, with one call to the backend."""
+
+    def load(self, cells: Cells, name: bytes, stored: bytes | None) -> Cell:
+        """Cache the backend's value of an entry."""
+        self._loaded += 1
+        cell = cells.by_name[name] = self.decode(stored)
+        return cell
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether `cache_limit` entries have been cached since the last trim."""
+        return self._loaded >= self.cache_limit
+
+    def make_room(self) -> None:
+        """Trim a full cache. Called before each read; calls that wait read again what they lose."""
+        if self.is_full:
+            self.trim()
+
+    def trim(self) -> None:
+        """Drop cells that equal the backend's entries."""
+        self._loaded = 0
+        for cells in self.groups():
+            cells.trim()
+
+    def release(self) -> None:
+        """Drop everything that equals the backend. Called while no code of the task runs or waits."""
+        self.trim()
+
+    def drop(self) -> None:
+        """Drop everything: the task has ended, and its changes are stored."""
+        for cells in self.groups():
+            cells.by_name.clear()
+
+    def changes(self, *, last: bool = False) -> Iterator[EntryChange]:
+        """Yield the differences from the backend, one change for each entry.
+
+        `last` drops each value when its change has been yielded: a task has not its decoded and its encoded values all
+        in memory at once. No other method may be called afterwards, except `writes` and `statistics`.
+
+        Raises `StateSchemaError` for a value that does not fit the declared type.
+        """
+        encode, change = self._codec.encode, self._change
+        for cells in self.groups():
+            self._read_unread_removals(cells)
+            for name, cell in cells.by_name.items():
+                value = cell.value
+                if last and value is not None:
+                    cell.value = _DROPPED
+                if not cell.dirty:
+                    continue
+                if value is not None:
+                    yield change(cells, name, encode(value), cell)
+                elif cell.stored and not cells.cleared:
+                    yield change(cells, name, None, cell)
+            if cells.cleared:
+                yield from self._cleared(cells)
+
+    def _read_unread_removals(self, cells: Cells) -> None:
+        """Read entries that were removed unread: only an existing one is removed."""
+        unknown = [name for name, cell in cells.by_name.items() if cell.stored is None and cell.value is None]
+        if not unknown or cells.cleared:
+            return
+        stored = self._backend.get_many([cells.prefix + name for name in unknown])
+        for name, value in zip(unknown, stored, strict=True):
+            cells.by_name[name].stored = value is not None
+
+    def _cleared(self, cells: Cells) -> Iterator[EntryChange]:
+        for entry, stored in self._backend.scan(cells.prefix, end_of_group(cells.prefix)):
+            name = entry[len(cells.prefix) :]
+            cell = cells.by_name.get(name)
+            if cell is None or cell.value is None:
+                yield EntryChange(cells.key_json, None, unpacked(stored).stamp, 0, cells.namespace, name)
+
+    def _change(self, cells: Cells, name: bytes, raw: bytes | None, cell: Cell, /) -> EntryChange:
+        return change_of((cells.key_json, raw, cell.stamp, cell.own_ttl, cells.namespace, name))
+
+    def writes(self, changes: Iterable[EntryChange]) -> Iterator[Write]:
+        """Return `changes` as writes to the backend."""
+        for change in changes:
+            raw = None if change.raw is None else stored_value(change.stamp, change.raw, change.own_ttl)
+            yield change.entry(self.name), raw
+
+    def expires_at(self, stamp: int, own_ttl: int = 0) -> int | None:
+        """Return when an entry with this stamp expires (ms); `None` without TTL."""
+        return None if self._ttl is None else self._ttl.expires_at(stamp, own_ttl)
+
+
+_MOST_HANDLES = 1000
+"""Number of namespaces whose handles a state keeps: making one costs as much as a read from the cache."""
+
+
+class Handle:
+    """Base of all handles: a state in one namespace."""
+
+    def __init__(self, store: StateStore, namespace: str = "") -> None:
+        """Make a handle for one namespace."""
+        self._store: Any = store
+        self.name = store.name
+        self._namespace = namespace
+        self._handles: dict[str, Any] = {}
+
+    def namespace(self, namespace: str, /) -> Any:
+        """Return the same state in a namespace."""
+        handle = self._handles.get(namespace) if type(namespace) is str else None
+        if handle is None:
+            check_namespace(namespace)
+            if len(self._handles) == _MOST_HANDLES:
+                self._handles.clear()
+            handle = self._handles[namespace] = type(self)(self._store, namespace)
+        return handle

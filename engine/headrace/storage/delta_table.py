@@ -1,0 +1,525 @@
+"""Table in Delta's format, read and written with deltalake (no JVM).
+
+All reads use `DeltaTable.scan`, never `to_pyarrow_table`: that calls Python from Arrow's threads, which can abort the process
+at its end (seen in half of all short runs).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+import pyarrow as pa
+from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+from pyarrow import fs
+
+from headrace import clock
+from headrace.errors import EngineBug
+from headrace.storage.delta_commits import OpenedTable, commit_info, commit_properties, is_refusal, rules_of
+from headrace.storage.delta_log import trace_in_log
+from headrace.storage.files import (
+    StagedFile,
+    Storage,
+    delete_files,
+    file_system,
+    is_on_local_disk,
+    make_folder,
+    partition_text,
+    stage,
+    sync_files,
+)
+from headrace.storage.overlay import OverlaySnapshot, base_of
+from headrace.storage.predicate import Conditions, sql_of
+from headrace.storage.table import (
+    COMMIT_SUFFIX,
+    LOG,
+    NO_INFO,
+    ROW_KIND,
+    Commit,
+    CommitInfo,
+    FileTrace,
+    Snapshot,
+    StoreError,
+    TableLog,
+    TableMissingError,
+    TableRefusedError,
+    VersionTakenError,
+    commit_file,
+    storage_errors,
+    typed_rows,
+)
+
+_FRAMES = re.compile(r"(?:\n\s+\d+: .*)+")
+
+_PROPERTIES = {
+    # Old versions must stay readable for the whole retention; Headrace itself removes what it no longer needs.
+    "delta.logRetentionDuration": "interval 3650 days",
+    # An opening reads each commit behind the last log checkpoint: on an object store a request each. Delta's default is 100.
+    "delta.checkpointInterval": "10",
+}
+"""Properties of new tables."""
+
+_KEEP_ROWS = frozenset(
+    {
+        *("OPTIMIZE", "ADD COLUMN", "ADD COLUMNS", "SET TBLPROPERTIES", "ADD FEATURE"),
+        *("ADD CONSTRAINT", "DROP CONSTRAINT", "CHANGE COLUMN", "UNSET TBLPROPERTIES"),
+        *("VACUUM START", "VACUUM END", "COMPUTE STATS", "UPDATE TABLE METADATA", "UPDATE FIELD METADATA"),
+    }
+)
+"""Operations of commits, as deltalake and Spark call them, behind which a table has the same rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaSnapshot:
+    """Delta table at one version."""
+
+    uri: str
+    version: int
+    opened: DeltaTable = field(repr=False)
+    """Table that its store keeps open, and may have moved on to a later version meanwhile."""
+
+    storage: Storage = field(repr=False)
+    transactions: dict[str, int | None] = field(repr=False)
+    """Versions of applications' last transactions at this version, as far as somebody has asked for them."""
+
+    @property
+    def table(self) -> DeltaTable:
+        """Table of deltalake at this version."""
+        return self.opened if self.opened.version() == self.version else self._open(self.version)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the table at this version."""
+        return pa.schema(self.table.schema())
+
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        """Columns that the table is partitioned by."""
+        return tuple(self.table.metadata().partition_columns)
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """Rules of the table for its rows."""
+        return rules_of(self.table)
+
+    def files(self) -> set[str]:
+        """Return the data files, relative to the table's folder.
+
+        The log has paths as URLs: the folder of partition `a b` is `p=a%20b`, which the log writes as `p=a%2520b`.
+        """
+        with _translated():
+            return {unquote(path) for path in pa.table(self.table.get_add_actions())["path"].to_pylist()}
+
+    def add_actions(self) -> pa.Table:
+        """Return the data files with their sizes, partition values and statistics."""
+        with _translated():
+            return pa.table(self.table.get_add_actions(flatten=True))
+
+    def read(self, schema: pa.Schema, *, columns: Sequence[str] | None = None, conditions: Conditions = ()) -> pa.Table:
+        """Return the rows that meet all conditions, in the types of `schema` (the scan returns string views).
+
+        Raises `StorageError` when a file is gone or damaged, or the storage refuses.
+        """
+        names = list(columns) if columns is not None else schema.names
+        wanted = pa.schema([schema.field(name) for name in names])
+        present = {field.name for field in self.table.schema().fields}
+        with storage_errors(f"to read {self.uri}"), _translated():
+            stream = self.stream([name for name in names if name in present], conditions)
+            rows = pa.RecordBatchReader.from_stream(stream).read_all()
+        return typed_rows(self.uri, rows, wanted)
+
+    def stream(self, columns: Sequence[str] | None = None, conditions: Conditions = ()) -> Any:
+        """Return the rows as an Arrow stream that can be read once. The table must have all `columns`."""
+        with _translated():
+            return self.table.scan(columns=list(columns) if columns else None, predicate=sql_of(conditions))
+
+    def transaction(self, app_id: str) -> int | None:
+        """Return the version of an application's last transaction; None without one."""
+        if app_id not in self.transactions:
+            try:
+                self.transactions[app_id] = self.table.transaction_version(app_id)
+            except DeltaError:
+                # Another program has cleaned the log up, and the open table does not know its log checkpoint.
+                with _translated():
+                    self.transactions[app_id] = self._open(self.version).transaction_version(app_id)
+        return self.transactions[app_id]
+
+    def history(self, limit: int | None = None) -> list[Commit]:
+        """Return the commits up to this version that the log still has, newest first.
+
+        deltalake lists all commits up to the latest one, but numbers them from the version that was opened. So the latest
+        version is opened for the list, and opened again after it: if another program committed meanwhile, repeat.
+        """
+        log = OpenedTable(self.uri, self.storage)
+        while True:
+            latest = self.table if log.is_latest(self.version) else self._open()
+            with _translated():
+                entries = latest.history(None if limit is None else limit + latest.version() - self.version)
+            if log.is_latest(latest.version()) or self._open().version() == latest.version():
+                return [
+                    Commit(entry["version"], commit_info(entry), entry.get("operation") in _KEEP_ROWS)
+                    for entry in entries
+                    if entry["version"] <= self.version
+                ]
+
+    def _open(self, version: int | None = None) -> DeltaTable:
+        with _translated():
+            return DeltaTable(self.uri, version, dict(self.storage) if self.storage else None)
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaStore:
+    """Table of Delta, on a disk or an object store."""
+
+    uri: str
+    storage: Storage = None
+    _opened_table: OpenedTable = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Open nothing yet."""
+        object.__setattr__(self, "_opened_table", OpenedTable(self.uri, self.storage))
+
+    def create(
+        self,
+        schema: pa.Schema,
+        partition_by: Sequence[str] = (),
+        description: str | None = None,
+        info: CommitInfo = NO_INFO,
+    ) -> None:
+        """Create an empty table at version 0, unless it exists."""
+        if (known := self._opened_table.known()) is not None:
+            if known.version() == 0:
+                self._sync_commit(0)
+            return
+        make_folder(self._log)
+        with _translated():
+            table = DeltaTable.create(
+                self.uri,
+                schema=schema,
+                mode="ignore",
+                partition_by=[*partition_by] or None,
+                description=description,
+                storage_options=self._options,
+                configuration=_PROPERTIES,
+                commit_properties=commit_properties(info),
+            )
+        if table.version() == 0:  # its creator may have died before it could sync it
+            self._sync_commit(0)
+
+    def latest(self) -> Snapshot:
+        """Return the latest version. Raises `TableMissingError` when there is no table."""
+        return self._snapshot(self._open())
+
+    def at(self, version: int) -> Snapshot:
+        """Return a version. Raises `StoreError` when the log does not have it, or no longer has it."""
+        try:
+            table = self._open(version)
+        except TableMissingError as error:  # also raised where the log begins after the version
+            latest = self.latest().version
+            msg = f"the log of {self.uri} does not have version {version} any more, the latest one is {latest}"
+            raise StoreError(msg) from error
+        return self._snapshot(table)
+
+    def _snapshot(self, table: DeltaTable) -> Snapshot:
+        is_kept = self._opened_table.keeps(table)
+        transactions = self._opened_table.transactions if is_kept else {}
+        own = DeltaSnapshot(self.uri, table.version(), table, self.storage, transactions)
+        base = base_of(table.metadata().description)
+        if base is None:
+            return own
+        return OverlaySnapshot(own, base, lambda: DeltaStore(base.uri(self.uri), self.storage).at(base.version))
+
+    def append(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO) -> int:
+        """Add staged files, possibly none; return the new version."""
+        return self._add(parent, schema, files, "append", info)
+
+    def append_rows(self, parent: int, rows: pa.Table, info: CommitInfo = NO_INFO, *, is_checked: bool = False) -> int:
+        """Write rows as a file and add it, with columns that the table lacks; return the new version.
+
+        If `is_checked`, raise `TableRefusedError` for a row that breaks a rule of the table.
+        """
+        table = self._open(parent)
+        if not is_checked and {*rows.schema.names} <= {field.name for field in table.schema().fields}:
+            file = stage(self.uri, f"part-{clock.unique_id()}.parquet", rows, self.storage)
+            return self._add(parent, rows.schema, [file], "append", info)
+        self._sync_commit(parent)
+        with _translated():
+            write_deltalake(table, rows, mode="append", schema_mode="merge", commit_properties=commit_properties(info))
+        if table.version() != parent + 1:
+            msg = f"rows landed at version {table.version()} of {self.uri}, not {parent + 1}"
+            raise EngineBug(msg)
+        self.sync(table.version())
+        return table.version()
+
+    def replace(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO) -> int:
+        """Replace the whole content by staged files; return the new version."""
+        return self._add(parent, schema, files, "overwrite", info)
+
+    def add_columns(self, parent: int, columns: Sequence[pa.Field], info: CommitInfo = NO_INFO) -> int:
+        """Add columns, null in existing rows; return the new version. No file is rewritten."""
+        table = self._open(parent)
+        self._sync_commit(parent)
+        with _translated():
+            fields = Schema.from_arrow(pa.schema(columns)).fields
+            table.alter.add_columns(fields, commit_properties=commit_properties(info))
+        return self._landed(parent + 1)
+
+    def optimize(self, parent: int, target_size: int, cluster_by: Sequence[str] = ()) -> int:
+        """Rewrite small files into larger ones; return the new version, or `parent` if there are none.
+
+        This is one commit: deltalake makes several only if a time between them is given.
+        """
+        table = self._open(parent)
+        self._sync_commit(parent)
+        options: dict[str, Any] = {
+            "target_size": target_size,
+            "max_concurrent_tasks": 1,
+            "commit_properties": commit_properties(NO_INFO),
+        }
+        with _translated():
+            if cluster_by:
+                table.optimize.z_order([*cluster_by], **options)
+            else:
+                table.optimize.compact(**options)
+        if table.version() != parent:
+            self.sync(table.version())
+        return table.version()
+
+    def restore(self, parent: int, target: int, info: CommitInfo = NO_INFO) -> int:
+        """Make the content of an earlier version the latest; return the new version.
+
+        Raises `VersionTakenError` when the table is not at `parent`, and `StoreError` when a file of the target is gone.
+        """
+        table = self._open()
+        if table.version() != parent:
+            msg = f"{self.uri} is at version {table.version()}, not {parent}"
+            raise VersionTakenError(msg)
+        self._sync_commit(parent)
+        with _translated():
+            table.restore(target, commit_properties=commit_properties(info))
+        return self._landed(parent + 1)
+
+    def rewind(
+        self, parent: int, target: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO
+    ) -> int:
+        """Make an earlier version's content, and staged files, the latest. Files that come back lose their statistics."""
+        table = self._open(parent)
+        current, target_files = _actions(table), _actions(self._open(target))
+        removals = [_removal(action) for path, action in current.items() if path not in target_files]
+        returns = [_return(action) for path, action in target_files.items() if path not in current]
+        return self._transact(table, schema, [*removals, *returns, *map(_addition, files)], "append", info)
+
+    def merge(self, parent: int, rows: pa.Table, keys: Sequence[str], info: CommitInfo = NO_INFO) -> int:
+        """Apply changes by primary key; return the new version, or `parent` when nothing changed."""
+        table = self._open(parent)
+        columns = {f'"{column.name}"': f'source."{column.name}"' for column in table.schema().fields}
+        self._sync_commit(parent)
+        with _translated():
+            merge = table.merge(
+                rows,
+                predicate=" AND ".join(f'target."{key}" = source."{key}"' for key in keys),
+                source_alias="source",
+                target_alias="target",
+                streamed_exec=False,
+                commit_properties=commit_properties(info),
+            )
+            merge = merge.when_matched_delete(predicate=f"source.{ROW_KIND} = '-D'")
+            merge = merge.when_matched_update(columns, predicate=f"source.{ROW_KIND} <> '-D'")
+            merge.when_not_matched_insert(columns, predicate=f"source.{ROW_KIND} <> '-D'").execute()
+        self._opened_table.keep(table)  # it is at the new version
+        if table.version() != parent:
+            self.sync(table.version())
+        return table.version()
+
+    def sync(self, version: int) -> None:
+        """Make a version survive a power failure, with the files that it adds."""
+        commit = Path(self.uri, commit_file(version))
+        if (
+            is_on_local_disk(self.uri) and commit.exists()
+        ):  # else a clean-up of the log has removed it, after a log checkpoint
+            sync_files(self.uri, _added_files(commit.read_bytes()))
+            self._sync_commit(version)
+
+    def log_as_of(self, moment: int) -> TableLog:
+        """List the table's log, and find the version that was the latest at a moment (ms)."""
+        store, root = file_system(self.uri, self.storage)
+        with storage_errors(f"to list the log of {self.uri}"):
+            files = store.get_file_info(fs.FileSelector(f"{root}/{LOG}", allow_not_found=True))
+        files = [file for file in files if _ENTRY.fullmatch(file.base_name)]
+        entries = {f"{LOG}/{file.base_name}": _version_of(file) for file in files}
+        commits = [file for file in files if file.base_name.endswith(COMMIT_SUFFIX)]
+        old = (_version_of(file) for file in commits if file.mtime_ns < moment * 1_000_000)
+        return TableLog(entries, max(old, default=min(map(_version_of, commits), default=0)))
+
+    def keep_versions(self, versions: Iterable[int]) -> None:
+        """Write a log checkpoint for each version, so that entries of the log before it may be deleted."""
+        store, root = file_system(self.uri, self.storage)
+        for version in sorted(versions):
+            log_checkpoint = f"{root}/{_log_checkpoint(version)}"
+            if store.get_file_info(log_checkpoint).type is fs.FileType.NotFound:
+                table = self._open(version)
+                with _translated():
+                    table.create_checkpoint()
+            sync_files(self.uri, [_log_checkpoint(version)])
+
+    def trace(self, files: Collection[str]) -> FileTrace:
+        """Find the places in the log that name one of these data files."""
+        return trace_in_log(self.uri, self.log_as_of(0).entries, files, self.storage)
+
+    @property
+    def _log(self) -> str:
+        return f"{self.uri}/{LOG}"
+
+    def _sync_commit(self, version: int) -> None:
+        """Sync the log's entry of a commit, unless a clean-up of the log has removed it.
+
+        Each commit first syncs its parent, since the parent's writer may have died before it could, and then itself. So at
+        most the last commit is not synced. deltalake adds a log checkpoint to some commits.
+        """
+        if is_on_local_disk(self.uri):
+            entries = [commit_file(version), _log_checkpoint(version)]
+            sync_files(self.uri, [name for name in entries if Path(self.uri, name).exists()])
+
+    @property
+    def _options(self) -> dict[str, str] | None:
+        return dict(self.storage) if self.storage else None
+
+    def _open(self, version: int | None = None) -> DeltaTable:
+        """Return the table at a version, by default the latest. The next call may move it on to a later version."""
+        known = self._opened_table.known(version)
+        if known is not None:
+            return known
+        table = self._open_anew(version)
+        self._opened_table.keep(table)
+        return table
+
+    def _open_anew(self, version: int | None) -> DeltaTable:
+        try:
+            return self._opened(version)
+        except StoreError as error:
+            if "_last_checkpoint hint" in str(error):
+                self._remove_torn_checkpoint()
+                return self._opened(version)
+            wanted = "its latest version" if version is None else f"version {version}"
+            msg = f"the Delta log in {self.uri}/{LOG} does not give {wanted} (damaged, incomplete or out of reach): {error}"
+            raise StoreError(msg) from error
+
+    def _opened(self, version: int | None) -> DeltaTable:
+        with _translated():
+            return DeltaTable(self.uri, version=version, storage_options=self._options)
+
+    def _remove_torn_checkpoint(self) -> None:
+        """Remove the hint to a log checkpoint that is gone or empty: the power failed before it was synced."""
+        store, root = file_system(self.uri, self.storage)
+        files = store.get_file_info(fs.FileSelector(f"{root}/{LOG}"))
+        torn = [f"{LOG}/{file.base_name}" for file in files if file.extension == "parquet" and file.size == 0]
+        delete_files(self.uri, [_HINT, *torn], self.storage)
+
+    def _add(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], mode: Any, info: CommitInfo) -> int:
+        return self._transact(self._open(parent), schema, [*map(_addition, files)], mode, info)
+
+    def _transact(
+        self,
+        table: DeltaTable,
+        schema: pa.Schema,
+        actions: list[AddAction | RemoveAction],
+        mode: Any,
+        info: CommitInfo,
+    ) -> int:
+        parent = table.version()
+        self._sync_commit(parent)
+        with _translated():
+            table.create_write_transaction(
+                actions,
+                mode=mode,
+                schema=schema,
+                partition_by=table.metadata().partition_columns or None,
+                commit_properties=commit_properties(info),
+            )
+        return self._landed(parent + 1)
+
+    def _landed(self, expected: int) -> int:
+        if not self._opened_table.has_commit(expected) and self._open().version() < expected:
+            msg = f"a commit to {self.uri} did not land at version {expected}"
+            raise EngineBug(msg)
+        self._sync_commit(expected)
+        return expected
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Convert deltalake's errors to those of `TableStore`."""
+    try:
+        yield
+    except CommitFailedError as error:
+        refusal = TableRefusedError if is_refusal(str(error)) else VersionTakenError
+        raise refusal(str(error)) from error
+    except TableNotFoundError as error:
+        raise TableMissingError(str(error)) from error
+    except DeltaError as error:
+        message = _without_backtrace(str(error))
+        raise (TableRefusedError if is_refusal(message) else StoreError)(message) from error
+
+
+def _addition(file: StagedFile) -> AddAction:
+    return AddAction(file.path, file.size, file.partition, clock.now(), True, file.statistics())
+
+
+def _actions(table: DeltaTable) -> dict[str, dict[str, Any]]:
+    """Return the data files of a table by their paths, as its log has them."""
+    with _translated():
+        return {action["path"]: action for action in pa.table(table.get_add_actions()).to_pylist()}
+
+
+def _removal(action: dict[str, Any]) -> RemoveAction:
+    return RemoveAction(_decoded(action), True, clock.now(), action["size_bytes"], _texts(action.get("partition")))
+
+
+def _return(action: dict[str, Any]) -> AddAction:
+    stats = msgspec.json.encode({"numRecords": action["num_records"]}).decode()
+    values = _texts(action.get("partition"))
+    return AddAction(_decoded(action), action["size_bytes"], values, clock.now(), True, stats)
+
+
+def _texts(partition: Mapping[str, Any] | None) -> dict[str, str | None]:
+    """Return the values of partition columns as the log writes them."""
+    return {name: partition_text(value) for name, value in (partition or {}).items()}
+
+
+def _decoded(action: dict[str, Any]) -> str:
+    """Return the path of a file for a commit, which encodes it again."""
+    return unquote(action["path"])
+
+
+def _without_backtrace(text: str) -> str:
+    """Return a message of deltalake without its stack trace (lines such as `0: <unknown>`)."""
+    return _FRAMES.sub("", text).rstrip()
+
+
+_ENTRY = re.compile(r"\d{20}(\.json|\.checkpoint.*\.parquet)")
+"""Names of entries of a table's log: commits and log checkpoints."""
+
+_HINT = f"{LOG}/_last_checkpoint"
+"""File that names the last log checkpoint. Readers work without it, but not if the log checkpoint in it is gone."""
+
+
+def _version_of(entry: fs.FileInfo) -> int:
+    return int(entry.base_name.partition(".")[0])
+
+
+def _log_checkpoint(version: int) -> str:
+    return f"{LOG}/{version:020d}.checkpoint.parquet"
+
+
+def _added_files(commit: bytes) -> list[str]:
+    """Return the data files that a commit adds, relative to the table's folder. The log has paths as URLs."""
+    actions = [msgspec.json.decode(line) for line in commit.splitlines() if line]
+    return [unquote(action["add"]["path"]) for action in actions if "add" in action]

@@ -1,0 +1,1 @@
+"""`Pipeline` and `Stream`: what user code builds a job of."""

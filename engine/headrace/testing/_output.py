@@ -1,0 +1,195 @@
+"""Collects the output of a harness: records, side outputs, watermarks and late records, in order.
+
+Virtual clock of a harness.
+
+Rows of a sink as records, as they were emitted: unlike a source, a sink may contain NaN.
+
+First event times of the files that a harness was fed: its clock never lags behind them, if it starts by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+from headrace import clock
+from headrace.errors import HeadraceError
+from headrace.execution.element import Emitted
+from headrace.execution.keyed_process import KeyedProcess
+from headrace.records.column_types import columns_of
+from headrace.records.record_columns import build_records, column_values
+
+if TYPE_CHECKING:
+    from headrace.api.graph import SourceNode
+    from headrace.config import JobConfig
+    from headrace.testing._memory_topic import MemoryTopic
+
+
+class Watermark(msgspec.Struct, frozen=True):
+    """A watermark that was emitted: all records before it, and the timers that it fired, are done."""
+
+    timestamp: int
+
+
+class LateRecord(msgspec.Struct, frozen=True):
+    """A record that arrived at or behind the watermark; it was processed like any other."""
+
+    record: Any
+
+
+class SideRecord(msgspec.Struct, frozen=True):
+    """A record that went to a side output."""
+
+    name: str
+    record: Any
+
+
+class HarnessOutput:
+    """Output of a keyed harness that `take` has not returned yet.
+
+    `in_order`: outputs collected together are returned in arrival order; otherwise in the order of emission.
+    """
+
+    def __init__(self, side_outputs: Iterable[str], *, in_order: bool) -> None:
+        """Start empty."""
+        self._side_outputs = tuple(side_outputs)
+        self._in_order = in_order
+        self._shown: list[Any] = []
+        self._collected: dict[str, int] = {}
+        self.restart()
+
+    def restart(self) -> None:
+        """Collect from a new process, which has emitted nothing yet."""
+        self._collected = dict.fromkeys(("", *self._side_outputs), 0)
+
+    def add(self, event: Watermark | LateRecord) -> None:
+        """Add an event that no process emits."""
+        self._shown.append(event)
+
+    def collect(self, process: KeyedProcess) -> None:
+        """Collect the outputs of `process` since the last call."""
+        new = [(emitted.order, emitted.record) for emitted in self._new("", process.emitted)]
+        for name in self._side_outputs:
+            side_records = self._new(name, process.side_outputs[name])
+            new += [(emitted.order, SideRecord(name, emitted.record)) for emitted in side_records]
+        if self._in_order:
+            new.sort(key=itemgetter(0))
+        self._shown += [record for _, record in new]
+
+    def take(self) -> list[Any]:
+        """Return what was collected since the last call."""
+        shown, self._shown = self._shown, []
+        return shown
+
+    def _new(self, name: str, emitted: Sequence[Emitted]) -> Sequence[Emitted]:
+        new = emitted[self._collected[name] :]
+        self._collected[name] = len(emitted)
+        return new
+
+
+class HarnessClock(clock.VirtualClock):
+    """A clock that calls its harness when time advances."""
+
+    def __init__(self, advanced: Callable[[int], None]) -> None:
+        """Start at 0. `advanced` is called with the new time (ms)."""
+        super().__init__()
+        self._advanced = advanced
+        self.use()
+
+    def use(self) -> None:
+        """Install this clock as the active one: of several harnesses, the one in use has its clock installed."""
+        before = clock.use(self)
+        self.replaced: clock.Clock = before.replaced if isinstance(before, HarnessClock) else before
+
+    def start_at(self, now: int) -> None:
+        """Set another start time (ms), without firing timers."""
+        super().advance(now - self.now())
+
+    def advance(self, milliseconds: int) -> None:
+        """Advance time (ms); timers of processing time that are due then fire."""
+        super().advance(milliseconds)
+        self._advanced(self.now())
+
+
+def records_of(table: pa.Table, record: type[msgspec.Struct]) -> list[Any]:
+    """Return the records in the rows of a sink's table; none for a table without columns."""
+    if not table.num_columns:
+        return []
+    columns = columns_of(record)
+    arrays = (table[column.name].cast(_with_milliseconds(column.sink_type)).cast(column.type) for column in columns)
+    values = [column_values(array.combine_chunks(), column) for array, column in zip(arrays, columns, strict=True)]
+    return [*build_records(record, [column.name for column in columns], zip(*values, strict=True))]
+
+
+def _with_milliseconds(kind: pa.DataType) -> pa.DataType:
+    """Return a type of a sink with times in milliseconds: as whole numbers they are the times of records."""
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("ms", tz=kind.tz)
+    if pa.types.is_list(kind):
+        return pa.list_(_with_milliseconds(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, _with_milliseconds(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_with_milliseconds(field.type)) for field in kind])
+    return kind
+
+
+def last_begin(config: JobConfig, topics: Mapping[str, MemoryTopic], files: Collection[tuple[str, str]]) -> int | None:
+    """Return when the last of the files begins: the latest of their first event times, and of the complete intervals (ms); None without one.
+
+    `files` are pairs of a source and a file's name. Partitions of topics, and files of tables, count as well. Files that cannot be read,
+    and bad rows, are skipped.
+    """
+    from headrace.plan.loader import plan_of
+
+    begins = [
+        times.drop_null()[0].as_py()
+        for node in plan_of(config.code).sources
+        for times in _parts(
+            node, config, topics.get(node.name), [name for source, name in files if source == node.name]
+        )
+        if times.null_count < len(times)
+    ]
+    return max(begins, default=None)
+
+
+def _parts(
+    node: SourceNode, config: JobConfig, topic: MemoryTopic | None, names: Collection[str]
+) -> Iterator[pa.Int64Array]:
+    with suppress(HeadraceError):  # the run will raise it
+        if topic is not None:
+            yield from _of_messages(node, topic)
+        else:
+            yield from _of_files(node, config, names)
+
+
+def _of_files(node: SourceNode, config: JobConfig, names: Collection[str]) -> Iterator[pa.Int64Array]:
+    import pyarrow as pa
+
+    from headrace.sources.position import SourceOffset
+    from headrace.sources.registry import source_of
+    from headrace.sources.source import TakenIn
+
+    bound = config.sources[node.name]
+    source = source_of(node, bound, config)
+    is_table = bound.format == "delta"
+    files = source.scan(SourceOffset(), TakenIn()).files if is_table else source.named(names).values()
+    for file in files:
+        interval = source.interval_of(file.name) if bound.complete_intervals else None
+        if interval is not None:
+            yield pa.array([interval.start], pa.int64())
+        with suppress(HeadraceError):
+            yield source.event_times(file)
+
+
+def _of_messages(node: SourceNode, topic: MemoryTopic) -> Iterator[pa.Int64Array]:
+    from headrace.sources.kafka.messages import Messages
+    from headrace.sources.row_check import RowCheck
+
+    for table in topic.tables():
+        yield RowCheck(node, Messages("skip")).times_in_order(table)

@@ -1,0 +1,450 @@
+"""Harness that drives a whole pipeline without Spark: sources, operators, commits and sinks, on a virtual clock."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import sys
+import tempfile
+import weakref
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import InitVar, dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace import clock, crash_points
+from headrace.api.graph import SinkNode, SourceNode, UpsertMaterialize
+from headrace.api.records import RowKind
+from headrace.names import counted, did_you_mean
+from headrace.stream.pipeline import Pipeline
+from headrace.testing._memory_topic import MemoryTopic
+from headrace.testing._shared import BackendName
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.config import JobConfig
+    from headrace.run.options import Event, RunReport
+
+
+START = 1_577_836_800_000
+"""Start time of a harness's clock: 1 January 2020 (ms)."""
+
+_LATEST_START = 250_000_000_000_000
+"""Latest start time of a clock that starts by itself (ms): in the year 9892, since times behind 9999 cannot be shown."""
+
+_ids = itertools.count(1)
+
+
+class _PipelineClock(clock.VirtualClock):
+    """A virtual clock whose ids are unique in this process: a restored folder has files of earlier harnesses."""
+
+    def unique_id(self) -> str:
+        """Return an id that no other harness of this process returns."""
+        number = next(_ids)
+        return f"{number:012x}{number:020x}"
+
+
+class _CrashError(BaseException):
+    """Simulated end of the process: no code of the run catches it."""
+
+
+@dataclass(frozen=True)
+class PipelineSnapshot:
+    """A copy of everything that a job has stored, and the clock's time. The copy lasts as long as this object."""
+
+    job: str
+    folder: Path
+    now: int
+    fed: int
+
+    def __post_init__(self) -> None:
+        """Remove the copy when this object is garbage."""
+        weakref.finalize(self, shutil.rmtree, self.folder.parent, ignore_errors=True)
+
+
+@dataclass
+class PipelineHarness:
+    """Runs one pipeline as a job of its own, in a temporary folder and without Spark.
+
+        h = PipelineHarness(pipeline)
+        h.feed("orders", [Order("a", 1), Order("b", 2)])
+        h.run()
+        assert h.sink("totals") == [Total("a", 1), Total("b", 2)]
+
+    It runs the code of a job's driver and tasks, and writes real tables, checkpoints and sinks. Only Spark is replaced:
+    tasks run one after the other in this process. Processing time is that of `clock`, which does not run:
+    `h.clock.advance(ms)` advances it, and the next `run` fires timers that are due.
+
+    `parallelism` is the number of tasks of an operator, `bucket` the rows between two watermarks, `files_per_batch` the
+    largest number of files of each source in a micro-batch, `now` the clock's start time (ms). Without it, the clock starts on
+    1 January 2020, and each run advances it to the first event time of each file fed before, if that is later. Rows further ahead of the
+    clock than `max_ahead` of their source are refused, as in a job. `job` overrides the
+    job's configuration, as in `conf/jobs/*.yaml`: `job={"sources": {"orders": {"idle_after": "1h"}}}`. A sink behind a
+    materializer has the mode `merge`, others `append`. A source with one of `topics` has the format kafka.
+
+    The folder is removed with the harness. Raises `TypeError` unless `pipeline` is a `Pipeline`.
+    """
+
+    pipeline: Pipeline
+    backend: BackendName = "hashmap"
+    parallelism: int = 2
+    max_parallelism: int = 128
+    bucket: int = 1000
+    files_per_batch: int = 16
+    job: dict[str, Any] = field(default_factory=dict)
+    topics: dict[str, MemoryTopic] = field(default_factory=dict)
+    """Topics of the sources of format kafka, by name of the source."""
+    now: InitVar[int | None] = None
+    clock: clock.VirtualClock = field(init=False)
+    events: list[Event] = field(default_factory=list, init=False, repr=False)
+    """Events that the runs reported, in order."""
+    folder: Path = field(init=False)
+    """Home of the job: it contains `conf`, `input/SOURCE`, `lake/SINK` and `state`."""
+
+    def __post_init__(self, now: int | None) -> None:
+        """Create the folder and the job's configuration. Raises `TypeError` unless `pipeline` is a `Pipeline`."""
+        given: object = self.pipeline
+        if not isinstance(given, Pipeline):
+            msg = f"PipelineHarness takes a Pipeline, not {given!r:.200}: end the stream with sink(), which returns it"
+            raise TypeError(msg)
+        self.clock = _PipelineClock(START if now is None else now)
+        self._runs_clock = now is None
+        self._known_files: set[tuple[str, str]] = set()
+        self.folder = _new_folder()
+        self._modules: list[str] = []
+        weakref.finalize(self, _remove, self.folder.parent, self._modules)
+        self._fed = 0
+        self._runs = 0
+        self._configure()
+
+    # ---------------------------------------------------------------------------------------------------- what goes in
+
+    def feed(
+        self,
+        source: str,
+        records: Sequence[msgspec.Struct],
+        *,
+        kinds: Sequence[RowKind] | None = None,
+        file: str | None = None,
+    ) -> str:
+        """Write a file with `records` into a source's folder, and return its name.
+
+        `kinds` are their row kinds, for a source that has them (default: all inserts). Names sort in the order of the
+        calls, unless `file` gives one.
+
+        Raises `ValueError` for an unknown source, values that do not fit the record's types (`feed_table` accepts
+        them), and a number of `kinds` other than that of the records; `TypeError` for records of another type.
+        """
+        import pyarrow as pa
+
+        from headrace.records.columns import sink_schema, to_columns
+
+        node = self._source(source)
+        _check_fed(node, records, kinds)
+        table = to_columns(records, sink_schema(node.record))
+        if node.row_kind is not None:
+            symbols = [kind.symbol for kind in kinds or [RowKind.INSERT] * len(records)]
+            table = table.append_column(node.row_kind, pa.array(symbols, pa.string()))
+        return self.feed_table(source, table, file=file)
+
+    def feed_table(self, source: str, table: pa.Table, *, file: str | None = None) -> str:
+        """Write a file with the rows of `table` into a source's folder, and return its name; as `feed`, without checks of the rows.
+
+        Raises `ValueError` for an unknown source, and one that does not read Parquet files.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self._source(source)
+        kind = self.job.get("sources", {}).get(source, {}).get("format", "parquet")
+        if kind == "delta":
+            msg = f"source '{source}' reads a Delta table: write rows to it, as with deltalake.write_deltalake"
+            raise ValueError(msg)
+        if source in self.topics:
+            msg = f"source '{source}' reads a topic: append messages to it, as with topics['{source}'].append"
+            raise ValueError(msg)
+        if kind != "parquet":
+            msg = f"source '{source}' reads {kind} files: write them with feed_bytes"
+            raise ValueError(msg)
+        content = pa.BufferOutputStream()
+        pq.write_table(table, content)
+        return self.feed_bytes(source, content.getvalue().to_pybytes(), file=file or f"{self._fed + 1:06d}.parquet")
+
+    def feed_bytes(self, source: str, content: bytes, *, file: str) -> str:
+        """Write a file with these bytes into a source's folder, and return its name: JSON lines, CSV or Avro, as the job says.
+
+        Raises `ValueError` for an unknown source, and a file that exists already.
+        """
+        self._source(source)
+        self._fed += 1
+        path = self.folder / "input" / source / file
+        if path.exists():
+            msg = f"source '{source}' has a file {file} already: a source's files never change, so give it another name"
+            raise ValueError(msg)
+        path.write_bytes(content)
+        return file
+
+    # ----------------------------------------------------------------------------------------------------------- runs
+
+    def run(
+        self, *, crash_at: str | None = None, budget_ends_at: str | None = None, **options: Any
+    ) -> RunReport | None:
+        """Run the job once, as `headrace run` does, and return its report.
+
+        `options` are those of the command: `max_batches`, `finish`, `end_of_input`, `mode`, `interval_start` (ms), ...
+
+        With `crash_at` the process dies when the run reaches that place: everything written by then stays, and None is
+        returned. The next run continues. Places are "ingest.after" (sources are read), "task.half" (a keyed task is
+        done), "run.after", "commit.before", "commit.after", "publish.half", "publish.after" and the others of
+        `headrace.crash_points.PLACES`; "task.half:2" is the second time. With `budget_ends_at` the run's time is over when it
+        reaches that place: a keyed task stops within 256 records, and holds the rest for the next run. A run that does
+        not reach the place runs to its end.
+
+        Raises the error of `headrace.errors` that `headrace run` would end with, and `ValueError` for an unknown place.
+        """
+        from headrace.local.tasks import LocalTasks
+        from headrace.run.job_run import run_on
+        from headrace.run.options import RunOptions
+
+        self._check_places(crash_at, budget_ends_at)
+        self._advance_clock()
+        self._runs += 1
+        asked = RunOptions(run_id=f"run-{self._runs}", **options)
+        before = clock.use(self.clock)
+        try:
+            with (
+                crash_points.observed(self._at(crash_at, self._crash)),
+                crash_points.observed(self._at(budget_ends_at, self._end_budget)),
+            ):
+                return run_on(LocalTasks(), self.config, asked, self.events.append, topics=self.topics)
+        except _CrashError:
+            self._replace(self.folder.with_name("crashed"))
+            return None
+        finally:
+            clock.use(before)
+
+    def _advance_clock(self) -> None:
+        """Advance the clock to the first event time of each file that came since the last run, if that is later.
+
+        Without it, rows would be refused because nobody has set the clock. A clock that was set stays.
+        """
+        from headrace.testing._output import last_begin
+
+        if not self._runs_clock:
+            return
+        files = {
+            (name, path.name)
+            for name in self._declared()
+            for path in (self.folder / "input" / name).iterdir()
+            if path.is_file()
+        }
+        begin = last_begin(self.config, self.topics, files - self._known_files)
+        self._known_files = files
+        if begin is not None:
+            self.clock.advance(max(0, min(begin, _LATEST_START) - self.clock.now()))
+
+    def snapshot(self) -> PipelineSnapshot:
+        """Return a copy of everything that the job has stored, its input included."""
+        folder = _new_folder()
+        shutil.copytree(self.folder, folder)
+        return PipelineSnapshot(self.pipeline.name, folder, self.clock.now(), self._fed)
+
+    def restore(self, snapshot: PipelineSnapshot) -> None:
+        """Continue from a snapshot, of this harness or another one; the clock returns to the snapshot's time.
+
+        Raises `ValueError` for a snapshot of another job.
+        """
+        if snapshot.job != self.pipeline.name:
+            msg = f"the snapshot is of job '{snapshot.job}', and this harness runs '{self.pipeline.name}'"
+            raise ValueError(msg)
+        copy = self.folder.with_name("restored")
+        shutil.copytree(snapshot.folder, copy)
+        self._replace(copy)
+        self.clock.advance(snapshot.now - self.clock.now())
+        self._fed = snapshot.fed
+        self._configure()
+
+    def change(
+        self, *, pipeline: Pipeline | None = None, parallelism: int | None = None, job: dict[str, Any] | None = None
+    ) -> None:
+        """Continue with another version of the pipeline, another number of tasks, or other settings of the job."""
+        self.pipeline = pipeline or self.pipeline
+        self.parallelism = parallelism or self.parallelism
+        self.job = self.job if job is None else job
+        self._configure()
+
+    # ------------------------------------------------------------------------------------------------- what comes out
+
+    def sink(self, name: str) -> list[Any]:
+        """Return the records in a sink, in no particular order; none before the first run."""
+        from headrace.plan.planner import plan_stages
+        from headrace.testing._output import records_of
+
+        return records_of(self.sink_table(name), plan_stages(self.pipeline).sinks[name].record)
+
+    def sink_table(self, name: str) -> pa.Table:
+        """Return the rows of a sink as they are stored; without columns before the first run."""
+        return self._read(Path(self.config.sinks[_known("sink", name, self._sinks())].table_path))
+
+    def table(self, name: str) -> pa.Table:
+        """Return the rows of a state table, such as "quarantine", "timers" or "keyed_state"."""
+        from headrace.tables.schemas import ALL_TABLES, CHECKPOINTS
+
+        return self._read(
+            self.folder / "state" / self.pipeline.name / _known("table", name, [*ALL_TABLES, CHECKPOINTS])
+        )
+
+    @property
+    def config(self) -> JobConfig:
+        """Return the job's configuration, for `headrace.commit` and the readers."""
+        from headrace.config import load_job
+
+        return load_job(self.pipeline.name, self.folder)
+
+    # ---------------------------------------------------------------------------------------------------- private
+
+    def _source(self, name: str) -> SourceNode:
+        sources = self._declared()
+        return sources[_known("source", name, sources)]
+
+    def _declared(self) -> dict[str, SourceNode]:
+        """Return the sources by name; with Spark's step over it, a source has the rows of the step's result."""
+        from headrace.plan.planner import sources_of
+
+        return {source.name: source for source in sources_of(self.pipeline)}
+
+    @staticmethod
+    def _check_places(*places: str | None) -> None:
+        for place in places:
+            if place is not None:
+                _known("place", place.partition(":")[0], sorted(crash_points.PLACES))
+
+    @staticmethod
+    def _read(folder: Path) -> pa.Table:
+        import pyarrow as pa
+        from deltalake import DeltaTable, QueryBuilder
+
+        if not DeltaTable.is_deltatable(str(folder)):
+            return pa.table({})
+        query = QueryBuilder().register("rows", DeltaTable(str(folder)))
+        return pa.table(query.execute("select * from rows").read_all())
+
+    def _configure(self) -> None:
+        import yaml
+
+        from headrace.config import allow_memory_places
+
+        allow_memory_places()
+        module = ModuleType(f"_headrace_harness_{next(_ids)}")
+        module.pipeline = self.pipeline  # type: ignore[attr-defined]  # a module made here
+        sys.modules[module.__name__] = module
+        self._modules.append(module.__name__)
+        job = _laid_over(
+            {
+                "job": self.pipeline.name,
+                "pipeline": f"{module.__name__}:pipeline",
+                "max_parallelism": self.max_parallelism,
+                "state": {"root": "state", "local": "local", "backend": self.backend},
+                "watermark": {"bucket": self.bucket},
+                "sources": self._sources(),
+                "sinks": self._sinks(),
+            },
+            self.job,
+        )
+        cluster = {"master": "none", "parallelism": self.parallelism}
+        for kind, name, content in (("jobs", self.pipeline.name, job), ("clusters", "local", cluster)):
+            path = self.folder / "conf" / kind / f"{name}.yaml"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(yaml.safe_dump(content), encoding="utf-8")
+        for source in job["sources"]:
+            (self.folder / "input" / source).mkdir(parents=True, exist_ok=True)
+
+    def _sources(self) -> dict[str, Any]:
+        return {name: self._bound(name) | self._tables(name) for name in self._declared()}
+
+    def _bound(self, name: str) -> dict[str, Any]:
+        if name in self.topics:
+            return {"format": "kafka", "servers": "in-memory:9092", "topic": self.topics[name].name}
+        return {"max_files_per_batch": self.files_per_batch, "path": f"input/{name}"}
+
+    def _tables(self, name: str) -> dict[str, Any]:
+        """Bind the tables of Spark's step over a source, which the harness never reads."""
+        step = self._declared()[name].step
+        return {} if step is None or not step.tables else {"tables": {table: f"lake/{table}" for table in step.tables}}
+
+    def _sinks(self) -> dict[str, Any]:
+        modes = {
+            node.operator.name: "merge" if isinstance(node.inputs[0].node.operator, UpsertMaterialize) else "append"
+            for node in self.pipeline.nodes
+            if isinstance(node.operator, SinkNode)
+        }
+        return {name: {"path": f"lake/{name}", "mode": mode} for name, mode in modes.items()}
+
+    @staticmethod
+    def _at(place_and_visit: str | None, act: Callable[[], None]) -> Callable[[str], None]:
+        """Return an observer that acts when a place is reached for the given time."""
+        wanted, _, visit = (place_and_visit or "").partition(":")
+        left = itertools.count(int(visit or 1), -1)
+
+        def reached(place: str) -> None:
+            if place == wanted and next(left) == 1:
+                act()
+
+        return reached
+
+    def _crash(self) -> None:
+        shutil.copytree(self.folder, self.folder.with_name("crashed"))
+        raise _CrashError
+
+    def _end_budget(self) -> None:
+        self.clock.advance(round(self.config.run.budget.total_seconds() * 1000) + 1)
+
+    def _replace(self, folder: Path) -> None:
+        shutil.rmtree(self.folder)
+        folder.rename(self.folder)
+
+
+def _laid_over(content: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    result = dict(content)
+    for key, value in changes.items():
+        both = isinstance(value, dict) and isinstance(result.get(key), dict)
+        result[key] = _laid_over(result[key], value) if both else value
+    return result
+
+
+def _new_folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="headrace-")) / "job"
+
+
+def _remove(folder: Path, modules: Sequence[str]) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    for name in modules:
+        sys.modules.pop(name, None)
+
+
+def _known(what: str, name: str, names: Collection[str]) -> str:
+    if name in names:
+        return name
+    msg = f"there is no {what} '{name}'{did_you_mean(name, names)} (there are: {', '.join(names)})"
+    raise ValueError(msg)
+
+
+def _check_fed(source: SourceNode, records: Sequence[msgspec.Struct], kinds: Sequence[RowKind] | None) -> None:
+    for record in records:
+        if not isinstance(record, source.record):
+            msg = f"source '{source.name}' has records of type {source.record.__name__}, not {record!r:.200}"
+            raise TypeError(msg)
+    if kinds is None:
+        return
+    if source.row_kind is None:
+        msg = (
+            f"source '{source.name}' has no row kinds: give source(..., row_kind=COLUMN) the name of a column for them"
+        )
+        raise ValueError(msg)
+    if len(kinds) != len(records):
+        msg = f"{counted(len(kinds), 'row kind')} for {counted(len(records), 'record')}: give one for each"
+        raise ValueError(msg)

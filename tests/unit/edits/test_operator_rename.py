@@ -1,0 +1,182 @@
+"""State moves to the new name of its operator, in one checkpoint (in memory)."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace import KeyedProcessFunction, ValueState
+from headrace import crash_points as faults
+from headrace.commit.protocol import open_job
+from headrace.commit.verify import verify
+from headrace.edits.operators import renamable, rename_operator
+from headrace.edits.restore import restore_in
+from headrace.errors import ConfigError, FencedError, StateSchemaError
+from headrace.log.checkpoint import Kind
+from headrace.plan.loader import plan_of
+from headrace.sources.position import SourceOffset
+from headrace.state.ttl import Gap, TtlHistory
+from headrace.tables.schemas import ASYNC_REQUESTS, KEYED_STATE, QUARANTINE, STATE_TABLES, TIMERS
+from tests.unit.support.keyed_job import Event, KeyedJob, Snoozes, plan_by
+
+OLD, NEW = "wakers", "alarms"
+ROWS = (
+    (KEYED_STATE, '"a"', {"state": "snoozes", "value": "1", "ttl_ms": 5}),
+    (KEYED_STATE, '"b"', {"state": "snoozes", "value": "2"}),
+    (TIMERS, '"a"', {"domain": "processing_time", "timestamp": 2}),
+    (QUARANTINE, '"a"', {"source": "events", "position": "1", "error": "bad", "raw": "x"}),
+)
+FIELDS = {
+    "local_copies": {OLD: {"0-127": "copy"}, "other": {"0-127": "copy"}},
+    "timers_fired": {OLD: {"processing_time": 9}},
+    "lines": {OLD: "orders"},
+    "state_ttl": TtlHistory((Gap(1, 2, None, {OLD: 3, "other": 4}),), {f"{OLD}.snoozes": "off"}, {f"{OLD}.snoozes": 5}),
+}
+
+
+class Texts(KeyedProcessFunction[Event, Event]):
+    snoozes = ValueState("snoozes", str)
+
+    async def process(self, record, ctx, /):
+        return None
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A job whose code names the operator 'alarms', stored as 'wakers'."""
+    job = KeyedJob(tmp_path)
+    assert plan_of(job.config.code).keyed[0].name == NEW
+    job.run(plan_by(lambda event: event.tail, operator=OLD, function=Snoozes()), *ROWS, operator=OLD, **FIELDS)
+    return job
+
+
+def contents(job):
+    """Return the live rows of all tables, without the time of writing."""
+    return {
+        table: [
+            {name: row[name] for name in row if name not in {"operator", "checkpoint_id"}} for row in job.live(table)
+        ]
+        for table in STATE_TABLES
+    }
+
+
+def test_dry_run_counts_and_changes_nothing(job):
+    assert renamable(job.config, OLD, NEW).rows == {KEYED_STATE: 2, TIMERS: 1, QUARANTINE: 1}
+    assert job.last.checkpoint_id == 1
+
+
+def test_rename_moves_all_rows_unchanged(job):
+    before = contents(job)
+    checkpoint = rename_operator(job.config, OLD, NEW, "somebody", why="a better name")
+    assert (checkpoint.kind, checkpoint.note) == (Kind.MIGRATION, "operator 'wakers' is 'alarms' now: a better name")
+    assert checkpoint.metrics == {"rows_moved": 4}
+    assert contents(job) == before
+    assert {row["operator"] for table in STATE_TABLES for row in job.live(table)} == {NEW}
+    assert [finding for finding in verify(job.config) if not finding.ok] == []
+
+
+def test_checkpoint_stores_the_new_operator_name(job):
+    checkpoint = rename_operator(job.config, OLD, NEW, "somebody")
+    assert checkpoint.local_copies == {"other": {"0-127": "copy"}}
+    assert checkpoint.timers_fired == {NEW: {"processing_time": 9}}
+    assert checkpoint.lines == {NEW: "orders"}
+    history = TtlHistory((Gap(1, 2, None, {NEW: 3, "other": 4}),), {f"{NEW}.snoozes": "off"}, {f"{NEW}.snoozes": 5})
+    assert checkpoint.state_ttl == history
+    assert {*job.log.state_schemas(checkpoint)} == {*job.log.operator_keys(checkpoint)} == {NEW}
+
+
+def test_run_continues_with_the_moved_state(job):
+    code = plan_of(job.config.code)
+    with pytest.raises(StateSchemaError, match="headrace state rename wake_ups --operator wakers --to NEW"):
+        job.run(code)
+    rename_operator(job.config, OLD, NEW, "somebody")
+    job.run(code, (KEYED_STATE, '"a"', {"state": "snoozes", "value": "3"}), operator=NEW)
+    assert [row["value"] for row in job.live()] == ["3", "2"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (OLD, "bells", "the code has no operator 'bells' .it has: alarms, numbers"),
+        (NEW, NEW, "the code still has operator 'alarms'"),
+        ("lags", NEW, "nothing is stored of an operator 'lags'"),
+        (OLD, "Big Bells", "not a valid operator name"),
+    ],
+)
+def test_invalid_operator_names_are_refused(job, old, new, message):
+    for act in (lambda: renamable(job.config, old, new), lambda: rename_operator(job.config, old, new, "somebody")):
+        with pytest.raises(ConfigError, match=message):
+            act()
+    assert job.last.checkpoint_id == 1
+
+
+def test_new_name_with_state_is_refused(job):
+    with open_job(job.config, "run") as opened:
+        job.commit(opened, NEW, ROWS[:1])
+    with pytest.raises(ConfigError, match="operator 'alarms' has stored state of its own"):
+        rename_operator(job.config, OLD, NEW, "somebody")
+
+
+@pytest.mark.parametrize("offset", [SourceOffset(held=True), SourceOffset(pending=1)])
+def test_waiting_records_refuse_a_rename(job, offset):
+    with open_job(job.config, "run") as opened:
+        job.commit(opened, OLD, (), offsets={"orders": offset})
+    with pytest.raises(ConfigError, match="headrace run wake_ups --finish"):
+        rename_operator(job.config, OLD, NEW, "somebody")
+
+
+@pytest.mark.parametrize(
+    ("keys", "function", "message"),
+    [
+        ((lambda event: event.tail,), Texts(), "state 'snoozes': it is stored as str, and declared as int"),
+        (("flight",), Snoozes(), r"stored by the key flight \(int\), and the code has the key guest \(str\)"),
+    ],
+)
+def test_incompatible_state_is_refused(tmp_path, keys, function, message):
+    job = KeyedJob(tmp_path)
+    job.run(plan_by(*keys, operator=OLD, function=function), *ROWS, operator=OLD)
+    for act in (lambda: renamable(job.config, OLD, NEW), lambda: rename_operator(job.config, OLD, NEW, "somebody")):
+        with pytest.raises(StateSchemaError, match=message):
+            act()
+    assert job.last.checkpoint_id == 1
+
+
+def test_held_job_is_left_alone(job):
+    with open_job(job.config, "run"), pytest.raises(FencedError):
+        rename_operator(job.config, OLD, NEW, "somebody")
+
+
+def test_restore_takes_the_new_name_back(job):
+    before = job.live()
+    rename_operator(job.config, OLD, NEW, "somebody")
+    with open_job(job.config, "somebody") as opened:
+        restore_in(opened, 1, "the old name was better")
+    assert job.live() == before
+
+
+@pytest.mark.parametrize(
+    "place", ["operator_state.staged", "prepare.half", "prepare.after", "commit.before", "commit.after"]
+)
+def test_crash_leaves_one_name_or_the_other(job, place):
+    def die(reached):
+        if reached == place:
+            raise Killed
+
+    before = contents(job)
+    with pytest.raises(Killed), faults.observed(die):
+        rename_operator(job.config, OLD, NEW, "somebody")
+    with open_job(job.config, "next", force=True):
+        pass
+    names = {row["operator"] for table in STATE_TABLES for row in job.live(table)}
+    assert names == ({NEW} if place == "commit.after" else {OLD})
+    assert contents(job) == before
+
+
+def test_waiting_elements_never_move_alone(job):
+    with open_job(job.config, "run") as opened:
+        job.commit(opened, OLD, ((ASYNC_REQUESTS, '"a"', {"sequence": 1}),))
+    rename_operator(job.config, OLD, NEW, "somebody")
+    assert [row["operator"] for row in job.live(ASYNC_REQUESTS)] == [NEW]

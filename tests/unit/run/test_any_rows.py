@@ -1,0 +1,222 @@
+"""Files of any rows: none raises, and each row is taken in or quarantined with its raw text (in memory, no JVM)."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from msgspec import field
+
+from headrace import KeyedProcessFunction, Pipeline, Struct, Timestamp
+from headrace.records.value_rules import TOO_FINE
+from headrace.storage.files import file_system, stage
+from headrace.storage.memory_disk import forget_disk, memory_disk
+from headrace.tables.schemas import QUARANTINE
+from headrace.tables.view import state_view, table_store
+from headrace.testing import PipelineHarness
+from tests.unit.support.arrow_rows import columns, texts, times
+from tests.unit.support.fuzzing import examples
+
+SIZE = 3
+FILE = "2024-01-01.parquet"
+NOW = 1_704_103_200_000
+"""The day of the file, at ten o'clock (ms)."""
+names = (f"any-rows-{number}" for number in itertools.count())
+
+
+class Flat(Struct, frozen=True):
+    id: str
+    at: Timestamp
+    size: float | None = None
+    number: int = 0
+
+
+class Part(Struct, frozen=True):
+    n: int
+    at: Timestamp | None = None
+
+
+class Deep(Struct, frozen=True):
+    id: str
+    at: Timestamp
+    parts: list[Part] = field(default_factory=list)
+    texts: dict[str, str] = field(default_factory=dict)
+
+
+class Checked(Struct, frozen=True):
+    id: str
+    at: Timestamp
+    number: int = 0
+
+    def __post_init__(self):
+        if self.number < 0:
+            raise ValueError("number is negative")
+
+
+class Copies(KeyedProcessFunction[Flat, Flat]):
+    async def process(self, row, ctx, /):
+        ctx.collect(row)
+
+
+def plain(record, **options):
+    return Pipeline("rows").source("rows", record, event_time="at", **options).sink("taken")
+
+
+def copies(**options):
+    rows = Pipeline("rows").source("rows", Flat, event_time="at", **options).key_by("id")
+    return rows.process("copies", Copies()).sink("taken")
+
+
+PIPELINES = {
+    "flat": plain(Flat),
+    "nested": plain(Deep),
+    "checked": plain(Checked),
+    "sorted": plain(Flat, order_by=("number",)),
+    "sorted copies": copies(order_by=("number",)),
+    "with kinds": plain(Flat, row_kind="kind"),
+    "keyed": copies(),
+}
+GOOD_IDS = st.lists(st.sampled_from(["a", "b", ""]), min_size=SIZE, max_size=SIZE).map(pa.array)
+GOOD_TIMES = st.lists(st.integers(0, 10**12), min_size=SIZE, max_size=SIZE).map(
+    lambda values: pa.array(values, pa.timestamp("ms"))
+)
+KINDS = st.lists(st.sampled_from(["+I", "-U", "+U", "-D"]), min_size=SIZE, max_size=SIZE).map(pa.array)
+FIELDS = {name: columns(SIZE) for name in ("size", "number", "parts", "texts", "extra", "more")}
+TABLES = st.fixed_dictionaries(
+    {
+        "id": GOOD_IDS | texts(SIZE) | columns(SIZE),
+        "at": GOOD_TIMES | times(SIZE) | columns(SIZE),
+        "kind": KINDS | texts(SIZE) | columns(SIZE),
+    },
+    optional=FIELDS,
+).map(pa.table)
+
+
+def harness_of(pipeline, disk, **source):
+    source = {"path": f"memory://{disk}/input", "on_bad_file": "quarantine", "on_bad_row": "quarantine", **source}
+    job = {
+        "sources": {"rows": source},
+        "state": {"root": f"memory://{disk}/state"},
+        "sinks": {"taken": {"path": f"memory://{disk}/taken"}},
+    }
+    return PipelineHarness(pipeline, job=job, now=NOW)
+
+
+def as_stored(table, disk):
+    """Write a table into the source's folder, and return it as a reader sees it; None if Parquet cannot store it."""
+    try:
+        stage(f"memory://{disk}/input", FILE, table)
+        store, path = file_system(f"memory://{disk}/input/{FILE}")
+        return pq.ParquetFile(store.open_input_file(path)).read()
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
+        return None
+
+
+def quarantine_of(harness):
+    version = table_store(f"{harness.config.job_folder}/{QUARANTINE}").latest().version
+    return state_view(harness.config.job_folder, QUARANTINE, version).live_rows()
+
+
+@pytest.mark.parametrize("complete", [False, True])
+@pytest.mark.parametrize("name", PIPELINES)
+@examples(8)
+@given(table=TABLES)
+def test_each_row_is_taken_in_or_set_aside(name, complete, table):
+    disk = next(names)
+    stored = as_stored(table, disk)
+    assume(stored is not None)
+    # A source with complete intervals is read by the driver as well, for the order of its rows.
+    harness = harness_of(PIPELINES[name], disk, complete_intervals=complete, interval="%Y-%m-%d")
+    harness.run()
+    taken = table_store(f"memory://{disk}/taken").latest()
+    rows = taken.read(taken.schema).num_rows
+    aside = quarantine_of(harness)
+    positions = {row["position"] for row in aside}
+    forget_disk(disk)
+    assert all(row["error"] for row in aside)
+    if positions == {FILE}:  # only a time finer than a millisecond refuses its file, in one entry
+        assert (rows, len(aside), TOO_FINE in aside[0]["error"]) == (0, 1, True)
+        return
+    assert len(positions) + rows == SIZE
+    for row in aside:
+        assert set(msgspec.json.decode(row["raw"])) == set(table.schema.names)
+
+
+def sizes_in_order(table, complete):
+    """Return the sizes of rows that a source ordered by `number` takes in, in arrival order."""
+    disk = next(names)
+    stage(f"memory://{disk}/input", FILE, table)
+    harness = harness_of(PIPELINES["sorted copies"], disk, complete_intervals=complete, interval="%Y-%m-%d")
+    harness.run()
+    taken = table_store(f"memory://{disk}/taken").latest()
+    sizes = taken.read(taken.schema)["size"].to_pylist()
+    aside = [(row["position"], row["error"]) for row in quarantine_of(harness)]
+    forget_disk(disk)
+    return sizes, aside
+
+
+def ordered(numbers, **columns):
+    return pa.table({"id": ["a"] * 3, "at": [1, 2, 3], "size": [0.0, 1.0, 2.0], "number": numbers, **columns})
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_only_rows_without_an_order_are_set_aside(complete):
+    texts = pa.StructArray.from_arrays([pa.array(["b", "a", "c"]).dictionary_encode()], ["text"])
+    _, aside = sizes_in_order(ordered(texts), complete)
+    assert [position for position, _ in aside] == [f"{FILE}:{row}" for row in range(3)]
+    lists = ordered(pa.array([[1], [2], [3]]))
+    _, aside = sizes_in_order(lists, complete)
+    assert aside == [(f"{FILE}:{row}", f"number is [{row + 1}], which is not int64") for row in range(3)]
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_null_is_in_order_as_its_default(complete):
+    assert sizes_in_order(ordered(pa.array([2, None, -1])), complete) == ([2, 1, 0], [])
+    assert sizes_in_order(ordered(pa.array([2, None, -1]).dictionary_encode()), complete) == ([2, 1, 0], [])
+
+
+@pytest.mark.parametrize("complete", [False, True])
+@pytest.mark.parametrize("kind", [pa.float16(), pa.dictionary(pa.int32(), pa.int64()), pa.uint8()])
+def test_any_type_of_numbers_orders_rows(kind, complete):
+    numbers = pa.array([2, 3, 1])
+    result = numbers.dictionary_encode() if pa.types.is_dictionary(kind) else numbers.cast(pa.float32()).cast(kind)
+    assert sizes_in_order(ordered(result), complete) == ([2, 0, 1], [])
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_rows_without_order_column_keep_file_order(complete):
+    assert sizes_in_order(ordered([0, 0, 0]).drop(["number"]), complete) == ([0, 1, 2], [])
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_invalid_column_name_sets_file_aside(complete):
+    disk = next(names)
+    stage(f"memory://{disk}/input", FILE, pa.table({"id": ["a"], "at": [1], "xyz": [1]}))
+    file = memory_disk(disk).files[f"input/{FILE}"]
+    file.content = file.content.replace(b"xyz", b"x\xffz")
+    harness = harness_of(PIPELINES["flat"], disk, complete_intervals=complete, interval="%Y-%m-%d")
+    harness.run()
+    (row,) = quarantine_of(harness)
+    assert row["position"] == FILE
+    assert "the name of a column, is not UTF-8" in row["error"]
+    forget_disk(disk)
+
+
+@examples(8)
+@given(data=st.data())
+def test_no_file_damage_crashes_the_run(data):
+    disk = next(names)
+    stage(f"memory://{disk}/input", FILE, pa.table({"id": ["a", "b"], "at": [1, 2], "more": [[1], []]}))
+    file = memory_disk(disk).files[f"input/{FILE}"]
+    content = bytearray(file.content)
+    places = st.lists(st.tuples(st.integers(0, len(content) - 1), st.integers(0, 255)), min_size=1, max_size=5)
+    for place, value in data.draw(places):
+        content[place] = value
+    file.content = bytes(content[: data.draw(st.integers(len(content) // 2, len(content)))])
+    harness_of(PIPELINES["flat"], disk).run()
+    forget_disk(disk)

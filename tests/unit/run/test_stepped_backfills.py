@@ -1,0 +1,131 @@
+"""Backfills of a job whose one source has a Spark step with a dimension table, beside a plain source."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from headrace.edits.promote import promoting
+from headrace.errors import SourceError
+from headrace.log.log import CheckpointLog
+from headrace.run.backfill import BackfillOutcome
+from tests.unit.run.test_promoted_backfills import ORDERS, PLACES, assert_whole, day_in
+from tests.unit.support.backfilled_job import DAY, days
+from tests.unit.support.fuzzing import examples
+from tests.unit.support.stepped_backfills import SteppedBackfilledJob
+
+
+def write(job, number, draw, sources=("orders", "others")):
+    """Write files of a day, or write them again; then the table may change."""
+    for source in sources:
+        job.write(number, *draw(ORDERS, source), source=source)
+    if draw(st.booleans(), "prices change"):
+        job.change_prices()
+
+
+def whole_days(job):
+    """Return the number of days that the job has taken in of both sources."""
+    ends = [checkpoint.interval_end for checkpoint in CheckpointLog(job.config.job_folder).lineage.line]
+    reached = max((end for end in ends if end is not None), default=None)
+    assume(reached is not None and reached > days(0).start)
+    return (reached - days(0).start) // DAY
+
+
+@pytest.mark.slow  # each example runs a job, its branches and a straight job: 4 s
+@examples(2)
+@given(data=st.data())
+def test_any_backfills_end_as_a_straight_run(data):
+    draw = data.draw
+    count = draw(st.integers(2, 4), "days")
+    job = SteppedBackfilledJob(promote="automatic", files_per_batch=draw(st.integers(1, 2), "files a micro-batch"))
+    for number in range(count):
+        write(job, number, draw)
+        if draw(st.booleans(), "run"):
+            job.run()
+    job.run()
+    for _ in range(draw(st.integers(1, 3), "backfills")):
+        for number in draw(st.lists(st.integers(0, count - 1), max_size=2, unique=True), "corrected"):
+            write(job, number, draw, draw(st.sampled_from([("orders",), ("others",), job.sources]), "sources"))
+        asked = day_in(draw, whole_days(job))
+        place = draw(
+            st.one_of(st.none(), st.sampled_from((*PLACES, "promotion.committed", "promotion.landed"))), "crash"
+        )
+        result = job.backfill(asked, "again", crash_at=place)
+        if draw(st.booleans(), "live goes on"):
+            write(job, count, draw)
+            count += 1
+            job.run()
+        if result is None:
+            result = job.backfill(asked, "again")
+        assert result.outcome is BackfillOutcome.PROMOTED
+        assert_whole(job)
+    job.run(end_of_input=True)  # rows that wait for the other source are taken in as well
+    assert job.content() == job.straight(end_of_input=True)
+
+
+def two_days(**options):
+    """Return a job that made the rows of its first day with version 0 of the table; the present one is 2."""
+    job = SteppedBackfilledJob(**options)
+    job.write(0, ("ann", 1))
+    job.write(0, ("bob", 1), source="others")
+    job.run()
+    job.change_prices()
+    job.write(1, ("cyd", 1))
+    job.write(1, ("bob", 1), source="others")
+    job.run()
+    job.change_prices()
+    return job
+
+
+@pytest.mark.parametrize(("tables", "labels"), [("recorded", {"ann": 0, "cyd": 1}), ("latest", {"ann": 2, "cyd": 2})])
+def test_corrected_file_meets_the_tables_of_its_time(tables, labels):
+    job = two_days(replay={"tables": tables})
+    job.write(0, ("ann", 3), ("dee", 1))
+    job.backfill(days(0), "again")
+    labels_on_branch = job.labels("again")
+    assert {name: labels_on_branch[name] for name in ("ann", "cyd")} == labels
+    assert labels_on_branch["dee"] == labels["ann"]
+    assert job.labels() == {"ann": 0, "bob": 0, "cyd": 1}
+
+
+def test_file_read_ahead_keeps_its_version():
+    job = SteppedBackfilledJob(files_per_batch=2)
+    job.write(0, ("ann", 1))
+    job.write(0, ("bob", 1), source="others")
+    job.write(1, ("cyd", 1))
+    job.run()  # makes the rows of the second day, which wait for the other source
+    job.change_prices()
+    job.write(2, ("dee", 1))
+    for day in (1, 2):
+        job.write(day, ("bob", 1), source="others")
+    job.run()
+    job.change_prices()
+    job.backfill(days(0), "again")
+    assert job.labels("again") == job.labels() == {"ann": 0, "bob": 0, "cyd": 0, "dee": 1}
+
+
+def test_version_that_vacuum_removed_is_named():
+    job = two_days()
+    job.write(0, ("ann", 3))
+    live, before = job.content(), job.last()
+    log = job.harness.folder / "prices/_delta_log"
+    shutil.move(log / f"{0:020d}.json", log / "removed")
+    match = r"source 'orders': cannot read version 0 of its table 'prices' .*replay\.tables: latest"
+    with pytest.raises(SourceError, match=match):
+        job.backfill(days(0), "again")
+    assert (job.content(), job.last()) == (live, before)
+
+
+def test_job_continues_with_present_tables_after_promotion():
+    job = two_days()
+    job.write(0, ("ann", 3))
+    job.backfill(days(0), "again")
+    with job.on_its_clock(), promoting(job.config, "again", "promotion") as promotion:
+        promotion.promote()
+    job.write(2, ("eve", 1))
+    job.write(2, ("bob", 1), source="others")
+    job.run(end_of_input=True)
+    assert job.labels() == {"ann": 0, "bob": 0, "cyd": 1, "eve": 2}

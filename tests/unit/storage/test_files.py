@@ -1,0 +1,15 @@
+"""Listings of a folder."""
+
+from __future__ import annotations
+
+import os
+
+from headrace.storage.files import list_files
+
+
+def test_foreign_files_with_other_names_are_ignored(tmp_path):
+    (tmp_path / "deeper").mkdir()
+    for name in (b"ours.parquet", b"deeper/ours.parquet", b"theirs-\xff.parquet", b"deeper/\xe9t\xe9.parquet"):
+        with open(os.fsencode(tmp_path) + b"/" + name, "w"):  # noqa: PTH123 - no Path has such a name
+            pass
+    assert list_files(str(tmp_path)) == {"ours.parquet", "deeper/ours.parquet"}

@@ -1,6 +1,6 @@
-"""Strategies of the sink upsert materializer. Configuration needs them, and nothing else of the API, which takes 50 ms to import.
+"""Options that code and job files both name: strategies, execution, the sink upsert materializer.
 
-Options of asynchronous state access in a task (FLIP-425, "Configurations").
+Strategies of the sink upsert materializer. Configuration needs them, and nothing else of the API, which takes 50 ms to import.
 
 Layouts of a materializer's histories (FLIP-544, "Public Interfaces"). They do not change results.
 """

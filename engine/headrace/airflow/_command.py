@@ -1,6 +1,4 @@
-"""Run the command `headrace` for a task, and read the JSON that it prints.
-
-Tasks that run the command `headrace`, and log its output.
+"""Commands of `headrace` as tasks of a DAG: operators, their JSON, and Airflow's failures.
 
 Operators that change a job without running it: compaction, restore, savepoint.
 

@@ -1,8 +1,8 @@
-"""Base of operators that run a driver: through spark-submit of Airflow's Spark provider, or as the command without Spark.
+"""Base of operators that run a driver: its process, its log, and the report that it leaves.
+
+Base of operators that run a driver: through spark-submit of Airflow's Spark provider, or as the command without Spark.
 
 Log of spark-submit in a task: the driver's lines, and Spark's warnings and errors.
-
-Tree of processes that a task has started.
 
 Report file: a driver on this machine passes its report to its task in it.
 """

@@ -1,6 +1,6 @@
-"""DAG of a job: check, run, verify, and regularly compact.
+"""DAGs of a job: its runs, its maintenance, and its restore.
 
-DAG `headrace_maintenance`: compaction and vacuum of every job's tables, once a week.
+DAG of a job: check, run, verify, and regularly compact.
 
 DAG `headrace_restore`: take a job back to one of its checkpoints. Started by hand.
 """

@@ -1,4 +1,6 @@
-"""Order of runs: a failed run blocks later ones, also where Airflow's `depends_on_past` does not check.
+"""Order of a DAG's runs: which one waits for another or for its job, and which one is refused or cancelled.
+
+Order of runs: a failed run blocks later ones, also where Airflow's `depends_on_past` does not check.
 
 Held jobs: a task that finds its job held by another run waits, as long as a run may take.
 

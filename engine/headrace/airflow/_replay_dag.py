@@ -1,4 +1,6 @@
-"""Replay DAG of a job: computes requested past intervals again on a branch, until the result is promoted or dropped.
+"""Replay DAG of a job, and its task that asks a person for approval.
+
+Replay DAG of a job: computes requested past intervals again on a branch, until the result is promoted or dropped.
 
 Approval task: waits until a person approves or rejects a replay, on Airflow's page of required actions.
 

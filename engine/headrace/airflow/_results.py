@@ -1,10 +1,10 @@
-"""Result of a run's task: its report, the assets that it updates, and its warnings.
+"""Results of a run's task where Airflow shows them: assets, links, notes and lineage.
+
+Result of a run's task: its report, the assets that it updates, and its warnings.
 
 Links from a run's task instance: to its checkpoint, and to Spark's UI. A task pushes each as an XCom.
 
 Notes on task instances, through Airflow's REST API: a task has no other way to write one.
-
-Datasets of a run for OpenLineage, if Airflow's OpenLineage provider is installed.
 """
 
 from __future__ import annotations

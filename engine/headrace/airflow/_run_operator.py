@@ -1,4 +1,6 @@
-"""Operator of a run: through spark-submit of Airflow's Spark provider, or as the command without Spark.
+"""Operator of a run, and the interval that it takes from its DAG run.
+
+Operator of a run: through spark-submit of Airflow's Spark provider, or as the command without Spark.
 
 Data intervals of DAG runs: of a trigger timetable, of a backfill that has taken over another run, and of time zones.
 """

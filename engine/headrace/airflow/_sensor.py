@@ -1,8 +1,6 @@
-"""Sensor that waits until a job has reached a milestone.
+"""Sensor of a job's checkpoints, its trigger, and the milestones that it waits for.
 
 Trigger of the sensor: checks a job from Airflow's triggerer.
-
-Milestone of a job that a sensor waits for.
 """
 
 from __future__ import annotations

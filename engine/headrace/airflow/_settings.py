@@ -1,4 +1,4 @@
-"""Params of a job's DAG.
+"""Params and callbacks of a job's DAG.
 
 Settings of tasks from the section `airflow` of a job's file: pools, queues, callbacks, deadlines.
 """

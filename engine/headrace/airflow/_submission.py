@@ -1,6 +1,6 @@
-"""Arguments of spark-submit for a job: its cluster, the code and configuration to ship, and the words of the run.
+"""Submission of a job to Spark: arguments of spark-submit, and its environment.
 
-Environment of processes that tasks start.
+Arguments of spark-submit for a job: its cluster, the code and configuration to ship, and the words of the run.
 """
 
 from __future__ import annotations

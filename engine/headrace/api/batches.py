@@ -1,4 +1,6 @@
-"""Bundles: several records of a key that a function takes with one call (Flink: `MapBundleFunction`, mini-batch aggregation).
+"""Functions that take many records at once: bundles of a key, or columns.
+
+Bundles: several records of a key that a function takes with one call (Flink: `MapBundleFunction`, mini-batch aggregation).
 
 Columns: all records of a task in one micro-batch, which a function takes with one call.
 """

@@ -1,6 +1,6 @@
-"""User functions: the methods that the engine calls, and the contexts that they get.
+"""User functions, the contexts that they get, and the blocks that they declare.
 
-Declared code blocks (FLIP-425, "Faster Checkpoint Drain").
+User functions: the methods that the engine calls, and the contexts that they get.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Operators of a graph: frozen descriptions that are not bound to tables yet, and the streams between them.
+"""Operators of a graph, and what they declare of functions and of the sink upsert materializer.
 
-Sources, sinks and services are names here; `conf/jobs/*.yaml` binds them to paths and tables.
+Operators of a graph: frozen descriptions that are not bound to tables yet, and the streams between them.
 
 Operators on a key's history: the sink upsert materializer (FLIP-544), first and last value, deduplication and lag.
 

@@ -1,10 +1,8 @@
-"""Windows, the argument of the stream's method `window`: they group records by time, and make the keyed function for it.
+"""Arguments of operators: windows, ranks, kinds of joins, and options of an aggregate.
 
 Joins of two streams in windows: the results for the records that a key has in a window.
 
 Order of a top-N: the number of records, the value that ranks them, and the type of the results.
-
-Kinds of joins.
 """
 
 from __future__ import annotations

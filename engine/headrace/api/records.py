@@ -1,7 +1,4 @@
-"""Records, their event time and their row kind.
-
-Namespaces of states and timers.
-"""
+"""Records, their event time, their row kind, and namespaces of state."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Policies of async I/O: waiting elements, elements that fail for good, and services that are down.
+"""Policies of calls to services: results on failure, retries, circuit breakers, caches, look-ups, threads.
 
-Retry strategies of async I/O (FLIP-232, "AsyncRetryStrategy").
+Policies of async I/O: waiting elements, elements that fail for good, and services that are down.
 
 Look-ups by key: many records share one answer, which a look-up cache remembers.
 

@@ -1,4 +1,6 @@
-"""State descriptors: class attributes of a process function, bound to a key while a record runs.
+"""State descriptors, and migrations of their types.
+
+State descriptors: class attributes of a process function, bound to a key while a record runs.
 
 Migrations: they convert stored state to a type that cannot read it as it is.
 """

@@ -1,4 +1,4 @@
-"""Time to live of state (FLIP-25).
+"""Time to live of state, and lifetimes of rows (FLIP-25).
 
 Lifetime of state that only a duration can free: `state_ttl=` of joins, rankings, and first and last records.
 """

@@ -1,4 +1,4 @@
-"""All calls for one element, until it has its answer, fails for good, or is left to a later micro-batch (FLIP-232).
+"""All calls for one element, and their recovery in a later run (FLIP-232).
 
 accepted ──> breaker ──> call ──answer──> completed
                ^          │ fails, or the answer is rejected
@@ -9,8 +9,6 @@ the timeout ends each of these: the hook `timeout()`, or failure for good
 
 A breaker's probe does not count as a call of its element: it has the operator's whole timeout, and an unanswered probe
 leaves no trace. It tests the service, and only borrows the element's record.
-
-Remaining time of an element (FLIP-232, "How to deal with retry state and recovery?").
 """
 
 from __future__ import annotations

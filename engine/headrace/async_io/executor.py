@@ -1,11 +1,7 @@
-"""Executes requests as coroutines on an asyncio loop that runs whenever the controller waits.
+"""Executor of coroutines: its asyncio loop, its tasks, and errors of functions that misuse them.
 
 Controller and loop take turns in one thread. With a thread of its own, the loop would compete with the controller for
 the interpreter, and each switch would cost more than processing a record.
-
-Helpers for asyncio's tasks.
-
-Mistakes in an async function that a retry cannot correct.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Call for one record: the user's function, behind its cache, its groups and the limits of its service.
+"""Invocation of a service: one call or a bulk call, counted, behind its cache and its limits.
 
-record ──> cache, equal calls in flight ──> groups ──> rate and concurrency ──> counting ──> opening ──> the function
-
-Records grouped by size and wait, for services with a bulk call.
+Call for one record: the user's function, behind its cache, its groups and the limits of its service.
 
 Counts the calls that reach a user's function: after the cache, groups and limits.
 """

@@ -1,8 +1,8 @@
-"""Circuit breaker: detects that a service is down, so that one probe tests it instead of a call for each element.
+"""Limits of a service: calls at once, deadlines, the circuit breaker, and how it opens.
+
+Circuit breaker: detects that a service is down, so that one probe tests it instead of a call for each element.
 
 Opens a function whose service is down: the failure counts like that of a call, and calls open it later.
-
-Load limits of a service for one task, shared by all operators of the task that call it.
 
 Timeouts of elements: one timer for all, since a timer for each costs more than a quick call.
 """

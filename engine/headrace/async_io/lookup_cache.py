@@ -1,6 +1,4 @@
-"""Cache of answers, and merging of equal calls in flight.
-
-Order in which elements take their calls, where equal look-ups share an answer.
+"""Cache of a service's responses, and the first element of each key in flight.
 
     arrival order   a1 a2 b1 a3 b2 c1 c2 d1 e1
     with window 2   a1 b1 c1 d1 a2 a3 b2 e1 c2

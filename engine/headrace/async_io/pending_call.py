@@ -1,4 +1,6 @@
-"""One element of the async wait operator: an accepted record, and the progress of its calls.
+"""A call that waits, in memory and in its stored form.
+
+One element of the async wait operator: an accepted record, and the progress of its calls.
 
 Stored form of an element: a row of `async_requests`.
 """

@@ -1,4 +1,6 @@
-"""Application of the command line: registers all commands, and turns errors into exit codes.
+"""Application of the command line: its commands, streams, given values and exit codes.
+
+Application of the command line: registers all commands, and turns errors into exit codes.
 
 Output of errors: one message for people, or one JSON object for machines.
 

@@ -1,4 +1,4 @@
-"""Arguments that many commands share, and their conversion.
+"""Arguments that commands share, and what opens a job for them.
 
 Options of commands that change a job for good: a dry run unless `--apply` is given, and a reason.
 """
@@ -82,7 +82,7 @@ Cluster = Annotated[
 
 
 BRANCH: ContextVar[str | None] = ContextVar("branch", default=None)
-"""Value of the command's --branch; see `_app`."""
+"""Value of the command's --branch; see `application`."""
 
 
 def _keep_branch(name: Optional[str]) -> None:  # noqa: UP045

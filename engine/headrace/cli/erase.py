@@ -1,7 +1,4 @@
-"""`headrace erase`: remove one key's data from a job for good.
-
-`headrace drop`: delete a job with all that it has stored.
-"""
+"""`headrace erase` and `headrace drop`: remove one key's data, or a whole job, for good."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Findings of checks: ok, a warning, or a failure, each with advice.
+"""Findings of checks, and those about this machine.
 
-Findings about this machine's Java, pyspark, jars and runner, for `check` and `doctor`.
+Findings of checks: ok, a warning, or a failure, each with advice.
 """
 
 from __future__ import annotations

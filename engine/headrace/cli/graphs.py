@@ -1,6 +1,6 @@
-"""A job's graph for people: as a tree for the terminal, and as a Mermaid flowchart for documents.
+"""Graphs for people: a job's operators, and its checkpoints with their branches.
 
-Lines of checkpoints as a graph of plain characters, newest first.
+A job's graph for people: as a tree for the terminal, and as a Mermaid flowchart for documents.
 """
 
 from __future__ import annotations

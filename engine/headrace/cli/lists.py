@@ -1,9 +1,4 @@
-"""`headrace timers`, `sql` and `views`: list timers, query the state tables, and print views for other engines.
-
-`headrace retries` and `requests`: list waiting elements and held records.
-
-`headrace quarantine`: list input that was set aside, and requeue it for the next run.
-"""
+"""`headrace timers`, `sql`, `views`, `retries`, `requests` and `quarantine`: lists of what a job stores."""
 
 from __future__ import annotations
 

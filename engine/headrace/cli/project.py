@@ -1,7 +1,4 @@
-"""`headrace new`: make a small project with one job that runs at once.
-
-`headrace setup`: fetch Java and jars for Spark, and archive its classes.
-"""
+"""`headrace new` and `headrace setup`: make a project, and fetch what Spark needs."""
 
 from __future__ import annotations
 

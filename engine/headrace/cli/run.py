@@ -1,10 +1,6 @@
-"""`headrace run`: run a job once, with its progress on stderr.
-
-Options of `headrace run`.
+"""`headrace run`: its options, its progress on stderr, and its report.
 
 Output of `headrace run` on stderr while it works: events and a progress bar on a terminal, else lines for a log.
-
-Report file of `headrace run --report`: the result of a run, or its error, for the scheduler that started it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`headrace state ...`: read keyed state at any checkpoint. `_operator_state` has the commands that change it.
+"""`headrace state ...`: read keyed state at any checkpoint.
 
 Output of `headrace state expired`.
 

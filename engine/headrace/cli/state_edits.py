@@ -1,9 +1,4 @@
-"""`headrace state drop` and `rename`: delete or move what the code no longer has under its name: an operator's state, a sink's table.
-
-`headrace rescale`: change the number of key groups.
-
-`headrace compact`: rewrite the state tables, or small files of the sinks.
-"""
+"""`headrace state drop` and `rename`, `headrace rescale` and `compact`: commands that rewrite state."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Code, input and settings of a branch: values of its own, and those of the job's file for all others.
+"""Code and settings of a branch, and the reasons to refuse them.
+
+Code, input and settings of a branch: values of its own, and those of the job's file for all others.
 
 The table `branches` has the values given to the branch (`settings`), all values that its last run used (`ran_with`), and digests of
 the code that it ran (`code`). Later runs and readers use `settings`. Promotion compares `ran_with` and `code` with the job's file and
 code, which may have changed since.
-
-Refusals of commands on a branch, or on a job that has branches.
 """
 
 from __future__ import annotations

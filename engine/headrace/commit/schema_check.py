@@ -1,4 +1,6 @@
-"""Check of schemas: compare the states that the code declares with the stored ones, before any task runs.
+"""Check of schemas: types of states, and keys of operators, as declared and as recorded.
+
+Check of schemas: compare the states that the code declares with the stored ones, before any task runs.
 
 Check of keys: compare the keys that the code declares with the keys of stored state and sinks, before any task runs.
 """

@@ -1,4 +1,6 @@
-"""Position of a sink: its last published checkpoint, compared with the job's log.
+"""Position of a sink compared with the job's log, and the messages that were sent to it.
+
+Position of a sink: its last published checkpoint, compared with the job's log.
 
 A sink has the id of the last checkpoint that was published to it, as its Delta transaction; the log has all checkpoints
 that were committed. A checkpoint is committed first, then published, then the next one is committed. So these are the
@@ -26,8 +28,6 @@ All this is compared for a table that belongs to this sink: see `ownership`.
 
 A log may end later than its sink: savepoints, compactions and migrations write to no sink. This check does not see a manual Delta
 RESTORE of a sink, which keeps the transaction.
-
-Progress of a job's sinks that send messages.
 """
 
 from __future__ import annotations

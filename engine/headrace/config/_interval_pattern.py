@@ -1,4 +1,4 @@
-"""Pattern by which the name of a file gives the file's interval.
+"""Pattern by which a file's name gives its interval, with the directives of `strptime` that it knows.
 
 The interval is a *period* of a time zone: all moments that the pattern gives the same name. So the periods of a pattern follow each other
 without gap and overlap, and each moment belongs to one of them. A pattern for which that cannot be is refused when the job's file is loaded;
@@ -8,8 +8,6 @@ a name that no moment has, when the file is listed.
     %Y-%W                          2026-05 is 2 February (a Monday) to 9 February; 2026-00 is 1 to 5 January
 
 Directives of `strptime` that a file's name can give a time by: what text each stands for, and which part of a time it names.
-
-Names of months and weekdays are English, whatever the locale of the process is.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Single values of a configuration file: replaces references, and checks types and ranges.
+"""Single values of a configuration file: types, ranges, references to the environment, schemes of places.
+
+Single values of a configuration file: replaces references, and checks types and ranges.
 
 `${NAME}` and `${NAME:-default}` in values of configuration files.
 
 Schemes of places: where sources, sinks and state may be.
-
-A place of another scheme would be taken for a folder of this machine, and the job would read nothing, or lose what it writes.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
-"""Durations as people write them: `30m`, `1h30m`, `2d`, or a plain number of seconds.
+"""Values with a grammar of their own: durations, times, cron, URLs, versions of tables, limits of the quarantine.
+
+Durations as people write them: `30m`, `1h30m`, `2d`, or a plain number of seconds.
 
 Moments as people write them: a day or a time of ISO 8601, in UTC by default.
 
-Cron expressions, read as Airflow reads them.
-
 URLs of services: joining and showing them.
-
-Periods of local time, from a year to a millisecond, and the moments at which they begin in a time zone.
-
-Limit of the rows of a source that one micro-batch may put into the quarantine.
 
 Versions of a table and offsets of a topic in a job's file: where a source begins, and what it skips.
 """

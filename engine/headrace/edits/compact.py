@@ -1,6 +1,6 @@
-"""Compaction: rewrite state tables to one row per live entry (FLIP-25, compaction filter).
+"""Compaction: rewrite state tables to live entries, and small files of sinks to larger ones.
 
-Small files of a sink's table, and their rewriting into larger ones (Delta's OPTIMIZE).
+Compaction: rewrite state tables to one row per live entry (FLIP-25, compaction filter).
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Permanent erasure of one key (GDPR, article 17): its rows leave the state, and their bytes the job's folder.
+"""Erasure of one key for good: its rows leave the state, and their bytes the job's folder.
+
+Permanent erasure of one key (GDPR, article 17): its rows leave the state, and their bytes the job's folder.
 
     erase     the state tables are rewritten without the key's rows, as a checkpoint of kind `erasure`
     purge     files and log entries that still have them are deleted, committed as those of a vacuum are
@@ -15,8 +17,6 @@ file with rows of the key, and all entries between the first and the last of the
     versions of a table     0 --- 1 --- 2 --- 3 --- 4 --- 5 --- 6
     rows of the key                     x     x           x (erased with 6)
     log                     0     1                 4           6
-
-The list of files is committed before the first is deleted, like that of a vacuum (`vacuum_intents`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Survey of a key before its erasure: its rows in the present state, files of earlier versions with them, and how long those stay.
+"""Survey before an erasure: rows of the key in state, files and sinks.
+
+Survey of a key before its erasure: its rows in the present state, files of earlier versions with them, and how long those stay.
 
 Rows with an erased key in a job's sinks. Headrace only reports them; the owners of the sinks delete them.
 """

@@ -1,9 +1,9 @@
-"""A key to erase: find rows of the key, and rows of other keys that mention it.
+"""A key to erase, and the files that hold its text.
+
+A key to erase: find rows of the key, and rows of other keys that mention it.
 
 A row is the key's own if its column `key` has it. Rows of other keys may have the key in their text: waiting records, input in
 quarantine, values of other operators. For a key with several fields, only text with the whole list counts.
-
-Scan of a job's folder for the text of an erased key, in files that no survey of the state tables reads.
 
 The folder is listed as a whole: no log names what a dead attempt, a dropped branch or another release has left there. Parquet files are
 read as rows, all others as text. A file that cannot be read counts, since nobody knows what it holds.

@@ -1,4 +1,6 @@
-"""Forking: make a branch that begins at one of a job's checkpoints. No data is copied.
+"""Forks of a job: branches, and the storage that they use.
+
+Forking: make a branch that begins at one of a job's checkpoints. No data is copied.
 
 A branch is a job folder of its own, `lines/NAME` in the job's, with its own log, lease, outputs and sinks. Its tables build on
 those of the job at the fork (`headrace.storage.overlay`). So everything that works on a job folder works on a branch: runs, fences,

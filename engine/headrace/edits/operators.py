@@ -1,4 +1,6 @@
-"""Renaming an operator: move its state to the name that the code gives it now.
+"""Operators that the code renames or no longer has: move their state, or drop it.
+
+Renaming an operator: move its state to the name that the code gives it now.
 
 The move is one checkpoint of kind `migration`; a restore undoes it. It appends a row that removes each entry of the old name.
 

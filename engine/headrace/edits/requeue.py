@@ -1,4 +1,6 @@
-"""Requeue: take elements and rows of sources out of the quarantine, for the next run to process again.
+"""Requeue: elements and rows of sources leave the quarantine, and come back as input.
+
+Requeue: take elements and rows of sources out of the quarantine, for the next run to process again.
 
 Refused rows of sources in quarantine: find those that can be taken in again, and check that their files still have them.
 """

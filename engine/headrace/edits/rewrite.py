@@ -1,6 +1,6 @@
-"""Rewriting rows of state tables as new changes: removed, under another operator's name, or in other key groups.
+"""Rewriting of a stored operator's rows, range by range of key groups.
 
-Stored data of an operator, with helpers to drop it or to move it to another name.
+Rewriting rows of state tables as new changes: removed, under another operator's name, or in other key groups.
 """
 
 from __future__ import annotations

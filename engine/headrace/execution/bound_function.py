@@ -1,10 +1,8 @@
-"""Binds a process function to one task: its declared states and blocks become live handles.
+"""A function in one task: its states and blocks as live handles, its declarations, hints for its errors.
+
+Binds a process function to one task: its declared states and blocks become live handles.
 
 Declarations of a process function: its states, and its code blocks.
-
-Stores by kind of declared state.
-
-Hints for exceptions of user code whose own words do not say what to do.
 """
 
 from __future__ import annotations

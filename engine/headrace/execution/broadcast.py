@@ -1,4 +1,4 @@
-"""Second input of a `KeyedBroadcastFunction` in one task.
+"""Broadcast input of one task, and the moments at which it may be written.
 
 Every task processes all broadcast records, each after all records before it are finished:
 

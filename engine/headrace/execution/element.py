@@ -1,6 +1,6 @@
-"""Elements that flow between operators: records, watermarks and processing times. `plan.order` compares their places.
+"""Elements that flow between operators, and records as JSON.
 
-Records of an operator's inputs as JSON, as held records are stored and errors show them.
+Elements that flow between operators: records, watermarks and processing times. `records.order` compares their places.
 """
 
 from __future__ import annotations

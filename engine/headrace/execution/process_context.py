@@ -1,4 +1,6 @@
-"""Implementation of `Context` for user code of a keyed process: one for each record, and for each timer.
+"""Context of user code in a keyed process, and the outputs that it declares.
+
+Implementation of `Context` for user code of a keyed process: one for each record, and for each timer.
 
 Outputs of a function that declares what its changes mean: each row kind is compared with `emits=`.
 """

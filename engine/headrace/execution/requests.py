@@ -1,4 +1,6 @@
-"""Interface between controller and executor: requests and batches.
+"""Requests of state, their batches, and the buffer that forms them (FLIP-425).
+
+Interface between controller and executor: requests and batches.
 
 The controller knows neither state nor services ("Generalize the Async execution model"): it keeps records of a key in
 order, collects requests into batches and runs callbacks. Only the executor understands a request's `action`: an

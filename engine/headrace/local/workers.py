@@ -1,4 +1,4 @@
-"""Run the tasks of a stage in worker processes, one for each core at a time.
+"""Worker processes that run the tasks of a stage, and the frames that they exchange.
 
 Messages between a run and its workers: a length, then that many bytes of JSON.
 """

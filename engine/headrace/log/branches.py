@@ -1,4 +1,6 @@
-"""Table `branches` of a job: its branches, and the versions of the job's tables that they build on.
+"""Table `branches` of a job, and states of a branch that no command may pass over.
+
+Table `branches` of a job: its branches, and the versions of the job's tables that they build on.
 
 The table has a compare-and-set of its own and does not need the job's lease: a branch can be made while a run holds the job. The
 last row of a name counts. A fork always sees a vacuum or an erasure, or is seen by it, since each first commits and then looks:

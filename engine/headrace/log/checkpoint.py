@@ -1,6 +1,6 @@
-"""Checkpoints: the content of a row of `checkpoints`, and its kinds.
+"""Checkpoints: their kinds, causes, and records of services.
 
-Metrics of services as checkpoints record them, and the circuit breakers that they show as open.
+Checkpoints: the content of a row of `checkpoints`, and its kinds.
 
 Cause of a checkpoint: why it was made, as data that later commands read. Notes are for people: no command reads them.
 

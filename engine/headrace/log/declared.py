@@ -1,4 +1,6 @@
-"""Recorded schemas of a job's states: their kinds, and the types of stored values.
+"""Records that checkpoints keep of the code: types of states, keys of operators, columns of sinks.
+
+Recorded schemas of a job's states: their kinds, and the types of stored values.
 
 A row of a state table stays as it was written until its entry changes, or a migration rewrites the state. So the declared type must
 fit all types that stored values may still have, not only the last one:

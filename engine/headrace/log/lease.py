@@ -1,8 +1,6 @@
-"""Lease: the claim of one run on a job, taken at its start, renewed while it works, given up at its end.
+"""Lease of a job: one run at a time holds it, named by its process.
 
-Callback for events of an open job.
-
-Identity of a process in the text of a lease, and whether it still runs.
+Lease: the claim of one run on a job, taken at its start, renewed while it works, given up at its end.
 
     HOST:PID:START:BOOT:NAMESPACES        web-1:4711:893217:5a2b…:4026531836-4026531834
 

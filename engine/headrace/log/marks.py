@@ -1,4 +1,6 @@
-"""Savepoints that retention keeps: all whose name was not dropped since.
+"""Marks beside checkpoints: savepoints, erased checkpoints, intents of vacuum, the mark of a deleted job.
+
+Savepoints that retention keeps: all whose name was not dropped since.
 
 Checkpoints that have rows of a key which was erased later: refuse to read or restore them.
 
@@ -12,8 +14,6 @@ what a committed intent names. An intent is a Parquet file in the folder `vacuum
 checkpoint of kind `vacuum` commits it, as a compare-and-set: it fails if another run has taken the job since this one did.
 From then on an intent stays true, for three reasons: names of files are unique, so no file is made again; a run names only
 new files and those of the last checkpoint; `restore` refuses a checkpoint that needs a file of an intent.
-
-An intent is open until all its files are deleted; then its own file is deleted, too.
 
 Mark of a job that is being dropped. No run, and no command that changes a job, opens a marked one.
 

@@ -1,4 +1,6 @@
-"""History of a sink: find the version of its table that belongs to a checkpoint of a job.
+"""History of a sink, and the owner that its table records.
+
+History of a sink: find the version of its table that belongs to a checkpoint of a job.
 
 Each publication is a commit of the sink that names its checkpoint, and the incarnation of the job that published it. Ids of
 checkpoints are unique within an incarnation only, so a commit belongs to a job's checkpoint when both fit:

@@ -1,4 +1,6 @@
-"""Warnings of a run: facts that somebody has to know although the run succeeded, and the same facts for `headrace status`.
+"""Warnings of a run, and the counts of rows behind them.
+
+Warnings of a run: facts that somebody has to know although the run succeeded, and the same facts for `headrace status`.
 
 A run collects them in its report, from where they reach the log, the asset events, and the WARNING of a degraded run.
 `headrace status` derives them from the job's checkpoints.
@@ -6,8 +8,6 @@ A run collects them in its report, from where they reach the log, the asset even
 Counts of rows with times that need attention: late rows, by operator; rows too far ahead and doubtful times, by source.
 
 A micro-batch records them in the metrics of its checkpoint. The report of a run and `headrace status` add them up.
-
-Rows that are missing to the next step of a watermark, while timers of event time wait for it.
 
 The watermark moves after each full bucket of rows. So the last rows of a job's input may be taken in, and the windows that they end have
 not fired. A micro-batch records its open steps in the metrics of its checkpoint; the report of a run and `headrace status` show those

@@ -1,4 +1,6 @@
-"""Identity of rows in a key's history: the whole row, or its upsert key. NULL equals NULL (FLIP-544).
+"""Identities of rows: which rows are one, and their last changes.
+
+Identity of rows in a key's history: the whole row, or its upsert key. NULL equals NULL (FLIP-544).
 
 Rows are compared as canonical JSON, which is the same for equal rows: fields have their declared types (5.0 for a
 float, never 5), and sets and dicts have no order.

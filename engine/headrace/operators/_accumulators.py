@@ -1,9 +1,9 @@
-"""State of one aggregate over some records: how values are added and removed, and how two states are merged.
+"""State of aggregates, for single changes and for bundles of them.
+
+State of one aggregate over some records: how values are added and removed, and how two states are merged.
 
 Accumulators are stored as JSON. They may be changed in place. `merge` may return its first argument, but its result
 never shares anything with the second.
-
-Records of a bundle as changes of an aggregate.
 """
 
 from __future__ import annotations

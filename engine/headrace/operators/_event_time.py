@@ -1,8 +1,6 @@
-"""Calendar: the times that `datetime`, SQL and the tables can represent.
+"""Event time of operators: calendar, lengths, and what frees their state.
 
-Lengths of event time, as names of states and explanations show them.
-
-Lifetimes of an operator's state, as `headrace explain` shows it.
+Calendar: the times that `datetime`, SQL and the tables can represent.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Aggregates of all records of each key, as a changelog (Flink: `GroupAggFunction`, `MiniBatchGroupAggFunction`).
+"""Aggregates of all records of a key, and of those so far.
 
-Aggregate the records of each key, and emit every new result.
+Aggregates of all records of each key, as a changelog (Flink: `GroupAggFunction`, `MiniBatchGroupAggFunction`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Whole updates of a stream of upserts: each change with the old row of its key (Flink: `ChangelogNormalize`).
+"""Whole updates of a stream of upserts, and retractions that match nothing.
 
-Reasons in the quarantine of retractions that match nothing.
+Whole updates of a stream of upserts: each change with the old row of its key (Flink: `ChangelogNormalize`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""First records of a key in some order, and the changes that they make to a table of ranks.
+"""Order of a top-N, and texts that sort as values do.
 
 Texts that sort like values: rankings compare them, and their state is sorted by them.
 

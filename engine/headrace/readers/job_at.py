@@ -1,4 +1,4 @@
-"""State of a job at one checkpoint, read without a JVM.
+"""State of a job at one checkpoint, and the operators that it knows.
 
 Versions of tables come from `checkpoints`, never from the tables' latest versions: a table may be ahead of the last checkpoint.
 Conditions are passed to the scan of a table, which skips files by their statistics; DuckDB then picks the last row of each

@@ -1,6 +1,4 @@
-"""`headrace sql`: a query over views of the state tables, the checkpoints and the sinks.
-
-`headrace views`: views of a job's live entries as text, for engines that read Delta tables or Parquet files themselves.
+"""SQL over a job's tables: views for `headrace sql`, and views as text for other engines.
 
 Each view has what `JobAtCheckpoint` shows: the last row of each entry, without deleted entries and without entries that have
 expired at the checkpoint. The text names versions and times of that checkpoint, so it stays true when the job goes on.

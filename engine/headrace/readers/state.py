@@ -1,11 +1,4 @@
-"""`headrace state get` and `scan`: live entries of keyed state.
-
-`headrace state list`: the number of live entries of each state, with its kind and type.
-
-Conditions that find the rows of a key that a user has written.
-
-`headrace history`: the rows that a materializer keeps for each primary key.
-"""
+"""Entries of keyed state, a list of states, and rows of the materializer."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""`headrace retries` and `requests`: elements that were taken in and are not finished.
-
-`headrace timers`: registered timers, those of user code and the engine's own.
-
-`headrace quarantine`: input and elements that could not be processed.
-"""
+"""Rows that wait or were refused: calls, requests, timers, rows of the quarantine."""
 
 from __future__ import annotations
 

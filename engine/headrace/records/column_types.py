@@ -1,4 +1,6 @@
-"""Columns of a record: each field's Arrow type, from its annotation.
+"""Columns of a record: Arrow types of its fields, and names that are almost theirs.
+
+Columns of a record: each field's Arrow type, from its annotation.
 
 Names of stored columns that are almost those of fields: a null or a default in place of their values would hide a mistake.
 """

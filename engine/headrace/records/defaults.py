@@ -1,7 +1,4 @@
-"""Defaults of a record's fields, as columns hold them.
-
-Errors of code that a record contains.
-"""
+"""Defaults of a record's fields as columns hold them, and errors of a record's own code."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _ORDER_BYTES = 8
 
 
 def order_column(ordinals: pa.Int64Array) -> pa.BinaryArray:
-    """Return the place of the record at each ordinal, as `plan.order.record_order` makes it."""
+    """Return the place of the record at each ordinal, as `records.order.record_order` makes it."""
     places = array("q")
     places.frombytes(ordinals.buffers()[1])
     places = places[ordinals.offset : ordinals.offset + len(ordinals)]

@@ -1,4 +1,4 @@
-"""Result of a micro-batch, combined from the reports of its tasks.
+"""Result of a micro-batch, and the timelines after it.
 
 Watermarks of a line of ordinals: those that a micro-batch gives to its operators, and the last one that all have seen.
 """

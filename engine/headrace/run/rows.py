@@ -1,4 +1,6 @@
-"""Records of a stream in a task, as columns. They become objects only where user code runs on them.
+"""Rows of a stream between tasks: as columns, in transit, and each task's share of them.
+
+Records of a stream in a task, as columns. They become objects only where user code runs on them.
 
 Transit: records between two stages, as columns of their own types with their places in the order.
 

@@ -1,4 +1,4 @@
-"""Answers of the live line that the runs of a branch take.
+"""Kept responses and due timers of the live lineage, for runs of a branch.
 
 Due timers of processing time: without new input, no other check notices them.
 """

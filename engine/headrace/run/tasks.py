@@ -1,4 +1,4 @@
-"""Protocol to run the tasks of a stage, on Spark or elsewhere.
+"""Tasks of a stage: the protocol that runs them, and the entrance of each.
 
 Tasks of a stage: each runs user code in one process, and returns a report.
 """

@@ -1,6 +1,6 @@
-"""Steps without state: apply map, filter, flat_map and assign_event_time to records.
+"""Transforms without state, and errors of the user code in them.
 
-Errors of user functions in a task, with the step, the record, and what to do.
+Steps without state: apply map, filter, flat_map and assign_event_time to records.
 """
 
 from __future__ import annotations

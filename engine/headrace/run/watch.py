@@ -1,4 +1,6 @@
-"""Progress within a micro-batch: tasks write their progress to files, and the driver adds it up.
+"""Watch of a running micro-batch: progress of its tasks, and the sign to stop.
+
+Progress within a micro-batch: tasks write their progress to files, and the driver adds it up.
 
     task     rows 4,000, 32 in flight  ->  progress/<attempt>/stage0-1   ┐
     task     rows 5,000, 12 in flight  ->  progress/<attempt>/stage0-2   ├-> driver: event, and progress/<attempt>.json

@@ -1,6 +1,6 @@
-"""Offset of a source: its reading position, as a checkpoint records it.
+"""Position of a source, and the rows that come back to it from the quarantine.
 
-Rows that have left the quarantine and wait to be taken in again, as the offset of their source records them.
+Offset of a source: its reading position, as a checkpoint records it.
 """
 
 from __future__ import annotations

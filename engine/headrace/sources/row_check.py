@@ -1,9 +1,9 @@
-"""Check of a source's rows: which of them are records, and their event times.
+"""Check of a source's rows: those that are records, those that are refused, columns beside the record's.
+
+Check of a source's rows: which of them are records, and their event times.
 
 Tasks check the rows that they process. The driver checks the same rows before it merges sources. Both use this check, so a row that a
 task refuses never moves the watermark or a merge key.
-
-Rows that a source refuses in one micro-batch, and the check whether they are too many for the quarantine.
 
 A row that does not fit is an exception. Where no row of a file fits, the file or the record is wrong, and a run that ends well
 would hide that. The verdict depends on the rows of the micro-batch and on the job's file alone, so a retry repeats it.

@@ -1,9 +1,4 @@
-"""Interface of sources, and the slice of their input that a micro-batch takes.
-
-Limits of the input that one micro-batch takes from a source.
-
-Input for planning a slice, and the part of a slice in one group of sources.
-"""
+"""Interface of sources, the slice of their input, and limits of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run of a job on Spark, in a new session or in an existing one.
+"""Run of a job on Spark, which starts when a micro-batch needs it.
 
 Spark for a run that may not need it: it starts with the first micro-batch, or the first large merge.
 """

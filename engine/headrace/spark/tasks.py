@@ -1,4 +1,4 @@
-"""Run the tasks of a stage as a Spark job.
+"""Tasks of a stage as a Spark job, each in a partition of its own.
 
 Functions that Spark runs on executors for the number of a task. They return the encoded report.
 

@@ -1,6 +1,4 @@
-"""Publishing large merges through Spark.
-
-Sender of sinks' rows to topics, through Spark's writer and its producers.
+"""Writers that need Spark: large merges, and messages of Kafka.
 
 Producers wait for all replicas and number their messages (Kafka's defaults since 3.0, `acks=all` and `enable.idempotence`), so no
 message is lost, and a partition keeps the order in which its messages are sent.

@@ -1,9 +1,9 @@
-"""State backends: their interface, and the backend in memory.
+"""State backends: their interface, the one in memory, and names of entries.
+
+State backends: their interface, and the backend in memory.
 
 A backend holds the *committed* entries of one operator and key-group range, plus the entries that the current
 task has flushed. It works on batches of raw bytes; types, TTL and caching are above it.
-
-Names and stored values of entries in a backend, and the changes that a task reports.
 
     single value        v <state> 00 <key> [00 <namespace>]
     element or entry    e <state> 00 <key> 00 <namespace> 00 <user key>

@@ -1,4 +1,4 @@
-"""Removes expired entries that nothing reads (FLIP-25, "Additional Cleanup Strategies"), at the end of a task.
+"""Removal of expired entries that nothing reads, during a task and at its end (FLIP-25).
 
 User code's view does not depend on it, so it runs once, over the stored entries and the changes: an entry that was
 renewed meanwhile is known to be alive, whatever is stored.
@@ -19,8 +19,6 @@ and waits again.
 The timer service knows when a timer fires; an entry of the backend says which timer a group has:
 
     x <state> 00 <key> 00 <namespace>  ->  when it fires (ms)
-
-It is derived from the timers whenever they are loaded, so no table has it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Keys and values as JSON, by declared type. The same bytes are in the backends and in Delta.
+"""Keys and values as JSON by declared type, and keys as columns and texts.
+
+Keys and values as JSON, by declared type. The same bytes are in the backends and in Delta.
 
 Keys of whole columns as JSON: the same bytes as `codec.encode` of each key, without a Python object for each row.
-
-JSON texts of a key that a user has written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Iteration over a snapshot of one group: pages of the backend, merged with the task's changes up to the start.
+"""Iteration over a snapshot of one group of entries, for user code.
+
+Iteration over a snapshot of one group: pages of the backend, merged with the task's changes up to the start.
 
     backend, page by page    a1   b2   d4 | e5
     changed by the task      b-   c3
@@ -7,8 +9,6 @@
 The backend does not change while a task runs, so only the task's changes are copied at the start. A group that is
 smaller than a page stays in the task's cells: the next iteration asks no backend. Of a larger group, visited entries are
 not added to the cells, unless the visit changes them: a lifetime that is renewed, or has ended.
-
-Live iterator over a list or map.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Map state of one operator and task.
+"""Map state and list state of one operator and task.
 
 List state of one operator and task: a map whose user keys are the ids of elements.
 

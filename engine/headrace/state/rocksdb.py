@@ -1,4 +1,6 @@
-"""Backend on local disk: one RocksDB database for each operator, key-group range and checkpoint.
+"""Backend on local disk: RocksDB, its local copies, and the cache of them.
+
+Backend on local disk: one RocksDB database for each operator, key-group range and checkpoint.
 
 Local copies of state (of rocksdb) or caches of it (of delta): folders on a worker's disk, each for one checkpoint.
 
@@ -10,8 +12,6 @@ copy that becomes the base of the next micro-batch. A copy that is missing, has 
 attempt is ignored: the state is rebuilt. It is also rebuilt when a file is missing or truncated, which RocksDB may not
 notice: half a MANIFEST opens without an error, and lacks the latest tables. Each copy therefore lists its files and
 their sizes.
-
-Bounded cache of entries on local disk, for state that is stored elsewhere.
 
 It caches values and absences, so that an absent key is read only once. There are two generations.
 Entries that are added or used go into the younger one; when that holds half of the bound, the older one is

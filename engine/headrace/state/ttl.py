@@ -1,4 +1,6 @@
-"""Expiry of entries of a state (FLIP-25): arithmetic on integers, without entries and backends.
+"""Expiry of entries of a state (FLIP-25), and the pauses of a job that it counts.
+
+Expiry of entries of a state (FLIP-25): arithmetic on integers, without entries and backends.
 
 A lifetime is measured on a clock that stops during the gaps that prolong it. An entry is expired when the clock has
 reached `expires_at`:

@@ -1,4 +1,4 @@
-"""Types as data, so that the type stored by an older version of the code can be compared with the current declaration.
+"""Types as data, and the changes of a type that stored values allow.
 
 A schema describes everything that decodes JSON: fields by their stored names, numbers, texts, alternatives,
 constraints. Class names are for people only; renaming a class changes no stored data.

@@ -1,4 +1,4 @@
-"""Value state of one operator and task.
+"""Value state, and other state with one entry, of one operator and task.
 
 State with one entry for each key and namespace: values, and accumulators.
 """

@@ -1,4 +1,6 @@
-"""Staged files: Parquet files of a task, on disk or on an object store, that no commit names yet.
+"""Staged files, and how they reach a disk for good.
+
+Staged files: Parquet files of a task, on disk or on an object store, that no commit names yet.
 
 Syncing of files, so that they survive a power failure: a file's content, and its name in its folder.
 

@@ -1,7 +1,4 @@
-"""Aggregates of all records of each key, without windows.
-
-Keyed streams whose records are grouped by windows of event time.
-"""
+"""Aggregates of each key: without windows, and in windows."""
 
 from __future__ import annotations
 

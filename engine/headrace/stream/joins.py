@@ -1,8 +1,8 @@
-"""Joins of two keyed streams: the method `join` of `Stream`.
+"""Joins of two streams, as of a time too, and checks of their `emit` functions.
+
+Joins of two keyed streams: the method `join` of `Stream`.
 
 Joins of a stream with data about its keys: versions by event time, and answers of a service.
-
-Checks of `emit`, the function that makes a result of two records, when the pipeline is built.
 """
 
 from __future__ import annotations

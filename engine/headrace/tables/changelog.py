@@ -1,4 +1,4 @@
-"""Conversion of state changes to rows of the state tables.
+"""Changes of state as rows of the state tables, and as files of them.
 
 Layout of rows in the files of the state tables: a look-up of a few keys should read little.
 """

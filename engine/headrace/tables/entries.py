@@ -1,4 +1,4 @@
-"""Conversion of rows of the state tables to entries of a backend.
+"""Rows of the state tables as entries of a backend, of broadcast state too.
 
 Broadcast state in its table: every task reads it, one task writes it.
 """

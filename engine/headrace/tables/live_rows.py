@@ -1,4 +1,6 @@
-"""Rule that computes state from changes: the last row of an entry, by checkpoint id, is its state, unless it is deleted.
+"""Live rows: the last row of an entry is its state; rules that stored rows keep.
+
+Rule that computes state from changes: the last row of an entry, by checkpoint id, is its state, unless it is deleted.
 
 A checkpoint writes at most one row of an entry, so the last row is unique. The rule is implemented twice, for rows in memory and
 as SQL for DuckDB; a test checks that both agree.

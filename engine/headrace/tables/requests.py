@@ -1,6 +1,4 @@
-"""Conversion between held records and rows of `buffered_requests` (FLIP-425, "Faster Checkpoint Drain").
-
-Conversion between elements that wait for a service and rows of `async_requests` (FLIP-232, retry state).
+"""Held records, waiting calls and kept responses as rows of their tables.
 
 Reading of kept answers: those to some requests of one operator, not more of the table than that needs.
 

@@ -1,6 +1,4 @@
-"""Harness that drives one async function.
-
-Counters of a harness for async functions.
+"""Harness that drives one async function, its statistics, and keys that a test steps.
 
 Keyed-ordered wait of jobs, single-stepped: it advances as far as possible without time passing.
 """

@@ -1,6 +1,6 @@
-"""Collects the output of a harness: records, side outputs, watermarks and late records, in order.
+"""Output, clock and sink records of a harness.
 
-Virtual clock of a harness.
+Collects the output of a harness: records, side outputs, watermarks and late records, in order.
 
 Rows of a sink as records, as they were emitted: unlike a source, a sink may contain NaN.
 

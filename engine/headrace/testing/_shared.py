@@ -1,10 +1,6 @@
-"""Empty backends for a harness.
-
-Answers batches of state requests one at a time, on the test's command.
+"""Parts that harnesses share: backends, a stepped executor, committed tables, descriptions.
 
 State tables of a harness: it commits the changes of each micro-batch to them, as a job does with backend `delta`.
-
-Operators in the form of a pipeline, so that a harness refuses what `Pipeline` refuses, with the same errors.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""CSV files: rows of text fields. Column names come from the first row, or from the record.
+"""CSV files, and their rows of text fields.
+
+CSV files: rows of text fields. Column names come from the first row, or from the record.
 
 Parser of CSV text to rows of fields (RFC 4180). Pure: no files, no types.
 

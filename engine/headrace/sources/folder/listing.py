@@ -1,6 +1,6 @@
-"""Listing of a source's folder: its input files with their intervals, and what is passed over. Needs no pipeline.
+"""Listing of a source's folder, and digests of the content of files.
 
-Digest of a file's content, by which a later run tells a corrected file from one that was only touched or copied.
+Listing of a source's folder: its input files with their intervals, and what is passed over. Needs no pipeline.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Parquet files.
-
-Columns of a Parquet file as Arrow tables, with INT96 times read exactly.
+"""Parquet files, and their columns as Arrow tables.
 
 INT96, in which Spark writes times unless it is told otherwise, holds days and nanoseconds. Arrow turns it into 64 bits of
 nanoseconds, which end in the year 2262: 9999-12-31 would become a day in 1816. So they are read in microseconds, except

@@ -1,4 +1,4 @@
-"""Input rows of a Spark step over a source, and checks of the schema of its result.
+"""Input rows of a Spark transform, its dimension tables, and checks of its result.
 
 Dimension tables of a Spark step over a source: the version of each that a micro-batch sees, and its rows.
 

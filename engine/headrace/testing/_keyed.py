@@ -53,7 +53,7 @@ from headrace.testing._shared import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.testing._shared import CommittedTables
+    from headrace.testing._committed_tables import CommittedTables
 
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -409,7 +409,7 @@ class KeyedHarness(Generic[R]):
             return self.backend
         self._folder = tempfile.TemporaryDirectory()
         if self.backend == "delta":
-            from headrace.testing._shared import CommittedTables
+            from headrace.testing._committed_tables import CommittedTables
 
             self._tables = CommittedTables(Path(self._folder.name), self.max_parallelism)
             return self._tables.backend

@@ -11,7 +11,7 @@ from tests.jobs.home import PROJECT
 
 PROGRAM = """
 import sys
-from headrace.spark import numbered_tasks
+from headrace.spark import tasks as numbered_tasks
 from headrace.run.messages import TaskReport, decode_report
 numbered_tasks.run_source_task = lambda payload, number: TaskReport(task=number, error=payload.decode())
 task = numbered_tasks.source_task([b"first", b"second"])
@@ -24,7 +24,7 @@ print("pandas" in sys.modules)
 IDLE = """
 import sys
 from headrace.plan.loader import PipelineCode
-from headrace.spark import numbered_tasks
+from headrace.spark import tasks as numbered_tasks
 from headrace.run.messages import AsyncSettings, BatchSettings, SourceTask, decode_report, encode_report
 names = ("job_folder", "attempt_id", "local_folder", "backend")
 numbers = ("checkpoint_id", "max_parallelism", "parallelism", "cache_bytes", "inline_reads_below")
@@ -37,7 +37,7 @@ print(report.task, report.error_class, "headrace.run.keyed_stage" in sys.modules
 
 COLLECTING = """
 import gc, weakref
-from headrace.spark import numbered_tasks
+from headrace.spark import tasks as numbered_tasks
 from headrace.run.messages import TaskReport
 class Node: pass
 references = []

@@ -175,7 +175,7 @@ def test_misuse_raises_a_clear_message(misuse, match):
 
 def test_every_crash_point_is_known():
     text = "".join(file.read_text() for file in (ROOT / "engine/headrace").rglob("*.py"))
-    assert {*re.findall(r'faults\.reached\("([a-z_.]+)"\)', text)} == faults.PLACES
+    assert {*re.findall(r'crash_points\.reached\("([a-z_.]+)"\)', text)} == faults.PLACES
 
 
 # ------------------------------------------------------------------------------------------------- time and events

@@ -16,7 +16,8 @@ from headrace.records.order import record_order
 from headrace.records.record_columns import from_struct_array, to_struct_array
 from headrace.records.source_columns import order_column
 from headrace.sources.row_check import RowCheck
-from headrace.state.codec import encode, key_json_column
+from headrace.state.codec import encode
+from headrace.state.key_columns import key_json_column
 
 RECORDS = 500_000
 KEYS = 100_000

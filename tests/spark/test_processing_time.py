@@ -12,7 +12,7 @@ import pytest
 from headrace import clock as engine_clock
 from headrace.commit.protocol import open_job
 from headrace.edits.compact import compact
-from headrace.run.services import any_timer_due
+from headrace.run.due_timers import any_timer_due
 from tests.jobs.home import Home
 from tests.jobs.outcome import assert_well_formed, checkpoints, live_rows, sink_rows
 from tests.jobs.purchase_files import day_name, day_start

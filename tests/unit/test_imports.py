@@ -74,3 +74,19 @@ def test_modules_of_sources_are_in_no_circle():
     assert len(modules) > 20
     order = TopologicalSorter({module: graph.find_modules_directly_imported_by(module) & modules for module in modules})
     assert {*order.static_order()} == modules
+
+
+@pytest.mark.parametrize(
+    ("module", "needless"),
+    [
+        ("headrace.testing", "pyarrow"),
+        ("headrace.execution.keyed_process", "pyarrow"),
+        ("headrace.run.tasks", "rocksdict"),
+        ("headrace.run.keyed_stage", "rocksdict"),
+        ("headrace.local.worker", "psutil"),
+        ("headrace.spark.worker_daemon", "msgspec"),
+    ],
+)
+def test_module_leaves_needless_package_for_later(module, needless):
+    program = f"import sys, {module}; sys.exit('{needless}' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0

@@ -1,7 +1,4 @@
-"""User functions, the contexts that they get, and the blocks that they declare.
-
-User functions: the methods that the engine calls, and the contexts that they get.
-"""
+"""User functions, the contexts that they get, and the blocks that they declare."""
 
 from __future__ import annotations
 

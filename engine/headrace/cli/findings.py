@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from headrace.errors import CheckFailed
+from headrace.errors import CheckFailed, ConfigError
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
@@ -63,7 +63,6 @@ def java(home: Path | None) -> Finding:
 
 def classes(home: Path) -> Finding:
     """Report whether there is an archive of Spark's classes for the Java and the Spark of a run."""
-    from headrace.errors import ConfigError
     from headrace.provision.class_archive import ClassArchive
     from headrace.provision.java import find_java
     from headrace.provision.pyspark import spark_home
@@ -84,7 +83,6 @@ def classes(home: Path) -> Finding:
 
 def pyspark() -> Finding:
     """Report the pyspark that a run would use, and whether Delta's jars fit it."""
-    from headrace.errors import ConfigError
     from headrace.provision.pyspark import check_pyspark
 
     try:

@@ -81,7 +81,6 @@ AllowEffects = Annotated[
 def budget_seconds(text: str | None) -> float | None:
     """Return --budget in seconds. Raises `ConfigError` for a text that is not a duration."""
     from headrace.config import parse_duration
-    from headrace.errors import ConfigError
 
     if text is None:
         return None
@@ -100,7 +99,6 @@ def run_function(
     The function raises `SparkNeededError` where a run `without_spark` needs Spark.
     """
     from headrace import local, spark
-    from headrace.errors import ConfigError
 
     if runner not in {None, "spark", "local"}:
         msg = f"--runner '{runner}' is not allowed (allowed: spark, local)"
@@ -350,8 +348,6 @@ def _run(config: JobConfig, options: RunOptions, runner: str | None, *, without_
 
 
 def _mode(text: str) -> Literal["auto", "caught_up", "interval"]:
-    from headrace.errors import ConfigError
-
     if text.replace("_", "-") not in _MODES:
         msg = f"--mode '{text}' is not allowed (allowed: {', '.join(_MODES)})"
         raise ConfigError(msg)
@@ -359,8 +355,6 @@ def _mode(text: str) -> Literal["auto", "caught_up", "interval"]:
 
 
 def _backend(text: str | None) -> Literal["rocksdb", "hashmap", "delta"] | None:
-    from headrace.errors import ConfigError
-
     if text not in {None, "rocksdb", "hashmap", "delta"}:
         msg = f"--backend '{text}' is not allowed (allowed: rocksdb, hashmap, delta)"
         raise ConfigError(msg)

@@ -506,7 +506,6 @@ def _differing(rows: list[dict[str, msgspec.Raw]]) -> list[str]:
 def _operators(job: str) -> dict[str, UpsertMaterialize]:
     """Return the materializers of the job's pipeline; none if it cannot be imported, since rows can be read without it."""
     from headrace.api.graph import UpsertMaterialize
-    from headrace.cli.arguments import load
     from headrace.errors import ConfigError
     from headrace.plan.loader import plan_of
 

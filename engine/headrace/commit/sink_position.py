@@ -1,7 +1,5 @@
 """Position of a sink compared with the job's log, and the messages that were sent to it.
 
-Position of a sink: its last published checkpoint, compared with the job's log.
-
 A sink has the id of the last checkpoint that was published to it, as its Delta transaction; the log has all checkpoints
 that were committed. A checkpoint is committed first, then published, then the next one is committed. So these are the
 cases, for a log that ends at checkpoint 7, where 5, 6 and 7 write to the sink:

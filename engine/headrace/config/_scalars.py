@@ -1,7 +1,5 @@
 """Single values of a configuration file: types, ranges, references to the environment, schemes of places.
 
-Single values of a configuration file: replaces references, and checks types and ranges.
-
 `${NAME}` and `${NAME:-default}` in values of configuration files.
 
 Schemes of places: where sources, sinks and state may be.

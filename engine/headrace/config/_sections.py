@@ -1,7 +1,5 @@
 """Sections of a job file that have files of their own: execution, operators, file formats.
 
-Execution of operators: the sections `execution` and `operators` of a job.
-
 The keys of `async-state` are exactly those of FLIP-425, so that Flink's documentation applies to them. Their defaults
 are only in `AsyncStateOptions`.
 """

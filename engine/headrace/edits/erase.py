@@ -1,7 +1,5 @@
 """Erasure of one key for good: its rows leave the state, and their bytes the job's folder.
 
-Permanent erasure of one key (GDPR, article 17): its rows leave the state, and their bytes the job's folder.
-
     erase     the state tables are rewritten without the key's rows, as a checkpoint of kind `erasure`
     purge     files and log entries that still have them are deleted, committed as those of a vacuum are
 

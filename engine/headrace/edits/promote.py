@@ -1,7 +1,5 @@
 """Promotion: state and sinks of a branch become those of the job, in one commit.
 
-Promotion: make state and sinks of a branch those of the job, in one commit.
-
     log of the job       0 --- 1 --- 2 --- 3 --- 4       5, 6, 7 promotion --- 8
                                      |                   |
                                      +-------------------+

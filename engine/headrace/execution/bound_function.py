@@ -1,9 +1,4 @@
-"""A function in one task: its states and blocks as live handles, its declarations, hints for its errors.
-
-Binds a process function to one task: its declared states and blocks become live handles.
-
-Declarations of a process function: its states, and its code blocks.
-"""
+"""A function in one task: its states and blocks as live handles, its declarations, hints for its errors."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""First records of each key: a top-N, and the first or last by event time.
+"""First records of each key: a top-N, and the first or last by event time (Flink: `RowTimeDeduplicateFunction`).
 
 First records of each key, with their ranks, as a changelog (Flink: `ROW_NUMBER() OVER (...) <= n`).
-
-First or last record of each key by event time (Flink: `RowTimeDeduplicateFunction`).
 """
 
 from __future__ import annotations

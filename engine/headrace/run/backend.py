@@ -15,7 +15,7 @@ from headrace.plan.loader import plan_of
 from headrace.run.messages import KeyedTask
 from headrace.state.backend import HashMapBackend, StateBackend, Write
 from headrace.state.key_groups import KeyGroupRange
-from headrace.state.rocksdb import LocalCopies, copy_name
+from headrace.state.local_copies import LocalCopies, copy_name
 from headrace.tables.entries import rebuild
 from headrace.tables.expiry import rebuild_expiries
 from headrace.tables.view import state_views

@@ -8,9 +8,9 @@ from headrace.edits.migrate import settle_schemas
 from headrace.log.checkpoint import Checkpoint
 from headrace.log.intervals import interval_of
 from headrace.run.batch_sequence import BatchSequence
+from headrace.run.due_timers import any_timer_due
 from headrace.run.options import StoppedBecause
 from headrace.run.remaining_work import RemainingWork
-from headrace.run.services import any_timer_due
 from headrace.sources.intake import Intake
 from headrace.sources.source import SliceRequest
 

@@ -24,7 +24,8 @@ from headrace.sinks.layout import by_partition, check_folder_names, check_partit
 from headrace.sinks.sink import OutputFile
 from headrace.state.backend import EntryChange
 from headrace.state.broadcast import BROADCAST_KEY
-from headrace.state.codec import encode, key_json_column
+from headrace.state.codec import encode
+from headrace.state.key_columns import key_json_column
 from headrace.storage.files import ParquetLayout, stage
 from headrace.storage.table import ROW_KIND
 from headrace.tables.changelog import SYMBOLS, Changelog, KeyedState, parts, stage_state

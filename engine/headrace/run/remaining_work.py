@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from headrace import clock
 from headrace.run.batch_sequence import BatchSequence
+from headrace.run.due_timers import any_timer_due
 from headrace.run.options import StoppedBecause
-from headrace.run.services import any_timer_due
 from headrace.sources.intake import end_of_input
 
 

@@ -1,6 +1,4 @@
-"""Translation of errors of Spark, its JVM and Kafka into errors that say who has to act.
-
-Translation of errors of Spark and its JVM into errors that say who has to act. Others are bugs: exit code 70.
+"""Translation of errors of Spark, its JVM and Kafka into errors that say who has to act. Others are bugs: exit code 70.
 
 A JVM that the kernel has killed causes errors of sockets, or does not answer, so the translation checks whether it still runs.
 Errors on executors reach the driver as text, which is searched for the names of Java's exceptions.

@@ -1,7 +1,5 @@
 """State backends: their interface, the one in memory, and names of entries.
 
-State backends: their interface, and the backend in memory.
-
 A backend holds the *committed* entries of one operator and key-group range, plus the entries that the current
 task has flushed. It works on batches of raw bytes; types, TTL and caching are above it.
 

@@ -1,6 +1,6 @@
 """Removal of expired entries that nothing reads, during a task and at its end (FLIP-25).
 
-User code's view does not depend on it, so it runs once, over the stored entries and the changes: an entry that was
+User code's view does not depend on the cleanup at the end, so it runs once, over the stored entries and the changes: an entry that was
 renewed meanwhile is known to be alive, whatever is stored.
 
 *Incremental* cleanup checks the next entries in the local backend, and starts over at the end. It is cheap because it

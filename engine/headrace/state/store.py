@@ -1,7 +1,5 @@
 """Base of all kinds of state in a task: write-back cache, waiting calls, and handles for user code.
 
-Base of all kinds of state in a task: a write-back cache of decoded entries over a backend.
-
     user code ──> handle ──> entry cached? ──yes──> operation on its cell, answered at once
                                   │ no
                                   v

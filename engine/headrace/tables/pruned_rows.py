@@ -1,7 +1,5 @@
 """A few rows of a state table: the files and row groups that may hold them, and the selection of rows.
 
-Reading of a few rows of a state table: only files and row groups that may hold one of them.
-
 Files are chosen by the statistics in the Delta log, row groups by those in a file's footer, which is read at the first look-up
 in the file. Both are kept in memory while the table is read at this version.
 

@@ -1,4 +1,4 @@
-"""Committed tables of a harness: snapshots of state go through them, as a job's state does between runs."""
+"""State tables of a harness: it commits the changes of each micro-batch to them, as a job does with backend `delta`."""
 
 from __future__ import annotations
 

@@ -282,7 +282,7 @@ class PipelineHarness:
     def sink(self, name: str) -> list[Any]:
         """Return the records in a sink, in no particular order; none before the first run."""
         from headrace.plan.planner import plan_stages
-        from headrace.testing._output import records_of
+        from headrace.testing._sink_records import records_of
 
         return records_of(self.sink_table(name), plan_stages(self.pipeline).sinks[name].record)
 

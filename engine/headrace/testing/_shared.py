@@ -1,7 +1,4 @@
-"""Parts that harnesses share: backends, a stepped executor, committed tables, descriptions.
-
-State tables of a harness: it commits the changes of each micro-batch to them, as a job does with backend `delta`.
-"""
+"""Parts that harnesses share: backends, a stepped executor, descriptions of streams and functions."""
 
 from __future__ import annotations
 

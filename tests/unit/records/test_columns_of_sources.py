@@ -22,7 +22,8 @@ from headrace.records.record_columns import from_struct_array
 from headrace.records.source_columns import order_column
 from headrace.records.source_values import raw_row
 from headrace.sources.row_check import RowCheck
-from headrace.state.codec import encode, key_json_column
+from headrace.state.codec import encode
+from headrace.state.key_columns import key_json_column
 
 FIRST, LAST = -62_135_596_800_000, 253_402_300_799_999
 

@@ -14,7 +14,7 @@ from headrace.records.record_columns import to_struct_array
 from headrace.run.keyed_stage import ColumnWork
 from headrace.run.rows import ColumnarRows, transit_table
 from headrace.state.backend import HashMapBackend
-from headrace.state.codec import key_json_column
+from headrace.state.key_columns import key_json_column
 
 
 class Note(Struct, frozen=True):

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.commit.protocol import open_job
 from headrace.log.checkpoint import Kind
-from headrace.run.services import any_timer_due, conditions_of_due
+from headrace.run.due_timers import any_timer_due, conditions_of_due
 from headrace.state.timers import EVENT_TIME, PROCESSING_TIME, PROCESSING_TIME_CLEANUP, Timer, TimerChange
 from headrace.storage.predicate import BetweenTimes
 from headrace.tables.changelog import Changelog, parts, stage_state

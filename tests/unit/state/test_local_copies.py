@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.state.key_groups import KeyGroupRange
-from headrace.state.rocksdb import LocalCopies, RocksDbBackend, copy_name
+from headrace.state.local_copies import LocalCopies, copy_name
+from headrace.state.rocksdb import RocksDbBackend
 
 BASE, KILLED = copy_name(1, "base"), copy_name(2, "killed")
 

@@ -9,7 +9,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from headrace import crash_points as faults
+from headrace import crash_points
 from headrace.commit.verify import verify
 from headrace.errors import ServiceError, StorageError
 from headrace.log.log import CheckpointLog
@@ -101,7 +101,7 @@ def test_second_job_reads_messages_of_the_first(jobs, spark):
         if place == "deliver.half":
             raise Killed
 
-    with pytest.raises(Killed), faults.observed(kill):
+    with pytest.raises(Killed), crash_points.observed(kill):
         jobs.run(jobs.sender)
     jobs.run(jobs.sender)
     assert [result for result in verify(jobs.sender.config()) if not result.ok] == []

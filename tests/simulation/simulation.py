@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 
-from headrace import clock, threads
-from headrace import crash_points as faults
+from headrace import clock, crash_points, threads
 from headrace.commit.protocol import open_job
 from headrace.commit.verify import verify
 from headrace.edits.compact import compact
@@ -363,7 +362,7 @@ class Simulation:
             if steps < 0:
                 raise Killed
 
-        with suppress(Killed), self.job.disk.failing(step), faults.observed(step):
+        with suppress(Killed), self.job.disk.failing(step), crash_points.observed(step):
             yield
         self.world.counts["killed reconciliations"] += steps < 0
 
@@ -411,7 +410,7 @@ class Simulation:
         disk = self.job.disk
         disk.fault, disk.acknowledge = self._before_step, self._after_commit
         try:
-            with faults.observed(self._at_place):
+            with crash_points.observed(self._at_place):
                 yield
         finally:
             self.is_calm = True

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headrace import crash_points as faults
+from headrace import crash_points
 from headrace.commit.protocol import open_job
 from headrace.errors import ConfigError, HeadraceError, SinkMismatchError, StorageError, UserFunctionError
 from tests.jobs.home import Home
@@ -242,7 +242,7 @@ def test_disk_error_during_commit_loses_nothing(home, run, monkeypatch, moment, 
         run(home, **QUICK)
         write_days(home.input, [1])
         with monkeypatch.context() as patched:
-            patched.setattr(faults, "reached", once(moment, lambda: spoil(disk)))
+            patched.setattr(crash_points, "reached", once(moment, lambda: spoil(disk)))
             assert_fails_without_a_trace(home, run, StorageError, 8, str(disk))
         repair(disk)
         assert_finished(home, run)
@@ -263,7 +263,7 @@ def test_sink_with_write_error_gets_rows_later(home, run, monkeypatch, moment, v
         run(home, **QUICK)
         write_days(home.input, [1])
         with monkeypatch.context() as patched:
-            patched.setattr(faults, "reached", once(moment, lambda: spoil(disk), visit=visit))
+            patched.setattr(crash_points, "reached", once(moment, lambda: spoil(disk), visit=visit))
             with pytest.raises(StorageError, match=str(disk)):
                 run(home, **QUICK)
         assert checkpoints(home.config())[-1].checkpoint_id == 2
@@ -282,7 +282,7 @@ def test_sink_refusing_sparks_merge_gets_rows_later(home, run, monkeypatch, spoi
         run(home, **QUICK)
         write_days(home.input, [1])
         with monkeypatch.context() as patched:
-            patched.setattr(faults, "reached", once("commit.after", lambda: spoil(disk)))
+            patched.setattr(crash_points, "reached", once("commit.after", lambda: spoil(disk)))
             with pytest.raises(StorageError, match="storage refused checkpoint 2 in sink 'lines_by_item'") as caught:
                 run(home, **QUICK)
         assert caught.value.exit_code == 8

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from headrace import UpsertMaterialize
-from headrace import crash_points as faults
+from headrace import UpsertMaterialize, crash_points
 from headrace.edits.restore import restore
 from pipelines.nexmark.check import compare
 from pipelines.nexmark.generator import Shape, write_events
@@ -77,7 +76,7 @@ def test_query_result_survives_crash_and_restore(query, tmp_path, inputs, run):
         return {"parallelism": chance.choice([1, 2, 3]), "backend": chance.choice(["hashmap", "rocksdb", "delta"])}
 
     place, visit = chance.choice(PLACES), chance.randint(1, 2)
-    with faults.observed(dies_at(place, visit)), pytest.raises(DeadError):
+    with crash_points.observed(dies_at(place, visit)), pytest.raises(DeadError):
         run(home, end_of_input=True, **drawn())
     run(home, max_batches=2, **drawn())
     line = checkpoints(home.config())

@@ -10,8 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from msgspec.structs import replace
 
-from headrace import Pipeline
-from headrace import crash_points as faults
+from headrace import Pipeline, crash_points
 from headrace.config import Promote
 from headrace.errors import ConfigError
 from headrace.log.log import CheckpointLog
@@ -103,7 +102,7 @@ def crashed_at(place, run, home, **options):
         if reached == place:
             raise Crash
 
-    with faults.observed(observer), pytest.raises(Crash):
+    with crash_points.observed(observer), pytest.raises(Crash):
         run(home, **QUICK, **options)
 
 

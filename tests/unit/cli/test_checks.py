@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace import native
-from headrace.cli import doctor as _doctor
+from headrace.cli import doctor
 from headrace.cli.findings import Finding
 from headrace.provision import pyspark as pyspark_version
 
@@ -236,7 +236,7 @@ def test_thresholds_contradicting_defaults_are_reported_before_runs(headrace, ho
 
 
 def test_doctor_looks_at_machine_and_jobs(headrace, home, monkeypatch):
-    monkeypatch.setattr(_doctor, "java", lambda _: Finding("java", "ok", "17"))
+    monkeypatch.setattr(doctor, "java", lambda _: Finding("java", "ok", "17"))
     output = findings(headrace("doctor --json"))
     assert output["python"] == output["packages"] == output["job demo"] == output["folder of state"] == "ok"
 
@@ -306,4 +306,4 @@ def test_doctor_continues_after_a_broken_job(headrace, home):
 
 def test_full_disk_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=10, used=9, free=1))
-    assert _doctor._folder("state", tmp_path / "not" / "yet").outcome == "fail"
+    assert doctor._folder("state", tmp_path / "not" / "yet").outcome == "fail"

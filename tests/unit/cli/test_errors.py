@@ -7,7 +7,7 @@ import json
 import pytest
 
 from headrace import __version__, errors
-from headrace.cli import status as _status
+from headrace.cli import status
 from headrace.errors import HeadraceError, StorageError, UserFunctionError
 from tests.jobs.home import PROJECT
 
@@ -16,7 +16,7 @@ def raising(monkeypatch, error):
     def fail(_):
         raise error
 
-    monkeypatch.setattr(_status, "load", fail)
+    monkeypatch.setattr(status, "load", fail)
 
 
 CLASSES = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, HeadraceError)]

@@ -6,8 +6,7 @@ from shutil import rmtree
 
 import pytest
 
-from headrace import Pipeline
-from headrace import crash_points as faults
+from headrace import Pipeline, crash_points
 from headrace.commit.branch_code import config_of, differences_to_file, on_branch
 from headrace.edits.fork import fork
 from headrace.errors import ConfigError
@@ -170,7 +169,7 @@ def test_branch_that_is_not_ready_is_not_run(job):
         if reached == "fork.listed":
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), faults.observed(kill):
+    with pytest.raises(KeyboardInterrupt), crash_points.observed(kill):
         forked(job, run__budget="5m")
     with pytest.raises(
         ConfigError, match="branch 'other' of job 'shop' is not ready: .* headrace branch create shop other"

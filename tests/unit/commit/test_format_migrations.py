@@ -8,8 +8,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from headrace import crash_points as faults
-from headrace.commit import migrations as format_migrations
+from headrace import crash_points
+from headrace.commit import migrations
 from headrace.commit.migrations import MIGRATIONS, FormatMigration
 from headrace.commit.protocol import open_job
 from headrace.edits.restore import restore_in
@@ -49,7 +49,7 @@ def next_format(config, monkeypatch):
     def prepare(tables, versions):
         return {**versions, TIMERS: tables.add_columns(TIMERS, [NOTE], versions[TIMERS])}
 
-    monkeypatch.setattr(format_migrations, "MIGRATIONS", (FormatMigration(2, "timers have a note", prepare),))
+    monkeypatch.setattr(migrations, "MIGRATIONS", (FormatMigration(2, "timers have a note", prepare),))
     monkeypatch.setattr(log_module, "FORMAT_VERSION", 2)
 
 
@@ -105,7 +105,7 @@ def test_crash_leaves_old_or_new_format(config, place):
         if reached == place:
             raise Killed
 
-    with faults.observed(die), pytest.raises(Killed), open_job(config, "killed"):
+    with crash_points.observed(die), pytest.raises(Killed), open_job(config, "killed"):
         pass
     last = CheckpointLog(config.job_folder).last
     assert last.format_version == (2 if place in {"commit.after", "publish.after"} else 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import asdict, replace
 
-from headrace import crash_points as faults
+from headrace import crash_points
 from headrace.commit.protocol import OF_STATE, open_job
 from headrace.edits.restore import restore, savepoint
 from headrace.errors import ConfigError
@@ -66,7 +66,7 @@ def test_checkpoints_are_committed_before_they_are_published(job):
         if place in {"commit.before", "commit.after", "publish.after"}:
             seen.append((place, job.last.checkpoint_id, job.published()))
 
-    with job.open() as opened, faults.observed(note):
+    with job.open() as opened, crash_points.observed(note):
         opened.commit(Kind.BATCH, outputs=board(opened, "ann"))
     assert seen == [("commit.before", 2, None), ("commit.after", 3, None), ("publish.after", 3, 3)]
 

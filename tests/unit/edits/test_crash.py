@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from headrace import clock as engine_clock
-from headrace import crash_points as faults
+from headrace import crash_points
 from headrace.commit.verify import verify
 from headrace.edits.compact import compact
 from headrace.edits.erase import erase
@@ -148,7 +148,7 @@ def test_next_run_repeats_refused_commits(memory_job, clock, contents):
     with places_of(job.disk, places):
         job.run("bob")
     for place, visit in places:
-        if place in faults.PLACES:
+        if place in crash_points.PLACES:
             continue
         before.bring_back()
         with refused_at(job.disk, place, visit):
@@ -197,7 +197,7 @@ def test_crash_points_cover_every_commit(memory_job, clock):
         *("take_over.before", "take_over.after", "sink_rename.before", "sink_rename.after"),  # test_sink_owners
     }
     of_deliveries = {"deliver.half"}  # tests/unit/sinks
-    assert faults.PLACES - reached == of_runs | of_commands | of_deliveries
+    assert crash_points.PLACES - reached == of_runs | of_commands | of_deliveries
 
 
 def test_overtaken_process_never_writes_twice(memory_job):
@@ -207,7 +207,7 @@ def test_overtaken_process_never_writes_twice(memory_job):
     before = DiskCopy(job.disk)
     with places_of(job.disk, places):
         job.run("bob")
-    for place in dict.fromkeys(place for place, _ in places if place in faults.PLACES):
+    for place in dict.fromkeys(place for place, _ in places if place in crash_points.PLACES):
         before.bring_back()
         with asleep_at(place, lambda: overtake(job)), suppress(FencedError):
             job.run("bob")
@@ -227,5 +227,5 @@ def overtake(job):
 @contextmanager
 def asleep_at(place, act):
     acts = [act]
-    with faults.observed(lambda reached: acts.pop()() if reached == place and acts else None):
+    with crash_points.observed(lambda reached: acts.pop()() if reached == place and acts else None):
         yield

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import clock as engine_clock
-from headrace import crash_points as faults
+from headrace import crash_points
 from headrace.commit.protocol import open_job
 from headrace.edits.compact import compact
 from headrace.edits.erase import erase, find_key
@@ -129,7 +129,7 @@ def test_branch_made_during_an_erasure_is_seen(job, place, at):
         except (ConfigError, StorageError, FencedError) as error:
             refusals.append(error)
 
-    with faults.observed(once(place, make)):
+    with crash_points.observed(once(place, make)):
         if at == 2 and place not in {"erasure.prepared", "commit.before"}:
             purge(job)
             assert "erased key" in str(refusals[0]) or "of a key that checkpoint" in str(refusals[0])
@@ -149,7 +149,7 @@ def test_erasure_during_a_fork_is_seen(job, place):
         with pytest.raises(ConfigError, match="headrace branch drop purchases other"):
             purge(job)
 
-    with faults.observed(once(place, erase_meanwhile)):
+    with crash_points.observed(once(place, erase_meanwhile)):
         fork(job.config, "other", None, "somebody")
 
 
@@ -174,7 +174,7 @@ def test_fork_that_was_dropped_meanwhile_says_so(job, place):
         purge(job)
 
     expected = pytest.raises((FencedError, StorageError), match="dropped it meanwhile|rows of an erased key")
-    with faults.observed(once(place, drop_and_erase)), expected:
+    with crash_points.observed(once(place, drop_and_erase)), expected:
         fork(job.config, "other", 2, "somebody")
     assert_gone(job)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import crash_points as faults
+from headrace import crash_points
 from headrace.commit.protocol import open_job
 from headrace.edits.erase import erase
 from headrace.edits.erased_key import ErasedKey
@@ -210,7 +210,7 @@ def test_vacuum_spares_a_branch_made_meanwhile(job):
             created.append(fork(job.config, "other", 1, "somebody"))
 
     with after_retention(job.config):
-        with faults.observed(fork_once):
+        with crash_points.observed(fork_once):
             vacuum(job.config, "vacuum", dry_run=False)
         vacuum(job.config, "vacuum again", dry_run=False)
     assert created
@@ -228,7 +228,7 @@ def test_fork_is_refused_when_vacuum_deletes_files(job):
             with pytest.raises(StorageError, match="no branch can begin at checkpoint 1: .* gone or being deleted"):
                 fork(job.config, "other", 1, "somebody")
 
-    with after_retention(job.config), faults.observed(refused):
+    with after_retention(job.config), crash_points.observed(refused):
         vacuum(job.config, "vacuum", dry_run=False)
     assert not Branches(job.config).open
 
@@ -252,7 +252,7 @@ def test_interrupted_fork_is_finished(job, place):
         if reached == place:
             raise Killed
 
-    with pytest.raises(Killed), faults.observed(kill):
+    with pytest.raises(Killed), crash_points.observed(kill):
         fork(job.config, "other", 1, "somebody")
     later(job)
     job.run()
@@ -273,7 +273,7 @@ def test_interrupted_drop_leaves_nothing_behind(job):
     fork(job.config, "other", 1, "somebody")
     later(job)
     job.run("other")
-    with pytest.raises(Killed), faults.observed(kill):
+    with pytest.raises(Killed), crash_points.observed(kill):
         drop_branch(job.config, "other", "somebody")
     fork(job.config, "other", 1, "somebody")
     assert job.content("other") == job.content()
@@ -281,7 +281,7 @@ def test_interrupted_drop_leaves_nothing_behind(job):
 
 def test_repeated_drop_finishes_the_first(job):
     fork(job.config, "other", None, "somebody")
-    with pytest.raises(KeyboardInterrupt), faults.observed(interrupted_at("branch.dropped")):
+    with pytest.raises(KeyboardInterrupt), crash_points.observed(interrupted_at("branch.dropped")):
         drop_branch(job.config, "other", "somebody", "rejected")
     folder = job.config.on_branch("other").job_folder
     assert list_files(folder)
@@ -308,7 +308,7 @@ def test_slow_drop_spares_a_newer_branch(job):
             fork(job.config, "other", 1, "somebody else")
 
     fork(job.config, "other", None, "somebody")
-    with faults.observed(forks_anew):
+    with crash_points.observed(forks_anew):
         drop_branch(job.config, "other", "somebody")
     assert [branch.run_id for branch in Branches(job.config).open] == ["somebody else"]
     assert job.content("other") == job.content()
@@ -364,7 +364,11 @@ def test_storage_that_refuses_is_reported_by_fork(memory_job):
             memory_job.disk.fault = refuse
 
     memory_job.run("bob")
-    with memory_job.disk.failing(memory_job.disk.fault), faults.observed(begin_to_refuse), pytest.raises(StorageError):
+    with (
+        memory_job.disk.failing(memory_job.disk.fault),
+        crash_points.observed(begin_to_refuse),
+        pytest.raises(StorageError),
+    ):
         fork(memory_job.config, "other", 1, "somebody")
     assert fork(memory_job.config, "other", None, "somebody").fork_id == 1
 
@@ -413,7 +417,7 @@ def test_publication_notices_that_its_branch_was_removed(memory_job):
         if place == "commit.after":
             remove_branch(on_branch)
 
-    with faults.observed(remove), pytest.raises(FencedError, match="lost branch 'other' of job 'purchases'"):
+    with crash_points.observed(remove), pytest.raises(FencedError, match="lost branch 'other' of job 'purchases'"):
         commit_on_branch(on_branch)
 
 

@@ -7,7 +7,7 @@ import pytest
 from deltalake import write_deltalake
 from msgspec.structs import replace
 
-from headrace import crash_points as faults
+from headrace import crash_points
 from headrace.commit.protocol import open_job
 from headrace.commit.run_check import stored_problems
 from headrace.edits.drop_job import drop_job, droppable_job
@@ -51,7 +51,7 @@ def die_at(place, visit=1):
         if reached == place and visits == visit:
             raise Killed
 
-    return faults.observed(observe)
+    return crash_points.observed(observe)
 
 
 def test_dry_run_lists_folder_and_sinks(job):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace import crash_points as faults
+from headrace import crash_points
 from headrace.commit.protocol import open_job
 from headrace.commit.verify import verify
 from headrace.edits.operators import drop_operator, droppable
@@ -172,7 +172,7 @@ def test_crash_leaves_all_or_nothing(job, place):
         if reached == place:
             raise Killed
 
-    with pytest.raises(Killed), faults.observed(die):
+    with pytest.raises(Killed), crash_points.observed(die):
         drop_operator(job.config, "legs", "not needed", "somebody")
     with open_job(job.config, "next", force=True):
         pass

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace import KeyedProcessFunction, ValueState
-from headrace import crash_points as faults
+from headrace import KeyedProcessFunction, ValueState, crash_points
 from headrace.commit.protocol import open_job
 from headrace.commit.verify import verify
 from headrace.edits.operators import renamable, rename_operator
@@ -166,7 +165,7 @@ def test_crash_leaves_one_name_or_the_other(job, place):
             raise Killed
 
     before = contents(job)
-    with pytest.raises(Killed), faults.observed(die):
+    with pytest.raises(Killed), crash_points.observed(die):
         rename_operator(job.config, OLD, NEW, "somebody")
     with open_job(job.config, "next", force=True):
         pass

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from headrace import Pipeline, Struct
-from headrace import crash_points as faults
+from headrace import Pipeline, Struct, crash_points
 from headrace.commit.protocol import open_job
 from headrace.commit.verify import verify
 from headrace.edits.fork import drop_branch, fork
@@ -317,7 +316,7 @@ def test_next_run_finishes_a_promotion(job, place):
         if reached == place:
             raise Crash
 
-    with faults.observed(crash), pytest.raises(Crash):
+    with crash_points.observed(crash), pytest.raises(Crash):
         promote(job)
     committed = CheckpointLog(job.config.job_folder).last.kind is Kind.PROMOTION
     assert [branch.name for branch in Branches(job.config).open] == ([] if committed else ["other"])
@@ -334,7 +333,7 @@ def test_next_run_finishes_a_promotion(job, place):
 def at(place, act):
     """Call a function the first time that a place is reached."""
     pending = [act]
-    return faults.observed(lambda reached: pending.pop()() if reached == place and pending else None)
+    return crash_points.observed(lambda reached: pending.pop()() if reached == place and pending else None)
 
 
 def take_over(job):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from headrace import crash_points as faults
+from headrace import crash_points
 from headrace.commit.protocol import open_job
 from headrace.commit.verify import verify
 from headrace.edits.compact import compact
@@ -187,7 +187,7 @@ def test_overtaken_purge_deletes_nothing(config, monkeypatch):
                 commit_rows(job, {KEYED_STATE: [state("bob", "5")]})
 
     taken = []
-    monkeypatch.setattr(faults, "reached", overtake)
+    monkeypatch.setattr(crash_points, "reached", overtake)
     with pytest.raises(FencedError):
         purge(config)
     assert restore(config, 3, "still there", "run", brings_back_erased=True).restored_from == 3

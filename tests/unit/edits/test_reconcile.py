@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from headrace import crash_points as faults
+from headrace import crash_points
 from headrace.commit.protocol import open_job
 from headrace.commit.sink_position import MismatchKind
 from headrace.commit.verify import verify
@@ -487,7 +487,7 @@ def test_run_of_the_lost_line_cannot_publish(job, place, savepoints):
     for number in range(savepoints):
         savepoint(job.config, f"s{number}", "", "somebody")
     steps = job.disk.failing(lambda step, path: arrive(f"{step} {path}"))
-    with steps, faults.observed(arrive), pytest.raises(SinkMismatchError, match="of another copy of the job"):
+    with steps, crash_points.observed(arrive), pytest.raises(SinkMismatchError, match="of another copy of the job"):
         job.run("zoe")
     assert reconciled[1].checkpoint_id == 3
     assert rows(job) == (["ann"], ["ann"])
@@ -515,7 +515,7 @@ def test_publication_between_plan_and_commit_is_found(job):
             job.run()
             now.bring_back(STATE)
 
-    with faults.observed(publish_meanwhile), pytest.raises(SinkMismatchError):
+    with crash_points.observed(publish_meanwhile), pytest.raises(SinkMismatchError):
         mend(job)
     with pytest.raises(SinkMismatchError):
         job.run("cyd")

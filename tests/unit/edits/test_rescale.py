@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import crash_points as faults
+from headrace import crash_points
 from headrace.commit.protocol import open_job
 from headrace.commit.run_check import stored_problems
 from headrace.commit.verify import verify
@@ -175,7 +175,7 @@ def test_crash_leaves_one_number_or_the_other(job, place):
             raise Killed
 
     before = contents(job)
-    with pytest.raises(Killed), faults.observed(die):
+    with pytest.raises(Killed), crash_points.observed(die):
         rescale(job.config, 7, "fewer tasks", "somebody")
     committed = job.last.max_parallelism == 7
     assert committed is place.endswith(".after")

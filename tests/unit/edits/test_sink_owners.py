@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 from msgspec.structs import replace
 
-from headrace import crash_points as faults
+from headrace import crash_points
 from headrace.commit.branch_code import on_branch
 from headrace.commit.protocol import open_job
 from headrace.commit.run_check import stored_problems
@@ -184,7 +184,10 @@ def test_one_of_two_new_jobs_gets_the_table(jobs):
             winners.append(None)
             winners[0] = one.run()
 
-    with faults.observed(begin_other), pytest.raises(SinkMismatchError, match="which has claimed the table meanwhile"):
+    with (
+        crash_points.observed(begin_other),
+        pytest.raises(SinkMismatchError, match="which has claimed the table meanwhile"),
+    ):
         two.run()
     assert customers_at(two.path) == winners
     refused(two.run, "of job 'one'")

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from headrace import crash_points as faults
+from headrace import crash_points
 from headrace.commit.protocol import open_job
 from headrace.commit.publish import Publisher
 from headrace.commit.verify import verify
@@ -338,7 +338,7 @@ def test_killed_restore_to_old_sink_publishes_later(old_sink, monkeypatch):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(faults, "reached", die)
+        patched.setattr(crash_points, "reached", die)
         with pytest.raises(KeyboardInterrupt):
             restore(old_sink.config, 1, "", "restore")
     old_sink.run(put(BREAD))
@@ -356,7 +356,7 @@ def stuck(job, monkeypatch):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(faults, "reached", die)
+        patched.setattr(crash_points, "reached", die)
         with pytest.raises(KeyboardInterrupt):
             restore(job.config, 1, "", "restore")
     DeltaTable(job.sink()).vacuum(0, enforce_retention_duration=False, dry_run=False)

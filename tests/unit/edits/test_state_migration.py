@@ -22,8 +22,8 @@ from headrace import (
     Struct,
     Timestamp,
     ValueState,
+    crash_points,
 )
-from headrace import crash_points as faults
 from headrace.commit.protocol import open_job
 from headrace.edits.migrate import settle_schemas
 from headrace.edits.restore import restore_in
@@ -326,7 +326,7 @@ def test_crash_leaves_state_migrated_or_unchanged(job, monkeypatch, place):
         if reached == place and next(visits) == 1:  # while the second state is being migrated
             raise Killed
 
-    monkeypatch.setattr(faults, "reached", die)
+    monkeypatch.setattr(crash_points, "reached", die)
     with pytest.raises(Killed):
         job.run(code)
     monkeypatch.undo()

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import crash_points as faults
+from headrace import crash_points
 from headrace.errors import ClusterError, EngineBug, StorageError, UserFunctionError
 from headrace.local import worker
 from headrace.local.runner import TasksHere
@@ -124,7 +124,7 @@ def test_sigterm_makes_workers_hold_remaining_records(home, workers, parallelism
         if place == "ingest.after":
             os.kill(os.getpid(), signal.SIGTERM)
 
-    with faults.observed(end):
+    with crash_points.observed(end):
         report = run_in(workers, home, parallelism=parallelism)
     assert report.stopped_because == "terminated"
     assert checkpoints(home.config())[-1].offsets["purchases"].held

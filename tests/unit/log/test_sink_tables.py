@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from headrace import crash_points as faults
+from headrace import crash_points
 from headrace.commit.protocol import open_job
 from headrace.commit.verify import verify
 from headrace.config._types import PipelineCode
@@ -72,7 +72,7 @@ def test_publishing_needs_no_user_code(job, batch, monkeypatch):
             raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(faults, "reached", killed)
+        patched.setattr(crash_points, "reached", killed)
         with pytest.raises(Killed), open_job(job.config, "run", create=True) as opened:
             opened.commit(Kind.BATCH, outputs=job.stage(*batch))
     job.is_gone = True

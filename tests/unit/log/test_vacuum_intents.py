@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace import crash_points as faults
+from headrace import crash_points
 from headrace.commit.protocol import open_job
 from headrace.edits.compact import compact
 from headrace.edits.restore import restore, restore_in, savepoint
@@ -52,7 +52,7 @@ def compacted_job(config):
 def at_place(monkeypatch, place, act):
     """Let `act` happen when the process first gets to `place`."""
     acts = [act]
-    monkeypatch.setattr(faults, "reached", lambda reached: acts.pop()() if reached == place and acts else None)
+    monkeypatch.setattr(crash_points, "reached", lambda reached: acts.pop()() if reached == place and acts else None)
 
 
 def vacuum_killed(config, monkeypatch):

@@ -18,8 +18,8 @@ from headrace import (
     Pipeline,
     Struct,
     ValueState,
+    crash_points,
 )
-from headrace import crash_points as faults
 from headrace.commit.input_changes import ChangeOfInput
 from headrace.commit.run_check import checked_plan
 from headrace.edits.compact import compact
@@ -241,7 +241,10 @@ def test_input_that_changes_meanwhile_is_refused(job):
         if place == "backfill.caught_up":
             job.write(2, ("ann", 31), ("bob", 7))
 
-    with faults.observed(corrects_again), pytest.raises(SourceError, match="the input of branch 'again' changed again"):
+    with (
+        crash_points.observed(corrects_again),
+        pytest.raises(SourceError, match="the input of branch 'again' changed again"),
+    ):
         job.backfill(days(2), "again")
 
 
@@ -476,7 +479,7 @@ def test_backfill_notices_a_concurrent_restore(job):
             restore(job.config, 0, "as it was", "somebody")
 
     with (
-        faults.observed(goes_back),
+        crash_points.observed(goes_back),
         pytest.raises(ConfigError, match="restore or promotion of job 'shop' has left behind"),
     ):
         job.backfill(days(2), "again")

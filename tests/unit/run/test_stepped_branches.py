@@ -7,8 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from headrace import KeyedProcessFunction, Pipeline
-from headrace import crash_points as faults
+from headrace import KeyedProcessFunction, Pipeline, crash_points
 from headrace.commit.branch_code import on_branch
 from headrace.edits.fork import fork
 from headrace.edits.promote import promoting
@@ -69,7 +68,11 @@ class Shop:
             if reached == crash_at:
                 raise Crash
 
-        with faults.observed(crash), suppress(Crash), promoting(self.harness.config, name, "promotion") as promotion:
+        with (
+            crash_points.observed(crash),
+            suppress(Crash),
+            promoting(self.harness.config, name, "promotion") as promotion,
+        ):
             promotion.promote()
 
     def copies(self, branch=None):

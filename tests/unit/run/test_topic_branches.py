@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import crash_points as faults
+from headrace import crash_points
 from headrace.commit.branch_code import on_branch
 from headrace.config import with_settings
 from headrace.edits.fork import fork
@@ -111,7 +111,7 @@ def crashing(place):
         if reached == place:
             raise Crash
 
-    with suppress(Crash), faults.observed(crash):
+    with suppress(Crash), crash_points.observed(crash):
         yield
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from headrace import crash_points as faults
+from headrace import crash_points
 from headrace.commit.publish import Publisher
 from headrace.commit.verify import verify
 from headrace.edits.reconcile import reconcile
@@ -42,7 +42,7 @@ def meanwhile(place, act):
         if name == place and left:
             left.pop()()
 
-    with faults.observed(reached):
+    with crash_points.observed(reached):
         yield
     assert not left
 

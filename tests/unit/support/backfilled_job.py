@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow.parquet as pq
 from msgspec.structs import replace
 
-from headrace import crash_points as faults
+from headrace import crash_points
 from headrace.commit.run_check import checked_plan
 from headrace.config import Promote
 from headrace.local.tasks import LocalTasks
@@ -107,7 +107,7 @@ class BackfilledJob(BranchedJob):
         request = BackfillRequest(config, interval, name or default_name(interval), renews, only_open)
         with self.on_its_clock():
             try:
-                with faults.observed(harness._at(crash_at, harness._crash)):
+                with crash_points.observed(harness._at(crash_at, harness._crash)):
                     ended = request.run(wishes, run_branch)
                     return None if ended is None else ended[1]
             except _CrashError:

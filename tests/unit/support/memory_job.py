@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from msgspec.structs import replace
 
-from headrace import crash_points as faults
+from headrace import crash_points
 from headrace.commit.protocol import OpenJob, open_job, sinks_of
 from headrace.config import JobConfig, RetentionConfig
 from headrace.log.checkpoint import Checkpoint, Kind
@@ -183,7 +183,7 @@ def killed_at(disk: MemoryDisk, place: str, visit: int = 1) -> Iterator[None]:
         if is_dead:
             raise Killed
 
-    with disk.failing(lambda step, path: arrive(f"{step} {path}")), faults.observed(arrive):
+    with disk.failing(lambda step, path: arrive(f"{step} {path}")), crash_points.observed(arrive):
         try:
             yield
         except Killed:
@@ -210,7 +210,7 @@ def places_of(disk: MemoryDisk, places: list[tuple[str, int]]) -> Iterator[None]
         if name in {"commit", "delete", "sync"} and not is_staged:
             arrive(f"{name} {path}")
 
-    with disk.failing(step), faults.observed(arrive):
+    with disk.failing(step), crash_points.observed(arrive):
         yield
 
 

@@ -24,9 +24,9 @@ from headrace import (
     Struct,
     Timestamp,
     ValueState,
+    crash_points,
 )
 from headrace import clock as engine_clock
-from headrace import crash_points as faults
 from headrace.errors import SourceError
 from headrace.testing import PipelineHarness
 
@@ -175,7 +175,7 @@ def test_misuse_raises_a_clear_message(misuse, match):
 
 def test_every_crash_point_is_known():
     text = "".join(file.read_text() for file in (ROOT / "engine/headrace").rglob("*.py"))
-    assert {*re.findall(r'crash_points\.reached\("([a-z_.]+)"\)', text)} == faults.PLACES
+    assert {*re.findall(r'crash_points\.reached\("([a-z_.]+)"\)', text)} == crash_points.PLACES
 
 
 # ------------------------------------------------------------------------------------------------- time and events

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from headrace import crash_points as faults
+from headrace import crash_points
 from headrace.testing import PipelineHarness
 from tests.jobs.home import PROJECT
 
@@ -44,4 +44,4 @@ def test_tests_of_the_page_pass(page, name):
 
 def test_places_of_the_page_exist():
     table = PAGE.partition("| place |")[2].partition("\n\n")[0]
-    assert {*re.findall(r"`([a-z]+\.[a-z]+)`", table)} <= faults.PLACES
+    assert {*re.findall(r"`([a-z]+\.[a-z]+)`", table)} <= crash_points.PLACES

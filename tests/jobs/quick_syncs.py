@@ -6,7 +6,7 @@ import os
 from contextlib import contextmanager
 from unittest import mock
 
-from headrace.storage import files as durability
+from headrace.storage import schemes as durability
 
 
 def _opened_in_turn(paths):

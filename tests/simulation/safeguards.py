@@ -28,7 +28,7 @@ from headrace.sinks.delta import DeltaTableSink
 from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import NEVER
 from headrace.storage import files
-from headrace.storage.memory_table import MemoryStore
+from headrace.testing._memory_table import MemoryStore
 from tests.simulation.simulation import Simulation
 
 Removal = Callable[[], Any]

@@ -24,8 +24,8 @@ from headrace.errors import ConfigError, EngineBug, FencedError, SinkMismatchErr
 from headrace.log import lease as processes
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.log import CheckpointLog
-from headrace.storage.memory_disk import PostponedError, forget_disk
 from headrace.storage.table import VersionTakenError
+from headrace.testing._memory_disk import PostponedError, forget_disk
 from tests.simulation.purchases import Content, MicroBatch, position_of
 from tests.simulation.users import DAY, SINKS, STATE, Users
 from tests.simulation.weather import Weather

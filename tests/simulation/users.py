@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from headrace.log.checkpoint import Checkpoint
 from headrace.log.log import CheckpointLog
-from headrace.storage.memory_disk import MemoryFile
 from headrace.storage.table import TableMissingError
 from headrace.tables.view import table_store
+from headrace.testing._memory_disk import MemoryFile
 from tests.simulation.world import World
 from tests.unit.support.memory_job import MemoryJob, unsynced
 

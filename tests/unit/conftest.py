@@ -11,7 +11,7 @@ import pytest
 from headrace import clock as engine_clock
 from headrace.state.backend import HashMapBackend
 from headrace.state.rocksdb import RocksDbBackend, StateCache
-from headrace.storage.memory_disk import forget_disk
+from headrace.testing._memory_disk import forget_disk
 from tests.jobs.home import Home
 from tests.jobs.quick_syncs import without_waiting
 from tests.unit.support.command_line import make_applications_once

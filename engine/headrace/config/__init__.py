@@ -36,7 +36,7 @@ from headrace.config._load import (
     load_job,
     with_settings,
 )
-from headrace.config._scalars import allow_memory_places, expand_settings
+from headrace.config._scalars import allow_scheme, expand_settings
 from headrace.config._schema import cluster_schema, job_schema
 from headrace.config._sections import (
     AsyncStateConfig,
@@ -83,7 +83,7 @@ __all__ = [
     "StateConfig",
     "UpsertMaterializeConfig",
     "WatermarkConfig",
-    "allow_memory_places",
+    "allow_scheme",
     "checked_name",
     "cluster_schema",
     "expand_settings",

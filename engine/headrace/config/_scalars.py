@@ -84,15 +84,14 @@ def is_only_a_reference(text: str) -> bool:
 
 
 OBJECT_STORES: Final = ("s3", "s3a")
-_MEMORY: Final = "memory"
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _WINDOWS: Final = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 _allowed: Final = {*OBJECT_STORES}
 
 
-def allow_memory_places() -> None:
-    """Allow `memory://` in this process. Such places are gone with it, so only harnesses use them."""
-    _allowed.add(_MEMORY)
+def allow_scheme(name: str) -> None:
+    """Allow places `name://` in this process: `headrace.testing` has registered how to reach them."""
+    _allowed.add(name)
 
 
 def check_scheme(text: str) -> None:
@@ -110,8 +109,7 @@ def check_scheme(text: str) -> None:
     if scheme in _allowed and text[len(scheme) :].startswith("://"):
         return
     what = f"the scheme '{scheme}' of this place is not supported" if scheme not in _allowed else f"write {scheme}://"
-    why = ", since such a place is gone with the process" if scheme == _MEMORY else ""
-    msg = f"{what}{why}: {_SUPPORTED}"
+    msg = f"{what}: {_SUPPORTED}"
     raise ValueError(msg)
 
 

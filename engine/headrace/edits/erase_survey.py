@@ -28,8 +28,9 @@ from headrace.log.checkpoint import Checkpoint
 from headrace.log.log import CheckpointLog
 from headrace.log.marks import erased_ids, live_savepoints, purged_ids
 from headrace.state.key_groups import KeyGroupRange
-from headrace.storage.files import file_system, list_files
+from headrace.storage.files import list_files
 from headrace.storage.predicate import OneOf, literal
+from headrace.storage.schemes import file_system
 from headrace.storage.table import LOG, FileTrace, Snapshot, TableMissingError, storage_errors
 from headrace.tables.live_rows import last_rows
 from headrace.tables.schemas import ALL_TABLES, tables_in

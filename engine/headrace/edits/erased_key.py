@@ -29,8 +29,9 @@ from headrace.log.marks import INTENTS, MARKER
 from headrace.log.progress import FOLDER as PROGRESS
 from headrace.sources.kafka.landed import LANDED
 from headrace.state.codec import key_texts
-from headrace.storage.files import file_system, list_files
+from headrace.storage.files import list_files
 from headrace.storage.predicate import OneOf
+from headrace.storage.schemes import file_system
 from headrace.storage.table import storage_errors
 from headrace.tables.schemas import ALL_TABLES, ANSWERS, ASYNC_REQUESTS, BUFFERED_REQUESTS, CHECKPOINTS, QUARANTINE
 

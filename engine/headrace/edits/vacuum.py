@@ -41,7 +41,8 @@ from headrace.sources.intake import read_up_to
 from headrace.sources.kafka.landed import LANDED, digest_of, parse_landed
 from headrace.sources.position import SourceOffset
 from headrace.sources.transformed.source import landed_file, stored_name
-from headrace.storage.files import file_system, path_of, stage
+from headrace.storage.files import path_of, stage
+from headrace.storage.schemes import file_system
 from headrace.storage.table import LOG, TableStore, storage_errors
 from headrace.tables.schemas import ALL_TABLES, CHECKPOINTS, tables_in
 from headrace.tables.view import state_view, table_store

@@ -25,7 +25,7 @@ from headrace.config import JobConfig
 from headrace.log.progress import BatchProgress, ProgressFiles, TaskProgress, added_up
 from headrace.run.messages import BatchSettings, KeyedTask, SourceTask
 from headrace.run.output import transit_folder
-from headrace.storage.files import file_system
+from headrace.storage.schemes import file_system
 
 Measure = Callable[[], TaskProgress]
 

@@ -16,8 +16,9 @@ from headrace.names import counted
 from headrace.sinks.layout import layout_problems
 from headrace.sinks.sink import NEVER, NO_WRITERS, Deliveries, OutputFile, Publication, SparkWriters
 from headrace.storage.delta_commits import APPEND_ONLY, not_null
-from headrace.storage.files import StagedFile, Storage, file_system, read_parquet
+from headrace.storage.files import StagedFile, Storage, read_parquet
 from headrace.storage.overlay import OverlaySnapshot, changes_of_branch, own_rows
+from headrace.storage.schemes import file_system
 from headrace.storage.table import (
     LOG,
     OWNER,

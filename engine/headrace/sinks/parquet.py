@@ -28,15 +28,8 @@ from headrace.config import FOLDER_TABLE
 from headrace.sinks.delta import DeltaTableSink
 from headrace.sinks.layout import folder_name
 from headrace.sinks.sink import Deliveries
-from headrace.storage.files import (
-    delete_files,
-    file_system,
-    is_on_local_disk,
-    make_folder,
-    path_of,
-    sync_files,
-    sync_path,
-)
+from headrace.storage.files import delete_files, path_of, sync_files
+from headrace.storage.schemes import file_system, is_on_local_disk, make_folder, sync_path
 from headrace.storage.table import Snapshot
 
 _STAGED_NAME: Final = re.compile(r"\d{10}-.+-[0-9a-f]{12}\.parquet")

@@ -23,7 +23,8 @@ from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
 from headrace.storage.delta_log import DeltaLog
-from headrace.storage.files import Storage, file_system, size_of_file
+from headrace.storage.files import Storage, size_of_file
+from headrace.storage.schemes import file_system
 from headrace.storage.table import Claim, CommitInfo, StoreError, commit_file
 
 

@@ -23,7 +23,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
-from headrace.storage.files import Storage, file_system
+from headrace.storage.files import Storage
+from headrace.storage.schemes import file_system
 from headrace.storage.table import (
     COMMIT_SUFFIX,
     LOG,

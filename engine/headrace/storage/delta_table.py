@@ -25,19 +25,10 @@ from headrace import clock
 from headrace.errors import EngineBug
 from headrace.storage.delta_commits import OpenedTable, commit_info, commit_properties, is_refusal, rules_of
 from headrace.storage.delta_log import trace_in_log
-from headrace.storage.files import (
-    StagedFile,
-    Storage,
-    delete_files,
-    file_system,
-    is_on_local_disk,
-    make_folder,
-    partition_text,
-    stage,
-    sync_files,
-)
+from headrace.storage.files import StagedFile, Storage, delete_files, partition_text, stage, sync_files
 from headrace.storage.overlay import OverlaySnapshot, base_of
 from headrace.storage.predicate import Conditions, sql_of
+from headrace.storage.schemes import file_system, is_on_local_disk, make_folder
 from headrace.storage.table import (
     COMMIT_SUFFIX,
     LOG,

@@ -1,20 +1,8 @@
-"""Staged files, and how they reach a disk for good.
-
-Staged files: Parquet files of a task, on disk or on an object store, that no commit names yet.
-
-Syncing of files, so that they survive a power failure: a file's content, and its name in its folder.
-
-A file system keeps both in memory for a while, and writes them in any order. So a writer syncs a file before a commit names it,
-and syncs each commit before the next one builds on it. Local disks and disks in memory are synced; an object store answers
-only when an object will survive.
-"""
+"""Files on disks and object stores, above all staged files: Parquet files of a task that no commit names yet."""
 
 from __future__ import annotations
 
-import errno
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,12 +16,7 @@ from pyarrow import fs
 
 from headrace.errors import StorageError
 from headrace.storage.advice import storage_advice
-from headrace.storage.memory_disk import disk_and_path, is_in_memory, memory_file_system
-
-_REFUSES_FOLDERS = frozenset({errno.EINVAL, errno.EBADF})
-
-_AT_ONCE = 16
-"""Number of files that are synced at the same time: a disk writes many files as quickly as one."""
+from headrace.storage.schemes import Options, file_system, is_on_local_disk, make_folder, scheme_of
 
 
 def sync_files(folder: str, names: Iterable[str]) -> None:
@@ -41,51 +24,7 @@ def sync_files(folder: str, names: Iterable[str]) -> None:
 
     `names` are paths relative to `folder`. Raises `OSError` when a file is gone or the disk refuses.
     """
-    if is_in_memory(folder):
-        disk, root = disk_and_path(folder)
-        disk.sync_files([f"{root}/{name}" for name in names])
-    elif is_on_local_disk(folder):
-        files = [Path(folder, name) for name in names]
-        _sync_all([*files, *{file.parent for file in files}])
-
-
-def make_folder(folder: str) -> None:
-    """Make a local folder and its parents, so that all of them survive a power failure; do nothing on other storage."""
-    if not is_on_local_disk(folder):
-        return
-    path = Path(folder)
-    missing = [ancestor for ancestor in (path, *path.parents) if not ancestor.exists()]
-    if missing:
-        path.mkdir(parents=True, exist_ok=True)
-        _sync_all([ancestor.parent for ancestor in missing])
-
-
-def is_on_local_disk(uri: str) -> bool:
-    """Return whether a URI is a path on a disk of this machine, or on a mounted file system."""
-    return "://" not in uri
-
-
-def sync_path(path: Path) -> None:
-    """Wait until the disk has a file's content, or a folder's list of names.
-
-    Some network file systems refuse to sync a folder, since they always keep its names. Raises `OSError` for any other failure.
-    """
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in _REFUSES_FOLDERS or not path.is_dir():
-            raise
-    finally:
-        os.close(descriptor)
-
-
-def _sync_all(paths: list[Path]) -> None:
-    if len(paths) == 1:
-        sync_path(paths[0])
-    elif paths:
-        with ThreadPoolExecutor(min(len(paths), _AT_ONCE)) as pool:
-            list(pool.map(sync_path, paths))
+    scheme_of(folder).sync(folder, names)
 
 
 _STATISTICS = ("operator", "key_group", "key", "checkpoint_id", "state", "domain")
@@ -120,26 +59,8 @@ def partition_text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-Storage = Mapping[str, str] | None
+Storage = Options
 """Options of the object store, with deltalake's names; None on local disks."""
-
-
-def file_system(uri: str, storage: Storage = None) -> tuple[fs.FileSystem, str]:
-    """Return the file system of a path, or of an `s3://` or `memory://` URI, and the path in it."""
-    if is_in_memory(uri):
-        return memory_file_system(uri)
-    if not uri.startswith(("s3://", "s3a://")):
-        return fs.LocalFileSystem(), uri
-    options = {key.upper(): value for key, value in (storage or {}).items()}
-    store = fs.S3FileSystem(
-        access_key=options.get("AWS_ACCESS_KEY_ID"),
-        secret_key=options.get("AWS_SECRET_ACCESS_KEY"),
-        region=options.get("AWS_REGION", "us-east-1"),
-        endpoint_override=options.get("AWS_ENDPOINT_URL"),
-        # A small file needs one put, not an upload in parts.
-        allow_delayed_open=True,
-    )
-    return store, uri.partition("://")[2]
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,9 @@ import pyarrow.parquet as pq
 
 from headrace.state.cleanup import CLEANUP_DOMAINS
 from headrace.state.key_groups import KeyGroupRange
-from headrace.storage.files import Storage, file_system
+from headrace.storage.files import Storage
 from headrace.storage.overlay import resolved
+from headrace.storage.schemes import file_system
 from headrace.storage.table import damaged, storage_errors, typed_rows
 from headrace.tables.changelog import sort_column
 from headrace.tables.live_rows import check_rows

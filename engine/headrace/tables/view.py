@@ -25,10 +25,9 @@ from headrace.state.broadcast import BROADCAST_KEY
 from headrace.state.key_groups import KeyGroupRange
 from headrace.storage.delta_table import DeltaStore
 from headrace.storage.files import Storage
-from headrace.storage.memory_disk import is_in_memory
-from headrace.storage.memory_table import MemoryStore
 from headrace.storage.overlay import OverlaySnapshot, own_rows
 from headrace.storage.predicate import Condition, Conditions, OneOf, Within, as_tuple
+from headrace.storage.schemes import scheme_of
 from headrace.storage.table import Snapshot, TableMissingError, TableStore, storage_errors
 from headrace.tables.live_rows import check_rows, last_rows
 from headrace.tables.schemas import ALL_TABLES, QUARANTINE, STATE_TABLES, StateTable
@@ -228,7 +227,9 @@ ViewOf = Callable[[str], TableView]
 
 def table_store(uri: str, storage: Storage = None) -> TableStore:
     """Return the store of a table. Read nothing yet."""
-    return MemoryStore(uri) if is_in_memory(uri) else DeltaStore(uri, storage)
+    table = scheme_of(uri).table
+    store: TableStore = DeltaStore(uri, storage) if table is None else table(uri)
+    return store
 
 
 def state_view(job_folder: str, name: str, version: int, storage: Storage = None) -> TableView:

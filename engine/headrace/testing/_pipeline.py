@@ -336,9 +336,10 @@ class PipelineHarness:
     def _configure(self) -> None:
         import yaml
 
-        from headrace.config import allow_memory_places
+        from headrace.config import allow_scheme
+        from headrace.testing._memory_table import open_memory
 
-        allow_memory_places()
+        allow_scheme(open_memory())
         module = ModuleType(f"_headrace_harness_{next(_ids)}")
         module.pipeline = self.pipeline  # type: ignore[attr-defined]  # a module made here
         sys.modules[module.__name__] = module

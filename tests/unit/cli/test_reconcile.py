@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from headrace.storage.memory_disk import forget_disk
+from headrace.testing._memory_disk import forget_disk
 from tests.unit.support.memory_job import BOARD, REMINDERS, MemoryJob, killed_at
 
 

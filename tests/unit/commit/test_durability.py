@@ -14,8 +14,9 @@ from headrace.commit.protocol import open_job
 from headrace.errors import SinkMismatchError, StorageError
 from headrace.log.checkpoint import Kind
 from headrace.sinks.sink import SparkWriters
-from headrace.storage import files as durability
-from headrace.storage.files import list_files, make_folder, read_parquet, sync_files
+from headrace.storage import schemes as durability
+from headrace.storage.files import list_files, read_parquet, sync_files
+from headrace.storage.schemes import make_folder
 from headrace.storage.table import CommitInfo, Transaction, VersionTakenError
 from headrace.tables.schemas import KEYED_STATE
 from headrace.tables.view import table_store

@@ -8,10 +8,10 @@ import pytest
 from headrace.commit.job_tables import JobTables
 from headrace.errors import FencedError, StorageError
 from headrace.storage.files import stage
-from headrace.storage.memory_disk import disk_and_path, forget_disk
 from headrace.storage.table import CommitInfo
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES, TIMERS
 from headrace.tables.view import table_store
+from headrace.testing._memory_disk import disk_and_path, forget_disk
 from tests.unit.support.memory_job import commit_batch
 
 JOB = "memory://prepared/job"

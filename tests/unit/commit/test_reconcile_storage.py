@@ -13,7 +13,7 @@ from headrace.commit.verify import verify
 from headrace.edits.reconcile import compare, reconcile
 from headrace.errors import SinkMismatchError
 from headrace.log.log import CheckpointLog
-from headrace.storage.files import file_system
+from headrace.storage.schemes import file_system
 from headrace.tables.view import table_store
 from tests.jobs.home import Home
 from tests.unit.support.purchase_job import SINK, commit_purchase

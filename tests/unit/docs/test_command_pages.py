@@ -19,8 +19,8 @@ from headrace.commit.protocol import open_job
 from headrace.edits.restore import savepoint
 from headrace.errors import SinkMismatchError, SourceError
 from headrace.log.checkpoint import Kind
-from headrace.storage.memory_disk import forget_disk
 from headrace.tables.schemas import KEYED_STATE, MATERIALIZER_HISTORY, QUARANTINE, TIMERS
+from headrace.testing._memory_disk import forget_disk
 from tests.jobs.home import PROJECT, Home
 from tests.jobs.local_runs import LocalRuns
 from tests.unit.support.demo_job import HOUR, START, at_nine, entry, headrace, home, state

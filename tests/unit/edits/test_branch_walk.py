@@ -27,7 +27,7 @@ from headrace.errors import ConfigError, HeadraceError, StorageError
 from headrace.log.branches import Branches
 from headrace.readers.job_at import JobAtCheckpoint
 from headrace.sources.interval import Interval
-from headrace.storage.memory_disk import forget_disk
+from headrace.testing._memory_disk import forget_disk
 from tests.unit.support.memory_job import RETENTION, DiskCopy, MemoryJob, commit_batch, killed_at, places_of
 
 DAY = Interval(0, 86_400_000)

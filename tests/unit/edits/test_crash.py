@@ -22,7 +22,7 @@ from headrace.edits.erased_key import ErasedKey
 from headrace.edits.restore import restore
 from headrace.edits.vacuum import vacuum
 from headrace.errors import FencedError, StorageError
-from headrace.storage.memory_disk import forget_disk
+from headrace.testing._memory_disk import forget_disk
 from tests.unit.support.memory_job import RETENTION, DiskCopy, MemoryJob, commit_batch, killed_at, places_of
 
 SCRIPT = (

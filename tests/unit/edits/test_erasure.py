@@ -13,8 +13,8 @@ from headrace.edits.vacuum import vacuum
 from headrace.errors import ConfigError, FencedError, StorageError
 from headrace.log.checkpoint import Kind
 from headrace.sources.position import SourceOffset
-from headrace.storage.memory_disk import forget_disk
 from headrace.tables.schemas import ASYNC_REQUESTS, BUFFERED_REQUESTS, KEYED_STATE, QUARANTINE, STATE_TABLES
+from headrace.testing._memory_disk import forget_disk
 from tests.unit.support.erasure_job import (
     changes_of,
     commit_rows,

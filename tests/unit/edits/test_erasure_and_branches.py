@@ -28,8 +28,8 @@ from headrace.log.branches import Branches
 from headrace.log.checkpoint import Kind
 from headrace.sources.kafka.landed import MESSAGES, landed_folder
 from headrace.storage.files import stage, write_bytes
-from headrace.storage.memory_disk import forget_disk
 from headrace.tables.schemas import KEYED_STATE
+from headrace.testing._memory_disk import forget_disk
 from tests.unit.support.erasure_job import commit_rows, places_with, rows_of_all_tables, state
 from tests.unit.support.fuzzing import examples
 from tests.unit.support.memory_job import RETENTION, MemoryJob, killed_at

@@ -14,9 +14,9 @@ from headrace.errors import StorageError
 from headrace.log.checkpoint import Kind
 from headrace.log.log import CheckpointLog
 from headrace.storage.files import delete_files, list_files
-from headrace.storage.memory_disk import forget_disk
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
 from headrace.tables.view import table_store
+from headrace.testing._memory_disk import forget_disk
 from tests.jobs.home import Home
 from tests.unit.support.memory_job import memory_config
 from tests.unit.support.purchase_job import SINK, commit_purchase, put_on_object_store

@@ -16,7 +16,7 @@ from headrace.edits.reconcile import reconcile
 from headrace.edits.restore import restore
 from headrace.edits.sink_owners import take_over
 from headrace.errors import ConfigError, HeadraceError, SinkMismatchError
-from headrace.storage.memory_disk import forget_disk
+from headrace.testing._memory_disk import forget_disk
 from tests.unit.support.memory_job import BOARD
 from tests.unit.support.shared_tables import Sharer, customers_at, delete, lake_of
 

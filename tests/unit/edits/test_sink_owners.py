@@ -21,9 +21,9 @@ from headrace.edits.sink_owners import rename_sink, take_over
 from headrace.errors import ConfigError, SinkMismatchError
 from headrace.log.sink_history import owner_number
 from headrace.plan.loader import plan_of
-from headrace.storage.memory_disk import forget_disk, memory_disk
 from headrace.storage.table import OWNER
 from headrace.tables.view import table_store
+from headrace.testing._memory_disk import forget_disk, memory_disk
 from tests.unit.support.memory_job import BOARD, REMINDERS, killed_at
 from tests.unit.support.shared_tables import Sharer, customers_at, delete, lake_of, owner_at
 

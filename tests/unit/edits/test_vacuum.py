@@ -10,7 +10,8 @@ from headrace.edits.compact import compact
 from headrace.edits.restore import restore, savepoint
 from headrace.edits.vacuum import vacuum
 from headrace.errors import StorageError
-from headrace.storage.files import file_system, stage
+from headrace.storage.files import stage
+from headrace.storage.schemes import file_system
 from headrace.storage.table import LOG
 from headrace.tables.schemas import KEYED_STATE
 from tests.unit.support.memory_job import BOARD, RETENTION

@@ -21,7 +21,7 @@ from headrace.log.checkpoint import Checkpoint, Kind, Requeued, Restored
 from headrace.log.log import CheckpointLog
 from headrace.run.backfill_branches import backfill_note, interrupted_renewal
 from headrace.sources.interval import Interval
-from headrace.storage.memory_disk import forget_disk
+from headrace.testing._memory_disk import forget_disk
 from tests.unit.support.fuzzing import examples
 from tests.unit.support.memory_job import MemoryJob
 

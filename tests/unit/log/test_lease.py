@@ -23,7 +23,7 @@ from headrace.log import lease as processes
 from headrace.log.checkpoint import Checkpoint, Kind, Lease
 from headrace.log.lease import JobLease, is_alive, this_process
 from headrace.log.log import CheckpointLog
-from headrace.storage.memory_disk import disk_and_path, forget_disk
+from headrace.testing._memory_disk import disk_and_path, forget_disk
 from tests.jobs.home import PYTHONPATH
 from tests.unit.support.stepped_threads import SteppedThreads
 

@@ -18,10 +18,10 @@ from headrace.log.checkpoint import Kind
 from headrace.log.log import CheckpointLog
 from headrace.log.marks import INTENTS, open_intents
 from headrace.storage.files import delete_files, list_files
-from headrace.storage.memory_disk import forget_disk
 from headrace.storage.table import LOG
 from headrace.tables.schemas import KEYED_STATE
 from headrace.tables.view import table_store
+from headrace.testing._memory_disk import forget_disk
 from tests.jobs.home import Home
 from tests.unit.support.memory_job import memory_config
 from tests.unit.support.purchase_job import after_retention, commit_purchase, put_on_object_store

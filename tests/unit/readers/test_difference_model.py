@@ -14,9 +14,9 @@ from headrace.edits.restore import restore, savepoint
 from headrace.log.checkpoint import Kind
 from headrace.readers.difference import Change, differences
 from headrace.readers.job_at import JobAtCheckpoint
-from headrace.storage.memory_disk import forget_disk
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES, TIMERS
 from headrace.tables.view import state_view
+from headrace.testing._memory_disk import forget_disk
 from tests.unit.support.fuzzing import examples
 from tests.unit.support.memory_job import BOARD, REMINDERS, MemoryJob, board, reminder, state_row, timer_row
 

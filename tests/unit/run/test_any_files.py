@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from headrace import KeyedProcessFunction, Pipeline, Struct, Timestamp
 from headrace.errors import ConfigError, IntervalError, SourceError
 from headrace.storage.files import stage
-from headrace.storage.memory_disk import forget_disk, memory_disk
 from headrace.tables.schemas import QUARANTINE
 from headrace.tables.view import state_view, table_store
 from headrace.testing import PipelineHarness
+from headrace.testing._memory_disk import forget_disk, memory_disk
 from tests.unit.support.fuzzing import examples
 
 FILE = "2024-01-01.parquet"

@@ -14,11 +14,12 @@ from msgspec import field
 
 from headrace import KeyedProcessFunction, Pipeline, Struct, Timestamp
 from headrace.records.value_rules import TOO_FINE
-from headrace.storage.files import file_system, stage
-from headrace.storage.memory_disk import forget_disk, memory_disk
+from headrace.storage.files import stage
+from headrace.storage.schemes import file_system
 from headrace.tables.schemas import QUARANTINE
 from headrace.tables.view import state_view, table_store
 from headrace.testing import PipelineHarness
+from headrace.testing._memory_disk import forget_disk, memory_disk
 from tests.unit.support.arrow_rows import columns, texts, times
 from tests.unit.support.fuzzing import examples
 

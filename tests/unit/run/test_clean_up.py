@@ -6,8 +6,8 @@ import pytest
 
 from headrace import Pipeline, Struct, Timestamp
 from headrace.run.batch_sequence import BatchSequence
-from headrace.storage.memory_disk import forget_disk, memory_disk
 from headrace.testing import PipelineHarness
+from headrace.testing._memory_disk import forget_disk, memory_disk
 
 DISK = "clean-up"
 

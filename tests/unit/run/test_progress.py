@@ -11,8 +11,8 @@ import pytest
 from headrace import AsyncFunction, KeyedProcessFunction, OutputMode, Pipeline, Struct, Timestamp, clock, threads
 from headrace.log.progress import ProgressFiles, TaskProgress
 from headrace.run import job_run
-from headrace.storage.memory_disk import forget_disk, memory_disk
 from headrace.testing import PipelineHarness
+from headrace.testing._memory_disk import forget_disk, memory_disk
 from tests.unit.support.stepped_threads import SteppedThreads
 
 ROWS = 1000

@@ -12,11 +12,11 @@ import pytest
 from headrace import Pipeline, Struct, Timestamp
 from headrace.errors import HeadraceError, SourceError, StorageError
 from headrace.sources.folder.format import is_damage, unreadable
-from headrace.storage import memory_disk as module
 from headrace.storage.files import stage
-from headrace.storage.memory_disk import forget_disk
 from headrace.tables.view import table_store
 from headrace.testing import PipelineHarness
+from headrace.testing import _memory_disk as module
+from headrace.testing._memory_disk import forget_disk
 
 NOW = 1_704_103_200_000
 FILE = "2024-01-01.parquet"

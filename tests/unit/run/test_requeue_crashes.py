@@ -8,7 +8,7 @@ import pytest
 
 from headrace.commit.verify import verify
 from headrace.log.checkpoint import Kind
-from headrace.storage.memory_disk import forget_disk, memory_disk
+from headrace.testing._memory_disk import forget_disk, memory_disk
 from tests.unit.support.memory_job import DiskCopy, killed_at, places_of
 from tests.unit.support.refused_rows import RefusedJob
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.storage.memory_disk import forget_disk
+from headrace.testing._memory_disk import forget_disk
 from tests.unit.support.fuzzing import examples
 from tests.unit.support.refused_rows import Mended, RefusedJob, Strict, pipeline
 

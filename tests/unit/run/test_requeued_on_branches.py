@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headrace.edits.fork import log_of
 from headrace.errors import ConfigError
 from headrace.log.checkpoint import Kind
-from headrace.storage.memory_disk import forget_disk
+from headrace.testing._memory_disk import forget_disk
 from tests.unit.run.test_requeue_model import BUCKET, ROWS, Loop, Row, as_table
 from tests.unit.support.fuzzing import examples
 from tests.unit.support.refused_on_branch import BranchedRefusals

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.storage.files import list_files, read_parquet
-from headrace.storage.memory_disk import forget_disk
+from headrace.testing._memory_disk import forget_disk
 from tests.unit.support.memory_job import REMINDERS, MemoryJob
 
 

@@ -13,8 +13,8 @@ from headrace.log.declared import to_schemas
 from headrace.sinks.kafka import CHECKPOINT, INCARNATION, JOB
 from headrace.sinks.sink import SparkWriters
 from headrace.storage.files import read_parquet
-from headrace.storage.memory_disk import forget_disk
 from headrace.testing import PipelineHarness
+from headrace.testing._memory_disk import forget_disk
 from tests.unit.sinks.test_parquet_folder import pipeline
 from tests.unit.support.memory_job import REMINDERS, DiskCopy, MemoryJob, commit_batch, killed_at, places_of
 

@@ -23,7 +23,7 @@ from headrace.records.columns import RecordReader
 from headrace.sources.folder.format import UNREADABLE
 from headrace.sources.folder.formats import format_of, read_file, stem_of
 from headrace.storage.files import touch
-from headrace.storage.memory_disk import forget_disk, memory_disk
+from headrace.testing._memory_disk import forget_disk, memory_disk
 
 disks = (f"file-formats-{number}" for number in itertools.count())
 

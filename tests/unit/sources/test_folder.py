@@ -21,7 +21,7 @@ from headrace.sources.interval import Interval, moment_text
 from headrace.sources.position import SourceOffset, digest
 from headrace.sources.source import JobPosition, SliceRequest, TakenIn
 from headrace.storage.files import touch
-from headrace.storage.memory_disk import forget_disk, memory_disk
+from headrace.testing._memory_disk import forget_disk, memory_disk
 from tests.jobs.home import Home
 from tests.jobs.purchase_files import day_name, day_start, purchases_of, write_rows
 

@@ -12,8 +12,8 @@ from headrace.commit.protocol import open_job
 from headrace.errors import ClusterError, ConfigError, StorageError, UserFunctionError
 from headrace.sinks.sink import SparkWriters
 from headrace.spark.errors import spark_errors
-from headrace.storage.memory_disk import forget_disk
 from headrace.storage.table import StoreError, VersionTakenError, storage_errors
+from headrace.testing._memory_disk import forget_disk
 from tests.unit.support.memory_job import MemoryJob, commit_batch
 
 ABORTED = "Job aborted due to stage failure: Task 0 in stage 3.0 failed 4 times, most recent failure: Lost task 0.3 in stage 3.0"

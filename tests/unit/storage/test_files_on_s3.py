@@ -7,7 +7,8 @@ from unittest import mock
 import pytest
 
 from headrace.storage import files
-from headrace.storage.files import file_system, is_file, size_of_file
+from headrace.storage.files import is_file, size_of_file
+from headrace.storage.schemes import file_system
 from tests.unit.support.s3 import BUCKET
 
 

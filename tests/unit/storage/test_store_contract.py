@@ -11,7 +11,6 @@ import pytest
 
 from headrace.errors import StorageError
 from headrace.storage.files import delete_files, list_files, remove_folder, stage
-from headrace.storage.memory_disk import disk_and_path, forget_disk
 from headrace.storage.predicate import BeginsWith, BetweenTimes, Condition, NoneOf, OneOf, Within
 from headrace.storage.table import (
     OWNER,
@@ -26,6 +25,7 @@ from headrace.storage.table import (
 )
 from headrace.tables.schemas import ARROW_TIMESTAMP
 from headrace.tables.view import table_store
+from headrace.testing._memory_disk import disk_and_path, forget_disk
 from tests.unit.support.s3 import BUCKET
 
 SCHEMA = pa.schema([pa.field("key", pa.string()), pa.field("key_group", pa.int32()), pa.field("at", ARROW_TIMESTAMP)])

@@ -25,8 +25,8 @@ from headrace import (
     Timestamp,
     ValueState,
 )
-from headrace.storage.memory_disk import MemoryFile, memory_disk
 from headrace.testing import PipelineHarness
+from headrace.testing._memory_disk import MemoryFile, memory_disk
 from tests.unit.support.memory_job import DiskCopy
 
 NOON = 1_700_000_000_000

@@ -16,8 +16,8 @@ from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.log import CheckpointLog
 from headrace.sinks.sink import OutputFile
 from headrace.state.key_groups import key_group
-from headrace.storage.files import StagedFile, file_system, list_files, stage
-from headrace.storage.memory_disk import disk_and_path, is_in_memory
+from headrace.storage.files import StagedFile, list_files, stage
+from headrace.storage.schemes import file_system
 from headrace.storage.table import ROW_KIND
 from headrace.tables.schemas import (
     ASYNC_REQUESTS,
@@ -29,6 +29,7 @@ from headrace.tables.schemas import (
     TIMERS,
 )
 from headrace.tables.view import state_view
+from headrace.testing._memory_disk import SCHEME, disk_and_path
 from tests.unit.support.memory_job import BOARD, sink_rows_of
 
 Row = dict[str, Any]
@@ -142,7 +143,7 @@ def _flat(row: Any) -> str:
 
 
 def _log_entries_in_memory(config: JobConfig) -> Iterator[tuple[str, str]]:
-    if not is_in_memory(config.job_folder):
+    if not config.job_folder.startswith(f"{SCHEME}://"):
         return
     disk, folder = disk_and_path(config.job_folder)
     for table, versions in disk.tables.items():

@@ -19,10 +19,10 @@ from headrace.log.log import CheckpointLog
 from headrace.plan.planner import plan_stages
 from headrace.plan.stages import Plan
 from headrace.state.key_groups import key_group
-from headrace.storage.memory_disk import forget_disk
 from headrace.tables.changelog import stage_state
 from headrace.tables.schemas import ASYNC_REQUESTS, BUFFERED_REQUESTS, KEYED_STATE, MATERIALIZER_HISTORY, STATE_TABLES
 from headrace.tables.view import state_view
+from headrace.testing._memory_disk import forget_disk
 from tests.jobs import wake_ups
 from tests.jobs.home import Home, merged
 

@@ -21,13 +21,15 @@ from headrace.log.log import CheckpointLog
 from headrace.plan.loader import plan_of, sink_schemas
 from headrace.sinks.sink import OutputFile
 from headrace.storage.files import StagedFile, list_files, stage
-from headrace.storage.memory_disk import MemoryDisk, memory_disk
 from headrace.storage.table import ROW_KIND, Snapshot
 from headrace.tables.changelog import stage_state
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES, TIMERS
 from headrace.tables.view import state_view, table_store
+from headrace.testing._memory_disk import MemoryDisk, memory_disk
+from headrace.testing._memory_table import open_memory
 from tests.jobs.home import PROJECT, Home
 
+open_memory()
 BOARD, REMINDERS = "lines_by_item", "reminders"
 RETENTION = 8 * 24 * 3_600_000
 """Longer than the job keeps what it does not need (ms)."""

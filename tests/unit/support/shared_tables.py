@@ -10,9 +10,9 @@ from headrace.commit.protocol import open_job
 from headrace.log.checkpoint import Kind
 from headrace.log.log import CheckpointLog
 from headrace.plan.loader import plan_of, sink_schemas
-from headrace.storage.memory_disk import disk_and_path, memory_disk
 from headrace.storage.table import OWNER, TableMissingError
 from headrace.tables.view import table_store
+from headrace.testing._memory_disk import disk_and_path, memory_disk
 from tests.unit.support.memory_job import BOARD, REMINDERS, board, memory_config, reminder
 
 

@@ -21,7 +21,7 @@ from headrace.sources.kafka.landed import MESSAGES
 from headrace.sources.kafka.messages import Messages, text_columns
 from headrace.sources.row_check import RowCheck
 from headrace.storage.files import touch
-from headrace.storage.memory_disk import forget_disk, memory_disk
+from headrace.testing._memory_disk import forget_disk, memory_disk
 
 FILE_KINDS = ("parquet", "json", "csv", "avro")
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from headrace import clock
 from headrace.async_io.responses import KeptAnswer
 from headrace.clock import VirtualClock
-from headrace.storage.memory_disk import forget_disk
 from headrace.tables.changelog import Changelog, stage_state
 from headrace.tables.requests import read_answers, windows_around
 from headrace.tables.schemas import ALL_TABLES, ANSWERS
 from headrace.tables.view import table_store
+from headrace.testing._memory_disk import forget_disk
 
 JOB = "memory://answers/job"
 NOW = 1_000

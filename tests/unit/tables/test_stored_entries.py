@@ -19,11 +19,11 @@ from headrace.state.codec import encode
 from headrace.state.key_groups import KeyGroupRange, key_group
 from headrace.state.timers import Timer, TimerChange, timer_entry
 from headrace.storage.files import stage
-from headrace.storage.memory_disk import forget_disk
 from headrace.tables.changelog import Changelog, parts, stage_state
 from headrace.tables.entries import rebuild
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES, TIMERS
 from headrace.tables.view import state_views
+from headrace.testing._memory_disk import forget_disk
 from tests.unit.support.micro_batches import GROUPS, element_of
 from tests.unit.support.steps import Step, steps_operator
 

@@ -7,10 +7,10 @@ import pytest
 
 from headrace.state.key_groups import KeyGroupRange
 from headrace.storage.files import stage
-from headrace.storage.memory_disk import forget_disk
 from headrace.storage.predicate import BetweenTimes
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
 from headrace.tables.view import TableView, state_view, state_views, table_store
+from headrace.testing._memory_disk import forget_disk
 
 TABLE = STATE_TABLES[KEYED_STATE]
 JOB = "memory://views/job"

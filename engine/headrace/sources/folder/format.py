@@ -16,7 +16,8 @@ from headrace.records.column_types import Column, columns_of, near_misses
 from headrace.records.plain_values import to_column
 from headrace.records.source_values import raw_row
 from headrace.storage.advice import storage_advice
-from headrace.storage.files import Storage, file_system
+from headrace.storage.files import Storage
+from headrace.storage.schemes import file_system
 
 
 class DamagedFileError(Exception):

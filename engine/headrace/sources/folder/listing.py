@@ -23,7 +23,8 @@ from headrace.names import counted
 from headrace.sources.folder.formats import format_of, stem_of
 from headrace.sources.interval import Interval
 from headrace.sources.source import SourceFile
-from headrace.storage.files import Storage, file_system, path_of
+from headrace.storage.files import Storage, path_of
+from headrace.storage.schemes import file_system
 
 _HIDDEN: Final = (".", "_")
 _UNFINISHED: Final = ".tmp"

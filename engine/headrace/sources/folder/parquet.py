@@ -19,7 +19,8 @@ from headrace.api.graph import SourceNode
 from headrace.names import counted
 from headrace.records.value_rules import FIRST_TIME, LAST_TIME
 from headrace.sources.folder.format import DamagedFileError, FileRows
-from headrace.storage.files import Storage, file_system
+from headrace.storage.files import Storage
+from headrace.storage.schemes import file_system
 
 _PER_MICROSECOND: Final = 1_000
 _ROWS_PER_BYTE: Final = 1 << 17

@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace import clock
-from headrace.storage.files import SMALL, Storage, file_system, list_files, make_folder_of
+from headrace.storage.files import SMALL, Storage, list_files, make_folder_of
+from headrace.storage.schemes import file_system
 from headrace.storage.table import storage_errors
 
 LANDED: Final = "landed"

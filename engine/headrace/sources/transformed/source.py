@@ -34,7 +34,8 @@ from headrace.sources.position import FileVersions, SourceOffset, TableVersion
 from headrace.sources.row_check import RowCheck
 from headrace.sources.source import Source, SourceFile, SourceScan, TakenIn
 from headrace.sources.transformed.rows import DimensionTables, Refused, Versions
-from headrace.storage.files import SMALL, Storage, file_system, is_file, make_folder_of, read_parquet
+from headrace.storage.files import SMALL, Storage, is_file, make_folder_of, read_parquet
+from headrace.storage.schemes import file_system
 
 ERROR: Final = "_headrace_error"
 RAW: Final = "_headrace_raw"

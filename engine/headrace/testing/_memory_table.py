@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from headrace import clock
 from headrace.storage.files import StagedFile, stage
-from headrace.storage.memory_disk import MemoryDisk, PostponedError, disk_and_path
 from headrace.storage.overlay import OverlaySnapshot, base_of, own_rows
 from headrace.storage.predicate import Conditions, rows_that_meet
+from headrace.storage.schemes import Scheme, register
 from headrace.storage.table import (
     LOG,
     NO_INFO,
@@ -34,6 +34,14 @@ from headrace.storage.table import (
     VersionTakenError,
     storage_errors,
     typed_rows,
+)
+from headrace.testing._memory_disk import (
+    SCHEME,
+    MemoryDisk,
+    PostponedError,
+    disk_and_path,
+    memory_file_system,
+    sync_on_disk,
 )
 
 _COMMITTING = Lock()
@@ -334,6 +342,12 @@ class MemoryStore:
         """Land a commit whose writer has already got an error."""
         with suppress(VersionTakenError, TableMissingError, StoreError):
             self._land(parent, info, change)
+
+
+def open_memory() -> str:
+    """Open places `memory://` in this process from now on; return the scheme's name."""
+    register(SCHEME, Scheme(memory_file_system, sync_on_disk, MemoryStore))
+    return SCHEME
 
 
 def _entry_of(version: int) -> str:

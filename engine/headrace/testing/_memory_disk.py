@@ -18,8 +18,9 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from headrace import clock
+from headrace.storage.schemes import Options
 
-SCHEME = "memory://"
+SCHEME = "memory"
 
 
 class MemoryFile:
@@ -143,21 +144,23 @@ def forget_disk(name: str) -> None:
     _DISKS.pop(name, None)
 
 
-def is_in_memory(uri: str) -> bool:
-    """Return whether a URI is a path on a disk in memory."""
-    return uri.startswith(SCHEME)
-
-
 def disk_and_path(uri: str) -> tuple[MemoryDisk, str]:
     """Return the disk of a URI, and the path on it."""
-    name, _, path = uri.removeprefix(SCHEME).partition("/")
+    name, _, path = uri.removeprefix(f"{SCHEME}://").partition("/")
     return memory_disk(name), path
 
 
-def memory_file_system(uri: str) -> tuple[fs.FileSystem, str]:
+def memory_file_system(uri: str, options: Options = None) -> tuple[fs.FileSystem, str]:
     """Return a disk as a file system of Arrow, and the path of a URI on it."""
+    del options
     disk, path = disk_and_path(uri)
     return fs.PyFileSystem(_Handler(disk)), path
+
+
+def sync_on_disk(folder: str, names: Iterable[str]) -> None:
+    """Make files below a folder survive a power failure."""
+    disk, root = disk_and_path(folder)
+    disk.sync_files([f"{root}/{name}" for name in names])
 
 
 class _Handler(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types for it

@@ -1,0 +1,129 @@
+"""Schemes of URIs: how files of a place are reached and made to survive, by the part of the URI before `://`.
+
+A file system keeps a file's content, and its name in its folder, in memory for a while, and writes them in any order. So a writer
+syncs a file before a commit names it, and syncs each commit before the next one builds on it. An object store answers only when an
+object will survive.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyarrow import fs
+
+Options = Mapping[str, str] | None
+"""Options of an object store, with deltalake's names; None on disks."""
+
+_REFUSES_FOLDERS = frozenset({errno.EINVAL, errno.EBADF})
+
+_AT_ONCE = 16
+"""Number of files that are synced at the same time: a disk writes many files as quickly as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """What a scheme's places can do."""
+
+    files: Callable[[str, Options], tuple[fs.FileSystem, str]]
+    """Opens the file system of a URI; returns it, and the path in it."""
+
+    sync: Callable[[str, Iterable[str]], None]
+    """Makes files below a folder survive a power failure. Raises `OSError` when one is gone or the disk refuses."""
+
+    table: Callable[[str], Any] | None = None
+    """Opens the table at a URI as a `TableStore`; None: tables are in Delta's format."""
+
+
+def scheme_of(uri: str) -> Scheme:
+    """Return the scheme of a URI; a text without a known scheme is a path of this machine."""
+    name, separator, _ = uri.partition("://")
+    return _SCHEMES.get(name, _DISK) if separator else _DISK
+
+
+def register(name: str, scheme: Scheme) -> None:
+    """Open URIs that begin with `name://` by this scheme, in this process."""
+    _SCHEMES[name] = scheme
+
+
+def file_system(uri: str, options: Options = None) -> tuple[fs.FileSystem, str]:
+    """Return the file system of a path or a URI, and the path in it."""
+    return scheme_of(uri).files(uri, options)
+
+
+def is_on_local_disk(uri: str) -> bool:
+    """Return whether a URI is a path on a disk of this machine, or on a mounted file system."""
+    return "://" not in uri
+
+
+def sync_path(path: Path) -> None:
+    """Wait until the disk has a file's content, or a folder's list of names.
+
+    Some network file systems refuse to sync a folder, since they always keep its names. Raises `OSError` for any other failure.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _REFUSES_FOLDERS or not path.is_dir():
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(folder: str) -> None:
+    """Make a local folder and its parents, so that all of them survive a power failure; do nothing on other storage."""
+    if not is_on_local_disk(folder):
+        return
+    path = Path(folder)
+    missing = [ancestor for ancestor in (path, *path.parents) if not ancestor.exists()]
+    if missing:
+        path.mkdir(parents=True, exist_ok=True)
+        _sync_all([ancestor.parent for ancestor in missing])
+
+
+def _sync_all(paths: list[Path]) -> None:
+    if len(paths) == 1:
+        sync_path(paths[0])
+    elif paths:
+        with ThreadPoolExecutor(min(len(paths), _AT_ONCE)) as pool:
+            list(pool.map(sync_path, paths))
+
+
+def _files_on_disk(uri: str, options: Options) -> tuple[fs.FileSystem, str]:
+    del options
+    return fs.LocalFileSystem(), uri
+
+
+def _sync_on_disk(folder: str, names: Iterable[str]) -> None:
+    if is_on_local_disk(folder):
+        files = [Path(folder, name) for name in names]
+        _sync_all([*files, *{file.parent for file in files}])
+
+
+def _files_on_s3(uri: str, options: Options) -> tuple[fs.FileSystem, str]:
+    named = {key.upper(): value for key, value in (options or {}).items()}
+    store = fs.S3FileSystem(
+        access_key=named.get("AWS_ACCESS_KEY_ID"),
+        secret_key=named.get("AWS_SECRET_ACCESS_KEY"),
+        region=named.get("AWS_REGION", "us-east-1"),
+        endpoint_override=named.get("AWS_ENDPOINT_URL"),
+        # A small file needs one put, not an upload in parts.
+        allow_delayed_open=True,
+    )
+    return store, uri.partition("://")[2]
+
+
+def _nothing_to_sync(folder: str, names: Iterable[str]) -> None:
+    """Do nothing: the object store has answered when the objects were safe."""
+    del folder, names
+
+
+_DISK = Scheme(_files_on_disk, _sync_on_disk)
+_S3 = Scheme(_files_on_s3, _nothing_to_sync)
+_SCHEMES = {"file": _DISK, "s3": _S3, "s3a": _S3}

@@ -261,6 +261,7 @@ def approve(replay):
 def test_approval_waits_for_a_person(approve, monkeypatch):
     asked = []
     monkeypatch.setattr("airflow.sdk.execution_time.hitl.upsert_hitl_detail", lambda **question: asked.append(question))
+    approve.outcome = "needs_approval"
     with pytest.raises(TaskAwaitingInput) as waiting:
         approve.execute({"ti": SimpleNamespace(id="T")})
     assert waiting.value.method_name == "answered"
@@ -268,14 +269,14 @@ def test_approval_waits_for_a_person(approve, monkeypatch):
 
 
 def test_nothing_differs_needs_no_approval(approve, replay, notes):
-    report = {**DONE, "differences": {**DONE["differences"], "tables": []}}
+    report = {**DONE, "outcome": "promoted", "differences": {**DONE["differences"], "tables": []}}
     result, _ = perform(replay, "backfill", asking(params=("2013-01-10", "2013-01-11")), report)
     instance = FakeInstance()
-    instance.task, approve.differs = approve, str(result["differs"])
+    instance.task, approve.outcome = approve, result["outcome"]
     with pytest.raises(DownstreamTasksSkipped) as ended:
         approve.execute({"ti": instance})
-    assert list(ended.value.tasks) == [("drop", -1)]
-    assert instance.xcoms["return_value"]["by"] == "nobody: nothing differs"
+    assert sorted(ended.value.tasks) == [("drop", -1), ("promote", -1)]
+    assert instance.xcoms["return_value"] == {"answer": None, "by": "nobody: promoted already"}
 
 
 @pytest.mark.parametrize(("answer", "skipped"), [("Approve", "drop"), ("Reject", "promote")])

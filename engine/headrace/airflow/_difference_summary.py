@@ -19,7 +19,8 @@ def summary(report: Mapping[str, Any]) -> str:
     if differences is not None:
         rows = sorted(_rows(differences), key=lambda row: not row[0].endswith("(sink)"))
         lines += _table(rows, sum(map(len, lines))) if rows else ["", "Nothing differs."]
-        lines += ["", f"Rows: `headrace branch diff {report['job']} {report['name']}`"]
+        if report["outcome"] != "promoted":
+            lines += ["", f"Rows: `headrace branch diff {report['job']} {report['name']}`"]
     return "\n".join(lines)
 
 

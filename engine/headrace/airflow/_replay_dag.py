@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 APPROVE: Final = "Approve"
 REJECT: Final = "Reject"
+_ASKS: Final = "needs_approval"
+"""Outcome of a backfill that a person decides about."""
 
 
 class ApprovalTask(BaseOperator, BranchMixIn):
@@ -38,29 +40,30 @@ class ApprovalTask(BaseOperator, BranchMixIn):
     The person reads `subject` and `body` (Markdown); both may be templates. Returns the answer and the person who gave it.
     """
 
-    template_fields: Sequence[str] = ("subject", "body", "differs")
+    template_fields: Sequence[str] = ("subject", "body", "outcome")
     inherits_from_skipmixin = True
 
     def __init__(
-        self, *, subject: str, body: str, approved: str, rejected: str, differs: str = "True", **kwargs: Any
+        self, *, subject: str, body: str, approved: str, rejected: str, outcome: str = _ASKS, **kwargs: Any
     ) -> None:
         """Store the texts. `approved` and `rejected` are the ids of the next tasks.
 
-        `differs` is a template too: if it renders as `False`, nobody is asked, and the task `approved` runs.
+        `outcome` is a template too, of the outcome of the backfill: nobody is asked unless it is `needs_approval`. Then both tasks are
+        skipped, since the backfill has promoted a branch that changes nothing.
         """
         super().__init__(**kwargs)
-        self.differs = differs
+        self.outcome = outcome
         self.subject = subject
         self.body = body
         self._next = {APPROVE: approved, REJECT: rejected}
 
     def execute(self, context: Context) -> dict[str, Any] | None:
-        """Ask the question, and wait; continue at once if nothing differs.
+        """Ask the question, and wait; ask nobody if the backfill needs no approval.
 
         Raises `TaskAwaitingInput`, by which Airflow lets a task wait for a person.
         """
-        if self.differs == str(False):
-            return self._continue(context, {"answer": APPROVE, "by": "nobody: nothing differs"})
+        if self.outcome != _ASKS:
+            return self._continue(context, {"answer": None, "by": f"nobody: {self.outcome} already"})
         from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 
         upsert_hitl_detail(
@@ -76,10 +79,10 @@ class ApprovalTask(BaseOperator, BranchMixIn):
         return self._continue(context, {"answer": answer, "by": person})
 
     def _continue(self, context: Context, result: dict[str, Any]) -> dict[str, Any]:
-        """Run the task of an answer, skip the other one, and return the answer."""
-        # Skipping the other task ends this task with an exception.
+        """Run the task of an answer, if there is one, skip others, and return the answer."""
+        # Skipping tasks ends this task with an exception.
         context["ti"].xcom_push(key="return_value", value=result)
-        self.do_branch(context, self._next[result["answer"]])
+        self.do_branch(context, self._next.get(result["answer"]))
         return result
 
 
@@ -89,7 +92,7 @@ Computes past intervals of the job `{name}` again, on its branch `{branch}`; the
 It starts when the task `run` of `{name}` is cleared, or backfilled, for an interval that was taken in already. All requests that wait are
 joined: the earliest start to the latest end. By hand, give `from` and `to`.
 
-- **backfill**: takes in the intervals and all later ones, and says in its note how the result differs.
+- **backfill**: takes in the intervals and all later ones, and says in its note how the result differs. If nothing differs, it ends the replay.
 {steps}
 """
 _STEPS: Final = {
@@ -142,7 +145,7 @@ def _approve(job: JobConfig) -> ApprovalTask:
         task_id="approve",
         subject=f"Promote the replay of {job.job}?",
         body="{{ ti.xcom_pull(task_ids='backfill')['summary'] }}",
-        differs="{{ ti.xcom_pull(task_ids='backfill')['differs'] }}",
+        outcome="{{ ti.xcom_pull(task_ids='backfill')['outcome'] }}",
         approved="promote",
         rejected="drop",
     )

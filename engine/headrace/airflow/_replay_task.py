@@ -72,7 +72,7 @@ class ReplayTask(DriverOperator):
         self.log.info(text)
         write_note(context, text, self.log)
         _refuse_unfinished(report)
-        return {**_without_values(report), "summary": text, "differs": _differs(report)}
+        return {**_without_values(report), "summary": text}
 
 
 def _refuse_unfinished(report: Mapping[str, Any]) -> None:
@@ -83,12 +83,6 @@ def _refuse_unfinished(report: Mapping[str, Any]) -> None:
         if report["checkpoints"]:
             raise _later(timedelta())
         raise AirflowException(f"the backfill ended without progress ({report['stopped_because']})")
-
-
-def _differs(report: Mapping[str, Any]) -> bool:
-    """Return whether the branch and the job differ, as far as the report says."""
-    differences = report.get("differences")
-    return differences is None or bool(differences["tables"])
 
 
 def _later(delay: timedelta) -> AirflowRescheduleException:

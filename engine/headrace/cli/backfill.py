@@ -84,7 +84,7 @@ def backfill(
     It works on a branch: live tables stay as they are, and the job may run meanwhile. The branch begins before the interval, or before
     the first input file that has changed since the job took it in. It takes in the interval and all later input of the job. Then the
     command shows how state and sinks differ (-n rows of each table), and the next step: by 'replay.promote' in the job's file, the
-    result becomes live at once, by 'headrace branch promote', or not at all.
+    result becomes live at once, by 'headrace branch promote', or not at all. If nothing differs, no approval is needed.
 
     You may kill it at any point: the same command continues. Services whose answers are kept are not called again, others are;
     --dry-run shows both numbers.
@@ -207,7 +207,7 @@ def _policy(config: JobConfig) -> str:
 
     return {
         Promote.AUTOMATIC: "promotes the result (replay.promote: automatic)",
-        Promote.APPROVAL: "waits for 'headrace branch promote' (replay.promote: approval)",
+        Promote.APPROVAL: "waits for 'headrace branch promote' if anything differs (replay.promote: approval)",
         Promote.REFUSE: "ends after the comparison (replay.promote: refuse)",
     }[config.replay.promote]
 
@@ -299,15 +299,10 @@ def _next_steps(job: str, plan: BackfillPlan, result: BackfillResult) -> tuple[s
         )
         return text, [again, promote, drop]
     if outcome is BackfillOutcome.PROMOTED:
-        return f"branch '{name}' is promoted: checkpoint {result.promotion} of job '{job}' has the result", []
+        text = f"branch '{name}' is promoted: checkpoint {result.promotion} of job '{job}' has the result"
+        return f"{text}. Nothing differs, so it needs no approval." if result.changes_nothing else text, []
     if outcome is BackfillOutcome.COMPARED:
         text = f"branch '{name}' is not promoted, as replay.promote says. The live tables are as before."
         return text, [look, drop]
-    if result.changes_nothing:
-        text = (
-            f"branch '{name}' is as the job: nothing differs, so there is nothing to approve. It stays open until it is dropped or "
-            "promoted. The live tables are as before."
-        )
-        return text, [drop, promote]
     text = f"branch '{name}' waits for approval. The live tables are as before."
     return text, [promote, look, drop]

@@ -392,7 +392,7 @@ class ReplayConfig(Section, frozen=True, kw_only=True):
     """Backfills: past intervals that are computed again, on a branch."""
 
     promote: Promote = Promote.APPROVAL
-    """automatic: the result becomes live when it is there. approval: somebody looks at it, and promotes it. refuse: it is compared with the live tables, and no more."""
+    """automatic: the result becomes live when it is there. approval: somebody looks at it, and promotes it; if nothing differs, it needs no approval. refuse: it is compared with the live tables, and no more."""
 
     tables: Literal["recorded", "latest"] = "recorded"
     """Versions of dimension tables that a branch makes the rows of Spark steps with. recorded: those that the job had for the same

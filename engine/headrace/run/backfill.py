@@ -17,7 +17,6 @@ from headrace.commit.run_check import checked_plan
 from headrace.config import JobConfig, Promote
 from headrace.edits.fork import drop_branch, fork, log_of
 from headrace.edits.promote import promoting, settle_promotion
-from headrace.log.log import CheckpointLog
 from headrace.plan.stages import Plan
 from headrace.readers.difference import TableDifference, differences
 from headrace.readers.job_at import JobAtCheckpoint
@@ -39,9 +38,9 @@ class BackfillOutcome(StrEnum):
     WAITING = "waiting"
     """More elements wait for services than on the live line. The same command continues it."""
     NEEDS_APPROVAL = "needs_approval"
-    """The branch is complete, and waits for somebody to promote it."""
+    """The branch is complete and differs from the live tables. It waits for somebody to promote it."""
     PROMOTED = "promoted"
-    """The live tables have the result."""
+    """The live tables have the result, because the job's file says so or because nothing differs."""
     COMPARED = "compared"
     """The branch is complete, and the job's file says not to promote it."""
 
@@ -94,6 +93,8 @@ class Backfill:
     def run(self) -> BackfillResult:
         """Fork the branch if it is missing, run it up to the live head, compare it, and promote it if the job's file says so.
 
+        A branch that changes nothing is promoted without approval: the job then knows that the present input is in its tables.
+
         Writes only to the branch until the promotion: after a crash at any point, the same command continues. Raises the errors of
         `fork` and of the branch's runs, and `SourceError` when input has changed that the branch took in; the live tables are then
         unchanged.
@@ -113,17 +114,8 @@ class Backfill:
                 requested=plan.asked,
             )
         crash_points.reached("backfill.forked")
-        report = self._catch_up()
-        if report.stopped_because != "interval":
-            return BackfillResult(BackfillOutcome.UNFINISHED, report)
-        live, branch = (JobAtCheckpoint(config) for config in (self.config, self._on_branch))
-        self._check_input(branch.log)
-        comparison = Comparison(live, branch, tuple(differences(live, branch, limit=self.limit)))
-        if comparison.branch.checkpoint.pending > comparison.live.checkpoint.pending:
-            return BackfillResult(BackfillOutcome.WAITING, report, comparison)
-        if self.config.replay.promote is Promote.AUTOMATIC:
-            return self._promoted(report, comparison)
-        return BackfillResult(_OUTCOMES[self.config.replay.promote], report, comparison)
+        computed = self._computed()
+        return self._promoted(computed) if computed.outcome is BackfillOutcome.PROMOTED else computed
 
     @property
     def _on_branch(self) -> JobConfig:
@@ -136,20 +128,40 @@ class Backfill:
         crash_points.reached("backfill.caught_up")
         return report
 
-    def _check_input(self, log: CheckpointLog) -> None:
-        """Raise `SourceError` if input has changed that the branch took in. `log` is the branch's."""
-        refuse_changed_input(self.config, self.plan.name, log.lineage.line, Intake(self.code, self.config).listed())
+    def _computed(self) -> BackfillResult:
+        """Run the branch up to the live head and compare it. The outcome `PROMOTED` means that the branch may be promoted now."""
+        report = self._catch_up()
+        if report.stopped_because != "interval":
+            return BackfillResult(BackfillOutcome.UNFINISHED, report)
+        live, branch = (JobAtCheckpoint(config) for config in (self.config, self._on_branch))
+        refuse_changed_input(
+            self.config, self.plan.name, branch.log.lineage.line, Intake(self.code, self.config).listed()
+        )
+        comparison = Comparison(live, branch, tuple(differences(live, branch, limit=self.limit)))
+        return BackfillResult(self._outcome(comparison), report, comparison)
 
-    def _promoted(self, report: RunReport, comparison: Comparison) -> BackfillResult:
-        """Promote the branch. If the job has taken in more input since, the branch catches up while this call holds the job."""
+    def _outcome(self, comparison: Comparison) -> BackfillOutcome:
+        """Return what the job's file says about a complete branch. A branch that changes nothing needs no approval."""
+        if comparison.branch.checkpoint.pending > comparison.live.checkpoint.pending:
+            return BackfillOutcome.WAITING
+        outcome = _OUTCOMES[self.config.replay.promote]
+        if outcome is BackfillOutcome.NEEDS_APPROVAL and not comparison.tables:
+            return BackfillOutcome.PROMOTED
+        return outcome
+
+    def _promoted(self, computed: BackfillResult) -> BackfillResult:
+        """Promote the branch.
+
+        If the job has taken in more input since, the branch catches up while this call holds the job. It is then compared again: it
+        may differ now.
+        """
         with promoting(self.config, self.plan.name, self.options.run_id) as promotion:
             if promotion.is_behind:
-                report = self._catch_up()
-                if report.stopped_because != "interval":
-                    return BackfillResult(BackfillOutcome.UNFINISHED, report, comparison)
-                self._check_input(log_of(self._on_branch))
+                computed = self._computed()
+                if computed.outcome is not BackfillOutcome.PROMOTED:
+                    return computed
             checkpoint = promotion.promote()
-        return BackfillResult(BackfillOutcome.PROMOTED, report, comparison, checkpoint.checkpoint_id)
+        return BackfillResult(computed.outcome, computed.report, computed.comparison, checkpoint.checkpoint_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ def test_summary_shows_sinks_first():
             {"outcome": "waiting", "waiting": 1200, "differences": {"tables": []}},
             "**1,200 elements wait for services.**",
         ),
-        ({"differences": {"tables": []}}, "Nothing differs."),
+        ({"outcome": "promoted", "differences": {"tables": []}}, "Nothing differs."),
     ],
 )
 def test_summary_states_the_branch_status(changes, sentence):

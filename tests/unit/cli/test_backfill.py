@@ -64,9 +64,8 @@ def test_equal_result_waits_for_no_approval(headrace, job):
     job.write(1, ("ann", 2), ("bob", 2))
     answer = headrace(ASKED)
     assert answer.exit_code == 0
-    assert "approval" not in answer.stdout
-    assert "nothing differs, so there is nothing to approve" in answer.stdout
-    assert f"headrace branch drop shop {NAME}" in answer.stdout
+    assert "has the result. Nothing differs, so it needs no approval." in " ".join(answer.stdout.split())
+    assert "job 'shop' has no branches" in headrace("branch list shop").stdout
 
 
 def test_result_is_one_document(headrace, job):

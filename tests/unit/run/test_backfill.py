@@ -30,6 +30,7 @@ from headrace.errors import ConfigError, IntervalError, SourceError, StateSchema
 from headrace.log.branches import Branches
 from headrace.log.checkpoint import Kind
 from headrace.log.intervals import interval_of
+from headrace.readers.difference import differences
 from headrace.run.backfill import BackfillOutcome
 from headrace.run.backfill_plan import plan_backfill
 from tests.unit.support.backfilled_job import BackfilledJob, days, four_days_taken_in
@@ -73,7 +74,7 @@ ORDERS = st.lists(st.tuples(st.sampled_from(CUSTOMERS), st.integers(0, 9)), min_
 def test_branch_equals_straight_run_over_corrections(data):
     draw = data.draw
     count = draw(st.integers(2, 5), "days")
-    job = BackfilledJob(files_per_batch=draw(st.integers(1, 3), "files a micro-batch"))
+    job = BackfilledJob(promote="refuse", files_per_batch=draw(st.integers(1, 3), "files a micro-batch"))
     for number in range(count):
         job.write(number, *draw(ORDERS, "orders"))
         if draw(st.booleans(), "run"):
@@ -92,7 +93,7 @@ def test_branch_equals_straight_run_over_corrections(data):
             job.run()
     live = job.content()
     result = job.backfill(asked, "again")
-    assert result.outcome is BackfillOutcome.NEEDS_APPROVAL
+    assert result.outcome is BackfillOutcome.COMPARED
     assert job.content() == live
     assert job.content("again") == job.straight()
 
@@ -109,8 +110,37 @@ def test_corrected_day_is_computed_again(job):
     assert [branch.requested for branch in Branches(job.config).open] == [days(2)]
 
 
+def test_branch_that_changes_nothing_is_promoted(job):
+    live = job.content()
+    result = job.backfill(days(3))
+    assert (result.outcome, result.promotion) == (BackfillOutcome.PROMOTED, job.last().checkpoint_id)
+    assert (job.content(), open_names(job)) == (live, [])
+
+
+def test_branch_that_differs_when_caught_up_waits(job, monkeypatch):
+    """The job takes in a file while it is compared; the branch reads that file, corrected since, before it would be promoted."""
+
+    def meanwhile(*tables, **options):
+        yield from differences(*tables, **options)
+        if len(log_of(job.config).checkpoints) == compared_at:
+            job.write(4, ("ann", 1))
+            job.run()
+            job.write(4, ("ann", 70))
+
+    compared_at = len(log_of(job.config).checkpoints)
+    monkeypatch.setattr("headrace.run.backfill.differences", meanwhile)
+    result = job.backfill(days(1), "again")
+    assert (result.outcome, open_names(job)) == (BackfillOutcome.NEEDS_APPROVAL, ["again"])
+    assert job.content("again") == job.straight()
+
+
+def test_refused_promotion_keeps_an_equal_branch(job):
+    assert job.backfill(days(2), "again", promote="refuse").outcome is BackfillOutcome.COMPARED
+    assert open_names(job) == ["again"]
+
+
 def test_branch_repeats_the_micro_batches_of_the_job(job):
-    job.backfill(days(1, 3))
+    job.backfill(days(1, 3), promote="refuse")
     result = log_of(job.config.on_branch("backfill_20191202_20191204")).checkpoints[-3:]
     assert list(map(interval_of, result)) == [days(1), days(2), days(3)]
 
@@ -154,7 +184,7 @@ def test_cleaned_up_input_moves_no_fork(job):
     job.path(1).unlink()
     plan = job.plan(days(3))
     assert (plan.fork_id, plan.reason) == (3, None)
-    job.backfill(days(3), "again")
+    job.backfill(days(3), "again", promote="refuse")
     assert job.content("again") == before
 
 
@@ -169,6 +199,7 @@ def test_resumed_backfill_continues(job):
 
 
 def test_repeated_backfill_joins_an_open_one(job):
+    job.write(2, ("ann", 30))
     job.backfill(days(1), "again")
     assert job.backfill(days(2), "again").outcome is BackfillOutcome.NEEDS_APPROVAL
     with pytest.raises(ConfigError, match="branch 'again' begins at 2019-12-02, after the start of interval"):
@@ -176,6 +207,7 @@ def test_repeated_backfill_joins_an_open_one(job):
 
 
 def test_second_backfill_is_refused(job):
+    job.write(2, ("ann", 30))
     job.backfill(days(1), "again")
     with pytest.raises(ConfigError, match="a backfill of 2019-12-02 to 2019-12-03 is open.*--name again"):
         job.backfill(days(2))
@@ -207,6 +239,7 @@ def test_source_without_intervals_is_refused(job):
 
 
 def test_restored_job_leaves_the_branch_behind(job):
+    job.write(3, ("ann", 40))
     job.backfill(days(3), "again")
     restore(job.config, 1, "as it was", "somebody")
     job.run()
@@ -334,8 +367,8 @@ def test_unavailable_service_makes_branch_elements_wait():
     assert job.content() == live
     greeter.is_down = False
     job.harness.clock.advance(3_600_000)
-    assert job.backfill(days(1), "again").outcome is BackfillOutcome.NEEDS_APPROVAL
-    assert job.content("again") == live
+    assert job.backfill(days(1), "again").outcome is BackfillOutcome.PROMOTED
+    assert job.content() == live
 
 
 def test_effects_are_refused_unless_allowed():
@@ -343,7 +376,7 @@ def test_effects_are_refused_unless_allowed():
     with pytest.raises(ConfigError, match="operator 'greet' calls service 'post', which has effects.*--allow-effects"):
         job.backfill(days(1), "again")
     assert not open_names(job)
-    assert job.backfill(days(1), "again", allow_effects=True).outcome is BackfillOutcome.NEEDS_APPROVAL
+    assert job.backfill(days(1), "again", allow_effects=True).outcome is BackfillOutcome.PROMOTED
 
 
 class Count(KeyedProcessFunction[Order, Greeting]):

@@ -21,6 +21,7 @@ def four_days():
 @pytest.fixture
 def job(four_days):
     job = BackfilledJob.restored(four_days)
+    job.write(3, ("ann", 40))
     put_into_files(job)
     yield job
     forget_code()

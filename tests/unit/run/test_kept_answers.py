@@ -133,7 +133,8 @@ ORDERS = st.lists(st.tuples(st.sampled_from(CUSTOMERS[:3]), st.integers(0, 2)), 
 def test_replay_of_unchanged_input_calls_nothing(data):
     draw = data.draw
     oracle = Oracle(draw(st.sets(st.integers(1, 12), max_size=6), "failing calls"))
-    job = job_of(oracle, draw(st.sampled_from(MODES), "mode"), files_per_batch=draw(st.integers(1, 3), "files"))
+    mode, files = draw(st.sampled_from(MODES), "mode"), draw(st.integers(1, 3), "files")
+    job = job_of(oracle, mode, files_per_batch=files, promote="refuse")
     count = draw(st.integers(1, 4), "days")
     for number in range(count):
         job.write(number, *draw(ORDERS, "orders"))
@@ -148,7 +149,7 @@ def test_replay_of_unchanged_input_calls_nothing(data):
     for _ in range(draw(st.integers(0, 2), "crashes")):
         place = f"{draw(st.sampled_from(PLACES), 'place')}:{draw(st.integers(1, 2), 'visit')}"
         job.backfill(asked, "again", crash_at=place)
-    assert job.backfill(asked, "again").outcome is BackfillOutcome.NEEDS_APPROVAL
+    assert job.backfill(asked, "again").outcome is BackfillOutcome.COMPARED
     assert len(oracle.calls) == called
     assert job.content("again") == live
     assert job.content() == live
@@ -160,8 +161,8 @@ def test_dead_service_is_not_even_opened(mode):
     job = three_days(oracle, mode)
     run_until_answered(job)
     live, oracle.is_down = job.content(), True
-    result = job.backfill(days(1), "again")
-    assert (result.outcome, job.content("again")) == (BackfillOutcome.NEEDS_APPROVAL, live)
+    result = job.backfill(days(1), "again", promote="refuse")
+    assert (result.outcome, job.content("again")) == (BackfillOutcome.COMPARED, live)
     assert result.report.answers_taken >= 4
     assert answers(job, "again") == answers(job)
 
@@ -189,7 +190,7 @@ def test_promoted_answers_are_taken_again():
     with job.on_its_clock(), promoting(job.config, "again", "somebody") as promotion:
         promotion.promote()
     live, called = job.content(), len(oracle.calls)
-    job.backfill(days(1), "more")
+    job.backfill(days(1), "more", promote="refuse")
     assert (job.content("more"), len(oracle.calls)) == (live, called)
 
 
@@ -211,7 +212,7 @@ def test_expired_answers_are_called_again():
     job.write(3, ("ann", 1))
     job.run()
     job.pause(2 * 24)
-    job.backfill(days(1), "again")
+    job.backfill(days(1), "again", promote="refuse")
     assert len(oracle.calls) == 7 + 4
     job.compact()
     assert [row["ordinal"] for row in answers(job)] == [6]
@@ -230,7 +231,7 @@ def test_effects_are_not_repeated():
     oracle = Oracle()
     job = three_days(oracle, service=KEEP | {"effects": True})
     live = job.content()
-    job.backfill(days(1), "again")
+    job.backfill(days(1), "again", promote="refuse")
     assert (len(oracle.calls), job.content("again")) == (6, live)
 
 
@@ -300,7 +301,7 @@ def test_branch_repeats_deletions_without_calls(mode):
         ("eve", DELETE, -1.0),
     ]
     oracle.is_down = True
-    job.backfill(days(1), "again")
+    job.backfill(days(1), "again", promote="refuse")
     assert (job.content("again"), len(oracle.calls)) == (live, called)
 
 

@@ -103,7 +103,7 @@ def test_file_read_ahead_keeps_its_version():
         job.write(day, ("bob", 1), source="others")
     job.run()
     job.change_prices()
-    job.backfill(days(0), "again")
+    job.backfill(days(0), "again", promote="refuse")
     assert job.labels("again") == job.labels() == {"ann": 0, "bob": 0, "cyd": 0, "dee": 1}
 
 

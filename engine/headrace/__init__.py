@@ -65,9 +65,15 @@ if TYPE_CHECKING:
     )
     from headrace.api.ttl import Cleanup, ExpiryClock, Lifetime, OnGap, StateTtl, TtlTime, UpdateType, Visibility
     from headrace.options import Strategy
-    from headrace.stream.aggregation import WindowedStream
-    from headrace.stream.pipeline import Pipeline
-    from headrace.stream.stream import AggregatedStream, ConnectedStreams, OperatorStream, ProcessedStream, Stream
+    from headrace.stream.stream import (
+        AggregatedStream,
+        ConnectedStreams,
+        OperatorStream,
+        Pipeline,
+        ProcessedStream,
+        Stream,
+        WindowedStream,
+    )
 
 __version__ = "0.2.0"
 
@@ -197,9 +203,15 @@ _MODULES = {
     ),
     "api.ttl": ("Cleanup", "ExpiryClock", "Lifetime", "OnGap", "StateTtl", "TtlTime", "UpdateType", "Visibility"),
     "options": ("Strategy",),
-    "stream.aggregation": ("WindowedStream",),
-    "stream.pipeline": ("Pipeline",),
-    "stream.stream": ("AggregatedStream", "ConnectedStreams", "OperatorStream", "ProcessedStream", "Stream"),
+    "stream.stream": (
+        "AggregatedStream",
+        "ConnectedStreams",
+        "OperatorStream",
+        "Pipeline",
+        "ProcessedStream",
+        "Stream",
+        "WindowedStream",
+    ),
 }
 """Modules with the names that they define."""
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import Any
-
-from headrace import __version__
 
 
 def provider_info() -> dict[str, Any]:
@@ -13,6 +12,6 @@ def provider_info() -> dict[str, Any]:
         "package-name": "headrace",
         "name": "Headrace",
         "description": "Stateful operators for pipelines on Airflow, Spark and Delta Lake",
-        "versions": [__version__],
+        "versions": [version("headrace")],
         "extra-links": ["headrace.airflow._results.CheckpointLink", "headrace.airflow._results.SparkUiLink"],
     }

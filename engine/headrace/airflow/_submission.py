@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import headrace
 from headrace.airflow._words import option
 from headrace.config import ClusterConfig, JobConfig
 from headrace.provision.pyspark import daemon_settings
@@ -33,7 +32,7 @@ def task_environment(home: Path, python: str | None = None) -> dict[str, str]:
     }
 
 
-_DRIVER = Path(headrace.__file__).parent / "cli" / "submit" / "driver.py"
+_DRIVER = Path(__file__).parents[1] / "cli" / "submit" / "driver.py"
 _HOME = "headrace-home"
 """Folder of the driver's container in which `conf/` is unpacked."""
 

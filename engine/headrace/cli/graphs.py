@@ -15,7 +15,7 @@ from headrace.cli.describe import state_options
 from headrace.cli.output import cell_width
 from headrace.names import counted
 from headrace.options import AsyncStateOptions
-from headrace.stream.pipeline import Pipeline
+from headrace.stream.stream import Pipeline
 
 if TYPE_CHECKING:
     from rich.tree import Tree

@@ -22,7 +22,7 @@ from headrace.plan.loader import plan_of, sink_schemas
 from headrace.plan.planner import plan_stages, problems_of
 from headrace.plan.stages import Plan, waits_of
 from headrace.sinks.registry import sink_of
-from headrace.stream.pipeline import Pipeline
+from headrace.stream.stream import Pipeline
 from headrace.tables.requests import holders, waiting_for
 from headrace.tables.schemas import ASYNC_REQUESTS, BUFFERED_REQUESTS
 from headrace.tables.view import has_keyed_rows, state_views

@@ -10,7 +10,7 @@ from headrace.errors import ConfigError
 from headrace.names import did_you_mean
 
 if TYPE_CHECKING:
-    from headrace.stream.pipeline import Pipeline
+    from headrace.stream.stream import Pipeline
 
 
 def load_pipeline(config: JobConfig) -> Pipeline:

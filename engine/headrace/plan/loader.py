@@ -25,7 +25,7 @@ from headrace.plan.stages import Plan
 from headrace.records.columns import changelog_schema, sink_schema
 
 if TYPE_CHECKING:
-    from headrace.stream.pipeline import Pipeline
+    from headrace.stream.stream import Pipeline
 
 
 _OWN_CODE = str(Path(__file__).parent.parent) + os.sep
@@ -37,8 +37,7 @@ def load_pipeline(code: PipelineCode) -> Pipeline:
 
     Raises `ConfigError` when its module cannot be imported, has no such variable, or the variable is no `Pipeline`.
     """
-    from headrace.stream.pipeline import Pipeline
-    from headrace.stream.stream import ConnectedStreams, Stream
+    from headrace.stream.stream import ConnectedStreams, Pipeline, Stream
 
     code.make_importable()
     module_name, _, variable = code.reference.partition(":")

@@ -30,7 +30,7 @@ from headrace.api.types import output_type
 from headrace.errors import ConfigError
 from headrace.plan.stages import Flow, Keyed, KeyedStage, Plan, SinkPlan, SourceStage, Through, ToSink, ToStage, Use
 from headrace.records.column_types import Column, columns_of
-from headrace.stream.pipeline import Pipeline
+from headrace.stream.stream import Pipeline
 
 MOST_EDGES = 250
 """Largest number of uses of one stream: an edge is one byte, whose last values belong to timers."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
@@ -12,15 +12,9 @@ from headrace.api.changelog import StreamChanges
 from headrace.api.changelog_inference import changes_of
 from headrace.api.graph import Input, KeyBy, Node, Operator, OutputMode, name_of
 from headrace.api.types import hints_of, key_types, shown_types
-
-if TYPE_CHECKING:
-    from headrace.api.functions import KeyedFunction
-    from headrace.stream.pipeline import Pipeline
-    from headrace.stream.stream import OperatorStream
-
+from headrace.stream.pipeline import PipelineGraph
 
 R = TypeVar("R", bound=msgspec.Struct)
-S = TypeVar("S", bound=msgspec.Struct)
 
 
 class StreamBase(Generic[R]):
@@ -28,7 +22,7 @@ class StreamBase(Generic[R]):
 
     def __init__(
         self,
-        pipeline: Pipeline,
+        pipeline: PipelineGraph,
         node: Node,
         record: type[R],
         *,
@@ -71,12 +65,6 @@ class StreamBase(Generic[R]):
 
     def _use(self) -> Input:
         return Input(self._node, self._side, self._key, self._is_broadcast)
-
-    def _operated(
-        self, name: str, function: KeyedFunction, record: type[S], *others: StreamBase[Any]
-    ) -> OperatorStream[S]:
-        """Return the output stream of an operator of this keyed stream, and of others."""
-        raise NotImplementedError
 
     # ------------------------------------------------------------------------------------------------- checks
 

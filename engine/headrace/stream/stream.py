@@ -1,16 +1,16 @@
-"""Streams, which pipelines are built with. Every operator method returns the next stream."""
+"""Pipelines, and the streams that they are built with. Every operator method returns the next stream."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from functools import partial
+from typing import Any, Generic, TypeVar, cast, overload
 
 import msgspec
 
 from headrace.api.changelog import ChangelogMode
-from headrace.api.changelog_inference import check_normalized
 from headrace.api.functions import (
     AsyncFunction,
     KeyedBroadcastFunction,
@@ -24,11 +24,14 @@ from headrace.api.graph import (
     AssignEventTime,
     AsyncWait,
     DropUpdateBefore,
+    Emit,
     Filter,
     FlatMap,
     Input,
+    Keep,
     KeyBy,
     Map,
+    OnConflict,
     Operator,
     OperatorFunction,
     OutputMode,
@@ -41,18 +44,19 @@ from headrace.api.graph import (
     UpsertMaterialize,
     name_of,
 )
-from headrace.api.options import WindowFunction, Windows
+from headrace.api.options import JoinType, Ranks, WindowFunction, Windows, matched, unmatched
 from headrace.api.services import (
     AsyncRetryStrategy,
     Batching,
     CircuitBreaker,
     LookupCache,
+    LookupFunction,
     NoRetry,
     OnFailure,
     RecoveryOption,
     check_limits,
 )
-from headrace.api.ttl import Life, Lifetime, ttl_of
+from headrace.api.ttl import Life, Lifetime, StateTtl
 from headrace.api.types import (
     check_callable,
     check_emitted,
@@ -68,23 +72,27 @@ from headrace.api.types import (
     returned_type,
 )
 from headrace.names import check_name
-from headrace.stream.aggregation import GroupedStream, WindowedStream
+from headrace.options import Strategy
+from headrace.stream.aggregation import (
+    WindowedBase,
+    aggregate_function,
+    window_aggregate_function,
+    window_join_function,
+    window_match_function,
+    window_top_function,
+)
 from headrace.stream.base import StreamBase
-from headrace.stream.changelog import ChangelogStream
-from headrace.stream.joins import JoinableStream, TemporalStream
-from headrace.stream.library import operator_library
-from headrace.stream.ranking import RankedStream
-
-if TYPE_CHECKING:
-    from headrace.stream.pipeline import Pipeline
-
+from headrace.stream.changelog import keeper_of, lag_of, materializer_of, normalization
+from headrace.stream.joins import as_of_join_function, join_function, lookup_of
+from headrace.stream.pipeline import PipelineGraph
+from headrace.stream.ranking import first_by_time_function, last_by_time_function, top_function
 
 R = TypeVar("R", bound=msgspec.Struct)
 S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-class Stream(ChangelogStream[R], GroupedStream[R], JoinableStream[R], RankedStream[R], TemporalStream[R]):
+class Stream(StreamBase[R]):
     """Records of one type on their way through a pipeline.
 
     A stream may be used any number of times: each use gets all records. A method sends them to an operator and returns
@@ -92,6 +100,8 @@ class Stream(ChangelogStream[R], GroupedStream[R], JoinableStream[R], RankedStre
     `process`, `aggregate`, `window`, `join`, `join_as_of`, `top`, `first_by_time`, `last_by_time`, `connect` and
     `async_wait(mode=KEYED_ORDERED)` may follow it.
     """
+
+    _pipeline: Pipeline
 
     # --------------------------------------------------------------------------------------- Spark, over a source
 
@@ -213,16 +223,7 @@ class Stream(ChangelogStream[R], GroupedStream[R], JoinableStream[R], RankedStre
         Raises `ValueError` without a key, for a field that the record lacks, for a key other than that of the upserts,
         and behind an operator that may change the order of a key's rows.
         """
-        taker, changes = f"normalize '{name}'", self._changes
-        fields = key or changes.mode.key or (changes.unique[0] if len(changes.unique) == 1 else ())
-        check_normalized(taker, fields, changes)
-        for column in fields:
-            check_key_field(self._record, column)
-        try:
-            ttl = ttl_of(state_ttl, kept="the last row of each key", after="a key is new again")
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"{taker}: {error}") from None
-        function = operator_library().normalize(self._record, ttl=ttl)
+        fields, function = normalization(self, name, key=key, state_ttl=state_ttl)
         return self._keyed(KeyBy(fields))._operated(name, function, self._record)
 
     def assign_event_time(self, time: str | Callable[[R], int], /) -> Stream[R]:
@@ -414,6 +415,392 @@ class Stream(ChangelogStream[R], GroupedStream[R], JoinableStream[R], RankedStre
         self._pipeline._add(SinkNode(name), self._use())
         return self._pipeline
 
+    # --------------------------------------------------------------------------------------------- changelogs
+
+    def upsert_materialize(
+        self,
+        name: str,
+        /,
+        *,
+        primary_key: tuple[str, ...],
+        upsert_key: tuple[str, ...] | None = None,
+        strategy: Strategy = Strategy.LEGACY,
+        emit: Emit = Emit.NET_CHANGE,
+        ttl: StateTtl | None = None,
+        on_conflict: OnConflict = OnConflict.KEEP_HISTORY,
+        force: bool = False,
+    ) -> Stream[R]:
+        """Reconcile a changelog whose rows may come out of order, by primary key (FLIP-544).
+
+        `strategy` is the layout of a key's history; the job's file may choose another one, and the history stays. `ttl`
+        is the time after its insertion at which a row expires; nothing is emitted then. `on_conflict` says what happens
+        to a second row of a key (FLIP-558). Where the upsert key is the primary key no history is kept, unless `force`: the last change
+        of a key counts, and a retraction deletes the key. Without `upsert_key` it is taken from the graph: the key of a stream of
+        upserts, or the primary key where it is a unique key of the stream, as behind `aggregate`; but not with a `ttl`, a policy for
+        conflicts, or `Emit.EVERY_CHANGE`. Else rows are found as a whole.
+
+        Raises `ValueError` without a primary key, for a field that the record lacks, and for a `ttl` that is renewed by
+        reading, shows expired rows, is prolonged by pauses, or expires rows inserted in event time by processing time.
+        """
+        materializer = materializer_of(
+            self,
+            name,
+            primary_key=primary_key,
+            upsert_key=upsert_key,
+            strategy=strategy,
+            emit=emit,
+            ttl=ttl,
+            on_conflict=on_conflict,
+            force=force,
+        )
+        return self._materialized(materializer, self._record)
+
+    def first_value(
+        self,
+        name: str,
+        /,
+        *,
+        key: tuple[str, ...],
+        upsert_key: tuple[str, ...] | None = None,
+        strategy: Strategy = Strategy.ADAPTIVE,
+        ttl: StateTtl | None = None,
+    ) -> Stream[R]:
+        """Keep the first row of each key. When it is retracted, the row after it takes its place.
+
+        Arguments and errors are as for `upsert_materialize`; the sink is merged by `key`.
+        """
+        keeper = keeper_of(self, name, Keep.FIRST, key=key, upsert_key=upsert_key, strategy=strategy, ttl=ttl)
+        return self._materialized(keeper, self._record)
+
+    def last_value(
+        self,
+        name: str,
+        /,
+        *,
+        key: tuple[str, ...],
+        upsert_key: tuple[str, ...] | None = None,
+        strategy: Strategy = Strategy.ADAPTIVE,
+        ttl: StateTtl | None = None,
+    ) -> Stream[R]:
+        """Keep the last row of each key. When it is retracted, the row before it takes its place.
+
+        Arguments and errors are as for `upsert_materialize`; the sink is merged by `key`.
+        """
+        keeper = keeper_of(self, name, Keep.LAST, key=key, upsert_key=upsert_key, strategy=strategy, ttl=ttl)
+        return self._materialized(keeper, self._record)
+
+    def deduplicate(
+        self,
+        name: str,
+        /,
+        *,
+        key: tuple[str, ...],
+        keep: Keep = Keep.FIRST,
+        strategy: Strategy = Strategy.ADAPTIVE,
+        ttl: StateTtl | None = None,
+    ) -> Stream[R]:
+        """Keep one row of each key, however many arrive, as long as one of them is not retracted.
+
+        With a `ttl`, a key counts as new again when this time has passed since its row. Arguments and errors
+        are as for `upsert_materialize`.
+        """
+        keeper = keeper_of(self, name, keep, key=key, upsert_key=None, strategy=strategy, ttl=ttl)
+        return self._materialized(keeper, self._record)
+
+    def lag(
+        self,
+        name: str,
+        function: Callable[[Any, Any], S],
+        /,
+        *,
+        record: type[S],
+        partition_by: tuple[str, ...],
+        primary_key: tuple[str, ...],
+        upsert_key: tuple[str, ...] | None = None,
+        offset: int = 1,
+        strategy: Strategy = Strategy.ADAPTIVE,
+        ttl: StateTtl | None = None,
+    ) -> Stream[S]:
+        """Make a `record` of each row and the row `offset` places before it in its partition, or None.
+
+        `function(row, before)` is called for each row that arrives, and again for the rows after a row that is replaced
+        or retracted. It must depend on its arguments alone. Rows are in order of arrival within `partition_by`, and
+        identified by `upsert_key` or as a whole; the sink is merged by the `primary_key` of `record`, which must
+        distinguish all rows.
+
+        `ttl` is the time after its insertion at which a row expires; nothing is emitted then. Results that were made of
+        the row stay in the sink, and later results are made without it.
+
+        Raises `ValueError` for an `offset` below 1, an empty key, a field that the record lacks, and a `ttl` that rows
+        of a history cannot have (see `upsert_materialize`).
+        """
+        lagging = lag_of(
+            self,
+            name,
+            function,
+            record=record,
+            partition_by=partition_by,
+            primary_key=primary_key,
+            upsert_key=upsert_key,
+            offset=offset,
+            strategy=strategy,
+            ttl=ttl,
+        )
+        return self._materialized(lagging, record)
+
+    # ------------------------------------------------------------------------------- aggregates, joins, ranks
+
+    def aggregate(
+        self,
+        name: str,
+        result: type[S],
+        /,
+        *,
+        emit: Emit = Emit.EVERY_CHANGE,
+        retract: bool = True,
+        retracting: bool | None = None,
+        state_ttl: Life | None = None,
+    ) -> OperatorStream[S]:
+        """Aggregate all records of each key, and emit each change of the result (SQL: `GROUP BY`); needs `key_by` before it.
+
+        `result` is a record type. Its annotations define each field:
+
+            class Spent(Struct, frozen=True):
+                customer: str                          # a field of key_by
+                orders: Annotated[int, Count()]        # an aggregate of headrace.operators, or an AggregateFunction
+                cents: Annotated[int, Sum("cents")]
+
+        Every field may be left out. After a `key_by` with a function, the field `key` holds the key. The first result of
+        a key is an insert (`+I`). Later ones replace it: `-U` with the old result and its event time, then `+U` with the
+        new one and the event time of the record. A record that changes nothing emits nothing. When all records of a key
+        are retracted, its result is deleted (`-D`). A retraction of a key without records, or one that some aggregate
+        knows it never took, changes nothing and goes to the quarantine.
+
+        `emit=Emit.NET_CHANGE` emits one change for each key and micro-batch, from the last result before it to the one
+        at its end (Flink: mini-batch aggregation). State and tables are the same, but a log of the results is shorter,
+        and depends on the micro-batches. `retract=False` leaves `-U` out, for a sink that is merged by the key, or
+        for a log of results; other operators would count each result again.
+
+        `retracting` says whether the stream has `-U` and `-D`; None: taken from the graph, which does not know what your
+        own process functions emit. `state_ttl` bounds the state: a duration or `StateTtl` after which a key without
+        records is forgotten (nothing is emitted then), or `Lifetime.FOREVER`.
+
+        Raises `ValueError` without a key or `state_ttl`, for `Emit.NET_CHANGE` with a TTL, for a field that the record
+        lacks, and for a stream that retracts records where an aggregate cannot; `TypeError` for a field whose
+        annotation does not define it, or has another type than its aggregate gives.
+        """
+        function = aggregate_function(
+            self, name, result, emit=emit, retract=retract, retracting=retracting, state_ttl=state_ttl
+        )
+        return self._operated(name, function, result)
+
+    def join(
+        self,
+        name: str,
+        other: Stream[S],
+        /,
+        *,
+        emit: Callable[..., T],
+        record: type[T] | None = None,
+        how: JoinType = JoinType.INNER,
+        within: tuple[timedelta, timedelta] | None = None,
+        state_ttl: Life | tuple[Life, Life] | None = None,
+    ) -> OperatorStream[T]:
+        """Join the records of two keyed streams whose keys are equal; this stream is the left side.
+
+        `emit(left, right)` makes the result of a pair. It is a plain function, or a record type of two fields; its
+        annotation, or `record`, names the type of its result. It must depend on its arguments alone: it is called again
+        to retract a result.
+
+        `how` says whether records without a match are in the result; `emit` then gets None for the side that is
+        missing.
+
+        **With `within`**, an interval join: `other.time - this.time` lies from `low` to `high`, both included. Both
+        sides only add records, and so does the result. A record without a match is emitted once the watermark has
+        passed its interval. The watermark frees the state. A record behind the watermark is dropped, or goes to the
+        side output `late_left` or `late_right`, if you declare it: `.side("late_left", Order)`.
+
+        **Without it**, a regular join: every record of one side with every record of the other, for as long as both are
+        kept. Sides may retract records, and the result then does, too. `state_ttl` bounds the state: a duration or
+        `StateTtl` after which a record expires, `Lifetime.FOREVER`, or two of them, for left and right.
+
+        Raises `ValueError` for a stream that is not keyed or belongs to another pipeline, a regular join without
+        `state_ttl`, and an interval join with `state_ttl`, or of a stream that may retract records; `TypeError` where
+        the keys' types differ, and for an `emit` that does not fit.
+        """
+        function, gives = join_function(
+            self, name, other, emit=emit, record=record, how=how, within=within, state_ttl=state_ttl
+        )
+        return self._operated(name, function, gives, other)
+
+    @overload
+    def top(
+        self,
+        name: str,
+        n: int,
+        /,
+        *,
+        by: str | Callable[[R], Any],
+        descending: bool = ...,
+        result: None = ...,
+        retracting: bool | None = ...,
+        state_ttl: Life | None = ...,
+    ) -> OperatorStream[R]: ...
+
+    @overload
+    def top(
+        self,
+        name: str,
+        n: int,
+        /,
+        *,
+        by: str | Callable[[R], Any],
+        descending: bool = ...,
+        result: type[S],
+        retracting: bool | None = ...,
+        state_ttl: Life | None = ...,
+    ) -> OperatorStream[S]: ...
+
+    def top(
+        self,
+        name: str,
+        n: int,
+        /,
+        *,
+        by: str | Callable[[R], Any],
+        descending: bool = True,
+        result: type[Any] | None = None,
+        retracting: bool | None = None,
+        state_ttl: Life | None = None,
+    ) -> OperatorStream[Any]:
+        """Keep the first `n` records of each key by `by`, and emit each change of them; needs `key_by` before it.
+
+        `by` is a field or a plain function of the record. Its value is text, a number, a truth value, bytes, or a tuple
+        of them. The largest comes first, or with `descending=False` the smallest; None is smaller than any value. Of
+        records with equal values, the earliest by event time comes first, and of those the first to arrive. `result` is
+        the type of the emitted records: it takes fields of the record by their names, and the rank in a field annotated
+        with `Rank()`.
+
+            class Best(Struct, frozen=True):
+                game: str
+                player: str
+                rank: Annotated[int, Rank()]           # 1 for the first
+
+        With a rank, each rank whose record changes is updated (`-U`, `+U`). Without `result`, or without a rank in it,
+        the records are emitted, and those that leave the first `n` are deleted (`-D`). An emitted row has the event
+        time of its record, also when it is retracted.
+
+        `retracting` says whether the stream has `-U` and `-D`. If so, all records of a key are stored, and a retraction
+        of a record that is not stored goes to the side output `unmatched`, or else to the quarantine. None: taken from the graph, which does not
+        know what your own process functions emit. `state_ttl` bounds the state: a duration or `StateTtl` after which an
+        entry without a write expires (nothing is emitted then), or `Lifetime.FOREVER`.
+
+        Raises `ValueError` without a key or `state_ttl`, for `n` below 1, and for a field that the record lacks;
+        `TypeError` for values that cannot be compared, and for a `result` with a field that is neither a field of the
+        record nor a rank.
+        """
+        ranks = partial(Ranks, n, by, descending, result)
+        function = top_function(self, name, ranks, result, retracting=retracting, state_ttl=state_ttl)
+        return self._operated(name, function, result or self._record)
+
+    def first_by_time(
+        self, name: str, /, *, at_watermark: bool = False, state_ttl: Life | None = None
+    ) -> OperatorStream[R]:
+        """Keep the first record of each key by event time; needs `key_by` before it. Of one moment, the first to arrive stays.
+
+        It is emitted at once (`+I`); an earlier one that arrives later replaces it (`-U`, `+U`). With `at_watermark` it
+        is emitted when the watermark reaches its event time, as a final insert; records that arrive behind the
+        watermark are dropped. `state_ttl` bounds the state: a key counts as new again when this time (a duration or
+        `StateTtl`) has passed since its row was written, or never (`Lifetime.FOREVER`).
+
+        Raises `ValueError` without a key or `state_ttl`, and for a stream that may retract records: use `top` with
+        `n=1` there.
+        """
+        function = first_by_time_function(self, name, at_watermark=at_watermark, state_ttl=state_ttl)
+        return self._operated(name, function, self._record)
+
+    def last_by_time(self, name: str, /, *, state_ttl: Life | None = None) -> OperatorStream[R]:
+        """Keep the last record of each key by event time; needs `key_by` before it. Of one moment, the last to arrive stays.
+
+        It is emitted at once; each later one replaces it (`-U`, `+U`). `state_ttl` and errors are as for `first_by_time`.
+        """
+        return self._operated(name, last_by_time_function(self, name, state_ttl=state_ttl), self._record)
+
+    def join_as_of(
+        self,
+        name: str,
+        versions: Stream[S],
+        /,
+        *,
+        emit: Callable[[R, Any], T],
+        how: JoinType = JoinType.INNER,
+        record: type[T] | None = None,
+        state_ttl: Life | None = None,
+    ) -> OperatorStream[T]:
+        """Join each record with the one of `versions` that is valid at its event time; both are keyed by the same type.
+
+        A record of `versions` is valid from its event time until the next one of its key. A `-D` ends the version
+        before it, from its own event time on; a `-U` changes nothing. Of several versions of one moment, the last to
+        arrive is valid.
+
+        A record waits until the watermark reaches its event time, and is then emitted as `emit(record, version)`, with
+        its own event time and row kind. Without a valid version, `JoinType.INNER` emits nothing, `JoinType.LEFT` emits
+        `emit(record, None)`. `emit` is plain; `record` is the type of its result, by default the one in its annotation.
+        A late record is dropped, or goes to the side output `late`. A late version holds for the records that still
+        wait.
+
+        A version is freed when the watermark reaches the next one. `state_ttl` bounds how long the last version of a
+        key is kept after it was written: a duration, a `StateTtl` or `Lifetime.FOREVER`.
+
+        Raises `ValueError` without a key on both sides, for a `how` other than INNER or LEFT, and without `state_ttl`;
+        `TypeError` where the keys' types differ, and for an `emit` that does not fit.
+        """
+        function, gives = as_of_join_function(
+            self, name, versions, emit=emit, how=how, record=record, state_ttl=state_ttl
+        )
+        return self._operated(name, function, gives, versions)
+
+    def lookup(
+        self,
+        name: str,
+        function: LookupFunction[Any, S],
+        /,
+        *,
+        timeout: timedelta | None,
+        how: JoinType = JoinType.INNER,
+        cache: LookupCache | None = None,
+        mode: OutputMode = OutputMode.UNORDERED,
+        capacity: int = 100,
+        retry: AsyncRetryStrategy | None = None,
+        park_after: timedelta | None = None,
+        on_failure: OnFailure = OnFailure.FAIL,
+        breaker: CircuitBreaker | None = None,
+        service: str | None = None,
+    ) -> Stream[S]:
+        """Join each record with a service's answer for its key: `async_wait` with a `LookupFunction` and a cache.
+
+        `JoinType.INNER` emits nothing for a record whose answer is negative (None, or anything else that is false), and
+        does not call `join` for it; `JoinType.LEFT` calls `join(record, answer)` for all. `cache` is by default
+        `LookupCache()`: 10,000 answers for each task, for as long as it lives. The other arguments are those of
+        `async_wait`.
+
+        Raises `ValueError` for a `how` other than INNER or LEFT, `TypeError` for another kind of function; else as
+        `async_wait`.
+        """
+        return self.async_wait(
+            name,
+            lookup_of(name, function, how),
+            timeout=timeout,
+            cache=LookupCache() if cache is None else cache,
+            mode=mode,
+            capacity=capacity,
+            retry=retry,
+            park_after=park_after,
+            on_failure=on_failure,
+            breaker=breaker,
+            service=service,
+        )
+
     # ------------------------------------------------------------------------------------------------- private
 
     def _keyed(self, key: KeyBy) -> Stream[R]:
@@ -575,3 +962,209 @@ class ConnectedStreams(Generic[R, S]):
         process = Process(name, f"{first._key} | {second._key or 'broadcast'}", function, emits=emits)
         node = first._pipeline._add(process, first._use(), second._use())
         return ProcessedStream(first._pipeline, node, cast("type[T]", gives))
+
+
+class WindowedStream(WindowedBase[R]):
+    """A keyed stream and its windows: `aggregate`, `top` or a join must follow."""
+
+    _stream: Stream[R]
+
+    def __init__(self, stream: Stream[R], windows: Windows) -> None:
+        """Hold the stream and its windows; `Stream.window` calls this."""
+        self._stream = stream
+        self._windows = windows
+
+    def aggregate(
+        self,
+        name: str,
+        result: type[S],
+        /,
+        *,
+        allowed_lateness: timedelta = timedelta(0),
+        early: timedelta | None = None,
+    ) -> AggregatedStream[S]:
+        """Emit one `result` for each key and window that has records, when the watermark reaches the window's end.
+
+        `result` is a record type. Its annotations define each field:
+
+            class Revenue(Struct, frozen=True):
+                customer: str                          # a field of key_by
+                window_start: Timestamp                # the first moment of the window
+                window_end: Timestamp                  # the first moment after it
+                orders: Annotated[int, Count()]        # an aggregate of headrace.operators, or an AggregateFunction
+                cents: Annotated[int, Sum("cents")]
+
+        Every field may be left out. After a `key_by` with a function, the field `key` holds the key. Results have the
+        event time `window_end - 1 ms`, and the first one of a window is an insert (`+I`).
+
+        A record that arrives after its window has fired, but before the watermark passes the window's end by
+        `allowed_lateness`, corrects the result: `-U` with the old one, `+U` with the new one. A later record is
+        dropped, or goes to the side output `late` of the result, if you declare it: `.side("late", Order)` or
+        `.side_output("late", Order, sink=...)`. State is freed at the same moment.
+
+        `early` is a step of event time, counted from the window's start: when the watermark reaches the end of a step,
+        the window emits its result so far, and corrects it after the next step or at its end. If a session has grown
+        since its early result, that result is deleted, and a new one inserted; where several sessions merge, their
+        early results are deleted at once.
+
+        Raises `TypeError` for a field whose annotation does not define it, or has another type than its aggregate
+        gives; `ValueError` for a negative lateness, an early step below 1 ms, a field that the record lacks, and a
+        stream that retracts records where an aggregate cannot.
+        """
+        function = window_aggregate_function(self, name, result, allowed_lateness=allowed_lateness, early=early)
+        return self._stream._aggregated(name, function, result)
+
+    @overload
+    def top(
+        self,
+        name: str,
+        n: int,
+        /,
+        *,
+        by: str | Callable[[R], Any],
+        descending: bool = ...,
+        ties: bool = ...,
+        result: None = ...,
+        allowed_lateness: timedelta = ...,
+        early: timedelta | None = ...,
+    ) -> AggregatedStream[R]: ...
+
+    @overload
+    def top(
+        self,
+        name: str,
+        n: int,
+        /,
+        *,
+        by: str | Callable[[R], Any],
+        descending: bool = ...,
+        ties: bool = ...,
+        result: type[S],
+        allowed_lateness: timedelta = ...,
+        early: timedelta | None = ...,
+    ) -> AggregatedStream[S]: ...
+
+    def top(
+        self,
+        name: str,
+        n: int,
+        /,
+        *,
+        by: str | Callable[[R], Any],
+        descending: bool = True,
+        ties: bool = False,
+        result: type[Any] | None = None,
+        allowed_lateness: timedelta = timedelta(0),
+        early: timedelta | None = None,
+    ) -> AggregatedStream[Any]:
+        """Emit the first `n` records of each key and window by `by`, when the watermark reaches the window's end.
+
+        `by`, `descending` and `result` are as for `Stream.top`; the fields `window_start` and `window_end` of `result`
+        hold those of the window, unless the record has such fields. Results come in the order of their ranks, with the
+        event time `window_end - 1 ms`, as inserts. `allowed_lateness`, `early`, late records and the freeing of state
+        are as for `aggregate`; a correction updates each rank whose record changes.
+
+        With `ties`, all records whose value equals that of the n-th one are emitted, too, as by `RANK() <= n` of SQL.
+        Records with equal values have the same rank, as in 1, 1, 3. A rank may then have several results, so a
+        correction deletes those that are no longer right, and inserts new ones. All these records are stored.
+
+        Raises the errors of `aggregate` and `Stream.top`.
+        """
+        ranks = partial(Ranks, n, by, descending, result, ties)
+        function = window_top_function(self, name, ranks, result, allowed_lateness=allowed_lateness, early=early)
+        return self._stream._aggregated(name, function, result or self._stream.record_type())
+
+    def join(
+        self,
+        name: str,
+        other: WindowedStream[T],
+        /,
+        *,
+        emit: Callable[[Any, Any], S],
+        how: JoinType = JoinType.INNER,
+        record: type[S] | None = None,
+    ) -> OperatorStream[S]:
+        """Join the records of two streams that have the same key and lie in the same window.
+
+        When the watermark reaches the window's end, `emit(left, right)` is emitted for each pair, with the event time
+        `window_end - 1 ms`, in the order of their slices and of arrival. Where a key has records on one side alone,
+        `how` decides: `JoinType.LEFT` and `FULL` emit `emit(left, None)`, `RIGHT` and `FULL` `emit(None, right)`.
+        `emit` is plain; `record` is the type of its result, by default the one in its annotation. A `-U` or `-D`
+        removes a record from its windows.
+
+        A record that arrives after its windows have fired is dropped, or goes to the side output `late_left` or
+        `late_right`. State is freed when the watermark passes the end of the last window.
+
+        Raises `ValueError` where the other side has other windows, and for sessions; `TypeError` where the keys' types
+        differ, and for an `emit` that does not fit.
+        """
+        function, gives = window_join_function(self, name, other, emit=emit, how=how, record=record)
+        return self._stream._operated(name, function, gives, other._stream)
+
+    def semi_join(self, name: str, other: WindowedStream[T], /) -> OperatorStream[R]:
+        """Keep the records whose key has records of `other` in the same window: `IN` and `EXISTS` of Flink SQL's window joins.
+
+        When the watermark reaches the window's end, each such record is emitted once, however many match, with the event time
+        `window_end - 1 ms`; a record that is in several windows, once for each. Late records, state and errors are as for `join`.
+        """
+        function = window_match_function(self, f"semi_join '{name}'", other, kind="semi", results=matched)
+        return self._stream._operated(name, function, self._stream.record_type(), other._stream)
+
+    def anti_join(self, name: str, other: WindowedStream[T], /) -> OperatorStream[R]:
+        """Keep the records whose key has no record of `other` in the same window: `NOT IN` and `NOT EXISTS` of Flink SQL's window joins.
+
+        Everything else is as for `semi_join`.
+        """
+        function = window_match_function(self, f"anti_join '{name}'", other, kind="anti", results=unmatched)
+        return self._stream._operated(name, function, self._stream.record_type(), other._stream)
+
+
+class Pipeline(PipelineGraph):
+    """Graph of a job: sources give streams, operators make new streams, and sinks end them.
+
+        p = Pipeline("shop")
+        orders = p.source("orders", Order, event_time="placed_at")
+        orders.filter(is_large).sink("large_orders")
+        orders.key_by("customer").process("totals", Totals()).sink("totals")
+
+    `sink` returns the pipeline, so that a line of operators can be written as one expression.
+
+    Names are identifiers (lower case, digits, underscores, at most 63 characters). Names of sources and operators are
+    unique within the pipeline; a sink may have the name of the operator before it. An operator's name is stored with
+    its state: a renamed operator starts with empty state. Raises `ValueError` for a name that breaks these rules.
+    """
+
+    def __repr__(self) -> str:
+        """Name the pipeline and its operators."""
+        return f"<Pipeline '{self.name}': {', '.join(operator.name for operator in self.operators)}>"
+
+    def source(
+        self,
+        name: str,
+        record: type[R],
+        /,
+        *,
+        event_time: str,
+        order_by: tuple[str, ...] = (),
+        row_kind: str | None = None,
+        out_of_orderness: timedelta = timedelta(0),
+    ) -> Stream[R]:
+        """Read `record`s from the source `name`.
+
+        `event_time` is the field with the record's time (`Timestamp`). Arrival order is the source's own (file, row);
+        `order_by` sorts the rows of one file instead. `row_kind` is the column with `+I`, `-U`, `+U` or `-D`; without
+        one every row is an insert. The watermark stays `out_of_orderness` behind the latest event time. Where streams
+        of several sources meet, their records come in the order of event time, each source's own order kept, and the
+        watermark is the smallest of theirs.
+
+        Raises `ValueError` for a negative `out_of_orderness`, a name that is taken or no identifier, and a field that
+        `record` lacks; `TypeError` unless `record` is a class derived from `Struct`.
+        """
+        if out_of_orderness < timedelta(0):
+            msg = f"out_of_orderness of '{name}' must not be negative, not {out_of_orderness}"
+            raise ValueError(msg)
+        check_record(f"source '{name}'", record)
+        for column in (event_time, *order_by):
+            check_field(record, column)
+        node = self._add(SourceNode(name, record, event_time, order_by, row_kind, out_of_orderness))
+        return Stream(self, node, record)

@@ -19,7 +19,7 @@ from headrace import clock, crash_points
 from headrace.api.graph import SinkNode, SourceNode, UpsertMaterialize
 from headrace.api.records import RowKind
 from headrace.names import counted, did_you_mean
-from headrace.stream.pipeline import Pipeline
+from headrace.stream.stream import Pipeline
 from headrace.testing._memory_topic import MemoryTopic
 from headrace.testing._shared import BackendName
 

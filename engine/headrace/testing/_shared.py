@@ -27,8 +27,7 @@ from headrace.state.backend import (
     StateBackend,
 )
 from headrace.state.key_groups import KeyGroupRange
-from headrace.stream.pipeline import Pipeline
-from headrace.stream.stream import Stream
+from headrace.stream.stream import Pipeline, Stream
 
 BackendName = Literal["hashmap", "rocksdb", "delta"]
 

@@ -13,9 +13,7 @@ import pytest
 import headrace
 import headrace.operators
 import headrace.testing
-from headrace.stream.aggregation import WindowedStream
-from headrace.stream.pipeline import Pipeline
-from headrace.stream.stream import ConnectedStreams, Stream
+from headrace.stream.stream import ConnectedStreams, Pipeline, Stream, WindowedStream
 from tests.jobs.home import PROJECT
 
 PAGES = sorted([PROJECT / "README.md", *(PROJECT / "docs").glob("*.md")])

@@ -20,6 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace import crash_points
+from headrace.commit.branch_code import refuse_with_branches
 from headrace.commit.protocol import OpenJob, open_job
 from headrace.commit.schema_check import changed_keys, check_schemas, declared_schemas
 from headrace.config import JobConfig, checked_name
@@ -52,6 +53,7 @@ def renamable(config: JobConfig, old: str, new: str) -> StoredOperator:
     Raises as `rename_operator` does.
     """
     rename = _Rename.by_code(config, old, new)
+    _refuse_rename_with_branches(config, old)
     log = CheckpointLog(config.job_folder, config.storage_options)
     last = log.resolve(config)
     return rename.checked(log, state_views(config.job_folder, last.versions, config.storage_options))
@@ -61,12 +63,14 @@ def rename_operator(config: JobConfig, old: str, new: str, run_id: str, *, why: 
     """Move all rows of the operator `old` to the name `new`, which the code gives it now, as one checkpoint.
 
     Rows in `quarantine` move as well. Raises `ConfigError` when the code does not declare `new`, or still declares `old`,
-    when nothing is stored of `old`, when something is stored of `new`, or while elements wait or records are held;
+    when nothing is stored of `old`, when something is stored of `new`, while the job has branches, or while elements wait or records
+    are held;
     `StateSchemaError` when states or keys of `new` do not fit what is stored; `FencedError` while a run holds the job. Then
     nothing has changed.
     """
     rename = _Rename.by_code(config, old, new)
     with open_job(config, run_id) as job:
+        _refuse_rename_with_branches(config, old)
         stored = rename.checked(job.log, job.view)
         files = {table: [*_moved(job, table, old, new)] for table in tables_in(job.versions)}
         crash_points.reached("operator_state.staged")
@@ -78,6 +82,11 @@ def rename_operator(config: JobConfig, old: str, new: str, run_id: str, *, why: 
             metrics={"rows_moved": sum(stored.rows.values())},
             note=f"operator '{old}' is '{new}' now" + ("" if why is None else f": {why}"),
         )
+
+
+def _refuse_rename_with_branches(config: JobConfig, old: str) -> None:
+    """Raise `ConfigError` if the job has branches: they have the old name, and could neither run on nor be promoted."""
+    refuse_with_branches(config, f"operator '{old}' cannot be renamed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +193,7 @@ def droppable(config: JobConfig, operator: str) -> StoredOperator:
     Raises `ConfigError` as `drop_operator` does.
     """
     _check_not_declared(plan_of(config.code), operator)
+    _refuse_drop_with_branches(config, operator)
     log = CheckpointLog(config.job_folder, config.storage_options)
     last = log.resolve(config)
     view_of = state_views(config.job_folder, last.versions, config.storage_options)
@@ -194,11 +204,12 @@ def drop_operator(config: JobConfig, operator: str, why: str, run_id: str) -> Ch
     """Delete the state of an operator that the code no longer declares, as one checkpoint.
 
     Deletes its rows in all state tables except `quarantine`: also its waiting elements and held records. Raises `ConfigError`
-    when the code still declares the operator, or when nothing is stored of it, and `FencedError` while a run holds the job; then
-    nothing has changed.
+    when the code still declares the operator, when nothing is stored of it, or while the job has branches, and `FencedError` while a
+    run holds the job; then nothing has changed.
     """
     _check_not_declared(plan_of(config.code), operator)
     with open_job(config, run_id) as job:
+        _refuse_drop_with_branches(config, operator)
         stored = stored_operator(config, job.last, job.view, job.state_schemas, operator)
         files = {table: [*_removals(job, table, operator)] for table in tables_in(job.versions) if table != QUARANTINE}
         crash_points.reached("operator_state.staged")
@@ -211,6 +222,11 @@ def drop_operator(config: JobConfig, operator: str, why: str, run_id: str) -> Ch
             metrics={"rows_dropped": sum(stored.state_rows.values())},
             note=f"the state of operator '{operator}' was dropped: {why}",
         )
+
+
+def _refuse_drop_with_branches(config: JobConfig, operator: str) -> None:
+    """Raise `ConfigError` if the job has branches: a promotion would bring the state back, so it is refused after a drop."""
+    refuse_with_branches(config, f"the state of operator '{operator}' cannot be dropped")
 
 
 def _check_not_declared(plan: Plan, operator: str) -> None:

@@ -1,0 +1,73 @@
+"""`state rename` and `state drop` of a job with an open branch: refused by the branch's name, and possible once it is dropped."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace import Pipeline
+from headrace.edits.fork import drop_branch
+from headrace.edits.operators import drop_operator, droppable, renamable, rename_operator
+from headrace.errors import ConfigError
+from headrace.run.backfill import BackfillOutcome
+from tests.unit.support.backfilled_job import BackfilledJob, days
+from tests.unit.support.branched_job import Order, Totals
+
+
+def totals_by(operator):
+    totals = Pipeline("shop").source("orders", Order, event_time="at").key_by("customer").process(operator, Totals())
+    totals.side("small", Order).sink("small")
+    return totals.sink("totals")
+
+
+@pytest.fixture
+def job():
+    """A job with an open branch; then the code gives its operator 'totals' the name 'sums'."""
+    job = BackfilledJob(totals_by("totals"))
+    for number in range(2):
+        job.write(number, ("ann", 1 + number))
+    job.run()
+    job.write(1, ("ann", 30))
+    assert job.backfill(days(1), "again").outcome is BackfillOutcome.NEEDS_APPROVAL
+    job.change(pipeline=totals_by("sums"))
+    return job
+
+
+def rename(job):
+    return rename_operator(job.config, "totals", "sums", "rename")
+
+
+def drop(job):
+    return drop_operator(job.config, "totals", "no more", "drop")
+
+
+EDITS = [
+    pytest.param(
+        rename, lambda job: renamable(job.config, "totals", "sums"), "'totals' cannot be renamed", id="rename"
+    ),
+    pytest.param(drop, lambda job: droppable(job.config, "totals"), "'totals' cannot be dropped", id="drop"),
+]
+
+
+@pytest.mark.parametrize(("edit", "preview", "message"), EDITS)
+def test_edit_waits_for_open_branches(job, edit, preview, message):
+    before = job.last()
+    for command in (preview, edit):
+        with pytest.raises(ConfigError, match=rf"{message} while .* \(again\).*headrace branch drop shop again"):
+            command(job)
+    assert job.last() == before
+    with job.on_its_clock():
+        drop_branch(job.config, "again", "somebody")
+        edit(job)
+    job.write(2, ("ann", 3))
+    assert job.run().rows_in == 1
+
+
+def test_day_after_a_rename_is_backfilled(job):
+    with job.on_its_clock():
+        drop_branch(job.config, "again", "somebody")
+        rename(job)
+    job.write(2, ("ann", 3))
+    job.run()
+    job.write(1, ("ann", 2))
+    job.write(2, ("ann", 7))
+    assert job.backfill(days(2), "later").outcome is BackfillOutcome.NEEDS_APPROVAL

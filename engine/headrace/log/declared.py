@@ -28,12 +28,12 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from deltalake import Schema
 
 from headrace.api.graph import KeyBy
 from headrace.api.types import key_types
 from headrace.plan.stages import Plan
 from headrace.state.type_schema import Shape, TypeSchema, type_schema_of
+from headrace.storage.delta_schema import from_logged, to_logged
 
 HISTORY_STATE = "history"
 """Kind of a materializer's history, and its name among the states of the operator."""
@@ -177,15 +177,9 @@ SinkTables = dict[str, SinkTable]
 
 def to_stored(schemas: SinkSchemas) -> SinkTables:
     """Return the tables of sinks in the form that checkpoints store."""
-    return {
-        name: SinkTable(msgspec.json.decode(Schema.from_arrow(schema).to_json()), key)
-        for name, (schema, key) in schemas.items()
-    }
+    return {name: SinkTable(to_logged(schema), key) for name, (schema, key) in schemas.items()}
 
 
 def to_schemas(tables: Mapping[str, SinkTable]) -> SinkSchemas:
     """Return the tables of sinks in the form that writers use."""
-    return {
-        name: (pa.schema(Schema.from_json(msgspec.json.encode(table.schema).decode())), table.key)
-        for name, table in tables.items()
-    }
+    return {name: (from_logged(table.schema), table.key) for name, table in tables.items()}

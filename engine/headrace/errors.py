@@ -112,6 +112,12 @@ class StorageError(HeadraceError):
 
     exit_code = 8
 
+    doing: tuple[str, ...] = ()
+    """What was being done when storage refused, from the outermost on; its cause is the refusal. Empty in other errors."""
+
+    is_missing: bool = False
+    """The file, or the version of the table, is not there."""
+
 
 class CheckFailed(HeadraceError):  # noqa: N818 - a check that fails is no error of the program
     """A requested check found a difference."""

@@ -31,7 +31,7 @@ from headrace.run.backfill import Backfill
 from headrace.run.backfill_plan import BackfillPlan, Estimate
 from headrace.run.options import RunOptions, RunReport
 from headrace.sources.interval import Interval
-from headrace.storage.table import Commit, Snapshot, StoreError
+from headrace.storage.table import Commit, Snapshot
 from headrace.tables.view import table_store
 from tests.simulation.purchases import CORRECTION, Content, MicroBatch, position_of, taken_in
 from tests.simulation.simulation import RECORDS, FoundError, Simulation
@@ -252,7 +252,7 @@ class BranchSimulation(Simulation):
         self.world.counts["versions of sinks"] += 1
         try:
             content = Content(self.job.config.job_folder, log.checkpoints, checkpoint)
-        except (FileNotFoundError, StoreError, StorageError):  # a vacuum has deleted them
+        except (FileNotFoundError, StorageError):  # a vacuum has deleted them
             self.world.counts["versions of sinks whose state is gone"] += 1
             return
         if problem := content.problem():

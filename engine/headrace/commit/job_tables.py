@@ -9,7 +9,8 @@ import pyarrow as pa
 from headrace import crash_points, threads
 from headrace.errors import FencedError, StorageError
 from headrace.storage.files import StagedFile, Storage
-from headrace.storage.table import CommitInfo, TableMissingError, TableStore, VersionTakenError, storage_errors
+from headrace.storage.refusals import reason_of
+from headrace.storage.table import CommitInfo, TableMissingError, TableStore, VersionTakenError
 from headrace.tables.schemas import ALL_TABLES, STATE_TABLES
 from headrace.tables.view import table_store
 
@@ -39,9 +40,8 @@ class JobTables:
         """
         for name, table in STATE_TABLES.items():
             store = self._stores[name]
-            with storage_errors(f"to create {store.uri}"):
-                store.create(table.schema)
-                version = store.latest().version
+            store.create(table.schema)
+            version = store.latest().version
             if version > 0:
                 msg = (
                     f"{store.uri} holds state, but the job's checkpoints are gone, and only they say what of "
@@ -57,9 +57,8 @@ class JobTables:
         An attempt that died before its first commit may have left the table, with rows that no checkpoint names.
         """
         store, schema = self._stores[name], ALL_TABLES[name].schema
-        with storage_errors(f"to create {store.uri}"):
-            store.create(schema)
-            version = store.latest().version
+        store.create(schema)
+        version = store.latest().version
         return (
             version
             if version == 0
@@ -103,8 +102,7 @@ class JobTables:
     def add_columns(self, name: str, columns: Sequence[pa.Field], parent: int) -> int:
         """Add nullable columns to a table as version `parent + 1`; return `parent` if the table has them all."""
         store = self._stores[name]
-        with storage_errors(f"to read {store.uri}"):
-            present = store.at(parent).schema.names
+        present = store.at(parent).schema.names
         missing = [column for column in columns if column.name not in present]
         if not missing:
             return parent
@@ -116,8 +114,7 @@ class JobTables:
 
     def _fence(self, store: TableStore, committed: int) -> int:
         try:
-            with storage_errors(f"to read {store.uri}"):
-                latest = store.latest().version
+            latest = store.latest().version
         except TableMissingError as error:
             msg = f"table {store.uri} is gone, but checkpoints name its version {committed}. {_BACKUP}"
             raise StorageError(msg) from error
@@ -138,8 +135,7 @@ class JobTables:
 
     def _commit(self, store: TableStore, parent: int, commit: Callable[[], int]) -> int:
         try:
-            with storage_errors(f"version {parent + 1} of {store.uri}"):
-                return commit()
+            return commit()
         except VersionTakenError as error:
             msg = (
                 f"{self._who} lost the job: another writer took version {parent + 1} of {store.uri} "
@@ -155,6 +151,6 @@ class JobTables:
 def _writer(store: TableStore) -> str:
     try:
         info = store.latest().history(1)[0].info
-    except OSError as error:  # report the lost commit instead of this error
-        return f"who did cannot be read: {error}"
+    except StorageError as error:  # report the lost commit instead of this error
+        return f"who did cannot be read: {reason_of(error)}"
     return f"run {info.run_id}, attempt {info.attempt_id}" if info.run_id else "not a run of Headrace"

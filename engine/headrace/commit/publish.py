@@ -21,7 +21,8 @@ from headrace.log.lineage import Lineage
 from headrace.log.sink_history import claim_of, foreign_owner, names_of_owner, version_at_fork, version_of
 from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import NEVER, NO_WRITERS, Delivery, Publication, Sink, SparkWriters
-from headrace.storage.table import Claim, Snapshot, TableMissingError, VersionTakenError, storage_errors
+from headrace.storage.refusals import doing
+from headrace.storage.table import Claim, Snapshot, TableMissingError, VersionTakenError
 
 
 class Standing(NamedTuple):
@@ -79,7 +80,7 @@ class Publisher:
         """Return the latest version of each sink's table, by the sink's name; missing tables are left out."""
         tables = {}
         for name, sink in self._sinks.items():
-            with suppress(TableMissingError), storage_errors(f"to open sink '{name}' at {sink.uri}"):
+            with suppress(TableMissingError):
                 tables[name] = sink.latest()
         return tables
 
@@ -103,7 +104,7 @@ class Publisher:
         for sink in sorted(self._sinks.values(), key=lambda sink: sink.uri):
             claim = claim_of(self._config, sink.name, lineage)
             # Its version is taken where another job has created it meanwhile.
-            with suppress(VersionTakenError), storage_errors(f"to open sink '{sink.name}' at {sink.uri}"):
+            with suppress(VersionTakenError):
                 sink.create(claim)
             crash_points.reached("claim.created")
             tables[sink.name] = _claimed(sink, claim)
@@ -113,7 +114,7 @@ class Publisher:
         """Return the position of each sink, except missing or unreadable sinks."""
         standing = {}
         for name, sink in self._sinks.items():
-            with suppress(TableMissingError, StorageError), storage_errors(f"to open sink '{name}' at {sink.uri}"):
+            with suppress(TableMissingError, StorageError):
                 table = sink.latest()
                 published = sink.published(table)
                 standing[name] = Standing(table.version, None if published == NEVER else published)
@@ -158,7 +159,7 @@ def _claimed(sink: Sink, claim: Claim | None) -> Snapshot:
         if claim is None or sink.owner(table) == claim.owner:
             return table
         _refuse_other_owner(sink, table, claim)
-        with suppress(VersionTakenError), storage_errors(f"the claim on sink '{sink.name}' at {sink.uri}"):
+        with suppress(VersionTakenError):
             sink.claim(table, claim)
 
 
@@ -184,7 +185,7 @@ def _publish(sink: Sink, checkpoint: Checkpoint, lineage: Lineage, claim: Claim 
         _sync(sink, table)
         return False
     try:
-        with storage_errors(f"checkpoint {number} in sink '{sink.name}' at {sink.uri}"):
+        with doing(f"checkpoint {number} in sink '{sink.name}' at {sink.uri}"):
             files = checkpoint.outputs.get(sink.name, [])
             if checkpoint.kind is Kind.RESTORE:
                 sink.restore(table, version_of(table, sink.name, lineage), publication)
@@ -241,7 +242,7 @@ def _deliver(sink: Sink, checkpoint: Checkpoint, lineage: Lineage) -> None:
 
     crash_points.reached("deliver.before")
     try:
-        with storage_errors(
+        with doing(
             f"to deliver checkpoint {checkpoint.checkpoint_id} to the readers of sink '{sink.name}' at {sink.uri}"
         ):
             sink.deliver(behind)
@@ -274,14 +275,12 @@ def _refuse_sink_of_another(sink: Sink, table: Snapshot, checkpoint: Checkpoint,
 
 
 def _sync(sink: Sink, table: Snapshot) -> None:
-    with storage_errors(f"to sync sink '{sink.name}' at {sink.uri}"):
-        sink.sync(table)
+    sink.sync(table)
 
 
 def _open(sink: Sink) -> Snapshot:
     try:
-        with storage_errors(f"to open sink '{sink.name}' at {sink.uri}"):
-            return sink.latest()
+        return sink.latest()
     except TableMissingError as error:
         raise _gone(sink) from error
 

@@ -20,7 +20,8 @@ from headrace.log.sink_history import SinkHistory
 from headrace.names import counted
 from headrace.storage.files import list_files
 from headrace.storage.overlay import is_elsewhere, resolved
-from headrace.storage.table import StoreError, TableMissingError, storage_errors
+from headrace.storage.refusals import doing, reason_of
+from headrace.storage.table import TableMissingError
 from headrace.tables.view import table_store
 
 
@@ -58,7 +59,7 @@ class RestoreCheck:
         Raises `StorageError` with the table, the version and the missing files, and `SinkMismatchError` when a sink
         never had the publication that belongs to `target`.
         """
-        with storage_errors(f"to look for the files of checkpoint {target.checkpoint_id}"):
+        with doing(f"to look for the files of checkpoint {target.checkpoint_id}"):
             problem = self.problem(target)
             if problem is not None:
                 msg = (
@@ -88,12 +89,11 @@ class RestoreCheck:
 
     def _history(self, name: str) -> SinkHistory:
         path = self._config.sinks[name].table_path
-        with storage_errors(f"to read the history of sink '{name}' at {path}"):
-            try:
-                table = table_store(path, self._storage).latest()
-            except TableMissingError:
-                table = None
-            return SinkHistory(table, name, Lineage(self._checkpoints))
+        try:
+            table = table_store(path, self._storage).latest()
+        except TableMissingError:
+            table = None
+        return SinkHistory(table, name, Lineage(self._checkpoints))
 
     def _loss(self, wanted: TableVersion) -> str | None:
         """Return a clause on files or log entries that a version has lost; None if it is complete."""
@@ -106,8 +106,10 @@ class RestoreCheck:
         try:
             store = table_store(wanted.uri, self._storage)
             files = store.at(wanted.version).files()
-        except (StoreError, TableMissingError) as error:
-            return f"{of} cannot be read, since its Delta log no longer reaches back that far ({error})"
+        except (StorageError, TableMissingError) as error:
+            if isinstance(error, StorageError) and not error.is_missing:
+                raise
+            return f"{of} cannot be read, since its Delta log no longer reaches back that far ({reason_of(error)})"
         lost = sorted(file for file in files if not self._is_available(wanted.uri, file))
         if lost:
             return (

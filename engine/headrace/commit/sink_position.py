@@ -46,7 +46,8 @@ from headrace.sinks.kafka import KafkaSink
 from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import NEVER, Sink
 from headrace.storage.files import list_files
-from headrace.storage.table import Snapshot, TableMissingError, storage_errors
+from headrace.storage.refusals import doing
+from headrace.storage.table import Snapshot, TableMissingError
 
 T = TypeVar("T")
 
@@ -120,12 +121,11 @@ class SinkPosition:
         self._owner: int | None = None
         """Another owner of the table."""
         try:
-            with storage_errors(f"to open sink '{sink}' at {self.path}"):
-                target = target or sink_of(config, sink)
-                self._table = target.latest()
-                self.published, self.incarnation = target.published(self._table), target.incarnation(self._table)
-                self._has_owner = target.owner(self._table) is not None
-                self._owner = foreign_owner(target, self._table, claim_of(config, sink, self._lineage))
+            target = target or sink_of(config, sink)
+            self._table = target.latest()
+            self.published, self.incarnation = target.published(self._table), target.incarnation(self._table)
+            self._has_owner = target.owner(self._table) is not None
+            self._owner = foreign_owner(target, self._table, claim_of(config, sink, self._lineage))
         except TableMissingError:
             return
 
@@ -235,8 +235,7 @@ class SinkPosition:
 
     def _read_history(self, reader: Callable[[Snapshot], T]) -> T:
         assert self._table is not None  # noqa: S101 - the caller has checked
-        with storage_errors(f"to read the history of sink '{self.sink}' at {self.path}"):
-            return reader(self._table)
+        return reader(self._table)
 
     def owner_problem(self, mismatch: Mismatch) -> str:
         """Return the sentence on a table of another sink, with the ways out."""
@@ -285,8 +284,7 @@ class SinkPosition:
 
     @cached_property
     def _history(self) -> SinkHistory:
-        with storage_errors(f"to read the history of sink '{self.sink}' at {self.path}"):
-            return SinkHistory(self._table, self.sink, self._lineage)
+        return SinkHistory(self._table, self.sink, self._lineage)
 
     @property
     def _reaches_last(self) -> bool:
@@ -344,7 +342,7 @@ class SinkPosition:
         """Return the mismatch of a sink that lacks files to follow the last checkpoint, a restore; None if it has all."""
         if self._table is None:
             return None
-        with storage_errors(f"to look for the files of sink '{self.sink}' at {self.path}"):
+        with doing(f"to look for the files of sink '{self.sink}' at {self.path}"):
             store = sink_of(self._config, self.sink).store
             needed = store.at(self._history.version_of(self._lineage)).files()
             lost = sorted(needed - list_files(store.uri, self._config.storage_options))
@@ -359,7 +357,7 @@ class SinkPosition:
 
     def _unpublished(self, last: Checkpoint) -> Mismatch | None:
         """Return the mismatch of a sink that lacks only the last checkpoint; None if its staged files exist."""
-        with storage_errors(f"to look for staged files of sink '{self.sink}' at {self.path}"):
+        with doing(f"to look for staged files of sink '{self.sink}' at {self.path}"):
             lost = sink_of(self._config, self.sink).lost_files(last.outputs.get(self.sink, []))
         if not lost:
             return None
@@ -422,11 +420,10 @@ def sent_messages(config: JobConfig, checkpoints: Sequence[Checkpoint]) -> Itera
     for name in sorted(config.sinks):
         sink = sink_of(config, name)
         if isinstance(sink, KafkaSink):
-            with storage_errors(f"to open sink '{name}' at {sink.uri}"):
-                try:
-                    sent = sink.sent(sink.latest())
-                except TableMissingError:
-                    sent = NEVER
+            try:
+                sent = sink.sent(sink.latest())
+            except TableMissingError:
+                sent = NEVER
             last = max(
                 (checkpoint.checkpoint_id for checkpoint in checkpoints if checkpoint.outputs.get(name)), default=NEVER
             )

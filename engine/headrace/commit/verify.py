@@ -21,7 +21,8 @@ from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import NEVER
 from headrace.storage.files import list_files
 from headrace.storage.overlay import is_elsewhere
-from headrace.storage.table import TableMissingError, storage_errors
+from headrace.storage.refusals import doing, reason_of
+from headrace.storage.table import TableMissingError
 from headrace.tables.schemas import tables_in
 from headrace.tables.view import table_store
 
@@ -89,8 +90,8 @@ def _tables(config: JobConfig, last: Checkpoint) -> Iterator[CheckResult]:
             files = store.at(committed).files()
             own = {file for file in files if not is_elsewhere(file)}
             lost = sorted(own - list_files(uri, config.storage_options))
-        except (TableMissingError, OSError) as error:
-            yield CheckResult(f"table {name}", False, str(error))
+        except (TableMissingError, StorageError, OSError) as error:
+            yield CheckResult(f"table {name}", False, str(reason_of(error)))
             continue
         ahead = (
             f"; {counted(latest - committed, 'uncommitted version')}, which the next run undoes"
@@ -142,7 +143,7 @@ def _published(name: str, position: SinkPosition, problem: str | None) -> CheckR
 
 
 def _shown(sink: ParquetFolderSink) -> CheckResult:
-    with storage_errors(f"to list the files of sink '{sink.name}' at {sink.uri}"):
+    with doing(f"to list the files of sink '{sink.name}' at {sink.uri}"):
         _, missing, surplus = sink.differences()
     check = f"sink {sink.name} shows what was published"
     if not missing and not surplus:
@@ -166,8 +167,7 @@ def _sent(config: JobConfig, log: CheckpointLog) -> Iterator[CheckResult]:
 
 
 def _unique(name: str, uri: str, schema: pa.Schema, keys: tuple[str, ...], config: JobConfig) -> CheckResult:
-    with storage_errors(f"to read sink '{name}' at {uri}"):
-        rows = table_store(uri, config.storage_options).latest().read(schema, columns=keys)
+    rows = table_store(uri, config.storage_options).latest().read(schema, columns=keys)
     distinct = rows.group_by(list(keys)).aggregate([]).num_rows
     detail = f"{counted(rows.num_rows, 'row')}, {counted(distinct, 'key')}"
     return CheckResult(f"sink {name} has one row a key", distinct == rows.num_rows, detail)

@@ -19,7 +19,7 @@ from headrace.plan.loader import plan_of
 from headrace.sinks.registry import sink_of
 from headrace.state.key_groups import KeyGroupRange
 from headrace.storage.files import StagedFile
-from headrace.storage.table import TableMissingError, VersionTakenError, storage_errors
+from headrace.storage.table import TableMissingError, VersionTakenError
 from headrace.tables.changelog import parts
 from headrace.tables.expiry import RowExpiry, unexpired
 from headrace.tables.live_rows import last_rows
@@ -68,11 +68,10 @@ def left_alone(config: JobConfig) -> list[str]:
 
 def _of_sink(config: JobConfig, name: str, target_size: int) -> SmallFiles | None:
     sink = sink_of(config, name)
-    with storage_errors(f"to list the files of sink '{name}' at {sink.uri}"):
-        try:
-            actions = sink.latest().add_actions()
-        except TableMissingError:
-            return None
+    try:
+        actions = sink.latest().add_actions()
+    except TableMissingError:
+        return None
     partitions = [column for column in actions.schema.names if column.startswith("partition.")]
     small: dict[tuple[object, ...], list[int]] = defaultdict(list)
     sizes: Sequence[int] = actions["size_bytes"].to_pylist()
@@ -92,9 +91,8 @@ def rewrite_small_files(config: JobConfig, name: str, target_size: int) -> int |
     """
     sink, columns = sink_of(config, name), config.sinks[name].cluster_by
     try:
-        with storage_errors(f"to compact sink '{name}' at {sink.uri}"):
-            before = sink.latest().version
-            after = sink.store.optimize(before, target_size, columns)
+        before = sink.latest().version
+        after = sink.store.optimize(before, target_size, columns)
     except TableMissingError:
         return None
     except VersionTakenError as error:

@@ -24,7 +24,8 @@ from headrace.log.sink_history import names_of_owner, owner_number
 from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import NEVER
 from headrace.storage.files import Usage, delete_files, folder_usage, list_files, remove_file, remove_folder
-from headrace.storage.table import LOG, Snapshot, TableMissingError, storage_errors
+from headrace.storage.refusals import doing
+from headrace.storage.table import LOG, Snapshot, TableMissingError
 from headrace.tables.schemas import CHECKPOINTS
 
 
@@ -72,15 +73,15 @@ def drop_job(config: JobConfig, why: str, run_id: str, *, sinks: bool = False) -
     marker = _marked(config, why, run_id, _sinks(config) if sinks else ())
     crash_points.reached("drop.marked")
     for name, uri in marker.sinks.items():
-        with storage_errors(f"to delete sink '{name}' at {uri}"):
+        with doing(f"to delete sink '{name}' at {uri}"):
             remove_folder(uri, config.storage_options)
-    with storage_errors(f"to delete {config.job_folder}"):
+    with doing(f"to delete {config.job_folder}"):
         _remove_folder_of(config, parts)
     return marker
 
 
 def _parts(config: JobConfig) -> dict[str, Usage]:
-    with storage_errors(f"to list {config.job_folder}"):
+    with doing(f"to list {config.job_folder}"):
         parts = folder_usage(config.job_folder, config.storage_options)
     if not parts:
         msg = f"job '{config.job}' has nothing in {config.job_folder}: it was never run, or is dropped already"
@@ -137,7 +138,7 @@ def _sinks(config: JobConfig) -> tuple[SinkToDrop, ...]:
 
 def _sink(config: JobConfig, name: str, own: int | None, uid: int | None) -> SinkToDrop | None:
     sink, uri = sink_of(config, name), config.sinks[name].path
-    with storage_errors(f"to open sink '{name}' at {uri}"):
+    with doing(f"to open sink '{name}' at {uri}"):
         try:
             table = sink.latest()
         except TableMissingError:

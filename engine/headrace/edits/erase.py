@@ -40,7 +40,8 @@ from headrace.log.log import CheckpointLog
 from headrace.log.marks import complete, id_ranges, open_intents
 from headrace.sources.kafka.landed import LANDED
 from headrace.storage.files import StagedFile, list_files, remove_folder
-from headrace.storage.table import COMMIT_SUFFIX, LOG, FileTrace, storage_errors
+from headrace.storage.refusals import doing
+from headrace.storage.table import COMMIT_SUFFIX, LOG, FileTrace
 from headrace.tables.changelog import parts
 from headrace.tables.schemas import ALL_TABLES, ASYNC_REQUESTS
 from headrace.tables.view import table_store
@@ -62,10 +63,10 @@ def purge_files(job: OpenJob, survey: ErasureSurvey, why: str) -> int:
     for table, names in survey.files.items():
         files |= {f"{table}/{name}" for name in names - job.view(table).files()}
     for folder in (*LEFTOVERS, *(table for table in ALL_TABLES if table not in job.versions)):
-        with storage_errors(f"to list {config.job_folder}/{folder}"):
+        with doing(f"to list {config.job_folder}/{folder}"):
             listed = list_files(f"{config.job_folder}/{folder}", config.storage_options)
         files |= {f"{folder}/{name}" for name in listed if not name.startswith(f"{LOG}/")}
-    with storage_errors(f"to list {config.job_folder}/{LANDED}"):
+    with doing(f"to list {config.job_folder}/{LANDED}"):
         landed = {f"{LANDED}/{name}" for name in list_files(f"{config.job_folder}/{LANDED}", config.storage_options)}
     files |= unneeded_landed(landed, KeptCheckpoints.of(job.checkpoints, _oldest(config)), job.last)
     files = files.difference(*(intent.files for intent in open_intents(config, job.checkpoints)))
@@ -93,8 +94,7 @@ def _cuts(job: OpenJob, survey: ErasureSurvey) -> Iterator[LogCut]:
     kept = KeptCheckpoints.of(job.checkpoints, _oldest(config))
     for table, trace in traces_of(config, survey.files).items():
         store = table_store(f"{config.job_folder}/{table}", config.storage_options)
-        with storage_errors(f"to read the log of {store.uri}"):
-            entries = store.log_as_of(0).entries
+        entries = store.log_as_of(0).entries
         tainted = {*trace.versions, *(entries[name] for name in trace.entries)}
         if tainted:
             yield _cut(table, entries, tainted, trace, kept.versions(table))

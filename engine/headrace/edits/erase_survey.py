@@ -30,8 +30,9 @@ from headrace.log.marks import erased_ids, live_savepoints, purged_ids
 from headrace.state.key_groups import KeyGroupRange
 from headrace.storage.files import list_files
 from headrace.storage.predicate import OneOf, literal
+from headrace.storage.refusals import doing
 from headrace.storage.schemes import file_system
-from headrace.storage.table import LOG, FileTrace, Snapshot, TableMissingError, storage_errors
+from headrace.storage.table import LOG, FileTrace, Snapshot, TableMissingError
 from headrace.tables.live_rows import last_rows
 from headrace.tables.schemas import ALL_TABLES, tables_in
 from headrace.tables.view import TableView, state_view, table_store
@@ -166,8 +167,7 @@ def traces_of(config: JobConfig, files: Mapping[str, frozenset[str]]) -> dict[st
     traces = {}
     for table, names in files.items():
         uri = f"{config.job_folder}/{table}"
-        with storage_errors(f"to read the log of {uri}"):
-            traces[table] = table_store(uri, config.storage_options).trace(names) if names else _NOWHERE
+        traces[table] = table_store(uri, config.storage_options).trace(names) if names else _NOWHERE
     return traces
 
 
@@ -213,7 +213,7 @@ class _RowsOfKey:
 
     def files(self) -> frozenset[str]:
         """Return files of the table's folder with rows of the key, and unreadable files that no version names."""
-        with storage_errors(f"to list the files in {self._uri}"):
+        with doing(f"to list the files in {self._uri}"):
             present = list_files(self._uri, self._storage)
             named = self._view.files()
         listed = sorted(file for file in present if file.endswith(".parquet") and not _is_log(file))
@@ -226,7 +226,7 @@ class _RowsOfKey:
 
     def _holds(self, file: str, *, is_named: bool) -> bool:
         store, path = file_system(f"{self._uri}/{file}", self._storage)
-        with storage_errors(f"to read {path}"):
+        with doing(f"to read {path}"):
             try:
                 with store.open_input_file(path) as source:
                     return self._has_rows(pq.ParquetFile(source))
@@ -292,9 +292,8 @@ def rows_in_sinks(config: JobConfig, key: ErasedKey) -> Iterator[SinkRows]:
     for name, sink in sorted(config.sinks.items()):
         primary_key = tables[name].key if name in tables else ()
         try:
-            with storage_errors(f"to read sink '{name}' at {sink.table_path}"):
-                table = table_store(sink.table_path, config.storage_options).latest()
-                conditions = [*_conditions(table, key, primary_key)]
+            table = table_store(sink.table_path, config.storage_options).latest()
+            conditions = [*_conditions(table, key, primary_key)]
         except TableMissingError:
             conditions = []
         yield SinkRows(name, sink.table_path, sink.mode, primary_key, conditions)

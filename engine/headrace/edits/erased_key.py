@@ -31,8 +31,8 @@ from headrace.sources.kafka.landed import LANDED
 from headrace.state.codec import key_texts
 from headrace.storage.files import list_files
 from headrace.storage.predicate import OneOf
+from headrace.storage.refusals import doing
 from headrace.storage.schemes import file_system
-from headrace.storage.table import storage_errors
 from headrace.tables.schemas import ALL_TABLES, ANSWERS, ASYNC_REQUESTS, BUFFERED_REQUESTS, CHECKPOINTS, QUARANTINE
 
 WAITING_TABLES = (ASYNC_REQUESTS, BUFFERED_REQUESTS, QUARANTINE, ANSWERS)
@@ -206,7 +206,7 @@ def all_files(config: JobConfig, key: ErasedKey) -> list[FileWithKey]:
 
 
 def _with_key(config: JobConfig, key: ErasedKey, is_wanted: Callable[[str], bool]) -> list[FileWithKey]:
-    with storage_errors(f"to list the files in {config.job_folder}"):
+    with doing(f"to list the files in {config.job_folder}"):
         listed = sorted(list_files(config.job_folder, config.storage_options))
     paths = [path for path in listed if (top := path.partition("/")[0]) not in _WITHOUT_RECORDS and is_wanted(top)]
     files: list[FileWithKey] = []
@@ -219,7 +219,7 @@ def _with_key(config: JobConfig, key: ErasedKey, is_wanted: Callable[[str], bool
 
 def _has_key(config: JobConfig, path: str, key: ErasedKey) -> bool:
     store, full = file_system(f"{config.job_folder}/{path}", config.storage_options)
-    with storage_errors(f"to read {config.job_folder}/{path}"):
+    with doing(f"to read {config.job_folder}/{path}"):
         try:
             with store.open_input_file(full) as source:
                 if not path.endswith(".parquet"):

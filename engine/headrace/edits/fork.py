@@ -52,7 +52,7 @@ from headrace.names import counted
 from headrace.sources.interval import Interval
 from headrace.storage.files import Usage, files_usage, folder_usage
 from headrace.storage.overlay import DELETED, Base
-from headrace.storage.table import storage_errors
+from headrace.storage.refusals import doing
 from headrace.tables.schemas import ALL_TABLES, FORMAT_VERSION, tables_in
 from headrace.tables.view import table_store
 
@@ -152,7 +152,7 @@ class _Origin:
         except HeadraceError as error:
             return error
         check = self._check()
-        with storage_errors(f"to look for the files of checkpoint {number}"):
+        with doing(f"to look for the files of checkpoint {number}"):
             try:
                 problem = check.problem(self.checkpoint)
             except SinkMismatchError as error:
@@ -298,19 +298,15 @@ def _make_tables(config: JobConfig, on_branch: JobConfig, branch: Branch, sinks:
     storage = config.storage_options
     for name in tables_in(branch.versions):
         store = table_store(f"{on_branch.job_folder}/{name}", storage)
-        with storage_errors(f"to create {store.uri}"):
-            store.create(
-                ALL_TABLES[name].schema, description=Base(f"../../../{name}", branch.versions[name]).described()
-            )
+        store.create(ALL_TABLES[name].schema, description=Base(f"../../../{name}", branch.versions[name]).described())
     for name, version in branch.sinks.items():
         uri = config.sinks[name].table_path
         store = table_store(on_branch.sinks[name].table_path, storage)
-        with storage_errors(f"to create {store.uri}"):
-            below = table_store(uri, storage).at(version)
-            key = sinks[name].key if config.sinks[name].mode == "merge" else ()
-            extra = [pa.field(DELETED, pa.bool_())] if key else []
-            columns = pa.schema([*below.schema, *extra])
-            store.create(columns, below.partition_columns, Base(uri, version, key).described())
+        below = table_store(uri, storage).at(version)
+        key = sinks[name].key if config.sinks[name].mode == "merge" else ()
+        extra = [pa.field(DELETED, pa.bool_())] if key else []
+        columns = pa.schema([*below.schema, *extra])
+        store.create(columns, below.partition_columns, Base(uri, version, key).described())
 
 
 def _before(line: Lineage) -> list[Checkpoint]:
@@ -382,7 +378,7 @@ def branch_usages(config: JobConfig) -> Sequence[BranchUsage]:
 
 def _usage(config: JobConfig, branch: Branch, held_back: Collection[str]) -> BranchUsage:
     storage = config.storage_options
-    with storage_errors(f"to list files of branch '{branch.name}'"):
+    with doing(f"to list files of branch '{branch.name}'"):
         own = folder_usage(config.on_branch(branch.name).job_folder, storage)
         return BranchUsage(
             branch=branch,

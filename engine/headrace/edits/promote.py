@@ -71,7 +71,8 @@ from headrace.sources.transformed.source import stored_name
 from headrace.state.key_groups import KeyGroupRange
 from headrace.storage.files import StagedFile, Storage, partition_text, read_parquet, stage
 from headrace.storage.overlay import DELETED, OverlaySnapshot, own_rows, without
-from headrace.storage.table import ROW_KIND, Snapshot, TableMissingError, storage_errors, typed_rows
+from headrace.storage.refusals import doing
+from headrace.storage.table import ROW_KIND, Snapshot, TableMissingError, typed_rows
 from headrace.tables.changelog import parts
 from headrace.tables.schemas import QUARANTINE, tables_in
 from headrace.tables.view import table_store
@@ -86,7 +87,7 @@ def promoted_sinks(job: OpenJob, own: OpenJob, checkpoint_id: int) -> dict[str, 
     for name, table in (own.log.sink_tables(own.last) or {}).items():
         if name not in job.config.sinks:
             continue
-        with storage_errors(f"to read sink '{name}' of branch '{own.config.branch}'"):
+        with doing(f"to read sink '{name}' of branch '{own.config.branch}'"):
             try:
                 of_branch = table_store(own.config.sinks[name].table_path, own.config.storage_options).latest()
             except TableMissingError:

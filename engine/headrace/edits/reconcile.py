@@ -31,7 +31,7 @@ from headrace.log.log import CheckpointLog
 from headrace.log.marks import refuse_erased
 from headrace.log.sink_history import SinkHistory
 from headrace.sinks.sink import NEVER, Publication, Sink
-from headrace.storage.table import storage_errors
+from headrace.storage.refusals import doing
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +247,7 @@ def _problem(
         refuse_erased(config.job, checkpoints, number, brings_back=False)
     except (ConfigError, StorageError):
         return f"it has rows of a key that was erased since ('headrace restore {config.job} --to {number}' says more)"
-    with storage_errors(f"to look for the files of checkpoint {number}"):
+    with doing(f"to look for the files of checkpoint {number}"):
         return check.problem(target)
 
 

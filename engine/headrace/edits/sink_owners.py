@@ -29,7 +29,8 @@ from headrace.sinks.delta import DeltaTableSink
 from headrace.sinks.kafka import KafkaSink
 from headrace.sinks.registry import sink_of
 from headrace.storage.files import Usage, folder_usage
-from headrace.storage.table import Claim, VersionTakenError, storage_errors
+from headrace.storage.refusals import doing
+from headrace.storage.table import Claim, VersionTakenError
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def other_owner(config: JobConfig, sink: str) -> OtherOwner:
         raise ConfigError(msg)
     if mismatch.kind is MismatchKind.COPIED:
         raise ConfigError(position.owner_problem(mismatch))
-    with storage_errors(f"to list sink '{sink}' at {uri}"):
+    with doing(f"to list sink '{sink}' at {uri}"):
         usage = sum(folder_usage(uri, config.storage_options).values(), Usage())
     return OtherOwner(sink, uri, usage, mismatch.sentence)
 
@@ -80,7 +81,7 @@ def take_over(config: JobConfig, sink: str, why: str, run_id: str) -> Checkpoint
         crash_points.reached("take_over.before")
         _commit(job, target, lambda: target.take_over(target.latest(), _claim(config, sink, job, is_empty=True)))
         crash_points.reached("take_over.after")
-        with storage_errors(f"to empty sink '{sink}' at {target.uri}"):
+        with doing(f"to empty sink '{sink}' at {target.uri}"):
             target.deliver(lambda _: ())
         note = f"sink '{sink}' took over {target.uri}, which {owner}: {why}"
         return _recorded(job, {**_stored(job), sink: tables[sink]}, note)
@@ -162,8 +163,7 @@ def _commit(job: OpenJob, sink: DeltaTableSink, commit: Callable[[], None]) -> N
     """Commit a change of the owner. Raises `StorageError` when another program writes to the table at the same moment."""
     job.confirm_lease()
     try:
-        with storage_errors(f"a new owner of sink '{sink.name}' at {sink.uri}"):
-            commit()
+        commit()
     except VersionTakenError as error:
         msg = f"somebody else wrote to sink '{sink.name}' at {sink.uri} meanwhile ({error}). Nothing was changed: run the command again."
         raise StorageError(msg) from error

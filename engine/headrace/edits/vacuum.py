@@ -42,8 +42,9 @@ from headrace.sources.kafka.landed import LANDED, digest_of, parse_landed
 from headrace.sources.position import SourceOffset
 from headrace.sources.transformed.source import landed_file, stored_name
 from headrace.storage.files import path_of, stage
+from headrace.storage.refusals import doing
 from headrace.storage.schemes import file_system
-from headrace.storage.table import LOG, TableStore, storage_errors
+from headrace.storage.table import LOG, TableStore
 from headrace.tables.schemas import ALL_TABLES, CHECKPOINTS, tables_in
 from headrace.tables.view import state_view, table_store
 
@@ -135,16 +136,14 @@ class LogCleanup:
     def checkpoint_files(self) -> set[str]:
         """Return the files of `checkpoints` that a reader may need, relative to the job's folder."""
         store = self._store(CHECKPOINTS)
-        with storage_errors(f"to read {store.uri}"):
-            since = store.at(store.log_as_of(self._oldest).version)
-            return {f"{CHECKPOINTS}/{file}" for file in since.files() | store.latest().files()}
+        since = store.at(store.log_as_of(self._oldest).version)
+        return {f"{CHECKPOINTS}/{file}" for file in since.files() | store.latest().files()}
 
     def keep(self, cuts: Sequence[LogCut]) -> None:
         """Write log checkpoints, so that kept versions do not depend on deleted entries."""
         for cut in cuts:
             store = self._store(cut.table)
-            with storage_errors(f"a checkpoint in the log of {store.uri}"):
-                store.keep_versions({cut.first, *cut.spared})
+            store.keep_versions({cut.first, *cut.spared})
 
     def _versions(self, table: str) -> tuple[int, frozenset[int]]:
         """Return the first version of a state table from which on all are needed, and the needed ones before it."""
@@ -158,8 +157,7 @@ class LogCleanup:
 
     def _cut(self, table: str, needed: Callable[[int], tuple[int, frozenset[int]]]) -> LogCut:
         store = self._store(table)
-        with storage_errors(f"to read the log of {store.uri}"):
-            log = store.log_as_of(self._oldest)
+        log = store.log_as_of(self._oldest)
         first, spared = needed(log.version)
         files = {f"{table}/{file}" for file in log.unneeded(first, spared)}
         return LogCut(table, first, spared, frozenset(files))
@@ -264,15 +262,14 @@ class UnneededFiles:
         """Return the files of a state table at all kept checkpoints."""
         folder, storage = self._config.job_folder, self._config.storage_options
         views = [state_view(folder, name, version, storage) for version in kept.versions(name)]
-        with storage_errors(f"to read {folder}/{name}"):
-            return {f"{name}/{file}" for view in views for file in view.files()}
+        return {f"{name}/{file}" for view in views for file in view.files()}
 
     def _listed(self, name: str) -> set[str]:
         """Return the Parquet files in a folder of the job that are older than the retention; for a table, not those in its subfolders."""
         recursive = name not in {CHECKPOINTS, *ALL_TABLES}
         store, root = file_system(self._config.job_folder, self._config.storage_options)
         selector = fs.FileSelector(f"{root}/{name}", allow_not_found=True, recursive=recursive)
-        with storage_errors(f"to list the files in {self._config.job_folder}/{name}"):
+        with doing(f"to list the files in {self._config.job_folder}/{name}"):
             return {
                 path.removeprefix(f"{root}/")
                 for file in store.get_file_info(selector)

@@ -25,7 +25,7 @@ from headrace.run.messages import KeyedTask, SourceTask, TaskReport
 from headrace.run.options import RunOptions, RunReport
 from headrace.run.rows import Takes
 from headrace.run.tasks import StageTasks
-from headrace.storage.table import storage_errors
+from headrace.storage.refusals import doing
 
 
 def only_on_spark(config: JobConfig, plan: Plan) -> Iterator[str]:
@@ -87,12 +87,12 @@ class TasksHere:
         """Run tasks of sources. Decides where all stages of the micro-batch run."""
         self._rows += sum(file.taken for task in tasks for file in task.files)
         self._tasks = self.workers if self._rows >= self._rows_worth_workers else self._in_this_process
-        with storage_errors(f"tasks of '{', '.join(dict.fromkeys(task.source for task in tasks))}'"):
+        with doing(f"tasks of '{', '.join(dict.fromkeys(task.source for task in tasks))}'"):
             return self._tasks.sources(tasks)
 
     def keyed(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:
         """Run a keyed stage where the sources ran."""
-        with storage_errors(f"tasks of '{plan_of(task.batch.code).keyed[task.stage].name}'"):
+        with doing(f"tasks of '{plan_of(task.batch.code).keyed[task.stage].name}'"):
             return self._tasks.keyed(task, takes, transit)
 
 

@@ -18,7 +18,7 @@ from headrace.local.workers import KeyedWork, Work, decode_work, encode_answer, 
 from headrace.run.messages import TaskReport
 from headrace.run.tasks import of_task, run_reading_task, run_source_task, without_collector
 from headrace.storage.pandas import without_pandas
-from headrace.storage.table import storage_errors
+from headrace.storage.refusals import doing
 
 
 def main() -> None:
@@ -43,7 +43,7 @@ def main() -> None:
 def answered(work: Work) -> TaskReport:
     """Run one task; return its report, which includes an error of the task."""
     try:
-        with without_collector(), storage_errors(f"tasks of '{work.stage}'"):
+        with without_collector(), doing(f"tasks of '{work.stage}'"):
             return _run(work)
     except HeadraceError as error:
         return _failed(work, error)

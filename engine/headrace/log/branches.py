@@ -38,7 +38,8 @@ from headrace.sources.interval import Interval
 from headrace.sources.kafka.landed import landed_folder, list_landed
 from headrace.sources.transformed.source import landed_file, stored_name
 from headrace.storage.files import Storage, is_file, list_folders, read_bytes, remove_folder, write_bytes
-from headrace.storage.table import StoreError, TableMissingError, VersionTakenError, storage_errors
+from headrace.storage.refusals import doing, reason_of
+from headrace.storage.table import TableMissingError, VersionTakenError
 from headrace.tables.schemas import ARROW_TIMESTAMP
 from headrace.tables.view import in_milliseconds, table_store
 
@@ -72,7 +73,7 @@ def copy_messages(checkpoint: Checkpoint, branch: JobConfig, job: JobConfig) -> 
 
 def _copy(names: Iterable[str], origin: str, target: str, storage: Storage) -> None:
     for name in names:
-        with storage_errors(f"to copy {origin}/{name} to {target}"):
+        with doing(f"to copy {origin}/{name} to {target}"):
             if is_file(f"{origin}/{name}", storage):
                 write_bytes(f"{target}/{name}", read_bytes(f"{origin}/{name}", storage), storage)
 
@@ -160,12 +161,11 @@ class Branches:
 
     def refresh(self) -> None:
         """Read the table's latest version."""
-        with storage_errors(f"to read {self._store.uri}"):
-            try:
-                table = self._store.latest()
-            except TableMissingError:
-                return
-            rows = in_milliseconds(table.read(_SCHEMA)).sort_by("log_version").to_pylist()
+        try:
+            table = self._store.latest()
+        except TableMissingError:
+            return
+        rows = in_milliseconds(table.read(_SCHEMA)).sort_by("log_version").to_pylist()
         self._version = table.version
         self._by_name = {row["name"]: _decoded(row) for row in rows}
         if any(branch.status is BranchStatus.PROMOTING for branch in self._by_name.values()):
@@ -216,8 +216,7 @@ class Branches:
 
     def add(self, branch: Branch) -> None:
         """Commit a new branch. Raises `ConfigError` when an open branch has its name."""
-        with storage_errors(f"to create {self._store.uri}"):
-            self._store.create(_SCHEMA)
+        self._store.create(_SCHEMA)
         self.refresh()
 
         def check() -> None:
@@ -273,8 +272,7 @@ class Branches:
             check()
             row = _encoded(branch, self._version + 1)
             try:
-                with storage_errors(f"branch '{branch.name}' in {self._store.uri}"):
-                    self._version = self._store.append_rows(self._version, row)
+                self._version = self._store.append_rows(self._version, row)
             except VersionTakenError:
                 self.refresh()
                 continue
@@ -286,7 +284,7 @@ class Branches:
 
 def remove_branch(on_branch: JobConfig) -> None:
     """Delete the folder of a branch and its local copies, if they exist. `on_branch` is the configuration of the branch."""
-    with storage_errors(f"to remove {on_branch.job_folder}"):
+    with doing(f"to remove {on_branch.job_folder}"):
         remove_folder(on_branch.job_folder, on_branch.storage_options)
     if on_branch.local_folder.exists():
         shutil.rmtree(on_branch.local_folder)
@@ -309,7 +307,7 @@ def remove_ended_branches(config: JobConfig) -> None:
     The folders count, and not the table: an interrupted drop has left them, or a run that did not notice the drop has written to one.
     A branch is listed before its folder is made, so its row is read after its folder is found.
     """
-    with storage_errors(f"to list the branches of {config.job_folder}"):
+    with doing(f"to list the branches of {config.job_folder}"):
         names = set(list_folders(f"{config.job_folder}/{LINES}", config.storage_options))
     of_job = f"{config.local_folder.name}@"
     names |= {folder.name.removeprefix(of_job) for folder in config.local_folder.parent.glob(f"{of_job}*")}
@@ -373,11 +371,12 @@ def problem_of(config: JobConfig, branch: Branch) -> str | None:
 def lost_fork(config: JobConfig, branch: Branch) -> str | None:
     """Return a clause on the first table that cannot be read as it was at a branch's fork; None if all can."""
     for table, version in branch.versions.items():
-        with storage_errors(f"to read {table} as branch '{branch.name}' needs it"):
-            try:
-                table_store(f"{config.job_folder}/{table}", config.storage_options).at(version).files()
-            except (StoreError, TableMissingError) as error:
-                return f"version {version} of {table} cannot be read ({error})"
+        try:
+            table_store(f"{config.job_folder}/{table}", config.storage_options).at(version).files()
+        except (StorageError, TableMissingError) as error:
+            if isinstance(error, StorageError) and not error.is_missing:
+                raise
+            return f"version {version} of {table} cannot be read ({reason_of(error)})"
     return None
 
 

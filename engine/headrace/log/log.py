@@ -21,7 +21,7 @@ from headrace.log.lineage import Lineage
 from headrace.log.marks import drop_of, live_savepoints
 from headrace.sources.interval import moment_text
 from headrace.storage.files import Storage, stage
-from headrace.storage.table import TableMissingError, VersionTakenError, damaged, storage_errors
+from headrace.storage.table import TableMissingError, VersionTakenError, damaged
 from headrace.tables.schemas import CHECKPOINTS, CHECKPOINTS_SCHEMA, FORMAT_VERSION, KEYED_STATE
 from headrace.tables.view import in_milliseconds, table_store
 
@@ -84,8 +84,7 @@ class CheckpointLog:
     def refresh(self) -> None:
         """Read the table's latest version."""
         try:
-            with storage_errors(f"to read {self._store.uri}"):
-                table = self._store.latest()
+            table = self._store.latest()
         except TableMissingError:
             return
         if table.version == self._version:
@@ -104,8 +103,7 @@ class CheckpointLog:
     def check_newest(self) -> None:
         """Raise `FencedError` if somebody else has appended since the last refresh, `StorageError` if the table cannot be read."""
         try:
-            with storage_errors(f"to read {self._store.uri}"):
-                newest = self._store.latest().version
+            newest = self._store.latest().version
         except TableMissingError as error:
             raise self._gone("its work") from error
         if newest != self._version:
@@ -221,8 +219,7 @@ class CheckpointLog:
 
     def create(self) -> None:
         """Create the table if it is missing."""
-        with storage_errors(f"to create {self._store.uri}"):
-            self._store.create(CHECKPOINTS_SCHEMA)
+        self._store.create(CHECKPOINTS_SCHEMA)
         self.refresh()
 
     def append(self, checkpoint: Checkpoint, lease: Lease | None, before: Sequence[Checkpoint] = ()) -> None:
@@ -273,8 +270,7 @@ class CheckpointLog:
 
         Raises `FencedError` when somebody else appended since the last refresh.
         """
-        with storage_errors(f"to read {self._store.uri}"):
-            rows = self._store.at(self._version).read(CHECKPOINTS_SCHEMA)
+        rows = self._store.at(self._version).read(CHECKPOINTS_SCHEMA)
         is_lease = pc.equal(rows["kind"], Kind.LEASE.value)
         is_newest = pc.equal(rows["log_version"], pc.max(rows["log_version"]))
         kept = rows.filter(pc.or_(pc.invert(is_lease), is_newest))
@@ -290,8 +286,7 @@ class CheckpointLog:
 
     def _committed(self, what: str, commit: Callable[[], int]) -> int:
         try:
-            with storage_errors(f"{what} in {self._store.uri}"):
-                return commit()
+            return commit()
         except VersionTakenError as error:
             raise self._fenced(what) from error
         except TableMissingError as error:

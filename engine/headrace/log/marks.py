@@ -33,7 +33,7 @@ from headrace.config import JobConfig
 from headrace.errors import ConfigError, StorageError
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.storage.files import delete_files, list_files, read_parquet, stage
-from headrace.storage.table import storage_errors
+from headrace.storage.refusals import doing
 
 
 def live_savepoints(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
@@ -141,7 +141,7 @@ def open_intents(config: JobConfig, checkpoints: Sequence[Checkpoint]) -> list[V
     """Return the committed intents whose files may still exist, oldest first."""
     committed = {intent_path(c.checkpoint_id, c.attempt_id) for c in checkpoints if c.kind is Kind.VACUUM}
     folder = f"{config.job_folder}/{INTENTS}"
-    with storage_errors(f"to read vacuum intents in {folder}"):
+    with doing(f"to read vacuum intents in {folder}"):
         present = {f"{INTENTS}/{name}" for name in list_files(folder, config.storage_options)}
         return [intent for path in sorted(committed & present) for intent in _read(config, path)]
 
@@ -151,7 +151,7 @@ def complete(config: JobConfig, intent: VacuumIntent, spared: Collection[str] = 
 
     Files in `spared` stay: branches that were made meanwhile need them. A later vacuum lists them again.
     """
-    with storage_errors(f"to delete files of the vacuum intent {config.job_folder}/{intent.path}"):
+    with doing(f"to delete files of the vacuum intent {config.job_folder}/{intent.path}"):
         delete_files(config.job_folder, [*sorted(intent.files.difference(spared)), intent.path], config.storage_options)
 
 
@@ -186,7 +186,7 @@ class DropMarker:
 def read_marker(config: JobConfig) -> DropMarker | None:
     """Return the mark of a job; None if nobody is dropping it."""
     uri = f"{config.job_folder}/{MARKER}"
-    with storage_errors(f"to look for {uri}"):
+    with doing(f"to look for {uri}"):
         try:
             rows = read_parquet(uri, config.storage_options).to_pylist()
         except FileNotFoundError:

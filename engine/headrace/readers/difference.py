@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, StorageError
 from headrace.log.checkpoint import Kind
 from headrace.readers.job_at import JobAtCheckpoint
 from headrace.readers.query import ask, connect, copy, reading, unreadable
 from headrace.storage.predicate import Conditions, Within
+from headrace.storage.refusals import reason_of
 from headrace.storage.table import Snapshot, TableMissingError
 from headrace.tables.schemas import STATE_TABLES, StateTable
 from headrace.tables.view import entries_of
@@ -36,8 +37,8 @@ def sink_version(job: JobAtCheckpoint, uri: str) -> int | None:
         commits = job.snapshot(uri, None).history()
     except TableMissingError:
         return None
-    except OSError as error:
-        raise unreadable(uri, None, error) from error
+    except StorageError as error:
+        raise unreadable(uri, None, reason_of(error)) from error
     later = [commit.version for commit in commits if (commit.info.checkpoint_id or 0) > job.checkpoint.checkpoint_id]
     return max(min(later) - 1, 0) if later else None
 

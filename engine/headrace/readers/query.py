@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.errors import StorageError
+from headrace.storage.refusals import reason_of
 from headrace.storage.table import ADVICE, TableMissingError, damaged
 from headrace.tables.live_rows import MARK, null_refused
 
@@ -63,8 +64,10 @@ def reading(uri: str, version: int | None) -> Iterator[None]:
     except TableMissingError as error:
         msg = f"there is no table {uri} (yet)"
         raise StorageError(msg) from error
-    except OSError as error:
-        raise unreadable(uri, version, error) from error
+    except StorageError as error:
+        if not error.doing:
+            raise
+        raise unreadable(uri, version, reason_of(error)) from error
 
 
 def copy(
@@ -146,7 +149,7 @@ def milliseconds(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
-def unreadable(table: str, version: int | None, error: Exception) -> StorageError:
+def unreadable(table: str, version: int | None, error: BaseException) -> StorageError:
     """Return the error for a table that cannot be read."""
     fault = str(error).partition(MARK)[2].partition("\n")[0]
     if fault:

@@ -19,17 +19,7 @@ from headrace.storage.delta_commits import APPEND_ONLY, not_null
 from headrace.storage.files import StagedFile, Storage, read_parquet
 from headrace.storage.overlay import OverlaySnapshot, changes_of_branch, own_rows
 from headrace.storage.schemes import file_system
-from headrace.storage.table import (
-    LOG,
-    OWNER,
-    Claim,
-    CommitInfo,
-    Snapshot,
-    TableMissingError,
-    TableStore,
-    Transaction,
-    storage_errors,
-)
+from headrace.storage.table import LOG, OWNER, Claim, CommitInfo, Snapshot, TableMissingError, TableStore, Transaction
 from headrace.tables.view import table_store
 
 
@@ -95,11 +85,10 @@ class DeltaTableSink:
 
     def place_problem(self) -> str | None:
         """Return why the table must not be created at its location; None if it exists, or may be created."""
-        with storage_errors(f"to open sink '{self.name}' at {self.uri}"):
-            try:
-                self.latest()
-            except TableMissingError:
-                return self._problem_of_new()
+        try:
+            self.latest()
+        except TableMissingError:
+            return self._problem_of_new()
         return None
 
     def _problem_of_new(self) -> str | None:
@@ -147,9 +136,8 @@ class DeltaTableSink:
         if wrong:
             return
         try:
-            with storage_errors(f"to open sink '{self.name}' at {self.uri}"):
-                latest = self.latest()
-                table, partitions = latest.schema, latest.partition_columns
+            latest = self.latest()
+            table, partitions = latest.schema, latest.partition_columns
         except TableMissingError:
             return
         if partitions != self.partition_by and (self.partition_by or self.mode == "append"):
@@ -186,8 +174,7 @@ class DeltaTableSink:
     def new_columns(self) -> pa.Schema:
         """Return the columns that the pipeline writes and the existing table lacks."""
         try:
-            with storage_errors(f"to open sink '{self.name}' at {self.uri}"):
-                return self._missing_from(self.latest())
+            return self._missing_from(self.latest())
         except TableMissingError:
             return pa.schema([])
 

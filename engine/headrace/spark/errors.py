@@ -17,7 +17,8 @@ from pyspark.errors import PySparkException
 
 from headrace.config import SinkConfig, SourceConfig
 from headrace.errors import ClusterError, ConfigError, HeadraceError, ServiceError, SourceError, StorageError
-from headrace.storage.table import StoreError, VersionTakenError
+from headrace.storage.refusals import StoreError
+from headrace.storage.table import VersionTakenError
 
 _LOST = re.compile(
     r"Python worker exited unexpectedly|ExecutorLostFailure|Executor \S+ (?:exited|lost)|OutOfMemoryError|"

@@ -18,8 +18,7 @@ from headrace.errors import ConfigError, StorageError
 from headrace.sources.kafka.landed import Bounds, TopicState, publish_landed, temporary_name, write_messages
 from headrace.spark.errors import jvm_answers, kafka_errors
 from headrace.spark.tasks import Partition
-from headrace.storage.advice import storage_advice
-from headrace.storage.table import storage_errors
+from headrace.storage.refusals import doing, storage_advice
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,7 +86,7 @@ class SparkTopic:
         for part in parts:
             if part.error is not None:
                 raise StorageError(f"{part.error}. Nothing was committed; {storage_advice(part.error)}.")
-        with storage_errors(f"to land messages in {folder}"):
+        with doing(f"to land messages in {folder}"):
             for part in parts:
                 publish_landed(folder, part.file, by_partition.pop(part.partition), storage)
             for name in by_partition.values():  # ranges whose messages are all compacted, or of aborted transactions

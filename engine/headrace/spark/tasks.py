@@ -32,7 +32,7 @@ from headrace.spark.errors import jvm_answers, spark_errors
 from headrace.spark.session import session_on
 from headrace.storage.files import Storage, read_parquet
 from headrace.storage.pandas import without_pandas
-from headrace.storage.table import storage_errors
+from headrace.storage.refusals import doing
 
 NumberedTask = Callable[[int], bytes]
 
@@ -173,7 +173,7 @@ class SparkTasks:
     @contextmanager
     def _translated(self, stage: str) -> Iterator[None]:
         """Translate Spark's errors into errors of Headrace. Nothing is committed while tasks run."""
-        with storage_errors(f"tasks of '{stage}'"), spark_errors(f"in the tasks of '{stage}'", self._is_alive):
+        with doing(f"tasks of '{stage}'"), spark_errors(f"in the tasks of '{stage}'", self._is_alive):
             yield
 
     def _is_alive(self) -> bool:

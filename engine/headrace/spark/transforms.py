@@ -36,8 +36,7 @@ from headrace.spark.transform_files import (
     reading_partition,
 )
 from headrace.spark.transform_plan import TABLE, StepPlan, analyzed_plan, in_words
-from headrace.storage.advice import storage_advice
-from headrace.storage.table import storage_errors
+from headrace.storage.refusals import doing, storage_advice
 
 if TYPE_CHECKING:
     from headrace.api.graph import SourceNode, SparkStep
@@ -104,7 +103,7 @@ class SourceStep:
                 rest = self._own_session.createDataFrame([(number,) for number in missing], "id long")
                 reports |= self._run(rest.mapInArrow(landing_nothing(payload, schema), LANDED_DDL))
         self._raise_refused([reports[number] for number in sorted(reports)], task)
-        with storage_errors(f"to land rows in {task.folder}"):
+        with doing(f"to land rows in {task.folder}"):
             for number, path in enumerate(files):
                 publish_landed(task.folder, reports[number].file, path.rpartition("/")[2], task.storage)
                 crash_points.reached("land.half")
@@ -224,9 +223,9 @@ class SourceStep:
     @contextmanager
     def _translated(self) -> Iterator[None]:
         """Translate Spark's errors while the step runs into errors of Headrace."""
-        doing = f"in {self._what}"
+        where = f"in {self._what}"
         try:
-            with storage_errors(doing), spark_errors(doing, lambda: jvm_answers(self.spark.sparkContext)):
+            with doing(where), spark_errors(where, lambda: jvm_answers(self.spark.sparkContext)):
                 yield
         except PySparkException as error:
             raise SourceError(

@@ -24,8 +24,9 @@ from pyarrow import fs
 
 from headrace.storage.delta_log import DeltaLog
 from headrace.storage.files import Storage, size_of_file
+from headrace.storage.refusals import StoreError
 from headrace.storage.schemes import file_system
-from headrace.storage.table import Claim, CommitInfo, StoreError, commit_file
+from headrace.storage.table import Claim, CommitInfo, commit_file
 
 
 class _Commit(NamedTuple):

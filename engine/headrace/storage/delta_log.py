@@ -24,16 +24,9 @@ from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
 from headrace.storage.files import Storage
+from headrace.storage.refusals import StoreError, doing
 from headrace.storage.schemes import file_system
-from headrace.storage.table import (
-    COMMIT_SUFFIX,
-    LOG,
-    FileTrace,
-    StoreError,
-    TableMissingError,
-    commit_file,
-    storage_errors,
-)
+from headrace.storage.table import COMMIT_SUFFIX, LOG, FileTrace, TableMissingError, commit_file
 
 CHANGE_FEED: Final = "delta.enableChangeDataFeed"
 _MAPPING: Final = "delta.columnMapping.mode"
@@ -126,7 +119,7 @@ class DeltaLog:
         Raises `TableMissingError` where there is no table, `StoreError` where the log cannot be listed.
         """
         store, root = file_system(f"{self._uri}/{LOG}", self._storage)
-        with storage_errors(f"to list the log of {self._uri}"):
+        with doing(f"to list the log of {self._uri}"):
             listed = store.get_file_info(fs.FileSelector(root, allow_not_found=True))
         # A commit that lost its content in a power failure does not count, as for deltalake.
         present = {int(match[1]) for file in listed if file.size and (match := _COMMIT.fullmatch(file.base_name))}

@@ -28,6 +28,7 @@ from headrace.storage.delta_log import trace_in_log
 from headrace.storage.files import StagedFile, Storage, delete_files, partition_text, stage, sync_files
 from headrace.storage.overlay import OverlaySnapshot, base_of
 from headrace.storage.predicate import Conditions, sql_of
+from headrace.storage.refusals import StoreError, TableRefusedError, committing, refusing
 from headrace.storage.schemes import file_system, is_on_local_disk, make_folder
 from headrace.storage.table import (
     COMMIT_SUFFIX,
@@ -38,13 +39,10 @@ from headrace.storage.table import (
     CommitInfo,
     FileTrace,
     Snapshot,
-    StoreError,
     TableLog,
     TableMissingError,
-    TableRefusedError,
     VersionTakenError,
     commit_file,
-    storage_errors,
     typed_rows,
 )
 
@@ -87,20 +85,24 @@ class DeltaSnapshot:
         return self.opened if self.opened.version() == self.version else self._open(self.version)
 
     @property
+    @refusing("to read")
     def schema(self) -> pa.Schema:
         """Columns of the table at this version."""
         return pa.schema(self.table.schema())
 
     @property
+    @refusing("to read")
     def partition_columns(self) -> tuple[str, ...]:
         """Columns that the table is partitioned by."""
         return tuple(self.table.metadata().partition_columns)
 
     @property
+    @refusing("to read")
     def rules(self) -> tuple[str, ...]:
         """Rules of the table for its rows."""
         return rules_of(self.table)
 
+    @refusing("to read")
     def files(self) -> set[str]:
         """Return the data files, relative to the table's folder.
 
@@ -109,11 +111,13 @@ class DeltaSnapshot:
         with _translated():
             return {unquote(path) for path in pa.table(self.table.get_add_actions())["path"].to_pylist()}
 
+    @refusing("to read")
     def add_actions(self) -> pa.Table:
         """Return the data files with their sizes, partition values and statistics."""
         with _translated():
             return pa.table(self.table.get_add_actions(flatten=True))
 
+    @refusing("to read")
     def read(self, schema: pa.Schema, *, columns: Sequence[str] | None = None, conditions: Conditions = ()) -> pa.Table:
         """Return the rows that meet all conditions, in the types of `schema` (the scan returns string views).
 
@@ -122,16 +126,18 @@ class DeltaSnapshot:
         names = list(columns) if columns is not None else schema.names
         wanted = pa.schema([schema.field(name) for name in names])
         present = {field.name for field in self.table.schema().fields}
-        with storage_errors(f"to read {self.uri}"), _translated():
+        with _translated():
             stream = self.stream([name for name in names if name in present], conditions)
             rows = pa.RecordBatchReader.from_stream(stream).read_all()
         return typed_rows(self.uri, rows, wanted)
 
+    @refusing("to read")
     def stream(self, columns: Sequence[str] | None = None, conditions: Conditions = ()) -> Any:
         """Return the rows as an Arrow stream that can be read once. The table must have all `columns`."""
         with _translated():
             return self.table.scan(columns=list(columns) if columns else None, predicate=sql_of(conditions))
 
+    @refusing("to read")
     def transaction(self, app_id: str) -> int | None:
         """Return the version of an application's last transaction; None without one."""
         if app_id not in self.transactions:
@@ -143,6 +149,7 @@ class DeltaSnapshot:
                     self.transactions[app_id] = self._open(self.version).transaction_version(app_id)
         return self.transactions[app_id]
 
+    @refusing("to read")
     def history(self, limit: int | None = None) -> list[Commit]:
         """Return the commits up to this version that the log still has, newest first.
 
@@ -178,6 +185,7 @@ class DeltaStore:
         """Open nothing yet."""
         object.__setattr__(self, "_opened_table", OpenedTable(self.uri, self.storage))
 
+    @refusing("to create")
     def create(
         self,
         schema: pa.Schema,
@@ -205,12 +213,14 @@ class DeltaStore:
         if table.version() == 0:  # its creator may have died before it could sync it
             self._sync_commit(0)
 
+    @refusing("to read")
     def latest(self) -> Snapshot:
         """Return the latest version. Raises `TableMissingError` when there is no table."""
         return self._snapshot(self._open())
 
+    @refusing("to read")
     def at(self, version: int) -> Snapshot:
-        """Return a version. Raises `StoreError` when the log does not have it, or no longer has it."""
+        """Return a version. Raises `StorageError` when the log does not have it, or no longer has it."""
         try:
             table = self._open(version)
         except TableMissingError as error:  # also raised where the log begins after the version
@@ -228,14 +238,16 @@ class DeltaStore:
             return own
         return OverlaySnapshot(own, base, lambda: DeltaStore(base.uri(self.uri), self.storage).at(base.version))
 
+    @committing
     def append(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO) -> int:
         """Add staged files, possibly none; return the new version."""
         return self._add(parent, schema, files, "append", info)
 
+    @committing
     def append_rows(self, parent: int, rows: pa.Table, info: CommitInfo = NO_INFO, *, is_checked: bool = False) -> int:
         """Write rows as a file and add it, with columns that the table lacks; return the new version.
 
-        If `is_checked`, raise `TableRefusedError` for a row that breaks a rule of the table.
+        If `is_checked`, raise `SinkMismatchError` for a row that breaks a rule of the table.
         """
         table = self._open(parent)
         if not is_checked and {*rows.schema.names} <= {field.name for field in table.schema().fields}:
@@ -250,10 +262,12 @@ class DeltaStore:
         self.sync(table.version())
         return table.version()
 
+    @committing
     def replace(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO) -> int:
         """Replace the whole content by staged files; return the new version."""
         return self._add(parent, schema, files, "overwrite", info)
 
+    @committing
     def add_columns(self, parent: int, columns: Sequence[pa.Field], info: CommitInfo = NO_INFO) -> int:
         """Add columns, null in existing rows; return the new version. No file is rewritten."""
         table = self._open(parent)
@@ -263,6 +277,7 @@ class DeltaStore:
             table.alter.add_columns(fields, commit_properties=commit_properties(info))
         return self._landed(parent + 1)
 
+    @committing
     def optimize(self, parent: int, target_size: int, cluster_by: Sequence[str] = ()) -> int:
         """Rewrite small files into larger ones; return the new version, or `parent` if there are none.
 
@@ -284,10 +299,11 @@ class DeltaStore:
             self.sync(table.version())
         return table.version()
 
+    @committing
     def restore(self, parent: int, target: int, info: CommitInfo = NO_INFO) -> int:
         """Make the content of an earlier version the latest; return the new version.
 
-        Raises `VersionTakenError` when the table is not at `parent`, and `StoreError` when a file of the target is gone.
+        Raises `VersionTakenError` when the table is not at `parent`, and `StorageError` when a file of the target is gone.
         """
         table = self._open()
         if table.version() != parent:
@@ -298,6 +314,7 @@ class DeltaStore:
             table.restore(target, commit_properties=commit_properties(info))
         return self._landed(parent + 1)
 
+    @committing
     def rewind(
         self, parent: int, target: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO
     ) -> int:
@@ -308,6 +325,7 @@ class DeltaStore:
         returns = [_return(action) for path, action in target_files.items() if path not in current]
         return self._transact(table, schema, [*removals, *returns, *map(_addition, files)], "append", info)
 
+    @committing
     def merge(self, parent: int, rows: pa.Table, keys: Sequence[str], info: CommitInfo = NO_INFO) -> int:
         """Apply changes by primary key; return the new version, or `parent` when nothing changed."""
         table = self._open(parent)
@@ -330,6 +348,7 @@ class DeltaStore:
             self.sync(table.version())
         return table.version()
 
+    @refusing("to sync")
     def sync(self, version: int) -> None:
         """Make a version survive a power failure, with the files that it adds."""
         commit = Path(self.uri, commit_file(version))
@@ -339,17 +358,18 @@ class DeltaStore:
             sync_files(self.uri, _added_files(commit.read_bytes()))
             self._sync_commit(version)
 
+    @refusing("to list the log of")
     def log_as_of(self, moment: int) -> TableLog:
         """List the table's log, and find the version that was the latest at a moment (ms)."""
         store, root = file_system(self.uri, self.storage)
-        with storage_errors(f"to list the log of {self.uri}"):
-            files = store.get_file_info(fs.FileSelector(f"{root}/{LOG}", allow_not_found=True))
+        files = store.get_file_info(fs.FileSelector(f"{root}/{LOG}", allow_not_found=True))
         files = [file for file in files if _ENTRY.fullmatch(file.base_name)]
         entries = {f"{LOG}/{file.base_name}": _version_of(file) for file in files}
         commits = [file for file in files if file.base_name.endswith(COMMIT_SUFFIX)]
         old = (_version_of(file) for file in commits if file.mtime_ns < moment * 1_000_000)
         return TableLog(entries, max(old, default=min(map(_version_of, commits), default=0)))
 
+    @refusing("a checkpoint in the log of")
     def keep_versions(self, versions: Iterable[int]) -> None:
         """Write a log checkpoint for each version, so that entries of the log before it may be deleted."""
         store, root = file_system(self.uri, self.storage)
@@ -361,6 +381,7 @@ class DeltaStore:
                     table.create_checkpoint()
             sync_files(self.uri, [_log_checkpoint(version)])
 
+    @refusing("to read the log of")
     def trace(self, files: Collection[str]) -> FileTrace:
         """Find the places in the log that name one of these data files."""
         return trace_in_log(self.uri, self.log_as_of(0).entries, files, self.storage)

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from headrace.errors import StorageError
-from headrace.storage.advice import storage_advice
+from headrace.storage.refusals import storage_advice
 from headrace.storage.schemes import Options, file_system, is_on_local_disk, make_folder, scheme_of
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.storage.predicate import Conditions
-from headrace.storage.table import ROW_KIND, Commit, Snapshot, storage_errors
+from headrace.storage.table import ROW_KIND, Commit, Snapshot
 
 DELETED: Final = "_deleted"
 """Column in a merge sink of a branch: true in rows that mark a deleted key."""
@@ -166,8 +166,7 @@ class OverlaySnapshot:
 
     def _opened_base(self) -> Snapshot:
         """Return the base. Raises `StorageError` where the storage refuses to open it."""
-        with storage_errors(f"to read the table that {self.uri} builds on"):
-            return self.base
+        return self.base
 
     def _in_base(self, file: str) -> str:
         return f"{self._named.path}/{file}"

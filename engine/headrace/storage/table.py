@@ -6,8 +6,7 @@ State tables, `checkpoints` and sinks are all written through this interface.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -15,8 +14,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.errors import SinkMismatchError, StorageError
-from headrace.storage.advice import storage_advice
+from headrace.errors import StorageError
 from headrace.storage.files import StagedFile
 from headrace.storage.predicate import Conditions
 
@@ -87,14 +85,6 @@ class TableMissingError(Exception):
 
 class VersionTakenError(Exception):
     """Commit that failed because another writer has committed its version."""
-
-
-class TableRefusedError(Exception):
-    """Commit that the table refuses for what it is: a rule that a row breaks, or a feature that only other writers know."""
-
-
-class StoreError(OSError):
-    """Refusal by the storage: it is full, read-only or out of reach, or a file or an old version is gone."""
 
 
 class Transaction(NamedTuple):
@@ -270,8 +260,8 @@ class TableStore(Protocol):
     """Table that can be read and written.
 
     When a call returns, its commit survives a power failure. Commits raise `VersionTakenError` when another writer has
-    committed the version. Every method except `create` raises `TableMissingError` when there is no table. Every method raises
-    `OSError` when the storage refuses (`StoreError` for errors of Delta); `storage_errors` converts these.
+    committed the version, and `SinkMismatchError` when the table refuses them for what it is. Every method except `create` raises
+    `TableMissingError` when there is no table. Every method raises `StorageError` when the storage refuses.
     """
 
     @property
@@ -294,7 +284,7 @@ class TableStore(Protocol):
         ...
 
     def at(self, version: int) -> Snapshot:
-        """Return a version. Raises `StoreError` when the log does not have it, or no longer has it."""
+        """Return a version. Raises `StorageError` when the log does not have it, or no longer has it."""
         ...
 
     def append(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO) -> int:
@@ -304,7 +294,7 @@ class TableStore(Protocol):
     def append_rows(self, parent: int, rows: pa.Table, info: CommitInfo = NO_INFO, *, is_checked: bool = False) -> int:
         """Write rows as a file and add it, with columns that the table lacks; return the new version.
 
-        If `is_checked`, raise `TableRefusedError` for a row that breaks a rule of the table.
+        If `is_checked`, raise `SinkMismatchError` for a row that breaks a rule of the table.
         """
         ...
 
@@ -327,7 +317,7 @@ class TableStore(Protocol):
     def restore(self, parent: int, target: int, info: CommitInfo = NO_INFO) -> int:
         """Make the content of an earlier version the latest; return the new version. Transactions stay.
 
-        Raises `StoreError` when a file of the target is gone, or the target is not before the parent.
+        Raises `StorageError` when a file of the target is gone, or the target is not before the parent.
         """
         ...
 
@@ -336,7 +326,7 @@ class TableStore(Protocol):
     ) -> int:
         """Make the content of an earlier version, and staged files with it, the latest, in one commit; return the new version.
 
-        Columns that were added since the target stay. Raises `StoreError` when the log does not have the target any more.
+        Columns that were added since the target stay. Raises `StorageError` when the log does not have the target any more.
         """
         ...
 
@@ -367,20 +357,3 @@ class TableStore(Protocol):
         A merge that changes nothing makes no commit, so its transaction is not recorded either.
         """
         ...
-
-
-@contextmanager
-def storage_errors(doing: str) -> Iterator[None]:
-    """Convert errors of disks, object stores and Arrow to a `StorageError` with the text `doing`, such as "to read TABLE".
-
-    A commit that the table refuses for what it is becomes a `SinkMismatchError`. `VersionTakenError` and `TableMissingError` are not
-    converted: callers handle them.
-    """
-    try:
-        yield
-    except TableRefusedError as error:
-        msg = f"the table refused {doing}: {error}\nNothing was written to it. Change the table, or the rows, then run again."
-        raise SinkMismatchError.of_refusal(msg) from error
-    except (OSError, pa.ArrowException) as error:  # the last one: a file that is gone or damaged
-        msg = f"storage refused {doing}: {error}. What was committed before is untouched; {storage_advice(error)}."
-        raise StorageError(msg) from error

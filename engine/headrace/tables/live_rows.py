@@ -81,7 +81,7 @@ def checked_sql(changes: str, table: StateTable, columns: tuple[str, ...]) -> st
     return f"(SELECT * REPLACE ({', '.join(checked)}) FROM {changes})"  # noqa: S608 - our own names
 
 
-def null_refused(error: Exception) -> str | None:
+def null_refused(error: BaseException) -> str | None:
     """Return the fault if deltalake has refused a null in a column that must have none; None for any other error."""
     match = _REFUSED.search(str(error))
     return f"column '{match[1]}' is null in a row" if match else None

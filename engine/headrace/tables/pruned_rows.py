@@ -28,8 +28,9 @@ from headrace.state.cleanup import CLEANUP_DOMAINS
 from headrace.state.key_groups import KeyGroupRange
 from headrace.storage.files import Storage
 from headrace.storage.overlay import resolved
+from headrace.storage.refusals import doing
 from headrace.storage.schemes import file_system
-from headrace.storage.table import damaged, storage_errors, typed_rows
+from headrace.storage.table import damaged, typed_rows
 from headrace.tables.changelog import sort_column
 from headrace.tables.live_rows import check_rows
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES, TIMERS
@@ -280,7 +281,7 @@ class PrunedRows:
         pruning = ["operator", "key_group", sort_column(table), "key", *(["user_key"] if table == KEYED_STATE else [])]
         self._pruning = {name: schema.field(name).type for name in pruning}
         self._store, self._folder = file_system(self._uri, storage)
-        with storage_errors(f"to read {self._uri}"):
+        with doing(f"to read {self._uri}"):
             listed = _files(table_store(self._uri, storage).at(version).add_actions())
             self._files = [file for file in listed if self._is_ours(file.extent)]
 
@@ -300,14 +301,14 @@ class PrunedRows:
             by_file: dict[str, tuple[_File, set[int]]] = {}
             for file, group in chosen:
                 by_file.setdefault(file.path, (file, set()))[1].add(group.number)
-            with storage_errors(f"to read {self._uri}"):
+            with doing(f"to read {self._uri}"):
                 parts = list(_in_parallel(lambda pair: self._read(pair[0], selection, pair[1]), list(by_file.values())))
             yield self._combine(parts), _beginning(groups[0]) if groups else None
 
     def _groups_of(self, selection: Selection) -> list[tuple[_File, _RowGroup]]:
         """Return the row groups that may hold wanted rows."""
         candidates = [file for file in self._files if selection.may_be_in(file.extent)]
-        with storage_errors(f"to read {self._uri}"):
+        with doing(f"to read {self._uri}"):
             footers = list(_in_parallel(self._known_footer, candidates))
         return [
             (file, group)
@@ -328,7 +329,7 @@ class PrunedRows:
         Raises `StorageError` when a file is gone, damaged, or out of reach.
         """
         candidates = [file for file in self._files if selection.may_be_in(file.extent)]
-        with storage_errors(f"to read {self._uri}"):
+        with doing(f"to read {self._uri}"):
             parts = list(_in_parallel(lambda file: self._read(file, selection), candidates))
         return self._combine(parts)
 

@@ -25,7 +25,8 @@ from headrace.execution.drain import PROCESS, BufferedRequest
 from headrace.state.key_groups import KeyGroupRange
 from headrace.storage.files import Storage
 from headrace.storage.predicate import BetweenTimes, OneOf, Within, rows_that_meet
-from headrace.storage.table import damaged, storage_errors, typed_rows
+from headrace.storage.refusals import doing
+from headrace.storage.table import damaged, typed_rows
 from headrace.tables.live_rows import last_rows
 from headrace.tables.schemas import ANSWERS, ASYNC_REQUESTS, BUFFERED_REQUESTS
 from headrace.tables.view import TableView, in_milliseconds, state_view
@@ -238,7 +239,7 @@ def _anywhere(answers: TableView, digests: Iterable[str]) -> list[KeptAnswer]:
     """Return the answers to requests, wherever they arrived."""
     condition, schema, uri = OneOf("digest", tuple(sorted(digests))), answers.table.schema, answers.snapshot.uri
     matching = [schema.empty_table()]
-    with storage_errors(f"to read {uri}"):
+    with doing(f"to read {uri}"):
         for batch in pa.RecordBatchReader.from_stream(answers.stream()):
             rows = typed_rows(uri, pa.Table.from_batches([batch]), schema)
             matching.append(rows.filter(condition.mask(rows)))

@@ -28,7 +28,7 @@ from headrace.storage.files import Storage
 from headrace.storage.overlay import OverlaySnapshot, own_rows
 from headrace.storage.predicate import Condition, Conditions, OneOf, Within, as_tuple
 from headrace.storage.schemes import scheme_of
-from headrace.storage.table import Snapshot, TableMissingError, TableStore, storage_errors
+from headrace.storage.table import Snapshot, TableMissingError, TableStore
 from headrace.tables.live_rows import check_rows, last_rows
 from headrace.tables.schemas import ALL_TABLES, QUARANTINE, STATE_TABLES, StateTable
 
@@ -145,8 +145,7 @@ class TableView:
 
         Raises `StorageError` when the storage refuses.
         """
-        with storage_errors(f"to read {self.snapshot.uri}"):
-            files = self.snapshot.add_actions()
+        files = self.snapshot.add_actions()
         return (self.of(key_groups=part) for part in key_group_ranges(files, key_groups, RANGE_BYTES))
 
     @property
@@ -239,8 +238,7 @@ def state_view(job_folder: str, name: str, version: int, storage: Storage = None
     """
     uri = f"{job_folder}/{name}"
     try:
-        with storage_errors(f"to read {uri}"):
-            return TableView(ALL_TABLES[name], table_store(uri, storage).at(version))
+        return TableView(ALL_TABLES[name], table_store(uri, storage).at(version))
     except TableMissingError as error:
         msg = (
             f"state table {uri} is gone, or its log is, but checkpoints name its version {version}. Bring the whole job folder "

@@ -19,6 +19,7 @@ from headrace import clock
 from headrace.storage.files import StagedFile, stage
 from headrace.storage.overlay import OverlaySnapshot, base_of, own_rows
 from headrace.storage.predicate import Conditions, rows_that_meet
+from headrace.storage.refusals import StoreError, committing, refusing
 from headrace.storage.schemes import Scheme, register
 from headrace.storage.table import (
     LOG,
@@ -28,11 +29,9 @@ from headrace.storage.table import (
     CommitInfo,
     FileTrace,
     Snapshot,
-    StoreError,
     TableLog,
     TableMissingError,
     VersionTakenError,
-    storage_errors,
     typed_rows,
 )
 from headrace.testing._memory_disk import (
@@ -83,10 +82,12 @@ class MemorySnapshot:
         """No rules: a table in memory has none."""
         return ()
 
+    @refusing("to read")
     def files(self) -> set[str]:
         """Return the data files, relative to the table's folder."""
         return set(self._now.files)
 
+    @refusing("to read")
     def add_actions(self) -> pa.Table:
         """Return the data files with their sizes, partition values and statistics."""
         rows = [
@@ -99,22 +100,25 @@ class MemorySnapshot:
         names = list(dict.fromkeys(name for row in rows for name in row)) or ["path", "size_bytes", "num_records"]
         return pa.table({name: [row.get(name) for row in rows] for name in names})
 
+    @refusing("to read")
     def read(self, schema: pa.Schema, *, columns: Sequence[str] | None = None, conditions: Conditions = ()) -> pa.Table:
         """Return the rows that meet all conditions, in the types of `schema`."""
         names = list(columns) if columns is not None else schema.names
-        with storage_errors(f"to read {self.uri}"):
-            rows = self._rows(pa.unify_schemas([self.schema, schema]), conditions)
+        rows = self._rows(pa.unify_schemas([self.schema, schema]), conditions)
         return typed_rows(self.uri, rows, pa.schema([schema.field(name) for name in names]))
 
+    @refusing("to read")
     def stream(self, columns: Sequence[str] | None = None, conditions: Conditions = ()) -> Any:
         """Return the rows as an Arrow stream that can be read once."""
         rows = self._rows(self.schema, conditions)
         return rows.select(list(columns) if columns else rows.schema.names).to_reader()
 
+    @refusing("to read")
     def transaction(self, app_id: str) -> int | None:
         """Return the version of an application's last transaction; None without one."""
         return self._now.transactions.get(app_id)
 
+    @refusing("to read")
     def history(self, limit: int | None = None) -> list[Commit]:
         """Return the commits up to this version that were not deleted, newest first."""
         numbered = reversed([*enumerate(self._versions)])
@@ -157,6 +161,7 @@ class MemoryStore:
         self._disk: MemoryDisk
         self._disk, self._path = disk_and_path(uri)
 
+    @refusing("to create")
     def create(
         self,
         schema: pa.Schema,
@@ -172,13 +177,15 @@ class MemoryStore:
         if len(self._present()) == 1:  # its creator may have died before it could sync it
             self._disk.sync_versions(self._path, [0])
 
+    @refusing("to read")
     def latest(self) -> Snapshot:
         """Return the latest version. Raises `TableMissingError` when there is no table."""
         versions = self._versions()
         return self._snapshot(versions)
 
+    @refusing("to read")
     def at(self, version: int) -> Snapshot:
-        """Return a version. Raises `StoreError` when the table does not have it, or no longer has it."""
+        """Return a version. Raises `StorageError` when the table does not have it, or no longer has it."""
         versions = self._versions()
         self._version(version)
         return self._snapshot(versions[: version + 1])
@@ -189,11 +196,13 @@ class MemoryStore:
             return own
         return OverlaySnapshot(own, base, lambda: MemoryStore(base.uri(self.uri)).at(base.version))
 
+    @committing
     def append(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO) -> int:
         """Add staged files, possibly none; return the new version."""
         del schema
         return self._commit(parent, info, lambda now: replace(now, files=now.files | _by_path(files)))
 
+    @committing
     def append_rows(self, parent: int, rows: pa.Table, info: CommitInfo = NO_INFO, *, is_checked: bool = False) -> int:
         """Write rows as a file and add it, with columns that the table lacks; return the new version. There are no rules."""
         del is_checked
@@ -205,25 +214,29 @@ class MemoryStore:
 
         return self._commit(parent, info, with_rows)
 
+    @committing
     def replace(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO) -> int:
         """Replace the whole content by staged files; return the new version."""
         del schema
         return self._commit(parent, info, lambda now: replace(now, files=_by_path(files)))
 
+    @committing
     def add_columns(self, parent: int, columns: Sequence[pa.Field], info: CommitInfo = NO_INFO) -> int:
         """Add columns, null in existing rows; return the new version."""
         return self._commit(parent, info, lambda now: replace(now, schema=pa.schema([*now.schema, *columns])))
 
+    @committing
     def optimize(self, parent: int, target_size: int, cluster_by: Sequence[str] = ()) -> int:
         """Return `parent`: files in memory are never rewritten."""
         del target_size, cluster_by
         self._version(parent)
         return parent
 
+    @committing
     def restore(self, parent: int, target: int, info: CommitInfo = NO_INFO) -> int:
         """Make the content of an earlier version the latest; return the new version.
 
-        Raises `StoreError` when a file of the target is gone, or the target is not before the parent.
+        Raises `StorageError` when a file of the target is gone, or the target is not before the parent.
         """
 
         def restored(now: _Version) -> _Version:
@@ -238,6 +251,7 @@ class MemoryStore:
 
         return self._commit(parent, info, restored)
 
+    @committing
     def rewind(
         self, parent: int, target: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO
     ) -> int:
@@ -246,6 +260,7 @@ class MemoryStore:
         content = self._version(target)
         return self._commit(parent, info, lambda now: replace(now, files=content.files | _by_path(files)))
 
+    @committing
     def merge(self, parent: int, rows: pa.Table, keys: Sequence[str], info: CommitInfo = NO_INFO) -> int:
         """Apply changes by primary key; return the new version, or `parent` when nothing changed."""
         before = own_rows(self.at(parent))
@@ -258,6 +273,7 @@ class MemoryStore:
         self.sync(merged_at)
         return merged_at
 
+    @refusing("to sync")
     def sync(self, version: int) -> None:
         """Make a version survive a power failure, with the files that it adds."""
         before, now = self._present()[version - 1] if version else None, self._present()[version]
@@ -265,6 +281,7 @@ class MemoryStore:
         self._disk.sync_files(f"{self._path}/{name}" for name in added)
         self._sync_commit(version)
 
+    @refusing("to list the log of")
     def log_as_of(self, moment: int) -> TableLog:
         """List the versions, and find the one that was the latest at a moment (ms)."""
         versions: list[_Version | None] = [*self._versions()]
@@ -273,11 +290,13 @@ class MemoryStore:
         entries = {_entry_of(number): number for number in present}
         return TableLog(entries, max(old, default=min(present)))
 
+    @refusing("a checkpoint in the log of")
     def keep_versions(self, versions: Iterable[int]) -> None:
         """Check that the versions exist; each of them is independent of the others."""
         for version in versions:
             self.at(version)
 
+    @refusing("to read the log of")
     def trace(self, files: Collection[str]) -> FileTrace:
         """Find the versions that contain one of these data files."""
         versions: list[_Version | None] = [*self._versions()]

@@ -14,7 +14,7 @@ from headrace.edits.vacuum import vacuum
 from headrace.errors import StorageError
 from headrace.log.log import CheckpointLog
 from headrace.storage.files import list_files
-from headrace.storage.table import LOG, StoreError
+from headrace.storage.table import LOG
 from headrace.tables.schemas import CHECKPOINTS, KEYED_STATE
 from headrace.tables.view import table_store
 from tests.jobs.home import Home
@@ -162,7 +162,7 @@ def test_delta_logs_are_truncated(config):
     store = table_store(f"{config.job_folder}/{KEYED_STATE}", config.storage_options)
     assert store.at(2).files() == at_savepoint
     for version in (0, 1, 3, 4):
-        with pytest.raises(StoreError):
+        with pytest.raises(StorageError):
             store.at(version)
     assert log_size(config, KEYED_STATE) == 4  # commit 5, its log checkpoint and that of the savepoint, the hint
     restore(config, "for_ever", "", "somebody")

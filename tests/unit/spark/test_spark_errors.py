@@ -12,7 +12,8 @@ from headrace.commit.protocol import open_job
 from headrace.errors import ClusterError, ConfigError, StorageError, UserFunctionError
 from headrace.sinks.sink import SparkWriters
 from headrace.spark.errors import spark_errors
-from headrace.storage.table import StoreError, VersionTakenError, storage_errors
+from headrace.storage.refusals import StoreError, doing
+from headrace.storage.table import VersionTakenError
 from headrace.testing._memory_disk import forget_disk
 from tests.unit.support.memory_job import MemoryJob, commit_batch
 
@@ -96,7 +97,7 @@ REFUSED = [
 def test_storage_exception_becomes_a_storage_error(error):
     meant = raised(error)
     assert isinstance(meant, StoreError)
-    with pytest.raises(StorageError, match="storage refused checkpoint 7") as caught, storage_errors("checkpoint 7"):
+    with pytest.raises(StorageError, match="storage refused checkpoint 7") as caught, doing("checkpoint 7"):
         raise meant
     assert caught.value.exit_code == 8
 

@@ -10,8 +10,7 @@ import pytest
 
 from headrace.errors import StorageError
 from headrace.storage import files
-from headrace.storage.advice import storage_advice
-from headrace.storage.table import storage_errors
+from headrace.storage.refusals import doing, storage_advice
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
 from headrace.tables.view import table_store
 
@@ -34,7 +33,7 @@ def refused_by(number):
 
 @pytest.mark.parametrize(("number", "advice"), CAUSES.items())
 def test_each_cause_has_its_advice(number, advice):
-    with pytest.raises(StorageError, match=advice), storage_errors("to read x"):
+    with pytest.raises(StorageError, match=advice), doing("to read x"):
         raise refused_by(number)
     assert advice in storage_advice(f"task failed: {refused_by(number)}")
 
@@ -51,6 +50,6 @@ def test_refused_write_names_its_cause(tmp_path, monkeypatch, number):
 
 def test_path_below_a_file_is_no_full_disk(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="correct the path") as refusal, storage_errors("to create a table"):
+    with pytest.raises(StorageError, match="correct the path") as refusal, doing("to create a table"):
         table_store(str(tmp_path / "file" / "table")).create(STATE_TABLES[KEYED_STATE].schema)
     assert "free space" not in str(refusal.value)

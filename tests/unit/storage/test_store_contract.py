@@ -18,7 +18,6 @@ from headrace.storage.table import (
     Claim,
     CommitInfo,
     FileTrace,
-    StoreError,
     TableMissingError,
     Transaction,
     VersionTakenError,
@@ -127,7 +126,7 @@ def test_missing_table_has_its_own_error(missing):
 
 
 def test_missing_versions_are_refused(table):
-    with pytest.raises(StoreError):
+    with pytest.raises(StorageError):
         table.store.at(1)
 
 
@@ -211,7 +210,7 @@ def test_restore_brings_the_old_schema_back(table):
 def test_restore_refuses_targets_not_before_the_parent(table, target):
     table.append(0, ("a",))
     table.append(1, ("b",))
-    with pytest.raises(StoreError):
+    with pytest.raises(StorageError):
         table.store.restore(2, target)
     assert table.version == 2
 
@@ -220,7 +219,7 @@ def test_restore_needs_the_files_of_its_target(table):
     table.append(0, ("a",))
     table.store.replace(1, SCHEMA, [table.stage(("b",))])
     delete_files(table.uri, table.store.at(1).files(), table.storage)
-    with pytest.raises(StoreError):
+    with pytest.raises(StorageError):
         table.store.restore(2, 1)
     assert (table.version, table.keys()) == (2, ["b"])
 
@@ -455,7 +454,7 @@ def died_before_sync(disk):
         if (step, path) == ("sync", "table") and committed:
             raise OSError(step)
 
-    with disk.failing(fail), pytest.raises(OSError, match="sync"):
+    with disk.failing(fail), pytest.raises(StorageError, match="sync"):
         yield
 
 

@@ -27,7 +27,8 @@ from headrace.sources.row_check import RowCheck, column_problems
 from headrace.sources.source import SourceFile, SourceScan, TableReach, TakenIn, first_files
 from headrace.storage.delta_log import DeltaCommit, DeltaLog, LoggedFile, TableState
 from headrace.storage.files import Storage, is_file
-from headrace.storage.table import StoreError, TableMissingError
+from headrace.storage.refusals import StoreError
+from headrace.storage.table import TableMissingError
 
 APPENDED: Final = "add"
 SNAPSHOT: Final = "snapshot"

@@ -15,8 +15,8 @@ from headrace.errors import HeadraceError, SourceError, StorageError
 from headrace.records.column_types import Column, columns_of, near_misses
 from headrace.records.plain_values import to_column
 from headrace.records.source_values import raw_row
-from headrace.storage.advice import storage_advice
 from headrace.storage.files import Storage
+from headrace.storage.refusals import storage_advice
 from headrace.storage.schemes import file_system
 
 

@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 
 from headrace import clock
 from headrace.storage.files import SMALL, Storage, list_files, make_folder_of
+from headrace.storage.refusals import doing
 from headrace.storage.schemes import file_system
-from headrace.storage.table import storage_errors
 
 LANDED: Final = "landed"
 """Name of the folder of landed files, in the job's folder."""
@@ -95,7 +95,7 @@ def messages_name(name: str) -> str:
 
 def list_landed(folder: str, storage: Storage = None) -> list[LandedName]:
     """Return the landed files in a source's folder, by range and name."""
-    with storage_errors(f"to list the files in {folder}"):
+    with doing(f"to list the files in {folder}"):
         names = list_files(folder, storage)
     return sorted(landed for name in names if (landed := parse_landed(name)) is not None)
 

@@ -43,7 +43,7 @@ from headrace.sources.position import PartitionOffset, SourceOffset
 from headrace.sources.row_check import RowCheck
 from headrace.sources.source import SourceFile, SourceScan, TableReach, TakenIn
 from headrace.storage.files import Storage, is_file, read_parquet
-from headrace.storage.table import storage_errors
+from headrace.storage.refusals import doing
 
 OFFSETS_AT_ONCE: Final = 100_000
 """Number of offsets of a partition that one micro-batch reads, unless the job's file sets another limit."""
@@ -221,7 +221,7 @@ class KafkaSource:
         around = self._landed_around(offsets.partition, offsets.first)
         if around is None or around.range.end < offsets.end:
             return False
-        with storage_errors(f"to land messages in {self.folder}"):
+        with doing(f"to land messages in {self.folder}"):
             messages = read_parquet(self.file(around.name).path, self.storage)
             within = pc.and_(
                 pc.greater_equal(messages["offset"], offsets.first), pc.less(messages["offset"], offsets.end)

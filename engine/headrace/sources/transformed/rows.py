@@ -28,7 +28,8 @@ from headrace.sources.position import SourceOffset, TableVersion
 from headrace.sources.row_check import CheckedRows, RowCheck
 from headrace.sources.source import InputFile, SourceFile
 from headrace.storage.files import Storage
-from headrace.storage.table import StoreError, TableMissingError
+from headrace.storage.refusals import reason_of
+from headrace.storage.table import TableMissingError
 from headrace.tables.view import table_store
 
 _MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
@@ -158,8 +159,8 @@ class DimensionTables:
         try:
             snapshot = table_store(self.paths[name], self.storage).at(version)
             rows = snapshot.read(pa.schema([pa.field(field.name, field.type) for field in snapshot.schema]))
-        except (StoreError, StorageError, TableMissingError) as error:
-            why = str(error).partition("\n")[0]
+        except (StorageError, TableMissingError) as error:
+            why = str(reason_of(error)).partition("\n")[0]
             raise SourceError(
                 f"source '{self.source}': cannot read version {version} of its table '{name}' ({self.paths[name]}): {why:.300}. Nothing "
                 "was taken in. A repeated or replayed micro-batch reads the version that it read first. If VACUUM has removed that "
@@ -177,8 +178,8 @@ class DimensionTables:
                 f"sources.{self.source}.tables.{name}, or write the table first."
             )
             raise ConfigError(msg) from error
-        except StoreError as error:
-            msg = f"source '{self.source}': cannot read its table '{name}' ({self.paths[name]}): {error}. Nothing was taken in."
+        except StorageError as error:
+            msg = f"source '{self.source}': cannot read its table '{name}' ({self.paths[name]}): {reason_of(error)}. Nothing was taken in."
             raise SourceError(msg) from error
 
 

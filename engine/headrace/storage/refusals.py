@@ -1,0 +1,137 @@
+"""Refusals of disks, object stores and tables, and what to do about each.
+
+Every method of a `Storage`, and of a table that it opens, raises `StorageError` with what it was doing, such as `to read URI`. `doing`
+adds what the caller was about. Inside of `headrace.storage`, errors are raw: `OSError`, those of Arrow, and the ones below.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+
+import pyarrow as pa
+
+from headrace.errors import SinkMismatchError, StorageError
+
+_FULL: Final = "free space, then run again"
+_MISSING: Final = "correct the path, or bring what it names back (a disk that is not mounted?), then run again"
+_FORBIDDEN: Final = "give the user of the job the right to read and write there, then run again"
+_OTHER: Final = "look at the disk or the object store, and repair what it reports, then run again"
+
+_BY_NUMBER: Final = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _FULL),
+    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG), _MISSING),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _FORBIDDEN),
+}
+_BY_WORDS: Final = {
+    "No space left": _FULL,
+    "Disk quota": _FULL,
+    "No such file": _MISSING,
+    "Not a directory": _MISSING,
+    "NoSuchBucket": _MISSING,
+    "not found": _MISSING,
+    "Permission denied": _FORBIDDEN,
+    "Read-only file system": _FORBIDDEN,
+    "AccessDenied": _FORBIDDEN,
+    "Forbidden": _FORBIDDEN,
+    "InvalidAccessKeyId": _FORBIDDEN,
+}
+"""Words in errors of object stores, of Delta and of tasks, which have no number."""
+
+
+class StoreError(OSError):
+    """Refusal by Delta: the storage is full, read-only or out of reach, or a file or an old version is gone."""
+
+
+class TableRefusedError(Exception):
+    """Commit that the table refuses for what it is: a rule that a row breaks, or a feature that only other writers know."""
+
+
+def storage_advice(error: BaseException | str) -> str:
+    """Return what to do about an error of storage, or about the text of one: the end of a sentence, without a full stop."""
+    by_number = _BY_NUMBER.get(getattr(error, "errno", None) or 0)
+    if by_number is not None:
+        return by_number
+    text = str(error)
+    return next((advice for words, advice in _BY_WORDS.items() if words in text), _OTHER)
+
+
+@contextmanager
+def doing(what: str) -> Iterator[None]:
+    """Say in each refusal of storage what was being done, such as "checkpoint 7 in sink 'board'".
+
+    Raw errors of disks, object stores, Delta and Arrow become `StorageError`, and a commit that a table refuses for what it is
+    becomes `SinkMismatchError`. Callers handle `VersionTakenError` and `TableMissingError`, which pass.
+    """
+    try:
+        yield
+    except StorageError as error:
+        if error.doing and what not in error.doing:
+            _name(error, (what, *error.doing))
+        raise
+    except TableRefusedError as error:
+        msg = f"the table refused {what}: {error}\nNothing was written to it. Change the table, or the rows, then run again."
+        raise SinkMismatchError.of_refusal(msg) from error
+    except (OSError, pa.ArrowException) as error:  # the last one: a file that is gone or damaged
+        refusal = StorageError()
+        refusal.is_missing, refusal.__cause__ = isinstance(error, FileNotFoundError | StoreError), error
+        _name(refusal, (what,))
+        raise refusal from error
+
+
+def reason_of(error: BaseException) -> BaseException:
+    """Return why storage refused, without what was being done; the error itself if it is no refusal."""
+    return error.__cause__ or error if isinstance(error, StorageError) and error.doing else error
+
+
+def _name(refusal: StorageError, what: tuple[str, ...]) -> None:
+    """Write the message of a refusal; `what` was being done, from the outermost on."""
+    refusal.doing = what
+    inner = f" ({', '.join(what[1:])})" if what[1:] else ""
+    reason = refusal.__cause__ or ""
+    text = (
+        f"storage refused {what[0]}{inner}: {reason}. What was committed before is untouched; {storage_advice(reason)}."
+    )
+    refusal.args = (text,)
+
+
+class _Located(Protocol):
+    @property
+    def uri(self) -> str: ...
+
+
+_Parameters = ParamSpec("_Parameters")
+_Owner = TypeVar("_Owner", bound=_Located)
+_Result = TypeVar("_Result")
+_Method = Callable[Concatenate[_Owner, _Parameters], _Result]
+
+
+def refusing(verb: str) -> Callable[[_Method[_Owner, _Parameters, _Result]], _Method[_Owner, _Parameters, _Result]]:
+    """Return a decorator of methods: a refusal is a `StorageError` with the verb, such as "to read", and the owner's URI."""
+
+    def decorated(method: _Method[_Owner, _Parameters, _Result]) -> _Method[_Owner, _Parameters, _Result]:
+        @wraps(method)
+        def refused(owner: _Owner, /, *arguments: _Parameters.args, **named: _Parameters.kwargs) -> _Result:
+            with doing(f"{verb} {owner.uri}"):
+                return method(owner, *arguments, **named)
+
+        return refused
+
+    return decorated
+
+
+_Commit = TypeVar("_Commit", bound=Callable[..., int])
+
+
+def committing(method: _Commit) -> _Commit:
+    """Decorate a commit on top of the version `parent`, its first argument: a refusal names the version that it would become."""
+
+    @wraps(method)
+    def refused(owner: _Located, parent: int, *arguments: Any, **named: Any) -> int:
+        with doing(f"version {parent + 1} of {owner.uri}"):
+            return method(owner, parent, *arguments, **named)
+
+    return refused  # type: ignore[return-value]  # it takes and returns what the method does

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.storage.predicate import Conditions
+from headrace.storage.refusals import doing
 from headrace.storage.table import ROW_KIND, Commit, Snapshot
 
 DELETED: Final = "_deleted"
@@ -166,7 +167,8 @@ class OverlaySnapshot:
 
     def _opened_base(self) -> Snapshot:
         """Return the base. Raises `StorageError` where the storage refuses to open it."""
-        return self.base
+        with doing(f"to read the table that {self.uri} builds on"):
+            return self.base
 
     def _in_base(self, file: str) -> str:
         return f"{self._named.path}/{file}"

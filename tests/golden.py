@@ -245,7 +245,7 @@ class _VirtualClock(clock.VirtualClock):
         return number[-12:] + number[-20:]
 
 
-Runner = Callable[["JobConfig", RunOptions], Any]
+Runner = Callable[[Home, RunOptions], Any]
 
 
 def _dies_at(crash: str) -> Callable[[str], None]:
@@ -267,17 +267,17 @@ def rows_of(run: Run, inputs: Inputs, folder: Path, runner: Runner) -> Parts:
         died = False
         with crash_points.observed(_dies_at(run.setting.crash)):
             try:
-                runner(home.config(), options())
+                runner(home, options())
             except _DeadError:
                 died = True
         if not died:
             raise RuntimeError(f"{run}: the run never came there")
-    runner(home.config(), options())
+    runner(home, options())
     rows = parts_of(home.config(), "all input")
     if isinstance(current := clock.use(clock.SystemClock()), clock.VirtualClock):
         current.advance(UNTIL_TIMERS)
     clock.use(current)
-    runner(home.config(), options(end_of_input=True))
+    runner(home, options(end_of_input=True))
     return rows | parts_of(home.config(), "the end")
 
 
@@ -369,8 +369,8 @@ def workplace() -> Iterator[tuple[Inputs, Path, dict[str, Runner]]]:
         yield Inputs(folder / "inputs"), folder, {"local": _locally, "spark": _OnSpark(stack)}
 
 
-def _locally(config: JobConfig, options: RunOptions) -> None:
-    run_locally(config, options, lambda _: None, rows_worth_workers=sys.maxsize)
+def _locally(home: Home, options: RunOptions) -> None:
+    run_locally(home.config(), options, lambda _: None, rows_worth_workers=sys.maxsize)
 
 
 class _Observed:
@@ -392,22 +392,22 @@ class _Observed:
 
 
 class _OnSpark:
-    """Runs jobs in one session, which starts with the first of them."""
+    """Runs jobs in one session, which starts with the first of them, as does the weather service."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self._stack = stack
         self._session: Any = None
 
-    def __call__(self, config: JobConfig, options: RunOptions) -> None:
+    def __call__(self, home: Home, options: RunOptions) -> None:
         from headrace.spark.runner import run_in
         from headrace.spark.session import session
 
         if self._session is None:
             os.environ["PYTHONPATH"] = PYTHONPATH
             os.environ["WEATHER_URL"] = self._stack.enter_context(weather_service())
-            self._session = session(config)
+            self._session = session(home.config())
             self._stack.callback(self._session.stop)
-        run_in(self._session, config, options, lambda _: None)
+        run_in(self._session, home.config(), options, lambda _: None)
 
 
 def perform(run: Run, inputs: Inputs, folder: Path, runners: Mapping[str, Runner]) -> Parts:

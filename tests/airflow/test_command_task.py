@@ -11,19 +11,23 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from headrace.airflow import _command as command_module
-from headrace.airflow._command import CommandTask, error_of
+from headrace.airflow._command import CommandTask
 
 HELD = "LeaseError: run 'other' holds the job"
 
 
 @pytest.fixture
 def command(tmp_path, monkeypatch):
-    """Return a function that makes a task whose command `headrace` prints `text` to stderr, and ends with `exit_code`."""
+    """Return a function that makes a task whose command `headrace` prints `text` to stderr, writes `report`, and ends with `exit_code`."""
 
-    def make(exit_code=0, text="", **options):
+    def make(exit_code=0, text="", report=None, **options):
         program = tmp_path / "bin" / "headrace"
         program.parent.mkdir()
-        code = f"import sys; print('out', sys.argv[1:], flush=True); print({text!r}, file=sys.stderr); sys.exit({exit_code})"
+        code = (
+            "import json, pathlib, sys; file = pathlib.Path(sys.argv[-1].removeprefix('--report='))\n"
+            f"report = {report!r}; report and file.write_text(json.dumps(report))\n"
+            f"print('out', sys.argv[1:-1], flush=True); print({text!r}, file=sys.stderr); sys.exit({exit_code})"
+        )
         program.write_text(f"#!{sys.executable}\n{code}\n")
         program.chmod(0o755)
         path = os.pathsep.join([str(program.parent), os.environ["PATH"]])
@@ -68,8 +72,9 @@ def test_other_exit_codes_are_retried(command, exit_code):
 
 
 def test_exception_carries_headraces_error_message(command):
+    report = {"error": "ConfigError", "message": "no such job\nDid you mean 'flights'?"}
     with pytest.raises(AirflowFailException, match=r"^ConfigError: no such job\nDid you mean"):
-        execute(command(2, "a warning\nConfigError: no such job\nDid you mean 'flights'?"))
+        execute(command(2, "SourceError: a line that decides nothing", report))
 
 
 def test_held_job_skips_the_task_if_configured(command):
@@ -84,8 +89,3 @@ def test_command_arguments_are_rendered_as_templates(command):
     task.render_template_fields({"params": {"why": "bad $(weather)"}})
 
     assert task.words == ["restore", "--why=bad $(weather)"]
-
-
-def test_output_without_an_error_names_none():
-    assert error_of("") is None
-    assert error_of("the ConfigError: in a line\nSomeError: not of ours") is None

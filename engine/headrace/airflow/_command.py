@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
@@ -23,6 +24,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from headrace import errors
 from headrace.airflow._home import given_job
 from headrace.airflow._submission import task_environment
+from headrace.airflow._words import option
 from headrace.config import JobConfig
 from headrace.errors import FencedError
 
@@ -76,10 +78,31 @@ def _unreported(exit_code: int) -> str:
     return f"the command ended with exit code {exit_code}. The log above says why."
 
 
-_NAMES = [
-    name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, errors.HeadraceError)
-]
-_ERROR = re.compile(rf"^({'|'.join(_NAMES)}): (.*)", re.MULTILINE | re.DOTALL)
+class ReportFile:
+    """File of `--report` in its own temporary folder, for the length of a block: a command on this machine passes its report in it."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="headrace-run-"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def path(self) -> Path:
+        """Return the path to which the command writes the report."""
+        return self._folder / "report.json"
+
+    def content(self) -> dict[str, Any] | None:
+        """Return the command's report; None if the command was killed before it wrote one."""
+        with contextlib.suppress(OSError, ValueError):
+            content = json.loads(self.path.read_bytes())
+            return content if isinstance(content, dict) else None
+        return None
 
 
 class HeadraceCommand:
@@ -106,14 +129,12 @@ class HeadraceCommand:
             printed.seek(0)
             return answer_of(printed.read(), process.returncode)
 
-    def shown(self, log: Any) -> tuple[int, dict[str, Any] | None]:
-        """Run the command, pass its output to `log`, and return its exit code, with `error` and `message` if it printed them."""
+    def shown(self, log: Any) -> int:
+        """Run the command, pass its output to `log`, and return its exit code."""
         with self._started(stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
-            lines = []
             for line in process.stdout or ():
                 log.info(line.rstrip())
-                lines.append(line)
-        return process.returncode, error_of("".join(lines)) if process.returncode else None
+        return process.returncode
 
     def _started(self, *options: str, stdout: Any, stderr: int) -> subprocess.Popen[str]:
         self._process = subprocess.Popen(
@@ -138,12 +159,6 @@ def answer_of(printed: str, exit_code: int) -> dict[str, Any]:
     return content
 
 
-def error_of(printed: str) -> dict[str, Any] | None:
-    """Return `error` and `message` of the error that a command printed; None if it printed none."""
-    error = _ERROR.search(printed)
-    return None if error is None else {"error": error[1], "message": error[2].strip()}
-
-
 class CommandTask(BaseOperator):
     """Run `headrace WORDS` on the jobs of `home`. Exit codes end the task as they do for a run.
 
@@ -166,8 +181,10 @@ class CommandTask(BaseOperator):
 
     def execute(self, context: Context) -> None:  # noqa: ARG002  Airflow calls it so
         """Run the command. Raises `AirflowFailException` if a retry cannot help, and `AirflowException` for other failures."""
-        self._command = HeadraceCommand(self.words, self._home, self.python or None)
-        exit_code, error = self._command.shown(self.log)
+        with ReportFile() as report:
+            words = [*self.words, option("report", report.path)]
+            self._command = HeadraceCommand(words, self._home, self.python or None)
+            exit_code, error = self._command.shown(self.log), report.content()
         if exit_code == FencedError.exit_code and self._skips_if_held:
             raise AirflowSkipException("another run holds the job: nothing was done, a later DAG run does it")
         if exit_code:

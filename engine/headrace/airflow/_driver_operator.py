@@ -1,10 +1,8 @@
-"""Base of operators that run a driver: its process, its log, and the report that it leaves.
+"""Base of operators that run a driver: its process and its log.
 
 Base of operators that run a driver: through spark-submit of Airflow's Spark provider, or as the command without Spark.
 
 Log of spark-submit in a task: the driver's lines, and Spark's warnings and errors.
-
-Report file: a driver on this machine passes its report to its task in it.
 """
 
 from __future__ import annotations
@@ -13,20 +11,17 @@ import contextlib
 import json
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from subprocess import Popen
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 import psutil
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException
 
-from headrace.airflow._command import HeadraceCommand
+from headrace.airflow._command import HeadraceCommand, ReportFile
 from headrace.airflow._results import SparkUiLink, operator_lineage
 from headrace.airflow._submission import packed_home, submission, task_environment
 from headrace.airflow._words import option, plain_words
@@ -73,33 +68,6 @@ def kill_descendants(process: Popen[str] | None) -> None:
         for child in psutil.Process(process.pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
-
-
-class ReportFile:
-    """File in its own temporary folder, for the length of a block."""
-
-    def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="headrace-run-"))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    @property
-    def path(self) -> Path:
-        """Return the path to which the driver writes the report."""
-        return self._folder / "report.json"
-
-    def content(self) -> dict[str, Any] | None:
-        """Return the driver's report; None if the driver was killed before it wrote one."""
-        with contextlib.suppress(OSError, ValueError):
-            content = json.loads(self.path.read_bytes())
-            return content if isinstance(content, dict) else None
-        return None
 
 
 Report = dict[str, Any]
@@ -218,8 +186,7 @@ class DriverOperator(SparkSubmitOperator):
     def _ran_here(self, report_file: ReportFile, *words: str) -> Report | None:
         """Run the command, with further `words`, in its own process, and return its report. Raises `CommandFailed` when it fails."""
         self._command = HeadraceCommand([*self.application_args, *words], self._job.home, self._job.profile.python)
-        exit_code, _ = self._command.shown(self.log)
-        if exit_code:
+        if exit_code := self._command.shown(self.log):
             raise CommandFailed(exit_code, report_file.content())
         return report_file.content()
 

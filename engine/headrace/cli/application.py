@@ -29,7 +29,7 @@ import typer
 from typer import core
 from typer.core import TyperGroup
 
-from headrace.cli.arguments import BRANCH, Branch
+from headrace.cli.arguments import BRANCH, ERROR_FILE, Branch, ErrorFile
 from headrace.errors import EngineBug, HeadraceError, StorageError
 from headrace.interrupts import watch
 
@@ -252,16 +252,19 @@ class _Commands(TyperGroup):
     """Typer's group with an exit code for every exception."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Add --branch to the commands that work on branches."""
+        """Add --branch to the commands that work on branches, and --report to those that have no report of their own."""
         super().__init__(*args, **kwargs)
-        option = _branch_option()
+        on_branch, error_file = _option(_with_branch), _option(_with_error_file)
         for path, command in _paths("", self.commands):
             if path in _ON_BRANCHES:
-                command.params.append(option)
+                command.params.append(on_branch)
+            if not any("--report" in parameter.opts for parameter in command.params):
+                command.params.append(error_file)
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """Reset the branch: one process may run several commands."""
+        """Reset the options that commands share: one process may run several commands."""
         BRANCH.set(None)
+        ERROR_FILE.set(None)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -273,6 +276,7 @@ class _Commands(TyperGroup):
             raise
         except (Exception, KeyboardInterrupt) as error:
             _add_hint(error)
+            _write(error)
             if _is_typers_own(error) and not as_json:
                 raise
             report(error, as_json=as_json)
@@ -288,14 +292,28 @@ def _paths(before: str, commands: Mapping[str, Any]) -> Iterator[tuple[str, Any]
             yield f"{before}{name}", command
 
 
-def _branch_option() -> Any:
-    """Return the option --branch, whose value is kept for `load`. Typer makes options only from functions."""
+def _write(error: BaseException) -> None:
+    """Write an error to the file of --report, if the command was given one."""
+    file = ERROR_FILE.get()
+    if file is not None:
+        from headrace.cli.run import write_report
+
+        name, message = _told(error)
+        write_report(file, {"error": name, "message": message, "exit_code": exit_code_of(error)})
+
+
+def _option(declaration: Callable[..., None]) -> Any:
+    """Return the option that a function declares; its callback keeps the value. Typer makes options only from functions."""
     app = typer.Typer(add_completion=False)
-    app.command()(_with_branch)
+    app.command()(declaration)
     return typer.main.get_command(app).params[0]
 
 
 def _with_branch(branch: Branch = None) -> None:
+    """Declare the option."""
+
+
+def _with_error_file(report: ErrorFile = None) -> None:
     """Declare the option."""
 
 

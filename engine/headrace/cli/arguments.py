@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextvars import ContextVar
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
@@ -97,6 +98,27 @@ Branch = Annotated[
         help="Work on this branch of the job.",
         expose_value=False,
         callback=_keep_branch,
+    ),
+]
+
+
+ERROR_FILE: ContextVar[Path | None] = ContextVar("error_file", default=None)
+"""Value of --report of a command that writes only its error there; see `application`."""
+
+
+def _keep_error_file(file: Optional[Path]) -> None:  # noqa: UP045
+    ERROR_FILE.set(file)
+
+
+ErrorFile = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(
+        "--report",
+        metavar="FILE",
+        help="Also write an error as JSON to FILE.",
+        expose_value=False,
+        is_eager=True,
+        callback=_keep_error_file,
     ),
 ]
 

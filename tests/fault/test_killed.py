@@ -110,7 +110,7 @@ def test_terminated_driver_commits_and_keeps_unprocessed_records(tmp_path, undis
     home.configure({"execution": {"async-state": {"in-flight-records-limit": 5}}})
     assert runner.drivers.run(home, {"HEADRACE_KILL_AT": "ingest.after", "HEADRACE_KILL_WITH": "SIGTERM"}) == (0, "")
     (_, last) = checkpoints(home.config())
-    assert last.offsets["purchases"].held
+    assert last.work.held
     assert last.metrics["held"] > 0
     runner.run(home)
     assert outcome(home.config()) == outcome(undisturbed.config())

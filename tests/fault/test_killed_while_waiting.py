@@ -58,14 +58,14 @@ def test_killed_driver_leaves_waiting_elements_in_one_place(
     code, message = drivers.run(home, {"HEADRACE_KILL_AT": f"{place}:{visit}"})
     assert code == KILLED, message
     run(home)
-    parked = checkpoints(home.config())[-1].offsets["purchases"].pending
+    parked = checkpoints(home.config())[-1].work.pending
     assert parked > 0
     answered = service.noted("answered")
     held = len(committed_answers(home))
     service.comes_back()
     asked_before = Counter(service.noted("asked"))
-    while checkpoints(home.config())[-1].offsets["purchases"].pending:
-        when_due(home.config(), "purchases")
+    while checkpoints(home.config())[-1].work.pending:
+        when_due(home.config())
         run(home)
     again = service.noted("asked") - asked_before
     # Elements that the checkpoint has neither emitted nor completed are requested again, and no others.
@@ -100,11 +100,10 @@ def test_driver_terminated_during_calls_keeps_waiting_elements(undisturbed_day, 
         process.terminate()
         _, message = process.communicate(timeout=300)
     assert process.returncode == 0, message
-    offset = checkpoints(home.config())[-1].offsets["purchases"]
-    assert offset.pending > 0
+    assert checkpoints(home.config())[-1].work.pending > 0
     home.configure(
         {"pipeline": "tests.jobs.asking:ordered", "services": {"oracle": {"url": service.url, "health": None}}}
     )
     run(home)
-    assert checkpoints(home.config())[-1].offsets["purchases"].pending == 0
+    assert checkpoints(home.config())[-1].work.pending == 0
     assert sinks_and_state(home) == sinks_and_state(undisturbed_day)

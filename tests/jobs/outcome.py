@@ -121,7 +121,7 @@ def _plain(table: pa.Table) -> pa.Table:
     return table
 
 
-def when_due(config: JobConfig, source: str) -> None:
+def when_due(config: JobConfig) -> None:
     """Wait until the first waiting element is due: workers use the real clock."""
-    due = checkpoints(config)[-1].offsets[source].due
+    due = checkpoints(config)[-1].work.due
     clock.sleep(max(0, (due or 0) - clock.now()) / 1000)

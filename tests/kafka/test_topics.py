@@ -17,8 +17,8 @@ from tests.unit.support.topic_job import merged_by_hand, message
 
 
 def positions(job):
-    (offset,) = CheckpointLog(job.home.config().job_folder).last.offsets.values()
-    return {partition.partition: partition.position for partition in offset.partitions}
+    (facts,) = CheckpointLog(job.home.config().job_folder).last.sources.values()
+    return {number: partition.next for number, partition in facts.partitions.items()}
 
 
 def test_partitions_merge_by_event_time_over_runs(broker, job):

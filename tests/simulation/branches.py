@@ -200,7 +200,7 @@ class BranchSimulation(Simulation):
                 if (
                     head is not None
                     and position_of(job.last) >= position_of(head)
-                    and not (self.is_calm and job.last.pending)
+                    and not (self.is_calm and job.last.work.pending)
                 ):
                     return True
                 batch = MicroBatch(job, lambda: self.is_calm or chance.random() < 0.6, self.corrections)

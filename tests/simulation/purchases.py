@@ -18,10 +18,10 @@ import pyarrow as pa
 from headrace import threads
 from headrace.async_io.pending_call import Status
 from headrace.commit.protocol import OpenJob
-from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.checkpoint import Checkpoint, JobWork, Kind
 from headrace.log.lineage import Lineage
 from headrace.sinks.sink import OutputFile
-from headrace.sources.position import SourceOffset
+from headrace.sources.position import FolderPosition, SourceFacts
 from headrace.storage.files import StagedFile, stage
 from headrace.storage.table import ROW_KIND
 from headrace.tables.schemas import ASYNC_REQUESTS, KEYED_STATE, QUARANTINE, STATE_TABLES
@@ -54,8 +54,8 @@ def customer_of(record: int) -> str:
 
 def position_of(checkpoint: Checkpoint) -> int:
     """Return how many records a checkpoint has taken in."""
-    offset = checkpoint.offsets.get(SOURCE)
-    return offset.rows_taken if offset else 0
+    facts = checkpoint.sources.get(SOURCE)
+    return facts.rows if facts else 0
 
 
 def taken_in(checkpoints: Sequence[Checkpoint], head: Checkpoint) -> list[int]:
@@ -98,9 +98,10 @@ class MicroBatch:
         ]
         staged = dict(threads.in_parallel(lambda piece: piece(), pieces))
         outputs = {sink: staged.pop(sink) for sink in (BOARD, REMINDERS)}
-        offsets = {SOURCE: SourceOffset(last_file=f"{end:04d}", rows_taken=end, pending=len(failed))}
+        sources = {SOURCE: SourceFacts(position=FolderPosition(f"{end:04d}", rows=end))}
+        work = JobWork(pending=len(failed))
         metrics = {RECORDS_TAKEN: new}
-        return self._job.commit(Kind.BATCH, files=staged, outputs=outputs, offsets=offsets, metrics=metrics)
+        return self._job.commit(Kind.BATCH, files=staged, outputs=outputs, sources=sources, work=work, metrics=metrics)
 
     def _rows(self, table: str) -> list[dict[str, Any]]:
         return self._job.view(table).live_rows()

@@ -223,7 +223,7 @@ class Simulation:
                 batch = MicroBatch(job, lambda: self.is_calm or chance.random() < 0.6, self.corrections)
                 checkpoint = batch.commit(chance.randrange(1, 9), RECORDS)
                 self.reported[checkpoint.checkpoint_id] = checkpoint
-                if until_done and position_of(checkpoint) == RECORDS and not checkpoint.pending:
+                if until_done and position_of(checkpoint) == RECORDS and not checkpoint.work.pending:
                     return
 
     def _maintain(self, name: str) -> None:

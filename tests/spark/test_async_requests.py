@@ -72,8 +72,8 @@ def waiting(home):
 
 
 def run_until_done(run, home, **options):
-    while checkpoints(home.config())[-1].offsets["purchases"].pending:
-        when_due(home.config(), "purchases")
+    while checkpoints(home.config())[-1].work.pending:
+        when_due(home.config())
         run(home, **options)
 
 
@@ -96,7 +96,7 @@ def test_later_run_finishes_elements_parked_in_outage(asking, service, run, plai
     metrics = [checkpoint.metrics for checkpoint in checkpoints(home.config())]
     assert sum(metric.get("parked", 0) for metric in metrics) > 0
     assert sum(metric["services"]["ask"].get("failures", 0) for metric in metrics if "services" in metric) > 0
-    assert checkpoints(home.config())[-1].offsets["purchases"].pending == len(waiting(home)) > 0
+    assert checkpoints(home.config())[-1].work.pending == len(waiting(home)) > 0
     answered = service.noted("answered")
     service.comes_back()
     run_until_done(run, home, parallelism=3)
@@ -116,8 +116,8 @@ def test_processing_time_mode_holds_no_records_up(asking, service, run, plain):
     service.goes_down(30)
     run(home)
     last = checkpoints(home.config())[-1]
-    assert not last.offsets["purchases"].held
-    assert not last.offsets["purchases"].repeated
+    assert not last.work.held
+    assert not last.timelines["purchases"].repeated
     service.comes_back()
     run_until_done(run, home)
     assert sum(service.noted("answered").values()) == len(list(purchases_of(0, rows=ROWS)))
@@ -233,7 +233,7 @@ def test_breaker_parks_rest_and_next_run_probes(asking, service, run, plain):
     assert asked < 15
     result = checkpoints(home.config())[-1].metrics["services"]["ask"]
     assert result["breaker"] == "open"
-    when_due(home.config(), "purchases")
+    when_due(home.config())
     run(home, parallelism=1, max_batches=1)
     assert sum(service.noted("asked").values()) == asked + 1
     service.comes_back()
@@ -288,10 +288,9 @@ def test_board_after_outage_equals_undisturbed_board(flights, run, monkeypatch, 
         hit.configure({"sources": {"flight_events": {"path": home.config().sources["flight_events"].path}}})
         switch_outage(url, begins_after=100)
         run(hit)
-        offset = checkpoints(hit.config())[-1].offsets["flight_events"]
-        assert offset.pending > 500
+        assert checkpoints(hit.config())[-1].work.pending > 500
         switch_outage(url, begins_after=None)
-        when_due(hit.config(), "flight_events")
+        when_due(hit.config())
         run(hit, parallelism=3)
-    assert checkpoints(hit.config())[-1].offsets["flight_events"].pending == 0
+    assert checkpoints(hit.config())[-1].work.pending == 0
     assert outcome(hit.config()) == expected

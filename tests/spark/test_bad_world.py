@@ -83,14 +83,14 @@ def test_unanswered_elements_wait_for_a_dead_service(impatient_flights, run, mon
     monkeypatch.setenv("WEATHER_URL", weather)
     home.configure({"sources": {"flight_events": {"path": home.config().sources["flight_events"].path}}})
     while pending(home):
-        when_due(home.config(), "flight_events")
+        when_due(home.config())
         run(home, **QUICK)
     assert_well_formed(home.config())
     assert len(outcome(home.config()).sinks["flight_board"]) > 500
 
 
 def pending(home: Home) -> int:
-    return checkpoints(home.config())[-1].offsets["flight_events"].pending
+    return checkpoints(home.config())[-1].work.pending
 
 
 def test_nonsense_answer_is_not_retried(impatient_flights, run, monkeypatch, weather):

@@ -28,7 +28,7 @@ def test_rescaled_job_equals_job_started_at_that_scale(home, new_home, run, monk
     with monkeypatch.context() as patched:  # records are held while the number changes
         patched.setattr(BatchSequence, "stop_at", lambda _: 0)
         run(home, backend=backend, max_batches=1)
-    assert checkpoints(home.config())[-1].held
+    assert checkpoints(home.config())[-1].work.held
     rescale(home.config(), 7, "few keys", "somebody")
     home.configure({**FEW, **one_file, "max_parallelism": 7})
     run(home, backend=backend, parallelism=3)
@@ -68,7 +68,7 @@ def test_run_continues_after_blocking_operators_were_dropped(home, run, monkeypa
     assert operators_in(config, "buffered_requests") == {OLD, "lines"} - dropped
     write_days(home.input, range(1, 2), rows=60)
     assert run(home).stopped_because == "drained"
-    assert not checkpoints(config)[-1].held
+    assert not checkpoints(config)[-1].work.held
     assert operators_in(config, "keyed_state") == {NEW}
     assert all(finding.ok for finding in verify(home.config()))
 

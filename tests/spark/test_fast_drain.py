@@ -43,9 +43,9 @@ def test_next_run_resumes_held_records_at_other_parallelism(home, new_home, run,
         patched.setattr(BatchSequence, "stop_at", lambda _: 0)
         run(home, parallelism=2, max_batches=1)
     assert len(held(home)) > 20
-    offset = checkpoints(home.config())[-1].offsets["purchases"]
-    assert offset.held
-    assert offset.repeated
+    last = checkpoints(home.config())[-1]
+    assert last.work.held
+    assert last.timelines["purchases"].repeated
     run(home, parallelism=3, backend="hashmap")
     assert held(home) == []
     straight = new_home("straight")

@@ -119,7 +119,7 @@ def test_limits_and_crashes_change_no_row(steps, run, tmp_path):
     run(home, **QUICK)
     assert numbered(home) == expected(range(1, 30), lambda _: "a")
     assert [
-        (table.name, table.version) for table in CheckpointLog(home.config().job_folder).last.offsets["orders"].tables
+        (table.name, table.version) for table in CheckpointLog(home.config().job_folder).last.sources["orders"].tables
     ] == [("dims", 0)]
     write_orders(home.input, 3, range(30, 33))
     run(home, **QUICK)

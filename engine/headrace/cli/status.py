@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from headrace.log.log import CheckpointLog
     from headrace.log.warnings import RowTimes, RunWarning, WatermarkWait
     from headrace.readers.graph import LineGraph, LineNode
-    from headrace.sources.position import SourceOffset
+    from headrace.records.watermarks import Timeline
+    from headrace.sources.position import SourceFacts
 
 
 _COLUMNS = ("job", "checkpoint", "kind", "committed", "watermark", "rows_in", "quarantined", "held_by")
@@ -163,13 +164,13 @@ def _status(name: str) -> dict[str, Any]:
         "rows_in": last.metrics.get("rows_in") if last else None,
         "quarantined": last.metrics.get("quarantined") if last else None,
         "checkpoints": len(log.checkpoints),
-        "waiting": last.pending if last else 0,
-        "next_attempt": at_time(last.due) if last else None,
+        "waiting": last.work.pending if last else 0,
+        "next_attempt": at_time(last.work.due) if last else None,
         "services": next(filter(None, map(services_of, reversed(log.checkpoints))), {}),
         "held_by": held.run_id if held and left else None,
         "held_until": at_time(now + left) if left else None,
         "progress": _progress(config, held) if held and left else None,
-        "sources": {name: _source(offset) for name, offset in last.offsets.items()} if last else {},
+        "sources": _sources(last),
         "messages": {
             sent.sink: {"sent": sent.sent, "of": sent.last, "behind": sent.is_behind, "detail": f"{sent.place}: {sent}"}
             for sent in sent_messages(config, log.checkpoints)
@@ -225,30 +226,39 @@ def _progress(config: JobConfig, lease: Lease) -> dict[str, Any] | None:
     return None if progress is None else {**msgspec.structs.asdict(progress), "described": progress.described()}
 
 
-def _source(offset: SourceOffset) -> dict[str, Any]:
-    """Return the position of a source as plain values."""
+def _sources(last: Checkpoint | None) -> dict[str, Any]:
+    """Return the facts of all sources as plain values."""
+    return {} if last is None else {name: _source(facts, last.timeline([name])) for name, facts in last.sources.items()}
+
+
+def _source(facts: SourceFacts, timeline: Timeline) -> dict[str, Any]:
+    """Return the facts of a source as plain values."""
     from headrace.cli.output import at_time
 
     return {
-        "last_file": offset.last_file,
-        "version": offset.version,
-        "tables": {position.name: position.version for position in offset.tables},
+        "last_file": facts.last or None,
+        "version": None if facts.table is None else facts.table.version,
+        "tables": {table.name: table.version for table in facts.tables},
         "partitions": [
             {
-                "partition": position.partition,
-                "offset": position.position,
-                "taken_at": at_time(position.taken_at),
-                "idle": position.idle,
+                "partition": number,
+                "offset": partition.next,
+                "taken_at": at_time(partition.taken_at),
+                "idle": partition.idle,
             }
-            for position in offset.partitions
+            for number, partition in facts.partitions.items()
         ],
-        "watermark": at_time(offset.seen),
-        "unread": list(offset.unread),
-        "requeued": [{"file": rows.file, "rows": rows.rows} for rows in offset.requeued],
-        "taken_at": at_time(offset.taken_at),
-        "idle": offset.idle,
-        "ended": offset.ended,
+        "watermark": at_time(timeline.seen),
+        "unread": list(facts.begun),
+        "requeued": _requeued(facts),
+        "taken_at": at_time(facts.taken_at),
+        "idle": facts.idle,
+        "ended": facts.ended,
     }
+
+
+def _requeued(facts: SourceFacts) -> list[dict[str, Any]]:
+    return [{"file": rows.file, "rows": rows.rows} for rows in facts.requeued]
 
 
 def checkpoints(job: Job = None, limit: Limit = 20, as_json: AsJson = False) -> None:
@@ -288,7 +298,7 @@ def checkpoints(job: Job = None, limit: Limit = 20, as_json: AsJson = False) -> 
         _show_graph(graph, limit)
     else:
         _show_table(rows)
-    waiting = {name: _source(offset)["requeued"] for name, offset in log.last.offsets.items()} if log.last else {}
+    waiting = {name: _requeued(facts) for name, facts in log.last.sources.items()} if log.last else {}
     show(*(_requeued_line(config.job, name, requeued) for name, requeued in waiting.items() if requeued))
     if any(c["name"] for c in rows):
         show(not_protected(config.sinks))
@@ -391,6 +401,6 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
     # Local copies on the workers' disks are internal to the engine.
     del plain["local_copies"]
     versions = {
-        f"{table.name} {table.version}": None for offset in checkpoint.offsets.values() for table in offset.tables
+        f"{table.name} {table.version}": None for facts in checkpoint.sources.values() for table in facts.tables
     }
     return {**plain, "rows_in": checkpoint.metrics.get("rows_in"), "tables": ", ".join(versions)}

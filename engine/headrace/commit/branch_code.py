@@ -128,10 +128,7 @@ def listed(differences: Sequence[str]) -> str:
 def uncompared_code(config: JobConfig, branch: Branch) -> str | None:
     """Return a sentence if a promotion cannot compare the job's code with that of the branch's last run; else None."""
     if branch.code is None:
-        return (
-            f"the code was not compared: branch '{branch.name}' was never run, or its last run could not read its own code, or was of an "
-            "earlier release"
-        )
+        return f"the code was not compared: branch '{branch.name}' was never run, or its last run could not read its own code"
     if code_digests(config.code) is None:
         return f"the code was not compared: the module of {config.pipeline} is no file on this machine, or py_files are elsewhere"
     return None

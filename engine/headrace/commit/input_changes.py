@@ -20,14 +20,13 @@ from headrace.log.intervals import interval_of, intervals_of, position_of
 from headrace.names import counted
 from headrace.sources.folder.listing import UNKNOWN, content_digest, stamp
 from headrace.sources.interval import Interval, moment_text
-from headrace.sources.position import digest
+from headrace.sources.position import NO_FACTS, TakenFile, digest
 from headrace.sources.source import ListedFile, SourceFile
 from headrace.storage.files import Storage
 
 GONE: Final = ""
 """Mark of a file that is gone, and whose absence somebody has acknowledged."""
 
-_NANOSECONDS: Final = 1_000_000
 """Nanoseconds in a millisecond."""
 
 
@@ -66,20 +65,18 @@ class RecordedFile:
 
     first: Checkpoint
     last: Checkpoint
-    mark: str | None
-    """Digest of size and time of change; GONE if somebody acknowledged that the file is gone; None: an earlier release."""
-    content: str | None
-    """Digest of the content; UNKNOWN if no checkpoint took the file in; None: an earlier release."""
+    mark: str
+    """Digest of size and time of change; GONE if somebody acknowledged that the file is gone."""
+    content: str
+    """Digest of the content; UNKNOWN if no checkpoint took the file in."""
 
     def is_like(self, file: SourceFile, storage: Storage) -> bool:
         """Return whether a file is as recorded. Reads it only where its size or time of change differs."""
-        if self.mark is None:
-            return file.modified <= self.last.committed_at * _NANOSECONDS
         return self.mark == stamp(file) or self.is_touched(file, storage)
 
     def is_touched(self, file: SourceFile, storage: Storage) -> bool:
         """Return whether a file has another size or time of change than recorded, and the same content."""
-        if self.mark in {None, GONE, stamp(file)} or self.content in {None, UNKNOWN}:
+        if self.mark in {GONE, stamp(file)} or self.content == UNKNOWN:
             return False
         options = None if storage is None else tuple(sorted(storage.items()))
         return self.content == _content_of(file.path, file.modified, file.size, options)
@@ -91,9 +88,7 @@ def input_changes(
     """Return how the `listed` files differ from the input of a line, the earliest checkpoint first.
 
     Leaves out files before the line's first interval, and files that are missing at the beginning of a source: users clean up old
-    input that way, and its results stay. A file counts as changed when its size or modification time differs, and its content too; where
-    an earlier release recorded no content, when one of the first two differs; where it recorded only the name, when the file was written
-    after the commit.
+    input that way, and its results stay. A file counts as changed when its size or modification time differs, and its content too.
     """
     changes = [change for source, files in listed.items() for change in _of_source(line, source, files, storage)]
     return sorted(changes, key=lambda change: (change.checkpoint_id, change.source, change.file or ""))
@@ -101,33 +96,24 @@ def input_changes(
 
 def touched_files(
     line: Sequence[Checkpoint], source: str, files: Sequence[SourceFile], storage: Storage = None
-) -> dict[str, tuple[str, str]]:
-    """Return new records of files that were touched, or copied with the same content: so that no later run has to read them for that.
-
-    By the digests of their names, the stamps and digests of contents.
-    """
+) -> list[TakenFile]:
+    """Return new records of files that were touched, or copied with the same content: so that no later run has to read them for that."""
     recorded = recorded_files(line, source)
     known = ((file, recorded[name]) for file in files if (name := digest(file.name)) in recorded)
-    return {
-        digest(file.name): (stamp(file), record.content)
+    return [
+        TakenFile(digest(file.name), stamp(file), record.content)
         for file, record in known
-        if record.content is not None and record.is_touched(file, storage)
-    }
+        if record.is_touched(file, storage)
+    ]
 
 
 def recorded_files(line: Sequence[Checkpoint], source: str) -> dict[str, RecordedFile]:
     """Return what a line has recorded of the files of a source, by the digests of their names. A later record takes the place of an earlier one."""
     files: dict[str, RecordedFile] = {}
     for checkpoint in line:
-        offset = checkpoint.offsets.get(source)
-        names = () if offset is None or offset.names is None else offset.names
-        marks: Sequence[str | None] = () if offset is None else offset.stamps
-        contents: Sequence[str | None] = () if offset is None else offset.contents
-        for name, mark, content in zip(
-            names, marks or [None] * len(names), contents or [None] * len(names), strict=True
-        ):
-            first = files[name].first if name in files else checkpoint
-            files[name] = RecordedFile(first, checkpoint, mark, content)
+        for taken in checkpoint.sources.get(source, NO_FACTS).taken:
+            first = files[taken.name].first if taken.name in files else checkpoint
+            files[taken.name] = RecordedFile(first, checkpoint, taken.stamp, taken.content)
     return files
 
 
@@ -178,8 +164,8 @@ def _is_behind(checkpoint: Checkpoint, source: str, file: ListedFile) -> bool:
     if interval is not None and file.interval is not None and file.interval.start < interval.end:
         return True
     # Names decide the order where no interval was recorded, and where sources meet.
-    last = checkpoint.offsets[source].last_file if source in checkpoint.offsets else None
-    return (interval is None or len(checkpoint.offsets) > 1) and last is not None and file.file.name <= last
+    last = checkpoint.sources[source].last if source in checkpoint.sources else ""
+    return (interval is None or len(checkpoint.sources) > 1) and file.file.name <= last
 
 
 def is_taken_in(wanted: Interval, line: Sequence[Checkpoint]) -> bool:

@@ -26,7 +26,7 @@ from headrace.log.warnings import RunWarning
 from headrace.names import counted
 from headrace.sources.folder.formats import format_of
 from headrace.sources.folder.listing import FolderContent, FolderListing
-from headrace.sources.position import digest
+from headrace.sources.position import TakenFile, digest
 from headrace.sources.source import ListedFile
 
 _SHOWN = 5
@@ -100,9 +100,9 @@ def warnings_of(config: JobConfig, remarks: Sequence[InputRemark]) -> list[RunWa
     ]
 
 
-def touched_input(config: JobConfig, line: Sequence[Checkpoint]) -> dict[str, dict[str, tuple[str, str]]]:
+def touched_input(config: JobConfig, line: Sequence[Checkpoint]) -> dict[str, Sequence[TakenFile]]:
     """Return by source the new records of files that were touched, or copied, since the job took them in; see `touched_files`."""
-    touched: dict[str, dict[str, tuple[str, str]]] = {}
+    touched: dict[str, Sequence[TakenFile]] = {}
     for name, source in config.sources.items():
         if source.format not in _NO_FOLDERS and config.branch is None:
             with suppress(SourceError):  # the run itself reports a folder that is gone
@@ -136,19 +136,19 @@ def _of_folder(config: JobConfig, name: str, source: SourceConfig, line: Sequenc
         InputRemark(InputKind.PASSED_OVER, name, file) for file in content.passed_over if not file.endswith(others)
     )
     recorded = recorded_files(line, name)
-    if line and not recorded and any(name in checkpoint.offsets for checkpoint in line):
+    if line and not recorded and any(name in checkpoint.sources for checkpoint in line):
         return  # an earlier release recorded no names
     changes = input_changes(line, {name: listed}, config.storage_options)
     for change in changes:
         if change.change is not ChangeOfInput.NEW:
             yield _remark_on(change)
     new = [file for file in content.files if digest(file.name) not in recorded]
-    last = line[-1].offsets[name].last_file if line and name in line[-1].offsets else None
+    last = line[-1].sources[name].last if line and name in line[-1].sources else ""
     passed = {change.file for change in changes if change.change is ChangeOfInput.NEW}
     for file in new:
         if _twin_of(listing, content, file.name, recorded) is not None:
             yield InputRemark(InputKind.TWIN, name, file.name)
-        elif file.name in passed or (last is not None and file.name <= last):
+        elif file.name in passed or file.name <= last:
             yield InputRemark(InputKind.LATE, name, file.name)
 
 

@@ -50,7 +50,9 @@ from headrace.tables.view import TableView, state_view
 
 OF_STATE = (
     "max_parallelism",
-    "offsets",
+    "sources",
+    "timelines",
+    "work",
     "numbers",
     "watermark",
     "lines",
@@ -237,11 +239,11 @@ class OpenJob:
 
         Its id and its incarnation are higher than those of the job and of `above`: Delta's transactions only grow.
         """
-        incarnation = max(self._log.incarnation or 0, above.incarnation or 0) + int(clock.unique_id()[-12:], 16) + 1
+        incarnation = max(self.last.incarnation, above.incarnation or 0) + int(clock.unique_id()[-12:], 16) + 1
         return {"checkpoint_id": max(self.last.checkpoint_id, above.checkpoint_id) + 1, "incarnation": incarnation}
 
     @property
-    def state_schemas(self) -> StateSchemas | None:
+    def state_schemas(self) -> StateSchemas:
         """Return the types of the states at the last checkpoint; see `CheckpointLog.state_schemas`."""
         return self._log.state_schemas(self.last)
 
@@ -309,7 +311,7 @@ class OpenJob:
         """Prepare, commit and publish a checkpoint on top of `last`.
 
         Adds `files` to their tables; with `versions`, the tables are at these versions already. Commits the checkpoints `before` it
-        along with it. Other `fields` are as in `Checkpoint`; fields that describe the state (offsets, watermark, interval, local
+        along with it. Other `fields` are as in `Checkpoint`; fields that describe the state (sources, watermark, interval, local
         copies, schemas, ...) are the parent's unless given. Raises `FencedError` when another run has taken the job, `StorageError`
         when a sink refuses (the checkpoint is committed then, and the next run publishes it).
         """
@@ -377,11 +379,10 @@ class OpenJob:
             fields = {"operator_keys": self.operator_keys, "schemas_of": self.next_id, **fields}
         if kind is Kind.BATCH and self.sink_tables != self._log.sink_tables(parent):
             fields |= {"sink_tables": self.sink_tables, "sinks_of": self.next_id}
-        own = self._log.incarnation
         given = {
             "checkpoint_id": self.next_id,
             "parent_id": parent.checkpoint_id,
-            "incarnation": _new_incarnation() if own is None else own,
+            "incarnation": parent.incarnation,
             **inherited,
             **fields,
         }
@@ -400,7 +401,7 @@ def sinks_of(config: JobConfig, log: CheckpointLog, plan: Plan | None = None) ->
 
     The last checkpoint may be a restore to one from before a sink was added, or got its name.
     """
-    stored = (None if plan is not None or log.last is None else log.sink_tables(log.last)) or {}
+    stored = {} if plan is not None or log.last is None else log.sink_tables(log.last)
     if not config.sinks.keys() <= stored.keys():
         stored = {**to_stored(sink_schemas(plan or plan_of(config.code), config.appended)), **stored}
     return {name: table for name, table in stored.items() if name in config.sinks}

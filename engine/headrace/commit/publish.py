@@ -260,7 +260,7 @@ def _refuse_sink_of_another(sink: Sink, table: Snapshot, checkpoint: Checkpoint,
     """
     incarnation = sink.incarnation(table)
     own, number = checkpoint.incarnation, checkpoint.checkpoint_id
-    if incarnation is None or own is None or incarnation == own:
+    if incarnation in {None, own}:
         return
     published = sink.published(table)
     is_own = incarnation in lineage.incarnations or lineage.begins_incarnation(checkpoint)

@@ -118,8 +118,7 @@ def new_sink_columns(config: JobConfig, log: CheckpointLog, plan: Plan) -> Itera
 def lost_elements(config: JobConfig, last: Checkpoint, versions: dict[str, int], plan: Plan) -> Iterator[str]:
     """Yield a sentence for waiting elements and held records whose operators the pipeline no longer has."""
     folder, storage = config.job_folder, config.storage_options
-    offsets = last.offsets.values()
-    if any(offset.pending for offset in offsets):
+    if last.work.pending:
         waiting = waiting_for(folder, versions[ASYNC_REQUESTS], storage=storage)
         if lost := _listed(waiting - {wait.name for wait in waits_of(plan)}):
             yield (
@@ -127,10 +126,10 @@ def lost_elements(config: JobConfig, last: Checkpoint, versions: dict[str, int],
                 f"more. Bring the name back and let the job finish what waits (headrace run {config.job} --finish), or restore "
                 "to a checkpoint before."
             )
-    if last.held or last.pending:
+    if last.holds_records or last.work.pending:
         yield from _moved_places(config.job, last, plan)
         yield from _joined_lines(last, plan)
-    if any(offset.held for offset in offsets):
+    if last.holds_records:
         held = holders(folder, versions[BUFFERED_REQUESTS], storage=storage)
         inputs = {stage.name: len(stage.takes) for stage in plan.keyed}
         if lost := _listed({name for name, number in held if number >= inputs.get(name, number + 1)}):

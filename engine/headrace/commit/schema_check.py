@@ -148,13 +148,11 @@ def _declared(state: Any) -> DeclaredState:
     return DeclaredState(kind, state.type, type_schema_of(state.type), key_type, state.migrations)
 
 
-def check_schemas(stored: StateSchemas | None, declared: DeclaredStates, job: str = "JOB") -> SchemaCheck:
+def check_schemas(stored: StateSchemas, declared: DeclaredStates, job: str = "JOB") -> SchemaCheck:
     """Compare stored and declared states. `job` is the job's name in commands of messages.
 
-    `stored` is None if no release has recorded it: then values may have any type, and no migration was applied. Raises nothing: see
-    `SchemaCheck.raise_problems`.
+    Raises nothing: see `SchemaCheck.raise_problems`.
     """
-    stored = unknown(declared) if stored is None else stored
     check = SchemaCheck(job)
     in_use, known, now = _in_use(stored), set(stored), set(declared)
     ways_out = _ways_of_operators(job, in_use - now, now - known)
@@ -164,14 +162,6 @@ def check_schemas(stored: StateSchemas | None, declared: DeclaredStates, job: st
     for operator in sorted(stored.keys() - declared.keys()):
         check.schemas[operator] = {name: _removed(state) for name, state in stored[operator].items()}
     return check
-
-
-def unknown(declared: DeclaredStates) -> StateSchemas:
-    """Return schemas for state that was stored before schemas were recorded (format 1)."""
-    return {
-        operator: {name: msgspec.structs.replace(state.stored(), types=(), version=0) for name, state in states.items()}
-        for operator, states in declared.items()
-    }
 
 
 def _in_use(stored: StateSchemas) -> set[str]:
@@ -313,7 +303,7 @@ def check_sink_keys(config: JobConfig, log: CheckpointLog, now: SinkTables) -> N
 
 def sink_key_problems(config: JobConfig, log: CheckpointLog, now: SinkTables) -> Iterator[str]:
     """Yield a sentence for each sink whose primary key has changed since it was written."""
-    stored = (None if log.last is None else log.sink_tables(log.last)) or {}
+    stored = {} if log.last is None else log.sink_tables(log.last)
     for name, table in now.items():
         if name in stored and stored[name].key != table.key and _was_written(log, name):
             yield (

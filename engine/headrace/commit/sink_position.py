@@ -264,7 +264,7 @@ class SinkPosition:
     @property
     def _has_other_incarnation(self) -> bool:
         own = incarnation_of(self._checkpoints)
-        return self.incarnation is not None and own is not None and self.incarnation != own
+        return None not in {self.incarnation, own} and self.incarnation != own
 
     @property
     def _position(self) -> int:

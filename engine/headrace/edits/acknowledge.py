@@ -14,7 +14,7 @@ from headrace.errors import ConfigError
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.sources.folder.listing import UNKNOWN, FolderListing, content_digest, stamp
 from headrace.sources.intake import numbered
-from headrace.sources.position import SourceOffset, digest
+from headrace.sources.position import SourceFacts, TakenFile, digest
 from headrace.sources.source import SourceFile
 
 GONE_FILES: Final = "gone"
@@ -36,11 +36,11 @@ def acknowledge(config: JobConfig, names: Sequence[str], why: str, run_id: str) 
         chosen = [remark for remark in remarks if _is_named(remark, names)]
         _check_names(config, names, remarks)
         by_source = groupby(sorted(chosen, key=_source_of), key=_source_of)
-        offsets = {source: _acknowledged(job, source, list(of_source)) for source, of_source in by_source}
+        facts = {source: _acknowledged(job, source, list(of_source)) for source, of_source in by_source}
         return job.commit(
             Kind.ACKNOWLEDGEMENT,
             versions=job.versions,
-            offsets={**job.last.offsets, **offsets},
+            sources={**job.last.sources, **facts},
             note=why,
             metrics={"acknowledged": len(chosen)},
         )
@@ -62,24 +62,24 @@ def _check_names(config: JobConfig, names: Sequence[str], remarks: Sequence[Inpu
         raise ConfigError(msg)
 
 
-def _acknowledged(job: OpenJob, source: str, remarks: Sequence[InputRemark]) -> SourceOffset:
-    """Return the offset of a source with further records: of each remarked file as it is now."""
+def _acknowledged(job: OpenJob, source: str, remarks: Sequence[InputRemark]) -> SourceFacts:
+    """Return the facts of a source with further records: of each remarked file as it is now."""
     config = job.config
     files = {
         file.name: file
         for file in FolderListing(source, config.sources[source], config.storage_options).content().files
     }
     named = [files[remark.file] for remark in remarks if remark.file in files]
-    records = {digest(file.name): _record(config, file) for file in named}
+    records = [_record(config, file) for file in named]
     if any(remark.kind is InputKind.GONE for remark in remarks):
         present = {digest(name) for name in files}
         missing = recorded_files(job.lineage.line, source).keys() - present
-        records |= dict.fromkeys(sorted(missing), (GONE, UNKNOWN))
-    return numbered([source], job.last.offsets)[source].with_records(records)
+        records += [TakenFile(name, GONE, UNKNOWN) for name in sorted(missing)]
+    return numbered([source], job.last.sources)[source].with_records(records)
 
 
-def _record(config: JobConfig, file: SourceFile) -> tuple[str, str]:
-    return stamp(file), content_digest(file.path, config.storage_options)
+def _record(config: JobConfig, file: SourceFile) -> TakenFile:
+    return TakenFile(digest(file.name), stamp(file), content_digest(file.path, config.storage_options))
 
 
 def _source_of(remark: InputRemark) -> str:

@@ -21,9 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import msgspec
 import pyarrow.compute as pc
 
 from headrace import clock, crash_points
@@ -35,7 +33,7 @@ from headrace.edits.erased_key import LEFTOVERS, ErasedKey
 from headrace.edits.vacuum import KeptCheckpoints, LogCleanup, LogCut, commit_intent, unneeded_landed
 from headrace.errors import ConfigError
 from headrace.log.branches import remove_ended_branches
-from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.checkpoint import Checkpoint, JobWork, Kind
 from headrace.log.log import CheckpointLog
 from headrace.log.marks import complete, id_ranges, open_intents
 from headrace.sources.kafka.landed import LANDED
@@ -192,7 +190,7 @@ def _erase(job: OpenJob, key: ErasedKey, key_survey: ErasureSurvey, why: str) ->
         Kind.ERASURE,
         versions=versions,
         local_copies=copies,
-        offsets=_offsets(job, key_survey),
+        work=_work(job, key_survey),
         metrics={"rows_erased": sum(rows.rows for rows in key_survey.rows)},
         erased=id_ranges({holder.checkpoint_id for holder in key_survey.holders}),
         note=why,
@@ -207,12 +205,8 @@ def _rewritten(job: OpenJob, table: str, key: ErasedKey) -> Iterator[StagedFile]
             yield job.stage(table, f"erasure-{number}-{place}", part)
 
 
-def _offsets(job: OpenJob, key_survey: ErasureSurvey) -> dict[str, Any]:
-    """Return the offsets without the erased elements. Held records are not counted: the next run finds fewer of them."""
+def _work(job: OpenJob, key_survey: ErasureSurvey) -> JobWork:
+    """Return the work without the erased elements. Held records are not counted: the next run finds fewer of them."""
     erased = sum(rows.live for rows in key_survey.rows if rows.table == ASYNC_REQUESTS)
-    return {
-        name: msgspec.structs.replace(
-            offset, pending=max(0, offset.pending - erased), due=offset.due if offset.pending > erased else None
-        )
-        for name, offset in job.last.offsets.items()
-    }
+    work = job.last.work
+    return work.with_pending(work.pending - erased, work.due)

@@ -288,7 +288,7 @@ def rows_in_sinks(config: JobConfig, key: ErasedKey) -> Iterator[SinkRows]:
     Raises `StorageError` when a sink cannot be read.
     """
     log = CheckpointLog(config.job_folder, config.storage_options)
-    tables = log.sink_tables(log.resolve(config)) or {}
+    tables = log.sink_tables(log.resolve(config))
     for name, sink in sorted(config.sinks.items()):
         primary_key = tables[name].key if name in tables else ()
         try:

@@ -142,7 +142,7 @@ class _Origin:
     @property
     def sinks(self) -> SinkTables:
         """Return the tables of the sinks at the checkpoint."""
-        return self.log.sink_tables(self.checkpoint) or {}
+        return self.log.sink_tables(self.checkpoint)
 
     def refusal(self) -> HeadraceError | None:
         """Return the error for a checkpoint that no branch can begin at; None if one can. Raises `StorageError` where nobody can tell."""
@@ -176,7 +176,7 @@ class _Origin:
             created_at=clock.now(),
             run_id=run_id,
             note=note,
-            made_at=None if self.log.last is None else self.log.last.checkpoint_id,
+            made_at=self.log.checkpoints[-1].checkpoint_id,
             **fields,
         )
 
@@ -280,8 +280,6 @@ def _refuse_origin(config: JobConfig, log: CheckpointLog, origin: Checkpoint) ->
         problem = f"its state has format {origin.format_version}, and this program writes format {FORMAT_VERSION}: fork a later checkpoint"
     elif origin.max_parallelism != config.max_parallelism:
         problem = f"its state has {counted(origin.max_parallelism, 'key group')}, and the job's file says {config.max_parallelism}: fork a later checkpoint"
-    elif log.sink_tables(origin) is None:
-        problem = "an earlier release wrote it, and did not record the tables of the sinks: run the job once, and fork what that commits"
     if problem is not None:
         msg = f"no branch can begin at checkpoint {origin.checkpoint_id}: {problem}. Nothing was changed."
         raise ConfigError(msg)

@@ -21,7 +21,6 @@ from headrace.commit.schema_check import (
     check_schemas,
     declared_schemas,
     operator_key_problems,
-    unknown,
 )
 from headrace.errors import HeadraceError, UserFunctionError
 from headrace.interrupts import is_interrupt
@@ -62,7 +61,7 @@ def settle_schemas(job: OpenJob, plan: Plan) -> None:
             f"dropped since the branch began, the branch cannot follow. {fork_anew(job.config)}"
         )
     check.raise_problems()
-    schemas = unknown(declared) if stored is None else stored
+    schemas = stored
     for pending in check.migrations:
         states = {**schemas[pending.operator], pending.state: pending.declared.stored()}
         schemas = {**schemas, pending.operator: states}

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import msgspec
 import pyarrow as pa
 
 from headrace import crash_points
@@ -38,7 +37,6 @@ from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.log import CheckpointLog
 from headrace.plan.loader import plan_of
 from headrace.plan.stages import Plan
-from headrace.sources.position import SourceOffset
 from headrace.state.ttl import Gap, TtlHistory
 from headrace.storage.files import StagedFile
 from headrace.tables.schemas import ASYNC_REQUESTS, BUFFERED_REQUESTS, QUARANTINE, tables_in
@@ -128,7 +126,7 @@ class _Rename:
                 "mix with it. Nothing was changed. Restore a checkpoint from before the first run with the new name, then rename."
             )
             raise ConfigError(msg)
-        if last.held or last.pending:
+        if last.holds_records or last.work.pending:
             msg = (
                 f"elements wait for services, or records are held (headrace requests {job}), and their order depends on the names "
                 "of operators. Nothing was changed. Go back to the code with the old name, let it finish what waits (headrace run "
@@ -141,7 +139,7 @@ class _Rename:
     def _check_types(self, log: CheckpointLog, last: Checkpoint) -> None:
         schemas, keys, declared = log.state_schemas(last), log.operator_keys(last), declared_schemas(self.plan)
         problems: list[str] = []
-        if schemas is not None and self.old in schemas and self.new in declared:
+        if self.old in schemas and self.new in declared:
             states = {self.new: declared[self.new]}
             problems += check_schemas({self.new: schemas[self.old]}, states, self.config.job).problems
         if self.old in keys:
@@ -268,16 +266,11 @@ def _without_waiting(job: OpenJob, stored: StoredOperator) -> dict[str, Any]:
     any more, the order of records no longer restricts changes of the graph.
     """
     dropped = stored.rows.get(ASYNC_REQUESTS, 0)
-    offsets = {name: _fewer_pending(offset, dropped) for name, offset in job.last.offsets.items()}
+    work = job.last.work.with_pending(job.last.work.pending - dropped, job.last.work.due)
     others = job.view(BUFFERED_REQUESTS).live(["operator"])["operator"].to_pylist()
-    waits = any(offset.pending for offset in offsets.values()) or any(name != stored.name for name in others)
+    waits = work.pending > 0 or any(name != stored.name for name in others)
     numbers = {name: n for name, n in job.last.numbers.items() if name != f"operator:{stored.name}"} if waits else {}
-    return {"offsets": offsets, "numbers": numbers}
-
-
-def _fewer_pending(offset: SourceOffset, dropped: int) -> SourceOffset:
-    pending = max(0, offset.pending - dropped)
-    return msgspec.structs.replace(offset, pending=pending, due=offset.due if pending else None)
+    return {"work": work, "numbers": numbers}
 
 
 def _without(by_operator: Mapping[str, T], operator: str) -> dict[str, T]:

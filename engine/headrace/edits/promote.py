@@ -64,10 +64,7 @@ from headrace.log.lease import Notify, silent
 from headrace.sinks.layout import folders_of
 from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import NO_WRITERS, OutputFile, SparkWriters
-from headrace.sources.intake import read_up_to
 from headrace.sources.interval import moment_text
-from headrace.sources.position import SourceOffset
-from headrace.sources.transformed.source import stored_name
 from headrace.state.key_groups import KeyGroupRange
 from headrace.storage.files import StagedFile, Storage, partition_text, read_parquet, stage
 from headrace.storage.overlay import DELETED, OverlaySnapshot, own_rows, without
@@ -84,7 +81,7 @@ _ROW: Final = "_row"
 def promoted_sinks(job: OpenJob, own: OpenJob, checkpoint_id: int) -> dict[str, list[OutputFile]]:
     """Stage the files of a promotion, by sink. `own` is the open branch, `checkpoint_id` the promotion's."""
     outputs = {}
-    for name, table in (own.log.sink_tables(own.last) or {}).items():
+    for name, table in own.log.sink_tables(own.last).items():
         if name not in job.config.sinks:
             continue
         with doing(f"to read sink '{name}' of branch '{own.config.branch}'"):
@@ -335,7 +332,7 @@ class Promotion:
 
     def _refuse_new_columns(self, own: OpenJob) -> None:
         """Raise `ConfigError` if the job has added a column to a sink since the fork, and the branch has not."""
-        of_job, of_branch = (to_schemas(line.log.sink_tables(line.last) or {}) for line in (self.job, own))
+        of_job, of_branch = (to_schemas(line.log.sink_tables(line.last)) for line in (self.job, own))
         for sink in sorted(of_job.keys() & of_branch.keys()):
             if added := [name for name in of_job[sink][0].names if name not in of_branch[sink][0].names]:
                 msg = (
@@ -367,8 +364,7 @@ class Promotion:
 
         Checkpoints of an earlier promotion took in input, which the branch takes in as well.
         """
-        made_at = self.branch.fork_id if self.branch.made_at is None else self.branch.made_at
-        is_input = checkpoint.kind is Kind.PROMOTION and checkpoint.checkpoint_id <= made_at
+        is_input = checkpoint.kind is Kind.PROMOTION and checkpoint.checkpoint_id <= self.branch.made_at
         return not is_input and checkpoint.kind not in _LEAVES_ROWS
 
     @property
@@ -492,11 +488,7 @@ def behind(job: Sequence[Checkpoint], branch: Sequence[Checkpoint]) -> list[str]
     if not job:
         return []
     last, own = job[-1], branch[-1]
-    missing = [
-        f"source '{name}'"
-        for name, offset in last.offsets.items()
-        if _is_ahead(offset, own.offsets.get(name, SourceOffset()))
-    ]
+    missing = [f"source '{name}'" for name, facts in last.sources.items() if facts.is_ahead_of(own.sources.get(name))]
     if (last.interval_end or 0) > (own.interval_end or 0):
         missing.append("an interval")
     repeated = {checkpoint.repeats for checkpoint in branch}
@@ -506,21 +498,6 @@ def behind(job: Sequence[Checkpoint], branch: Sequence[Checkpoint]) -> list[str]
         if checkpoint.requeues and checkpoint.checkpoint_id not in repeated
     ]
     return missing
-
-
-def _is_ahead(offset: SourceOffset, other: SourceOffset) -> bool:
-    """Return whether an offset is behind input that the `other` one of the same source has not reached; for a topic, in any partition."""
-    reached = {partition.partition: read_up_to(partition) for partition in other.partitions}
-    partitions = (read_up_to(partition) > reached.get(partition.partition, 0) for partition in offset.partitions)
-    return any(partitions) if offset.partitions else _place(offset) > _place(other)
-
-
-def _place(offset: SourceOffset) -> tuple[int, str, int, int]:
-    """Return the position in a source as a tuple that grows as the source is read."""
-    version = -1 if offset.version is None else offset.version
-    if offset.unread:
-        return version, stored_name(offset.unread[0]), 0, offset.rows_taken
-    return version, offset.last_file or "", 1, 0
 
 
 def _stage_rows(job: OpenJob, own: OpenJob, shift: int) -> Mapping[str, Sequence[StagedFile]]:

@@ -23,13 +23,13 @@ from headrace.async_io.pending_call import AsyncElement, came, is_element
 from headrace.commit.protocol import OpenJob, open_job
 from headrace.config import JobConfig
 from headrace.errors import ConfigError, SourceError
-from headrace.log.checkpoint import Checkpoint, Kind, Requeued
+from headrace.log.checkpoint import Checkpoint, JobWork, Kind, Requeued
 from headrace.plan.loader import plan_of
 from headrace.plan.stages import Plan, waits_of
 from headrace.records.keys import key_reader
 from headrace.sources.folder.format import UNREADABLE, FileRows
 from headrace.sources.folder.formats import SUFFIXES
-from headrace.sources.position import RequeuedRows, SourceOffset, count_rows, ranges_of, rows_in, with_more
+from headrace.sources.position import NO_FACTS, RequeuedRows, SourceFacts, count_rows, ranges_of, rows_in, with_more
 from headrace.sources.registry import read_rows_of, source_of
 from headrace.sources.source import Source, SourceFile
 from headrace.state.codec import encode
@@ -156,9 +156,9 @@ class RefusedRows:
         return RequeuedRows(file.name, ranges, rows.table.num_rows)
 
     def _check_whole(self, name: str, file: SourceFile, entries: _FileEntries, source: Source) -> None:
-        """Raise `ConfigError` for a file that was taken in partly: earlier releases did not record which rows were refused."""
-        offsets = (point.offsets.get(name, SourceOffset()) for point in self._job.lineage.line)
-        taken = max((offset.rows_taken for offset in offsets if offset.unread[:1] == (file.name,)), default=0)
+        """Raise `ConfigError` for a file that was taken in partly before it was refused as a whole."""
+        facts = (point.sources.get(name, NO_FACTS) for point in self._job.lineage.line)
+        taken = max((own.rows for own in facts if own.begun[:1] == (file.name,)), default=0)
         if entries.parts or entries.raw or 0 < taken < source.rows(file):
             raise ConfigError(
                 f"source '{name}': {file.path} was read in parts, and the quarantine does not say which of them was refused. "
@@ -239,7 +239,7 @@ def requeue_again(job: OpenJob, plan: Plan, former: Checkpoint) -> Checkpoint:
     """
     sources = {node.name for node in plan.sources}
     waits = {wait.name: wait for wait in waits_of(plan) if wait.name in former.requeued_operators}
-    requeued_then = {name: former.offsets[name].requeued for name in sources & former.offsets.keys()}
+    requeued_then = {name: former.sources[name].requeued for name in sources & former.sources.keys()}
     quarantined = _quarantined(job)
     places = [(row, refused_place(row, requeued_then)) for row in quarantined]
     rows = [row for row, place in places if place is not None and place.is_among(requeued_then[place.source])]
@@ -297,7 +297,8 @@ def _commit(
     return job.commit(
         Kind.REQUEUE,
         files=files,
-        offsets=_offsets(job, len(back.elements), requeued),
+        sources=_sources(job, requeued),
+        work=_work(job, len(back.elements)),
         metrics={**counts, **count_requeued(requeued)},
         note=note,
         cause=Requeued(repeats, tuple(sorted({row["operator"] for row in back.elements}))),
@@ -339,15 +340,15 @@ def _stage(job: OpenJob, table: str, rows: pa.Table) -> StagedFile:
     return job.stage(table, "requeue", rows)
 
 
-def _offsets(job: OpenJob, elements: int, requeued: Mapping[str, Sequence[RequeuedRows]]) -> dict[str, SourceOffset]:
-    """Return the offsets with the number of waiting elements, so that the next run resumes them even without input."""
-    offsets = {
-        name: msgspec.structs.replace(offset, requeued=with_more(offset.requeued, requeued.get(name, ())))
-        for name, offset in job.last.offsets.items()
-    }
-    if not elements:
-        return offsets
+def _sources(job: OpenJob, requeued: Mapping[str, Sequence[RequeuedRows]]) -> dict[str, SourceFacts]:
+    """Return the facts of sources, with the rows to take in again."""
     return {
-        name: msgspec.structs.replace(offset, pending=offset.pending + elements, due=clock.now())
-        for name, offset in offsets.items()
+        name: msgspec.structs.replace(facts, requeued=with_more(facts.requeued, requeued.get(name, ())))
+        for name, facts in job.last.sources.items()
     }
+
+
+def _work(job: OpenJob, elements: int) -> JobWork:
+    """Return the work with further elements that wait, due at once: so the next run resumes them even without input."""
+    work = job.last.work
+    return work.with_pending(work.pending + elements, clock.now()) if elements else work

@@ -80,7 +80,7 @@ def stored_operator(
     config: JobConfig, last: Checkpoint, view_of: ViewOf, schemas: StateSchemas | None, operator: str
 ) -> StoredOperator:
     """Return the stored data of an operator. Raises `ConfigError` when it has none except rows in quarantine."""
-    if operator in last.offsets:
+    if operator in last.sources:
         raise ConfigError(f"'{operator}' is a source of job '{config.job}', which has no state: name a keyed operator")
     states = tuple(sorted((schemas or {}).get(operator, {})))
     stored = StoredOperator(
@@ -107,9 +107,7 @@ def rewritten(
 
 
 def changed_schemas(job: OpenJob, change: Callable[[Mapping[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-    """Return the recorded schemas and keys after a change; empty if an earlier release has recorded none."""
-    if job.state_schemas is None:
-        return {}
+    """Return the recorded schemas and keys after a change."""
     return {"state_schemas": change(job.state_schemas), "operator_keys": change(job.operator_keys)}
 
 

@@ -113,7 +113,7 @@ def renamable_sink(config: JobConfig, old: str, new: str) -> JobConfig:
         msg = f"the job still has sink '{old}', so its table cannot become that of '{new}'. Nothing was changed. Rename it in {config.file} first."
         raise ConfigError(msg)
     log = CheckpointLog(config.job_folder, config.storage_options)
-    stored = log.sink_tables(log.resolve(config)) or {}
+    stored = log.sink_tables(log.resolve(config))
     if old not in stored:
         had = ", ".join(sorted(stored)) or "none that is recorded"
         msg = f"job '{config.job}' has no sink '{old}' at its last checkpoint (it has: {had}). Nothing was changed."
@@ -180,7 +180,7 @@ def _refuse_unsent(job: OpenJob, sink: DeltaTableSink) -> None:
 
 
 def _stored(job: OpenJob) -> dict[str, SinkTable]:
-    return job.log.sink_tables(job.last) or {}
+    return job.log.sink_tables(job.last)
 
 
 def _recorded(job: OpenJob, tables: dict[str, SinkTable], note: str) -> Checkpoint:

@@ -37,10 +37,9 @@ from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.log import CheckpointLog
 from headrace.log.marks import INTENTS, VacuumIntent, complete, intent_path, live_savepoints, open_intents, purged_ids
 from headrace.names import counted
-from headrace.sources.intake import read_up_to
 from headrace.sources.kafka.landed import LANDED, digest_of, parse_landed
-from headrace.sources.position import SourceOffset
-from headrace.sources.transformed.source import landed_file, stored_name
+from headrace.sources.position import NO_FACTS, stored_name
+from headrace.sources.transformed.source import landed_file
 from headrace.storage.files import path_of, stage
 from headrace.storage.refusals import doing
 from headrace.storage.schemes import file_system
@@ -181,8 +180,8 @@ def unneeded_landed(
     waiting = {
         f"{LANDED}/{source}/{name}"
         for checkpoint in (*kept.recent, *kept.savepoints, last)
-        for source, offset in checkpoint.offsets.items()
-        for file in (*offset.unread, *(rows.file for rows in offset.requeued))
+        for source, facts in checkpoint.sources.items()
+        for file in (*facts.begun, *(rows.file for rows in facts.requeued))
         for name in {stored_name(file), landed_file(file) if stored_name(file) != file else file}
     }
     forks = [*forks]
@@ -197,26 +196,26 @@ def unneeded_landed(
 
 def is_needed_by_branch(file: str, fork: Checkpoint) -> bool:
     """Return whether a file has messages that a branch may take in that begins at the checkpoint `fork`."""
-    offset = fork.offsets.get(file.split("/")[1], SourceOffset()) if file.count("/") == _PARTS - 1 else SourceOffset()
+    facts = fork.sources.get(file.split("/")[1], NO_FACTS) if file.count("/") == _PARTS - 1 else NO_FACTS
     landed = parse_landed(file.rpartition("/")[2])
-    if landed is None or (offset.table is not None and digest_of(offset.table) != landed.topic_id):
+    if landed is None or (facts.topic is not None and digest_of(facts.topic.topic_id) != landed.topic_id):
         return False
-    reached = {partition.partition: read_up_to(partition) for partition in offset.partitions}
-    return landed.range.end > reached.get(landed.range.partition, 0)
+    partition = facts.partitions.get(landed.range.partition)
+    return landed.range.end > (0 if partition is None else partition.read_up_to)
 
 
 def _is_ahead(file: str, last: Checkpoint) -> bool:
     """Return whether the rows of a landed file come after the last checkpoint's position in their source or partition."""
     parts = file.split("/")
-    offset = last.offsets.get(parts[1], SourceOffset()) if len(parts) == _PARTS else SourceOffset()
+    facts = last.sources.get(parts[1], NO_FACTS) if len(parts) == _PARTS else NO_FACTS
     stored = unquote(stored_name(parts[-1]))
     landed = parse_landed(stored)
     if landed is None and stored != parts[-1]:
-        return offset.last_file is None or stored > offset.last_file
-    if landed is None or offset.table is None or digest_of(offset.table) != landed.topic_id:
+        return stored > facts.last
+    if landed is None or facts.topic is None or digest_of(facts.topic.topic_id) != landed.topic_id:
         return False
-    positions = {partition.partition: partition.position for partition in offset.partitions}
-    return landed.range.first >= positions.get(landed.range.partition, 0)
+    partition = facts.partitions.get(landed.range.partition)
+    return landed.range.first >= (0 if partition is None else partition.next)
 
 
 _HOUR = 3_600_000

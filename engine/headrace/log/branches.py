@@ -31,12 +31,13 @@ import pyarrow as pa
 from headrace import crash_points
 from headrace.config import LINES, JobConfig
 from headrace.errors import ConfigError, FencedError, StorageError
-from headrace.log.checkpoint import Checkpoint, Kind, interval_in_note
+from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.log import CheckpointLog
 from headrace.names import did_you_mean
 from headrace.sources.interval import Interval
 from headrace.sources.kafka.landed import landed_folder, list_landed
-from headrace.sources.transformed.source import landed_file, stored_name
+from headrace.sources.position import stored_name
+from headrace.sources.transformed.source import landed_file
 from headrace.storage.files import Storage, is_file, list_folders, read_bytes, remove_folder, write_bytes
 from headrace.storage.refusals import doing, reason_of
 from headrace.storage.table import TableMissingError, VersionTakenError
@@ -51,9 +52,9 @@ def copy_begun_files(checkpoint: Checkpoint, source_line: JobConfig, target_line
     Raises `StorageError` where a file cannot be copied.
     """
     storage = source_line.storage_options
-    for source, offset in checkpoint.offsets.items():
+    for source, facts in checkpoint.sources.items():
         origin, target = (landed_folder(line.job_folder, source) for line in (source_line, target_line))
-        names = {*offset.unread, *(rows.file for rows in offset.requeued)}
+        names = {*facts.begun, *(rows.file for rows in facts.requeued)}
         _copy(sorted(landed_file(name) for name in names if stored_name(name) != name), origin, target, storage)
 
 
@@ -64,8 +65,8 @@ def copy_messages(checkpoint: Checkpoint, branch: JobConfig, job: JobConfig) -> 
     also where the topic has expired them. Raises `StorageError` where a file cannot be copied.
     """
     storage = branch.storage_options
-    for source, offset in checkpoint.offsets.items():
-        if offset.partitions:
+    for source, facts in checkpoint.sources.items():
+        if facts.partitions:
             origin, target = (landed_folder(line.job_folder, source) for line in (branch, job))
             of_branch, of_job = ({file.name for file in list_landed(folder, storage)} for folder in (origin, target))
             _copy(sorted(of_branch - of_job), origin, target, storage)
@@ -90,7 +91,7 @@ _SCHEMA = pa.schema(
         pa.field("created_at", ARROW_TIMESTAMP, nullable=False),
         pa.field("run_id", pa.string()),
         pa.field("note", pa.string()),
-        pa.field("made_at", pa.int64()),
+        pa.field("made_at", pa.int64(), nullable=False),
         pa.field("settings", pa.string()),
         pa.field("ran_with", pa.string()),
         pa.field("code", pa.string()),
@@ -125,8 +126,8 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str | None = None
     """Run that made the branch; while the branch is being promoted, the attempt that promotes it."""
     note: str | None = None
-    made_at: int | None = None
-    """Last checkpoint of the job when the branch was made; None where an earlier release did not record it."""
+    made_at: int
+    """Last checkpoint of the job when the branch was made."""
     settings: dict[str, str] = {}
     """Values of the branch that replace those of the job's file: YAML, by dotted key."""
     ran_with: dict[str, str] | None = None
@@ -348,7 +349,6 @@ def _encoded(branch: Branch, log_version: int) -> pa.Table:
 def _decoded(row: dict[str, Any]) -> Branch:
     fields = {name: value for name, value in row.items() if name != "log_version" and value is not None}
     fields |= {name: msgspec.json.decode(fields[name]) for name in _JSON if name in fields}
-    fields.setdefault("requested", interval_in_note(row["note"]))  # an earlier release recorded it there
     return msgspec.convert(fields, Branch)
 
 

@@ -3,31 +3,24 @@
 Checkpoints: the content of a row of `checkpoints`, and its kinds.
 
 Cause of a checkpoint: why it was made, as data that later commands read. Notes are for people: no command reads them.
-
-A requeue always has a cause. Its row without one was written by an earlier release, which recorded the cause in the note; only of
-such rows is the note read (`cause_in_note`).
 """
 
 from __future__ import annotations
 
 import enum
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from headrace.async_io.metrics import ServiceMetrics
 from headrace.log.declared import OperatorKeys, SinkTables, StateSchemas
-from headrace.records.watermarks import Bucket, latest
+from headrace.records.watermarks import Timeline, latest, parts_of, timeline_of
 from headrace.sinks.sink import OutputFile
 from headrace.sources.interval import Interval
-from headrace.sources.position import SourceOffset, latest_watermark, line_of
+from headrace.sources.position import SourceFacts
 from headrace.state.ttl import TtlHistory
 from headrace.tables.schemas import FORMAT_VERSION
-
-_REPEATED: Final = re.compile(r"the requeue of checkpoint (\d+) again")
-_BACKFILL: Final = re.compile(r"backfill of (\S+) to (\S+)")
 
 
 class Requeued(msgspec.Struct, frozen=True, tag="requeue", omit_defaults=True):
@@ -46,24 +39,19 @@ class Restored(msgspec.Struct, frozen=True, tag="restore", omit_defaults=True):
 Cause = Requeued | Restored
 
 
-def cause_in_note(kind: str, note: str | None) -> dict[str, Any] | None:
-    """Return the cause of a checkpoint that an earlier release wrote, as stored; None for other kinds than requeues."""
-    return msgspec.to_builtins(_requeued(note or "")) if kind == "requeue" else None
+class JobWork(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a later run has to do without new input."""
 
+    held: int = 0
+    """Number of records in `buffered_requests` that were taken in and that no operator has processed."""
+    pending: int = 0
+    """Number of elements in `async_requests`."""
+    due: int | None = None
+    """Time of the next call for one of these elements (ms); None without one."""
 
-def interval_in_note(note: str | None) -> Interval | None:
-    """Return the interval that an earlier release made a branch for; None if no backfill made it."""
-    return _interval(_BACKFILL, note or "")
-
-
-def _requeued(note: str) -> Cause:
-    repeated = _REPEATED.fullmatch(note)
-    return Requeued(None if repeated is None else int(repeated[1]))
-
-
-def _interval(pattern: re.Pattern[str], note: str) -> Interval | None:
-    match = pattern.fullmatch(note)
-    return None if match is None else Interval.named(*match.groups())
+    def with_pending(self, pending: int, due: int | None) -> JobWork:
+        """Return the work with another number of elements that wait; the next call is due at `due` (ms) if any waits."""
+        return JobWork(self.held, max(0, pending), due if pending > 0 else None)
 
 
 class Kind(enum.Enum):
@@ -104,15 +92,15 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     `state_schemas` (types of the stored states) and `operator_keys` (keys under which they are stored): a row repeats
     them only where they differ from its parent's. `sinks_of` and `sink_tables` do the same for the tables of the
     sinks. `timers_fired` has, per operator and clock, the time up to which all timers have fired (ms). `watermark` is
-    the earliest one of all lines of ordinals. `lines` names, by operator, a source of its line: that source's offset
-    has the operator's watermark (earlier releases had one line). `numbers` has the numbers in the places of records:
-    ranks of operators, and edges (earlier releases recorded none). `incarnation` is unique to this incarnation of the
+    the earliest one of all timelines. `sources` has the facts of each source, `timelines` the ordinals and watermarks that sources
+    share, by the first of them. `lines` names, by operator, the first source of its timeline. `numbers` has the numbers in the places of records:
+    ranks of operators, and edges. `incarnation` is unique to this incarnation of the
     job: one folder from its first checkpoint on. A job that was started anew, here or elsewhere, gets another number.
     `erased` has ranges of ids, both ends included. An erasure lists the checkpoints whose versions have rows that it
     erased; a vacuum lists those whose files it deletes for that reason. `note` says who did it and why (restores,
     savepoints, migrations), for people; what later commands have to know is in `cause`. `processing_time` is when a micro-batch began, by the clock of its line: its operators
     saw this processing time. On a branch, `follows` names the job's checkpoint whose input and time it took, and
-    `ended_at` is when it ended by that clock (null: at `committed_at`). Earlier releases recorded none of the three.
+    `ended_at` is when it ended by that clock (null: at `committed_at`).
     """
 
     checkpoint_id: int
@@ -122,13 +110,16 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     max_parallelism: int
     versions: dict[str, int]
     committed_at: int
+    incarnation: int
     parent_id: int | None = None
     name: str | None = None
     interval_start: int | None = None
     interval_end: int | None = None
     watermark: int | None = None
     lines: dict[str, str] = {}
-    offsets: dict[str, SourceOffset] = {}
+    sources: dict[str, SourceFacts] = {}
+    timelines: dict[str, Timeline] = {}
+    work: JobWork = JobWork()
     numbers: dict[str, int] = {}
     outputs: dict[str, list[OutputFile]] = {}
     local_copies: dict[str, dict[str, str]] = {}
@@ -144,7 +135,6 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     cause: Cause | None = None
     restored_from: int | None = None
     erased: tuple[tuple[int, int], ...] = ()
-    incarnation: int | None = None
     processing_time: int | None = None
     ended_at: int | None = None
     follows: int | None = None
@@ -166,7 +156,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def requeues(self) -> bool:
         """Return whether the checkpoint took rows of sources or elements out of the quarantine, for a later run to take in again."""
-        has_rows = any(offset.requeued for offset in self.offsets.values())
+        has_rows = any(facts.requeued for facts in self.sources.values())
         return self.kind is Kind.REQUEUE and (has_rows or bool(self.requeued_operators))
 
     @property
@@ -180,48 +170,42 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         return self.cause.repeats if isinstance(self.cause, Requeued) else None
 
     @property
-    def held(self) -> bool:
-        """Return whether `buffered_requests` holds records."""
-        return any(offset.held for offset in self.offsets.values())
+    def interval(self) -> Interval | None:
+        """Return the interval of the input that was taken in last; None without intervals."""
+        start, end = self.interval_start, self.interval_end
+        return None if start is None or end is None else Interval(start, end)
 
     @property
-    def pending(self) -> int:
-        """Return the number of elements in `async_requests`. The offset of each source has the total."""
-        return max((offset.pending for offset in self.offsets.values()), default=0)
+    def holds_records(self) -> bool:
+        """Return whether operators hold records, or watermarks that some of them have not seen: a run resumes them before new input."""
+        return self.work.held > 0 or any(timeline.repeated for timeline in self.timelines.values())
 
-    @property
-    def due(self) -> int | None:
-        """Return when the first element in `async_requests` is due (ms); None if none waits."""
-        return min((offset.due for offset in self.offsets.values() if offset.due is not None), default=None)
+    def timeline(self, sources: Sequence[str]) -> Timeline:
+        """Return the timeline that these sources share."""
+        return timeline_of(self.timelines, sources)
+
+    def parts_of(self, sources: Sequence[str]) -> list[Timeline]:
+        """Return the timelines that have some of these sources: several where they meet now and did not then."""
+        return parts_of(self.timelines, sources)
 
     def watermark_of(self, operator: str) -> int | None:
-        """Return the last watermark that all operators of an operator's line have seen (ms)."""
-        return self._offset_of(operator).seen if operator in self.lines else self.watermark
+        """Return the last watermark that all operators of an operator's timeline have seen (ms)."""
+        return self._timeline_of(operator).seen if operator in self.lines else self.watermark
 
     def latest_watermark_of(self, operator: str) -> int | None:
-        """Return the last watermark that any operator of an operator's line has seen (ms)."""
+        """Return the last watermark that any operator of an operator's timeline has seen (ms)."""
         if operator in self.lines:
-            return self._offset_of(operator).watermark
-        repeated = [offset.repeated[-1][1] for offset in self.offsets.values() if offset.repeated]
+            return self._timeline_of(operator).watermark
+        repeated = [timeline.repeated[-1][1] for timeline in self.timelines.values() if timeline.repeated]
         return max(repeated, default=self.watermark)
 
     def latest_event_of(self, operator: str) -> int | None:
-        """Return the latest event time that an operator's line has taken in since its last watermark (ms)."""
-        offsets = [self._offset_of(operator)] if operator in self.lines else self.offsets.values()
-        return latest(offset.bucket.open_max for offset in offsets)
+        """Return the latest event time that an operator's timeline has taken in since its last watermark (ms)."""
+        timelines = [self._timeline_of(operator)] if operator in self.lines else self.timelines.values()
+        return latest(timeline.bucket.open_max for timeline in timelines)
 
-    def _offset_of(self, operator: str) -> SourceOffset:
-        """Return the offset that has the watermarks of an operator; an empty one for a source without files so far."""
-        return self.offsets.get(self.lines[operator], SourceOffset())
-
-    def watermarks(self, sources: Iterable[str]) -> tuple[int | None, int | None]:
-        """Return two watermarks (ms) of the line that these sources share: its last, and the last that all its operators have seen."""
-        offsets = [self.offsets[name] for name in sources if name in self.offsets]
-        return latest_watermark(offsets), latest(offset.seen for offset in offsets)
-
-    def line(self, sources: Iterable[str]) -> Bucket:
-        """Return the position of the line of ordinals that these sources share."""
-        return line_of(self.offsets[name] for name in sources if name in self.offsets)
+    def _timeline_of(self, operator: str) -> Timeline:
+        return self.timeline([self.lines[operator]])
 
 
 class Lease(msgspec.Struct, frozen=True):

@@ -78,9 +78,8 @@ def interval_of(checkpoint: Checkpoint) -> Interval | None:
 
 def taken_in(trail: Sequence[Checkpoint], source: str) -> TakenIn:
     """Return the files of a source that the checkpoints of a line took in together."""
-    offsets = (checkpoint.offsets[source] for checkpoint in trail if source in checkpoint.offsets)
-    recorded = [offset.names for offset in offsets if offset.names is not None]
-    names = frozenset(name for names in recorded for name in names) if recorded else None
+    recorded = [checkpoint.sources[source].taken for checkpoint in trail if source in checkpoint.sources]
+    names = frozenset(file.name for files in recorded for file in files) if recorded else None
     return TakenIn(names, tuple(interval for interval, _ in intervals_of(trail)))
 
 

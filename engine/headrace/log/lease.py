@@ -5,8 +5,8 @@ Lease: the claim of one run on a job, taken at its start, renewed while it works
     HOST:PID:START:BOOT:NAMESPACES        web-1:4711:893217:5a2b…:4026531836-4026531834
 
 A process number means something within one PID namespace of one boot of a machine. Two containers may have the same host name and the same
-numbers, and two machines the same name. So a process is looked for only where boot and namespaces are those of this process; of all others,
-and of the texts of earlier releases (HOST:PID:TIME), it is unknown whether they run. START counts ticks since the boot: it does not change when
+numbers, and two machines the same name. So a process is looked for only where boot and namespaces are those of this process; of all others
+it is unknown whether they run. START counts ticks since the boot: it does not change when
 the clock is set.
 """
 
@@ -130,7 +130,7 @@ class JobLease:
         """Hold the job for the length of a block.
 
         Takes over a lease of a dead process of this machine at once. Waits for a lease of which nobody knows here whether its process
-        runs (another machine, container or boot, or an earlier release) until it ends, but
+        runs (another machine, container or boot) until it ends, but
         at most for the length of this lease: a clock that runs ahead there must not block the job. Raises `FencedError`
         when its holder is alive or renews it meanwhile. `force` takes the job in any case; the former holder then fails.
         """

@@ -58,7 +58,7 @@ class Lineage:
     @cached_property
     def incarnations(self) -> dict[int, int]:
         """Return the incarnations of the job so far, each with the last checkpoint that has it."""
-        return {c.incarnation: c.checkpoint_id for c in self._checkpoints if c.incarnation is not None}
+        return {c.incarnation: c.checkpoint_id for c in self._checkpoints}
 
     @property
     def uid(self) -> int | None:
@@ -109,7 +109,7 @@ class Lineage:
     def was_published(self, checkpoint: Checkpoint, published: Collection[int]) -> bool:
         """Return whether a sink with the checkpoints `published` has this one, too, or a later one of this line.
 
-        In the second case the MERGE of this one changed nothing, and earlier releases made no commit for that.
+        In the second case the sink's log no longer has the commit of this one.
         """
         if checkpoint.checkpoint_id in published:
             return True

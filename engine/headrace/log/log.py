@@ -10,26 +10,26 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec.structs import replace
 
 from headrace import clock
 from headrace.config import JobConfig, parse_moment
 from headrace.errors import ConfigError, FencedError
-from headrace.log.checkpoint import Checkpoint, Kind, Lease, cause_in_note
+from headrace.log.checkpoint import Checkpoint, Kind, Lease
 from headrace.log.declared import OperatorKeys, SinkTables, StateSchemas
 from headrace.log.lineage import Lineage
 from headrace.log.marks import drop_of, live_savepoints
 from headrace.sources.interval import moment_text
 from headrace.storage.files import Storage, stage
 from headrace.storage.table import TableMissingError, VersionTakenError, damaged
-from headrace.tables.schemas import CHECKPOINTS, CHECKPOINTS_SCHEMA, FORMAT_VERSION, KEYED_STATE
+from headrace.tables.schemas import CHECKPOINTS, CHECKPOINTS_SCHEMA, FORMAT_VERSION
 from headrace.tables.view import in_milliseconds, table_store
 
 _MANY_FILES = 20
 """Number of files from which on the table is compacted: a run adds three and more."""
 
 _JSON = (
-    "offsets",
+    "sources",
+    "timelines",
     "versions",
     "outputs",
     "local_copies",
@@ -48,6 +48,7 @@ _TIMES = (
     "interval_start",
     "interval_end",
     "watermark",
+    "due",
     "processing_time",
     "ended_at",
     "committed_at",
@@ -196,26 +197,26 @@ class CheckpointLog:
         msg = f"the job had no checkpoint at {text} (UTC unless it says otherwise); see 'headrace checkpoints'"
         raise ConfigError(msg)
 
-    def state_schemas(self, checkpoint: Checkpoint) -> StateSchemas | None:
-        """Return the types of the states at a checkpoint; None if there is state without recorded types (before format 2)."""
+    def state_schemas(self, checkpoint: Checkpoint) -> StateSchemas:
+        """Return the types of the states at a checkpoint; none before the first micro-batch."""
         if checkpoint.schemas_of is None:
-            return None if checkpoint.versions.get(KEYED_STATE) else {}
-        return self.get(checkpoint.schemas_of).state_schemas
+            return {}
+        return self.get(checkpoint.schemas_of).state_schemas or {}
 
     def operator_keys(self, checkpoint: Checkpoint) -> OperatorKeys:
-        """Return the keys of the operators at a checkpoint, without operators whose key no release has recorded."""
+        """Return the keys of the operators at a checkpoint; none before the first micro-batch."""
         if checkpoint.schemas_of is None:
             return {}
         return self.get(checkpoint.schemas_of).operator_keys or {}
 
     @property
     def incarnation(self) -> int | None:
-        """Return the incarnation of the job; None if all checkpoints are from releases without incarnations."""
+        """Return the incarnation of the job; None before its first checkpoint."""
         return incarnation_of(self.checkpoints)
 
-    def sink_tables(self, checkpoint: Checkpoint) -> SinkTables | None:
-        """Return the tables of the job's sinks at a checkpoint; None if an earlier release did not record them."""
-        return None if checkpoint.sinks_of is None else self.get(checkpoint.sinks_of).sink_tables
+    def sink_tables(self, checkpoint: Checkpoint) -> SinkTables:
+        """Return the tables of the job's sinks at a checkpoint."""
+        return {} if checkpoint.sinks_of is None else self.get(checkpoint.sinks_of).sink_tables or {}
 
     def create(self) -> None:
         """Create the table if it is missing."""
@@ -227,17 +228,17 @@ class CheckpointLog:
 
         Raises `FencedError` when somebody else has appended since the last refresh.
         """
-        row = msgspec.to_builtins(checkpoint)
+        row = _row(checkpoint)
         if lease is not None:
             row |= {"lease_expires_at": lease.expires_at, "holder": lease.holder}
-        self._append([*map(msgspec.to_builtins, before), row], f"checkpoint {checkpoint.checkpoint_id}")
+        self._append([*map(_row, before), row], f"checkpoint {checkpoint.checkpoint_id}")
         self.checkpoints.extend([*before, checkpoint])
         if lease is not None:
             self.lease = lease
 
     def begin(self, checkpoints: Sequence[Checkpoint]) -> None:
         """Commit the first checkpoints of a branch together. Raises `FencedError` when somebody else has committed some meanwhile."""
-        self._append([*map(msgspec.to_builtins, checkpoints)], "the fork")
+        self._append([*map(_row, checkpoints)], "the fork")
         self.checkpoints.extend(checkpoints)
 
     def claim(self, lease: Lease) -> None:
@@ -309,9 +310,8 @@ class CheckpointLog:
 
 
 def incarnation_of(checkpoints: Sequence[Checkpoint]) -> int | None:
-    """Return a job's incarnation: one of its checkpoints introduced it, and all later ones have it."""
-    numbers = (checkpoint.incarnation for checkpoint in reversed(checkpoints))
-    return next((number for number in numbers if number is not None), None)
+    """Return a job's incarnation, that of its last checkpoint; None without one."""
+    return checkpoints[-1].incarnation if checkpoints else None
 
 
 def _ranges(ids: Sequence[int]) -> str:
@@ -327,6 +327,16 @@ def _no_savepoint(checkpoints: Sequence[Checkpoint], name: str) -> str:
     if dropped is None:
         return f"there is no savepoint '{name}'; see 'headrace checkpoints'"
     return f"savepoint '{name}' was dropped with checkpoint {dropped.checkpoint_id}; see 'headrace checkpoints'"
+
+
+_WORK = ("held", "pending", "due")
+
+
+def _row(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the columns of a checkpoint. What is left to do has columns of its own, so that SQL can ask for it."""
+    columns: dict[str, Any] = msgspec.to_builtins(checkpoint)
+    del columns["work"]
+    return {**columns, **msgspec.structs.asdict(checkpoint.work)}
 
 
 def _encode(row: dict[str, Any]) -> pa.Table:
@@ -362,14 +372,14 @@ def _decode(uri: str, row: dict[str, Any]) -> Checkpoint:
                 fields[name] = msgspec.json.decode(fields[name])
             except msgspec.DecodeError as error:
                 raise damaged(uri, f"column '{name}' is no JSON {where} ({error})") from error
-    fields.setdefault("cause", cause_in_note(row["kind"], row["note"]))
+    fields["work"] = {name: fields.pop(name) for name in _WORK if name in fields}
     try:
-        checkpoint = msgspec.convert(fields, Checkpoint)
+        checkpoint = msgspec.convert(fields, Checkpoint, str_keys=True)
     except msgspec.ValidationError as error:
         raise damaged(uri, f"{error} {where}") from error
     if any(version < 0 for version in checkpoint.versions.values()):
         raise damaged(uri, f"column 'versions' has one below 0 {where}")
-    return _with_watermark(checkpoint)
+    return checkpoint
 
 
 def _check_ids(uri: str, checkpoints: Sequence[Checkpoint]) -> None:
@@ -377,18 +387,6 @@ def _check_ids(uri: str, checkpoints: Sequence[Checkpoint]) -> None:
     twice = [number for number, count in counted.items() if count > 1]
     if twice:
         raise damaged(uri, f"{counted[twice[0]]} rows have the checkpoint_id {twice[0]}")
-
-
-def _with_watermark(checkpoint: Checkpoint) -> Checkpoint:
-    """Copy the checkpoint's watermark to its source, where an earlier release (which allowed one source) stored it only once."""
-    if len(checkpoint.offsets) != 1:
-        return checkpoint
-    ((name, offset),) = checkpoint.offsets.items()
-    if offset.watermark is not None:
-        return checkpoint
-    seen = checkpoint.watermark
-    last = offset.repeated[-1][1] if offset.repeated else seen
-    return replace(checkpoint, offsets={name: replace(offset, watermark=last, seen=seen)})
 
 
 def _check_columns(uri: str, stored: pa.Schema) -> None:

@@ -97,7 +97,7 @@ class SinkHistory:
         for commit, incarnation in _publications(commits[::-1]):
             number = commit.info.checkpoint_id
             checkpoint = None if number is None else lineage.get(number)
-            if checkpoint is not None and (incarnation is None or checkpoint.incarnation in {None, incarnation}):
+            if checkpoint is not None and incarnation in {None, checkpoint.incarnation}:
                 self._published.setdefault(checkpoint.checkpoint_id, commit.version)
         self._is_known = self._is_known or bool(self._published)
 

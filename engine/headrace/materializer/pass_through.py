@@ -85,7 +85,7 @@ class PassThrough:
         return sorted({output.key_json: output for output in self._taken}.values())
 
     def _forget(self, keys: Iterable[bytes]) -> None:
-        """Remove the histories of these keys that an earlier release of the pipeline stored.
+        """Remove the histories of these keys that earlier code of the pipeline stored.
 
         They miss these changes: if the operator ever kept histories again, long deleted rows would come back. The
         stored histories of keys without changes stay correct.

@@ -124,7 +124,7 @@ class CountAccumulator(Accumulator):
 
 
 class DistinctAccumulator(Accumulator):
-    """Counts of the distinct values, by their JSON text. Earlier versions also stored negative counts."""
+    """Counts of the distinct values, by their JSON text."""
 
     type = dict[str, int]
 

@@ -98,14 +98,14 @@ class GroupAggregation(KeyedProcessFunction[In, Out], OperatorFunction, BundleFu
 
     def _changed(self, group: Any, change: Change) -> Any:
         """Return a group with a change applied; None if no record is left."""
-        if group is None or group.rows <= 0:  # earlier versions stored negative numbers
+        if group is None:
             group = self._group(0, self._result.create().aggregates)
         group = self._result.add(change, group)
         return group if group.rows else None
 
     def _shown(self, group: Any, ctx: Context) -> tuple[Any, int]:
         """Return a group's result and its event time (ms); None and 0 without one."""
-        if group is None or group.rows <= 0:
+        if group is None:
             return None, 0
         return self._result.result(group, ctx.key, 0, 0), group.at
 

@@ -19,10 +19,6 @@ deterministic as at the source, under any parallelism and any split into micro-b
 that moves far equals many that move by a millisecond, each of which reaches an operator after all effects of
 its timers upstream: hence timers sort by time, and those of one moment by stage. `caused_at` reads the time.
 
-Earlier releases sorted timers by stage first (`ff <stage> <time>`). Places of that form may be among the records that a
-checkpoint holds. They sort before all others of their watermark, and `caused_at` knows no time for them: such
-records meet the next operator before it fires any timer of that watermark, as they did then.
-
 Processing time is read before a micro-batch begins, so an operator fires its own timers before it processes
 the effects of those upstream: later stages come first. Only their numbers distinguish micro-batches
 without records.

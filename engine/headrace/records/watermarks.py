@@ -1,4 +1,4 @@
-"""Watermarks of a line of ordinals, which sources that meet share. Pure: no files, no clock.
+"""Timelines: ordinals and watermarks that sources which meet share. Pure: no files, no clock.
 
 A source that meets no other emits a watermark after each full *bucket*: a fixed number of ordinals in arrival order,
 whatever the micro-batches. `sources.arrival` moves lines where sources merge.
@@ -6,7 +6,7 @@ whatever the micro-batches. `sources.arrival` moves lines where sources merge.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -26,6 +26,44 @@ class Bucket(msgspec.Struct, frozen=True):
     next_ordinal: int = 0
     open_max: int | None = None
     closed_max: int | None = None
+
+
+class Timeline(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Ordinals and watermarks that sources which meet share."""
+
+    sources: tuple[str, ...] = ()
+    bucket: Bucket = Bucket()
+    watermark: int | None = None
+    """Last watermark (ms)."""
+    seen: int | None = None
+    """Last watermark that all operators have seen (ms): it comes before those in `repeated`."""
+    repeated: tuple[tuple[int, int], ...] = ()
+    """Watermarks (ordinal, ms) that some operators have not seen, since they hold records."""
+
+    @classmethod
+    def joined(cls, sources: tuple[str, ...], parts: Collection[Timeline]) -> Timeline:
+        """Return the timeline of sources that meet now, from the timelines that they had."""
+        return cls(
+            sources,
+            max((part.bucket for part in parts), key=lambda bucket: bucket.next_ordinal, default=Bucket()),
+            latest(part.watermark for part in parts),
+            latest(part.seen for part in parts),
+            max((part.repeated for part in parts), default=()),
+        )
+
+
+Timelines = Mapping[str, Timeline]
+"""Timelines of a job, each by the name of its first source."""
+
+
+def parts_of(timelines: Timelines, sources: Collection[str]) -> list[Timeline]:
+    """Return the timelines that have some of these sources."""
+    return [timeline for timeline in timelines.values() if not set(sources).isdisjoint(timeline.sources)]
+
+
+def timeline_of(timelines: Timelines, sources: Sequence[str]) -> Timeline:
+    """Return the timeline that these sources share; an empty one where they have read nothing."""
+    return Timeline.joined(tuple(sources), parts_of(timelines, sources))
 
 
 def advance(

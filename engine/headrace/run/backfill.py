@@ -142,7 +142,7 @@ class Backfill:
 
     def _outcome(self, comparison: Comparison) -> BackfillOutcome:
         """Return what the job's file says about a complete branch. A branch that changes nothing needs no approval."""
-        if comparison.branch.checkpoint.pending > comparison.live.checkpoint.pending:
+        if comparison.branch.checkpoint.work.pending > comparison.live.checkpoint.work.pending:
             return BackfillOutcome.WAITING
         outcome = _OUTCOMES[self.config.replay.promote]
         if outcome is BackfillOutcome.NEEDS_APPROVAL and not comparison.tables:

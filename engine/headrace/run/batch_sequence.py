@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import cast
@@ -26,7 +26,7 @@ from headrace.run.tasks import StageTasks
 from headrace.run.watch import NO_WATCH, Watch, stop_file
 from headrace.sources.intake import Intake
 from headrace.sources.interval import Interval
-from headrace.sources.position import SourceOffset
+from headrace.sources.position import SourceFacts, TakenFile
 from headrace.sources.source import NO_INPUT, JobPosition, Slice, TakenIn
 from headrace.storage.files import remove_file, remove_folder, touch
 
@@ -50,7 +50,7 @@ class BatchSequence:
     answers: LiveAnswers | None = None
     stopping: threading.Event = field(default_factory=threading.Event)
     committed: list[Checkpoint] = field(default_factory=list)
-    touched: dict[str, dict[str, tuple[str, str]]] = field(default_factory=dict)
+    touched: dict[str, Sequence[TakenFile]] = field(default_factory=dict)
     """New records of files that were touched since the job took them in, by source: the next checkpoint gets them."""
 
     def total(self, metric: str) -> int:
@@ -97,7 +97,8 @@ class BatchSequence:
         """Return the job's position, to plan the next slice: its own position, or on a branch a position that `follows` a checkpoint of the job."""
         last = self.job.last
         return JobPosition(
-            offsets=last.offsets,
+            sources=last.sources,
+            timelines=last.timelines,
             taken_in=self.taken_in(),
             now=self._began(follows),
             since=self.job.checkpoints[0].committed_at,
@@ -115,8 +116,7 @@ class BatchSequence:
 
     def last_interval(self) -> Interval | None:
         """Return the interval of the last checkpoint; None if it has none."""
-        start, end = self.job.last.interval_start, self.job.last.interval_end
-        return None if start is None or end is None else Interval(start, end)
+        return self.job.last.interval
 
     def make_without_input(self, *, finishes: bool = False, follows: Checkpoint | None = None) -> None:
         """Make a micro-batch without new input, for waiting elements, held records and timers."""
@@ -183,7 +183,9 @@ class BatchSequence:
             Kind.BATCH,
             files=result.files,
             outputs=result.outputs,
-            offsets=self._with_touched(result.offsets_after(self.job.last.offsets, taken)),
+            sources=self._with_touched(result.sources_after(self.job.last.sources, taken)),
+            timelines=result.timelines_after(self.job.last.timelines),
+            work=result.work,
             numbers=self.plan.numbers(),
             watermark=result.watermark,
             lines=self.plan.lines(),
@@ -208,19 +210,17 @@ class BatchSequence:
         self.events.long_histories(result.metrics["long_histories"])
         self.events.committed(checkpoint.checkpoint_id, taken.rows, clock.monotonic() - started)
 
-    def _with_touched(self, offsets: Mapping[str, SourceOffset]) -> dict[str, SourceOffset]:
-        """Return offsets with the records of touched files that the job has taken in."""
+    def _with_touched(self, facts: Mapping[str, SourceFacts]) -> dict[str, SourceFacts]:
+        """Return facts of sources with the records of touched files that the job has taken in."""
         if not any(self.touched.values()):
-            return dict(offsets)
+            return dict(facts)
         taken = self.taken_in()
         return {
-            name: offset.with_records(self._touched_among(name, taken.get(name, TakenIn())))
-            for name, offset in offsets.items()
+            name: own.with_records(self._touched_among(name, taken.get(name, TakenIn()))) for name, own in facts.items()
         }
 
-    def _touched_among(self, source: str, taken: TakenIn) -> dict[str, tuple[str, str]]:
-        records = self.touched.get(source, {})
-        return {name: record for name, record in records.items() if name in (taken.names or ())}
+    def _touched_among(self, source: str, taken: TakenIn) -> list[TakenFile]:
+        return [record for record in self.touched.get(source, ()) if record.name in (taken.names or ())]
 
     def _parallelism(self) -> int:
         wanted = self.options.parallelism or self.config.tasks

@@ -65,7 +65,7 @@ class BranchReplay:
     def _slice_of(self, step: Step, live: Checkpoint | None) -> Slice | None:
         """Return the slice of a step, with the time of the `live` micro-batch; None if its files are gone."""
         follows = self.batches.followed.later(live)
-        return self.intake.next(self.batches.standing(live), SliceRequest(step.interval, step.offsets, follows=follows))
+        return self.intake.next(self.batches.standing(live), SliceRequest(step.interval, step.sources, follows=follows))
 
     def _followed(self, step: Step) -> Checkpoint | None:
         """Return the micro-batch of the job that gives a step its time; None after the job's last checkpoint."""

@@ -30,7 +30,7 @@ class CaughtUpRun:
         while True:
             if reason := batches.limit():
                 return reason
-            if batches.job.last.held and (not batches.job.last.pending or remaining.takes_up()):
+            if batches.job.last.holds_records and (not batches.job.last.work.pending or remaining.takes_up()):
                 batches.make_without_input()
                 continue
             if batches.make_requeued(self.intake) or batches.repeat_requeue():
@@ -52,7 +52,7 @@ class CaughtUpRun:
         batches = self.batches
         taken = None
         if takes_input := batches.followed.takes_input():
-            wanted = SliceRequest(interval_of(live), live.offsets, follows=batches.followed.later(live))
+            wanted = SliceRequest(interval_of(live), live.sources, follows=batches.followed.later(live))
             taken = self.intake.next(batches.standing(live), wanted)
         if taken is not None:
             batches.make(taken, taken.interval, follows=live)

@@ -17,10 +17,8 @@ from headrace.edits.fork import log_of
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.intervals import interval_of
 from headrace.log.log import CheckpointLog
-from headrace.run.replay import NOTHING_READ, read_positions
 from headrace.sources.interval import Interval
-from headrace.sources.position import SourceOffset
-from headrace.sources.transformed.source import stored_name
+from headrace.sources.position import NO_FACTS, SourceFacts, frontiers, stored_name
 
 
 class FollowedLine:
@@ -33,8 +31,8 @@ class FollowedLine:
         """Log of the job, as of construction or of the last refresh; None if the job itself is run."""
         self._is_branch = self.live is not None
         ahead = [] if self.live is None else [*_ahead(self.live, job)]
-        known = {name for _, batch in ahead for name in batch.offsets}
-        # A source of the job that never had a file has no offset.
+        known = {name for _, batch in ahead for name in batch.sources}
+        # A source of the job that never had a file has no facts.
         has_same = known == {*sources} or (known < {*sources} and "pipeline" not in config.settings)
         self._ahead = deque(ahead if has_same else ())
         self._requeues = deque([] if self.live is None else _requeues(self.live, job))
@@ -66,7 +64,7 @@ class FollowedLine:
     def takes_input(self) -> bool:
         """Return whether the next micro-batch took in input. Others ran for timers, waiting elements or held records."""
         before, batch = self._ahead[0]
-        return read_positions(before.offsets) != read_positions(batch.offsets)
+        return frontiers(before.sources) != frontiers(batch.sources)
 
     def of_interval(self, interval: Interval) -> Checkpoint | None:
         """Return the first micro-batch of the job that took in all of an interval; None if there is none."""
@@ -75,10 +73,10 @@ class FollowedLine:
         ends = ((batch, interval_of(batch)) for _, batch in self._ahead)
         return next((batch for batch, taken in ends if taken is not None and taken.end >= interval.end), None)
 
-    def later(self, followed: Checkpoint | None) -> list[Mapping[str, SourceOffset]]:
-        """Return the offsets after a micro-batch of the job that the branch follows, and after each later one; none without one."""
+    def later(self, followed: Checkpoint | None) -> list[Mapping[str, SourceFacts]]:
+        """Return the facts of sources after a micro-batch of the job that the branch follows, and after each later one; none without one."""
         return [
-            batch.offsets
+            batch.sources
             for _, batch in self._ahead
             if followed is not None and batch.checkpoint_id >= followed.checkpoint_id
         ]
@@ -110,30 +108,29 @@ class FollowedLine:
     def _comes_next(self, before: Checkpoint, batch: Checkpoint) -> bool:
         if not _is_at(self._job.last, before):
             return False  # the branch has read topics beyond the job's last checkpoint: files and ranges are its own
-        own, start, end = (read_positions(checkpoint.offsets) for checkpoint in (self._job.last, before, batch))
-        if start == end:
-            return own == start and batch.checkpoint_id > _followed(self._job)
-        return any(place > own.get(name, NOTHING_READ) for name, place in end.items())
+        own = self._job.last.sources
+        if frontiers(before.sources) == frontiers(batch.sources):
+            is_there = frontiers(own) == frontiers(before.sources)
+            return is_there and batch.checkpoint_id > _followed(self._job)
+        return any(facts.is_ahead_of(own.get(name)) for name, facts in batch.sources.items())
 
 
 def _has_read(own: Checkpoint, other: Checkpoint) -> bool:
     """Return whether a branch has read each source at least as far as its job had at a checkpoint."""
-    places = read_positions(own.offsets)
-    return all(places.get(name, NOTHING_READ) >= place for name, place in read_positions(other.offsets).items())
+    return not any(facts.is_ahead_of(own.sources.get(name)) for name, facts in other.sources.items())
 
 
 def _is_at(own: Checkpoint, before: Checkpoint) -> bool:
     """Return whether a branch has read as much of each topic as its job had at a checkpoint."""
     return all(
-        _topic_place(own.offsets.get(name, SourceOffset())) == _topic_place(offset)
-        for name, offset in before.offsets.items()
+        _topic_place(own.sources.get(name, NO_FACTS)) == _topic_place(facts) for name, facts in before.sources.items()
     )
 
 
-def _topic_place(offset: SourceOffset) -> list[tuple[int, int, list[str], int]]:
+def _topic_place(facts: SourceFacts) -> list[tuple[int, int, list[str], int]]:
     return [
-        (partition.partition, partition.position, [*map(stored_name, partition.unread)], partition.rows_taken)
-        for partition in offset.partitions
+        (number, partition.next, [*map(stored_name, partition.begun)], partition.rows)
+        for number, partition in facts.partitions.items()
     ]
 
 

@@ -113,7 +113,7 @@ def run_on(
                     reason = remaining.finish()
             calls.refuse(reason)
             events.answers_taken(batches.total("answers_taken"))
-            events.waiting(remaining.waiting, job.last.due)
+            events.waiting(remaining.waiting, job.last.work.due)
             waits = watermark_waits(job.lineage, job.last, job.view)
             events.watermark_waits(waits)
             row_times = row_times_of([*job.unreported, *batches.committed])

@@ -173,7 +173,7 @@ class MicroBatch:
     @property
     def _resumes(self) -> bool:
         """Return whether elements wait for services."""
-        return self._job.last.pending > 0
+        return self._job.last.work.pending > 0
 
     @cached_property
     def _async_settings(self) -> AsyncSettings:
@@ -262,14 +262,14 @@ class MicroBatch:
             watermark=parent.watermark_of(name) if name in parent.lines else line.seen,
             watermarks=line.watermarks,
             processing_time=self._processing_time,
-            first_ordinal=parent.line(group).next_ordinal,
+            first_ordinal=parent.timeline(group).bucket.next_ordinal,
             async_state=self._job.config.async_state(name, enabled=self._async_state),
             timers_fired=parent.timers_fired.get(name, {}),
             upsert_materialize=self._job.config.upsert_materialize(name, self._shared.backend),
             state_ttl=self.state_ttl,
             local_copies={} if name in self._rebuilt else parent.local_copies.get(name, {}),
             parent_id=parent.checkpoint_id,
-            resumes=parent.held,
+            resumes=parent.holds_records,
             async_io=self._async_settings if is_wait else AsyncSettings(services={}),
             broadcast=tuple(result.broadcast.get(name, ())),
             cut=result.cut_behind(stage.after, line.watermarks),

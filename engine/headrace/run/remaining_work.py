@@ -23,7 +23,7 @@ class RemainingWork:
     @property
     def waiting(self) -> int:
         """Return the number of elements that wait for services, and of those that wait behind them."""
-        return self.batches.job.last.pending
+        return self.batches.job.last.work.pending
 
     def takes_up(self) -> bool:
         """Return whether to make a micro-batch for elements due in `async_requests`, or for records held behind them.
@@ -31,15 +31,15 @@ class RemainingWork:
         A second micro-batch follows only if the first made progress: while a service is down, the run leaves its elements to the next run.
         """
         last = self.batches.job.last
-        was_left = last.held and not self.batches.committed  # an interrupted run may have held them: try once
-        if not (was_left or self.is_due()) or (self.left_before is not None and last.pending >= self.left_before):
+        was_left = last.holds_records and not self.batches.committed  # an interrupted run may have held them: try once
+        if not (was_left or self.is_due()) or (self.left_before is not None and last.work.pending >= self.left_before):
             return False
-        self.left_before = last.pending
+        self.left_before = last.work.pending
         return True
 
     def is_due(self) -> bool:
         """Return whether an element in `async_requests` is due."""
-        due = self.batches.job.last.due
+        due = self.batches.job.last.work.due
         return due is not None and due <= clock.now()
 
     def fire_timers(self) -> bool:
@@ -63,7 +63,7 @@ class RemainingWork:
         batches = self.batches
         while not batches.limit() and self.takes_up():
             batches.make_without_input()
-        if batches.job.last.held and (not self.waiting or self.is_due()):
+        if batches.job.last.holds_records and (not self.waiting or self.is_due()):
             return "terminated" if batches.stopping.is_set() else "budget"
         self.fire_timers()
         return "interval"
@@ -74,7 +74,7 @@ class RemainingWork:
         Each micro-batch calls for the last time for the elements of earlier ones. A result that reaches another wait is new there,
         with all its retries, so one micro-batch may not be enough; but each finishes all elements that waited before it.
         """
-        while self.waiting or self.batches.job.last.held:
+        while self.waiting or self.batches.job.last.holds_records:
             if reason := self.batches.limit():
                 return reason
             self.batches.events.finishing(self.waiting)
@@ -86,10 +86,10 @@ class RemainingWork:
         stopped = self.finish()
         if stopped != "finished":
             return stopped
-        offsets = self.batches.job.last.offsets
-        if not all(offset.ended for offset in offsets.values()) or not offsets:
+        last = self.batches.job.last
+        if not all(facts.ended for facts in last.sources.values()) or not last.sources:
             self.batches.events.ending()
-            taken = end_of_input(self.batches.plan, offsets)
+            taken = end_of_input(self.batches.plan, last.sources, last.timelines)
             self.batches.make(taken, self.batches.last_interval())
             stopped = self.finish()
         return "ended" if stopped == "finished" else stopped

@@ -5,16 +5,13 @@ The checkpoints of the job and of the branch have all information about it, so a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.intervals import interval_of, intervals_of, position_of
-from headrace.sources.intake import piece_name, read_up_to
 from headrace.sources.interval import Interval
-from headrace.sources.position import SourceOffset
-from headrace.sources.transformed.source import stored_name
+from headrace.sources.position import SourceFacts, frontiers
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +23,7 @@ class Step:
     """
 
     interval: Interval | None = None
-    offsets: Mapping[str, SourceOffset] | None = None
+    sources: Mapping[str, SourceFacts] | None = None
     requeue: Checkpoint | None = None
     """Former checkpoint that requeued rows and elements. The step requeues them again."""
 
@@ -36,7 +33,7 @@ class Step:
             return f"what checkpoint {self.requeue.checkpoint_id} requeued from the quarantine"
         if self.interval is not None:
             return str(self.interval)
-        files = sorted({offset.last_file for offset in (self.offsets or {}).values() if offset.last_file is not None})
+        files = sorted({facts.last for facts in (self.sources or {}).values() if facts.last})
         return f"files up to {', '.join(files)}"
 
 
@@ -80,7 +77,7 @@ def _rest(replay: Replay, trail: Sequence[Checkpoint]) -> Replay | None:
 
 def _steps(asked: Interval, kept: Sequence[Checkpoint], left_behind: Sequence[Checkpoint]) -> list[Step]:
     """Return the steps of a replay: the requested interval, and the input behind the fork, without gaps."""
-    if any(len(checkpoint.offsets) > 1 for checkpoint in left_behind):
+    if any(len(checkpoint.sources) > 1 for checkpoint in left_behind):
         return _recorded_steps(asked, kept, left_behind)
     steps = [Step(asked)]
     position = position_of(kept)
@@ -88,7 +85,7 @@ def _steps(asked: Interval, kept: Sequence[Checkpoint], left_behind: Sequence[Ch
     begin = first if position is None else position
     if begin < asked.start:
         steps.insert(0, Step(Interval(begin, asked.start)))
-    reached, offsets, adjoins = asked.end, _offsets(kept), True
+    reached, sources, adjoins = asked.end, _sources(kept), True
     for checkpoint in left_behind:
         interval = interval_of(checkpoint)
         if interval is not None:
@@ -96,25 +93,25 @@ def _steps(asked: Interval, kept: Sequence[Checkpoint], left_behind: Sequence[Ch
                 steps.append(Step(Interval(reached, interval.start)))
             steps.append(Step(interval))
             reached, adjoins = max(reached, interval.end), True
-        elif checkpoint.kind is Kind.BATCH and read_positions(checkpoint.offsets) != read_positions(offsets):
-            steps.append(Step(offsets=checkpoint.offsets))
+        elif checkpoint.kind is Kind.BATCH and frontiers(checkpoint.sources) != frontiers(sources):
+            steps.append(Step(sources=checkpoint.sources))
             adjoins = False
         elif checkpoint.requeues:
             steps.append(Step(requeue=checkpoint))
-        offsets = {**offsets, **checkpoint.offsets}
+        sources = {**sources, **checkpoint.sources}
     return steps
 
 
 def _recorded_steps(asked: Interval, kept: Sequence[Checkpoint], left_behind: Sequence[Checkpoint]) -> list[Step]:
     """Return a step for each former micro-batch with input, and one for the rest of the requested interval."""
     steps: list[Step] = []
-    places = read_positions(_offsets(kept))
+    places = frontiers(_sources(kept))
     for checkpoint in left_behind:
-        if checkpoint.kind is Kind.BATCH and read_positions(checkpoint.offsets) != places:
-            steps.append(Step(interval_of(checkpoint), checkpoint.offsets))
+        if checkpoint.kind is Kind.BATCH and frontiers(checkpoint.sources) != places:
+            steps.append(Step(interval_of(checkpoint), checkpoint.sources))
         elif checkpoint.requeues:
             steps.append(Step(requeue=checkpoint))
-        places = read_positions(checkpoint.offsets)
+        places = frontiers(checkpoint.sources)
     reached = position_of([*kept, *left_behind])
     if reached is not None and reached < asked.end:
         steps.append(Step(Interval(reached, asked.end)))
@@ -123,15 +120,15 @@ def _recorded_steps(asked: Interval, kept: Sequence[Checkpoint], left_behind: Se
 
 def _left(steps: Iterable[Step], trail: Sequence[Checkpoint]) -> Iterator[Step]:
     """Yield the steps that a line has not taken yet, without the parts of earlier steps."""
-    reached, places = position_of(trail), read_positions(_offsets(trail))
+    reached, own = position_of(trail), _sources(trail)
     repeated = {checkpoint.repeats for checkpoint in trail}
     for step in steps:
         if step.requeue is not None:
             if step.requeue.checkpoint_id not in repeated:
                 yield step
             continue
-        if step.offsets is not None:
-            if any(place > places.get(name, NOTHING_READ) for name, place in read_positions(step.offsets).items()):
+        if step.sources is not None:
+            if any(facts.is_ahead_of(own.get(name)) for name, facts in step.sources.items()):
                 yield step
             continue
         assert step.interval is not None  # noqa: S101 - a step has one of them
@@ -141,30 +138,6 @@ def _left(steps: Iterable[Step], trail: Sequence[Checkpoint]) -> Iterator[Step]:
             reached = step.interval.end
 
 
-_ReadPosition = tuple[str, float]
-NOTHING_READ: _ReadPosition = ("", 0)
-
-
-def _offsets(trail: Sequence[Checkpoint]) -> Mapping[str, SourceOffset]:
-    """Return the offsets of a line's last checkpoint."""
-    return trail[-1].offsets if trail else {}
-
-
-def read_positions(offsets: Mapping[str, SourceOffset]) -> dict[str, _ReadPosition]:
-    """Return, by source, the first file that was not taken in whole, with the rows taken of it; else the last file.
-
-    For a topic, return the offset up to which each partition was read.
-    """
-    files: dict[str, _ReadPosition] = {
-        name: (stored_name(offset.unread[0]), offset.rows_taken)
-        if offset.unread
-        else (offset.last_file or "", math.inf)
-        for name, offset in offsets.items()
-        if offset.last_file is not None
-    }
-    partitions: dict[str, _ReadPosition] = {
-        piece_name(name, partition): ("", read_up_to(partition))
-        for name, offset in offsets.items()
-        for partition in offset.partitions
-    }
-    return files | partitions
+def _sources(trail: Sequence[Checkpoint]) -> Mapping[str, SourceFacts]:
+    """Return the facts of sources at a line's last checkpoint."""
+    return trail[-1].sources if trail else {}

@@ -18,11 +18,13 @@ from headrace import clock
 from headrace.async_io.metrics import ServiceMetrics, merged_metrics
 from headrace.execution.drain import seen_and_held
 from headrace.execution.element import Watermark
-from headrace.log.checkpoint import Checkpoint
+from headrace.log.checkpoint import Checkpoint, JobWork
 from headrace.log.warnings import NO_ROW_TIMES, RowTimes, row_times_of_task
 from headrace.records.order import record_order
 from headrace.records.watermarks import (
     Bucket,
+    Timeline,
+    Timelines,
     Watermarks,
     advance,
     cut_at_block,
@@ -32,7 +34,7 @@ from headrace.records.watermarks import (
 )
 from headrace.run.messages import TaskReport
 from headrace.sinks.sink import OutputFile
-from headrace.sources.position import SourceOffset
+from headrace.sources.position import NO_FACTS, SourceFacts
 from headrace.sources.source import LineSlice, Slice
 from headrace.storage.files import StagedFile
 
@@ -42,7 +44,7 @@ Group = tuple[str, ...]
 
 @dataclass(slots=True)
 class LineResult:
-    """Position of a line of ordinals after a micro-batch. Sources that meet share a line.
+    """Timeline after a micro-batch. Sources that meet share one.
 
     `watermarks` are those that its operators get, `watermark` is the last of them, `seen` the last that all operators have seen;
     `repeated` are those after `seen`.
@@ -55,6 +57,10 @@ class LineResult:
     repeated: tuple[tuple[int, int], ...] = ()
     has_input: bool = True
     """False if tasks have read nothing but refused rows: these do not count as input of an idle source."""
+
+    def timeline(self, sources: Group) -> Timeline:
+        """Return the timeline of these sources as the checkpoint records it."""
+        return Timeline(sources, self.bucket, self.watermark, self.seen, self.repeated)
 
     def settle(self, cut: bytes | None) -> None:
         """Set `seen` to the last watermark before `cut`, the place that all operators have reached; later ones are `repeated`."""
@@ -77,29 +83,27 @@ def line_after(
 
     Its watermarks are planned, or follow from the tasks' reports. `size` is the number of ordinals in a bucket.
     """
-    before, seen = parent.watermarks(group)
+    former = parent.timeline(group)
     latest_times: dict[int, int] = {}
     if part is not None and part.after is not None:
         bucket, new = part.after, part.watermarks or []
     else:
         latest_times = latest_by_bucket(report.buckets for report in reports)
         bucket, new = advance(
-            parent.line(group),
+            former.bucket,
             latest_times,
             0 if part is None else part.rows,
             size=size,
             lag=lag_of(out_of_orderness),
-            watermark=before,
+            watermark=former.watermark,
         )
-    offsets = [parent.offsets[name] for name in group if name in parent.offsets]
     joined = None
-    if before is not None and any(offset.watermark != before for offset in offsets):
-        joined = parent.line(group).next_ordinal, before
-    repeated = max((offset.repeated for offset in offsets), default=())
-    watermarks = watermarks_of_line(new, repeated=repeated, joined=joined)
-    watermark = watermarks[-1][1] if watermarks else before
+    if former.watermark is not None and any(part.watermark != former.watermark for part in parent.parts_of(group)):
+        joined = former.bucket.next_ordinal, former.watermark
+    watermarks = watermarks_of_line(new, repeated=former.repeated, joined=joined)
+    watermark = watermarks[-1][1] if watermarks else former.watermark
     has_input = part is None or part.after is not None or bool(latest_times)
-    return LineResult(bucket, watermarks, watermark, seen, has_input=has_input)
+    return LineResult(bucket, watermarks, watermark, former.seen, has_input=has_input)
 
 
 @dataclass(slots=True)
@@ -172,32 +176,33 @@ class BatchResult:
                 cut = _earlier(cut, cut_at_block(block, watermarks))
         return cut
 
-    def offsets_after(self, former: Mapping[str, SourceOffset], taken: Slice) -> dict[str, SourceOffset]:
-        """Return the offsets after a slice, from the `former` ones. Each has also values of its line, and of the whole job."""
-        held = self.held > 0 or any(line.repeated for line in self.lines.values())
-        lines = {name: line for names, line in self.lines.items() for name in names}
-        offsets: dict[str, SourceOffset] = {}
-        for name, before in {**former, **taken.offsets}.items():
-            moved = taken.offsets.get(name)
-            offset = msgspec.structs.replace(
-                before,
-                held=held,
-                repeated=(),
-                pending=self.pending,
-                due=self.due,
-                names=None if moved is None else moved.names,
-                stamps=() if moved is None else moved.stamps,
-                contents=() if moved is None else moved.contents,
-                idle=before.idle if moved is not None else False,
+    @property
+    def work(self) -> JobWork:
+        """Return what the micro-batch leaves to do."""
+        return JobWork(self.held, self.pending, self.due)
+
+    def sources_after(self, former: Mapping[str, SourceFacts], taken: Slice) -> dict[str, SourceFacts]:
+        """Return the facts of sources after a slice, from the `former` ones."""
+        has_input = {name: line.has_input for names, line in self.lines.items() for name in names}
+        facts: dict[str, SourceFacts] = {}
+        for name, before in former.items():
+            facts[name] = msgspec.structs.replace(before, taken=(), idle=False)
+        for name, moved in taken.sources.items():
+            taken_at = moved.taken_at if has_input.get(name, True) else former.get(name, NO_FACTS).taken_at
+            facts[name] = msgspec.structs.replace(moved, taken_at=taken_at)
+        return facts
+
+    def timelines_after(self, former: Timelines) -> dict[str, Timeline]:
+        """Return the timelines after the micro-batch. Sources that the pipeline no longer has keep the timeline that they had."""
+        present = {name for names in self.lines for name in names}
+        left = (
+            msgspec.structs.replace(
+                timeline, sources=tuple(name for name in timeline.sources if name not in present), repeated=()
             )
-            if (own := lines.get(name)) is not None:
-                offset = msgspec.structs.replace(
-                    offset, bucket=own.bucket, repeated=own.repeated, watermark=own.watermark, seen=own.seen
-                )
-                if not own.has_input:
-                    offset = msgspec.structs.replace(offset, taken_at=former.get(name, SourceOffset()).taken_at)
-            offsets[name] = offset
-        return offsets
+            for timeline in former.values()
+        )
+        own = (line.timeline(names) for names, line in self.lines.items())
+        return {timeline.sources[0]: timeline for timeline in (*left, *own) if timeline.sources}
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:

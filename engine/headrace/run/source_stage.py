@@ -24,11 +24,10 @@ from headrace.run.output import QuarantineRow, TaskOutput
 from headrace.run.rows import ColumnarRows
 from headrace.run.watch import SOURCES, StopSign, TaskNotes
 from headrace.sources.folder.format import UNREADABLE, FileRows, is_damage, unreadable
-from headrace.sources.position import rows_in
+from headrace.sources.position import rows_in, stored_name
 from headrace.sources.registry import read_rows_of
 from headrace.sources.row_check import CheckedRows, RefusedRows, RowCheck
 from headrace.sources.source import InputFile
-from headrace.sources.transformed.source import stored_name
 from headrace.state.key_groups import key_group_range
 from headrace.storage.files import read_parquet
 

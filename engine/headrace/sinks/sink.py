@@ -33,7 +33,7 @@ class OutputFile(msgspec.Struct, frozen=True):
 
 
 class Publication(NamedTuple):
-    """Publication that a sink records: a checkpoint, and the job's incarnation (None: an earlier release)."""
+    """Publication that a sink records: a checkpoint, and the job's incarnation (None: none yet)."""
 
     checkpoint_id: int
     incarnation: int | None = None

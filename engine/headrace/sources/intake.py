@@ -5,7 +5,7 @@ by whole files, and its rows are not read here.
 
 Pieces of sources for the merge: each partition of a topic is a piece, any other source is one piece.
 
-Outside the merge a topic is one source, and its offset contains the offsets of its partitions.
+Outside the merge a topic is one source, and its position has one for each partition.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from headrace.config import IntervalPattern, JobConfig
 from headrace.errors import ConfigError, SourceError
 from headrace.execution.process_context import END_OF_INPUT
 from headrace.plan.stages import Plan
+from headrace.records.watermarks import Timelines, latest, timeline_of
 from headrace.sources.arrival import Line
 from headrace.sources.interval import Interval
-from headrace.sources.kafka.landed import Topic, messages_name, parse_landed
+from headrace.sources.kafka.landed import Topic
 from headrace.sources.kafka.source import KafkaPartition, KafkaSource
 from headrace.sources.merge import Merge, MergeRules
-from headrace.sources.position import PartitionOffset, SourceOffset, digest, last_number, latest_watermark, line_of
+from headrace.sources.position import NO_FACTS, FolderPosition, PartitionPosition, SourceFacts, digest, last_number
 from headrace.sources.registry import source_of
 from headrace.sources.requeued import RequeuedSlice
 from headrace.sources.source import (
@@ -46,27 +47,21 @@ from headrace.sources.transformed.source import Derivation, DerivedSource
 
 def with_partitions(
     sources: Mapping[str, Source],
-    offsets: Mapping[str, SourceOffset],
-    until: Mapping[str, SourceOffset] | None = None,
-) -> dict[str, SourceOffset]:
-    """Return the offsets of sources, with all partitions of topics. New partitions get numbers that no source ever had.
+    facts: Mapping[str, SourceFacts],
+    until: Mapping[str, SourceFacts] | None = None,
+) -> dict[str, SourceFacts]:
+    """Return the facts of sources, with all partitions of topics. New partitions get numbers that no source ever had.
 
-    For a slice that ends where a recorded micro-batch did, `until` are the offsets after that: it says which partitions are new, and
+    For a slice that ends where a recorded micro-batch did, `until` are the facts after that: they say which partitions are new, and
     where they begin. Raises `SourceError` for a topic that was replaced, and for a partition that no longer exists.
     """
-    result = dict(offsets)
+    result = dict(facts)
     for name, source in sources.items():
         topic = topic_of(source)
         if topic is not None:
-            recorded = None if until is None else until.get(name, SourceOffset())
+            recorded = None if until is None else until.get(name, NO_FACTS)
             result[name] = topic.with_partitions(result[name], last_number(result.values()) + 1, recorded)
     return result
-
-
-def read_up_to(partition: PartitionOffset) -> int:
-    """Return the first offset that may not be taken in yet; where a file is begun, as if it had no gaps between offsets."""
-    begun = None if not partition.unread else parse_landed(messages_name(partition.unread[0]))
-    return partition.position if begun is None else begun.range.first + partition.rows_taken
 
 
 def topic_of(source: Source) -> KafkaSource | None:
@@ -76,115 +71,96 @@ def topic_of(source: Source) -> KafkaSource | None:
 
 
 class Pieces:
-    """Pieces of a group of sources. By name of the piece: `sources`, `offsets`, and the name of its source (`owners`)."""
+    """Pieces of a group of sources. By name of the piece: `sources`, `facts`, and the name of its source (`owners`)."""
 
     def __init__(
         self,
         names: Sequence[str],
         sources: Mapping[str, Source],
-        offsets: Mapping[str, SourceOffset],
-        recorded: Mapping[str, SourceOffset],
-        until: Mapping[str, SourceOffset] | None = None,
+        facts: Mapping[str, SourceFacts],
+        recorded: Mapping[str, SourceFacts],
+        until: Mapping[str, SourceFacts] | None = None,
     ) -> None:
-        """Divide the sources `names` into pieces; `recorded` are the offsets of the last checkpoint.
+        """Divide the sources `names` into pieces; `recorded` are the facts of the last checkpoint.
 
-        `until` are the offsets after the recorded micro-batch that the slice repeats, if any.
+        `until` are the facts after the recorded micro-batch that the slice repeats, if any.
         """
-        self._names = tuple(names)
+        self.names = tuple(names)
         self._until = None if until is None else {**until}
         self.sources: dict[str, Source] = {}
-        self.offsets: dict[str, SourceOffset] = {}
+        self.facts: dict[str, SourceFacts] = {}
         self.owners: dict[str, str] = {}
         for name in names:
-            source, offset = sources[name], offsets[name]
-            topic = topic_of(source)
-            if topic is not None:
-                is_provisional = topic.is_provisional(recorded.get(name, SourceOffset()))
-                ends = (until or {}).get(name, SourceOffset())
-                end_of = {end.partition: end for end in ends.partitions}
-                for partition in offset.partitions:
-                    end = end_of.get(partition.partition)
-                    kafka_partition = KafkaPartition(
-                        topic, partition.partition, is_provisional=is_provisional, until=end
-                    )
-                    piece = source.over(kafka_partition) if isinstance(source, DerivedSource) else kafka_partition
-                    self._add(piece_name(name, partition), name, piece, _partition_offset(offset, partition))
-                    if self._until is not None and end is not None:
-                        self._until[piece_name(name, partition)] = _partition_offset(ends, end)
-            else:
-                self._add(name, name, source, offset)
+            topic = topic_of(sources[name])
+            if topic is None:
+                self._add(name, name, sources[name], facts[name])
+                continue
+            is_provisional = topic.is_provisional(recorded.get(name, NO_FACTS))
+            ends = (until or {}).get(name, NO_FACTS)
+            for number in facts[name].partitions:
+                end = ends.partitions.get(number)
+                partition = KafkaPartition(topic, number, is_provisional=is_provisional, until=end)
+                self._add(
+                    piece_name(name, number), name, _over(sources[name], partition), _of_partition(facts[name], number)
+                )
+                if self._until is not None and end is not None:
+                    self._until[piece_name(name, number)] = _of_partition(ends, number)
 
-    def _add(self, piece: str, owner: str, source: Source, offset: SourceOffset) -> None:
-        self.sources[piece], self.offsets[piece], self.owners[piece] = source, offset, owner
+    def _add(self, piece: str, owner: str, source: Source, facts: SourceFacts) -> None:
+        self.sources[piece], self.facts[piece], self.owners[piece] = source, facts, owner
 
     def request(self, wanted: SliceRequest) -> SliceRequest:
-        """Return a request whose recorded offsets are those of pieces."""
+        """Return a request whose recorded facts are those of pieces."""
         return replace(wanted, until=self._until)
 
-    def join(self, part: GroupSlice, offsets: Mapping[str, SourceOffset]) -> GroupSlice:
-        """Return the part of a slice with its pieces joined to sources; `offsets` are those before the slice."""
-        moved: dict[str, SourceOffset] = {}
-        for name in self._names:
+    def join(self, part: GroupSlice, facts: Mapping[str, SourceFacts]) -> GroupSlice:
+        """Return the part of a slice with its pieces joined to sources; `facts` are those before the slice."""
+        moved: dict[str, SourceFacts] = {}
+        for name in self.names:
             own = [piece for piece, owner in self.owners.items() if owner == name]
             moved[name] = (
-                part.offsets[name]
-                if own == [name]
-                else _topic_offset(offsets[name], [part.offsets[piece] for piece in own])
+                part.sources[name] if own == [name] else _of_topic(facts[name], [part.sources[piece] for piece in own])
             )
         return replace(
             part,
-            line=replace(part.line, sources=self._names),
+            line=replace(part.line, sources=self.names),
             files=tuple(msgspec.structs.replace(file, source=self.owners[file.source]) for file in part.files),
-            offsets=moved,
+            sources=moved,
         )
 
 
-def piece_name(source: str, partition: PartitionOffset) -> str:
+def piece_name(source: str, partition: int) -> str:
     """Return the name of the piece that is a partition of a topic."""
-    return f"{source}[{partition.partition}]"
+    return f"{source}[{partition}]"
 
 
-def _partition_offset(offset: SourceOffset, partition: PartitionOffset) -> SourceOffset:
-    """Return the offset of a partition as the offset of a source."""
+def _over(source: Source, partition: KafkaPartition) -> Source:
+    """Return a partition as a source, below the Spark transform that the topic has."""
+    return source.over(partition) if isinstance(source, DerivedSource) else partition
+
+
+def _of_partition(facts: SourceFacts, number: int) -> SourceFacts:
+    """Return the facts of a partition as those of a source."""
+    own = facts.partitions[number]
+    return msgspec.structs.replace(facts, number=own.number, position=own, taken_at=own.taken_at, idle=own.idle)
+
+
+def _of_topic(facts: SourceFacts, moved: Sequence[SourceFacts]) -> SourceFacts:
+    """Return the facts of a topic from those of its partitions, in their order."""
+    assert facts.topic is not None  # noqa: S101 - `with_partitions` has set it
+    partitions = {
+        number: msgspec.structs.replace(after.position, taken_at=after.taken_at, idle=after.idle)
+        for number, after in zip(facts.partitions, moved, strict=True)
+        if isinstance(after.position, PartitionPosition)
+    }
     return msgspec.structs.replace(
-        offset,
-        number=partition.number,
-        version=partition.position,
-        last_file=partition.last_file,
-        unread=partition.unread,
-        rows_taken=partition.rows_taken,
-        taken_at=partition.taken_at,
-        idle=partition.idle,
-        partitions=(),
-    )
-
-
-def _topic_offset(offset: SourceOffset, moved: Sequence[SourceOffset]) -> SourceOffset:
-    """Return the offset of a topic from the offsets of its partitions, in their order."""
-    partitions = tuple(
-        PartitionOffset(
-            before.partition,
-            before.number,
-            before.position if after.version is None else after.version,
-            after.last_file,
-            after.unread,
-            after.rows_taken,
-            after.taken_at,
-            after.idle,
-            before.begins_at,
-        )
-        for before, after in zip(offset.partitions, moved, strict=True)
-    )
-    return msgspec.structs.replace(
-        offset,
-        partitions=partitions,
-        unread=tuple(name for partition in partitions for name in partition.unread),
-        taken_at=max((partition.taken_at for partition in partitions if partition.taken_at is not None), default=None),
-        watermark=moved[0].watermark,
-        tables=next((after.tables for after in moved if after.tables != offset.tables), offset.tables),
+        facts,
+        position=msgspec.structs.replace(facts.topic, partitions=partitions),
+        taken_at=latest(partition.taken_at for partition in partitions.values()),
+        tables=next((after.tables for after in moved if after.tables != facts.tables), facts.tables),
         file_tables=tuple(versions for after in moved for versions in after.file_tables),
-        idle=all(partition.idle for partition in partitions),
-        names=(),
+        idle=all(partition.idle for partition in partitions.values()),
+        taken=(),
     )
 
 
@@ -293,15 +269,15 @@ class Intake:
         Raises `SourceError` when a folder is gone, a file cannot be read, a late file would never be read, or the input has
         ended; `ConfigError` when the pipeline lacks a source whose rows are not all taken in.
         """
-        self._check_left_over(at.offsets)
-        offsets = with_partitions(self._sources, numbered([*self._sources], at.offsets), wanted.until)
-        parts = [self._plan_group(names, offsets, at, wanted) for names in self._groups]
+        self._check_left_over(at.sources)
+        facts = with_partitions(self._sources, numbered([*self._sources], at.sources), wanted.until)
+        parts = [self._plan_group(names, facts, at, wanted) for names in self._groups]
         self.waiting = tuple(waiting for part in parts for waiting in part.waiting)
         if not any(part.moves for part in parts) and (wanted.interval is None or wanted.until is not None):
             return None
-        moved = {name: offset.with_other_versions() for part in parts for name, offset in part.offsets.items()}
+        moved = {name: own.with_other_versions() for part in parts for name, own in part.sources.items()}
         files = tuple(file for part in parts for file in part.files)
-        interval = wanted.interval or self._interval_of(files, {**offsets, **moved}, at)
+        interval = wanted.interval or self._interval_of(files, {**facts, **moved}, at)
         return Slice(files, tuple(part.line for part in parts), moved, interval, at.now)
 
     def requeued(self, at: JobPosition) -> Slice | None:
@@ -310,78 +286,76 @@ class Intake:
         It comes before all new input, and belongs to no interval. Raises `SourceError` when a file of these rows is gone or
         has changed; `ConfigError` when the pipeline lacks the source.
         """
-        self._check_left_over(at.offsets)
-        offsets = numbered([*self._sources], at.offsets)
-        return RequeuedSlice(self._rules, self._sources, offsets, at.now).of(self._groups)
+        self._check_left_over(at.sources)
+        facts = numbered([*self._sources], at.sources)
+        return RequeuedSlice(self._rules, self._sources, facts, at.timelines, at.now).of(self._groups)
 
     def _plan_group(
-        self, names: tuple[str, ...], offsets: Mapping[str, SourceOffset], at: JobPosition, wanted: SliceRequest
+        self, names: tuple[str, ...], facts: Mapping[str, SourceFacts], at: JobPosition, wanted: SliceRequest
     ) -> GroupSlice:
-        offset = offsets[names[0]]
-        is_merged = self._rules.are_merged(names, offset)
-        if is_merged:
-            return self._merge(Pieces(names, self._sources, offsets, at.offsets, wanted.until), offsets, at, wanted)
-        scan = self._scan(names[0], self._sources[names[0]], offset, at, wanted, meets=False)
-        if offset.ended and scan.files:
+        first = facts[names[0]]
+        if self._rules.are_merged(names, first):
+            pieces = Pieces(names, self._sources, facts, at.sources, wanted.until)
+            return pieces.join(self._merged(pieces, at, wanted), facts)
+        scan = self._scan(names[0], self._sources[names[0]], first, at, wanted, meets=False)
+        if first.ended and scan.files:
             raise _input_has_ended(names[0], scan)
-        return self._take_whole_files(names[0], scan, offset, at, wanted)
+        return self._take_whole_files(names[0], scan, first, at, wanted)
 
-    def _merge(
-        self, pieces: Pieces, offsets: Mapping[str, SourceOffset], at: JobPosition, wanted: SliceRequest
-    ) -> GroupSlice:
+    def _merged(self, pieces: Pieces, at: JobPosition, wanted: SliceRequest) -> GroupSlice:
         scans = {
-            piece: self._scan(pieces.owners[piece], source, pieces.offsets[piece], at, wanted, meets=True)
+            piece: self._scan(pieces.owners[piece], source, pieces.facts[piece], at, wanted, meets=True)
             for piece, source in pieces.sources.items()
         }
         for piece, scan in scans.items():
-            if pieces.offsets[piece].ended and scan.files:
+            if pieces.facts[piece].ended and scan.files:
                 raise _input_has_ended(piece, scan)
         rules = self._rules.of_pieces(pieces.owners)
-        merge = Merge(rules, pieces.sources, scans, pieces.offsets, at, pieces.request(wanted))
-        return pieces.join(merge.plan(), offsets)
+        return Merge(
+            rules, pieces.sources, scans, pieces.facts, at.timeline(pieces.names), at, pieces.request(wanted)
+        ).plan()
 
     def _scan(
-        self, name: str, source: Source, offset: SourceOffset, at: JobPosition, wanted: SliceRequest, *, meets: bool
+        self, name: str, source: Source, facts: SourceFacts, at: JobPosition, wanted: SliceRequest, *, meets: bool
     ) -> SourceScan:
-        until = None if wanted.until is None else wanted.until.get(name, SourceOffset()).last_file or ""
+        until = None if wanted.until is None else wanted.until.get(name, NO_FACTS).last
         taken_in = at.taken_in.get(name, TakenIn())
         if isinstance(source, DerivedSource):
             recorded = [] if self._config.reads_latest_tables else wanted.recorded(name)
-            source.begin(at.offsets.get(name, SourceOffset()), recorded)
-        self._check_format(name, at.offsets.get(name, SourceOffset()))
-        return source.scan(offset, taken_in, interval=wanted.interval, until=until, meets=meets)
+            source.begin(at.sources.get(name, NO_FACTS), at.timeline([name]), recorded)
+        self._check_format(name, at.sources.get(name, NO_FACTS))
+        return source.scan(facts, taken_in, interval=wanted.interval, until=until, meets=meets)
 
-    def _check_format(self, name: str, offset: SourceOffset) -> None:
-        """Refuse a source that has changed its kind (folder, table, topic): its offset has no meaning there."""
+    def _check_format(self, name: str, facts: SourceFacts) -> None:
+        """Refuse a source that has changed its kind (folder, table, topic): its position has no meaning there."""
         now = {"delta": "a Delta table", "kafka": "a topic"}.get(self._config.sources[name].format, "a folder")
-        was = "a topic" if offset.partitions else "a Delta table" if offset.version is not None else "a folder"
-        if now != was and (was != "a folder" or offset.last_file is not None):
-            place = offset.last_file or offset.version or offset.table
+        position = facts.position
+        if position is not None and now != position.kind_text and position != FolderPosition():
             msg = (
-                f"source '{name}' has read {was} up to {place}, "
+                f"source '{name}' has read {position.kind_text} up to {position.reached}, "
                 f"and the job's file says format: {self._config.sources[name].format} now. Nothing was taken in. Go back to the "
                 "former format, or begin a new job."
             )
             raise ConfigError(msg)
 
     def _take_whole_files(
-        self, name: str, scan: SourceScan, offset: SourceOffset, at: JobPosition, wanted: SliceRequest
+        self, name: str, scan: SourceScan, facts: SourceFacts, at: JobPosition, wanted: SliceRequest
     ) -> GroupSlice:
         source = self._sources[name]
         chosen = scan.files if wanted.is_whole else source.within_limits(scan.files)
         if isinstance(source, DerivedSource):
             source.derive(chosen)
-        ordinal = offset.bucket.next_ordinal
+        ordinal = at.timeline([name]).bucket.next_ordinal
         files: list[InputFile] = []
         for file in chosen:
             rows = source.rows(file)
             files.append(InputFile(name, file.path, file.name, rows, ordinal, delta=file.delta, derived=file.derived))
             ordinal += rows
-        line = LineSlice((name,), offset.bucket, ordinal - offset.bucket.next_ordinal)
+        line = LineSlice((name,), at.timeline([name]).bucket, sum(file.rows for file in files))
         if not chosen and wanted.interval is None and not scan.needs_checkpoint:
             return GroupSlice(line)
-        passed = source.offset_after(offset, scan, chosen, at.taken_in.get(name, TakenIn()), wanted.interval)
-        taken_at = at.now if files else offset.taken_at
+        passed = source.facts_after(facts, scan, chosen, at.taken_in.get(name, TakenIn()), wanted.interval)
+        taken_at = at.now if files else facts.taken_at
         return GroupSlice(
             line,
             tuple(files),
@@ -390,14 +364,14 @@ class Intake:
         )
 
     def _interval_of(
-        self, files: Sequence[InputFile], offsets: Mapping[str, SourceOffset], at: JobPosition
+        self, files: Sequence[InputFile], facts: Mapping[str, SourceFacts], at: JobPosition
     ) -> Interval | None:
         """Return the interval of a slice that was planned without one: it ends where all sources are taken in completely."""
         intervals = [self._sources[file.source].interval_of(file.name) for file in files]
         starts = [interval.start for interval in intervals if interval is not None]
         if not starts or len(starts) < len(files):
             return None
-        end = self._whole_up_to(offsets)
+        end = self._whole_up_to(facts)
         if len(self._sources) == 1:
             start = starts[0]
         else:
@@ -405,23 +379,23 @@ class Intake:
             start = max(before, default=min(starts))
         return None if end is None or end <= start else Interval(start, end)
 
-    def _whole_up_to(self, offsets: Mapping[str, SourceOffset]) -> int | None:
+    def _whole_up_to(self, facts: Mapping[str, SourceFacts]) -> int | None:
         """Return the time up to which all sources are taken in completely (ms); ignore idle sources that never had a file."""
         ends: list[int] = []
         for name, source in self._sources.items():
-            offset = offsets[name]
-            last = offset.unread[0] if offset.unread else offset.last_file
-            interval = None if last is None else source.interval_of(last)
+            begun = facts[name].begun
+            last = begun[0] if begun else facts[name].last
+            interval = source.interval_of(last) if last else None
             if interval is not None:
-                ends.append(interval.start if offset.unread else interval.end)
-            elif last is not None or not offset.idle:
+                ends.append(interval.start if begun else interval.end)
+            elif last or not facts[name].idle:
                 return None
         return min(ends, default=None)
 
-    def _check_left_over(self, offsets: Mapping[str, SourceOffset]) -> None:
+    def _check_left_over(self, facts: Mapping[str, SourceFacts]) -> None:
         """Refuse a pipeline without a source whose rows are not all taken in: they would be lost."""
-        left = {name: offset for name, offset in offsets.items() if name not in self._sources}
-        if requeued := sorted(name for name, offset in left.items() if offset.requeued):
+        left = {name: own for name, own in facts.items() if name not in self._sources}
+        if requeued := sorted(name for name, own in left.items() if own.requeued):
             listed = ", ".join(f"'{name}'" for name in requeued)
             msg = (
                 f"the pipeline has no source {listed} any more, and rows of it that were requeued from the quarantine wait to be "
@@ -429,7 +403,7 @@ class Intake:
                 "before the requeue ('headrace checkpoints' lists them)."
             )
             raise ConfigError(msg)
-        unfinished = sorted(name for name, offset in left.items() if offset.unread)
+        unfinished = sorted(name for name, own in left.items() if own.begun)
         if unfinished:
             listed = ", ".join(f"'{name}'" for name in unfinished)
             msg = (
@@ -440,34 +414,35 @@ class Intake:
             raise ConfigError(msg)
 
 
-def end_of_input(plan: Plan, offsets: Mapping[str, SourceOffset]) -> Slice:
+def end_of_input(plan: Plan, facts: Mapping[str, SourceFacts], timelines: Timelines) -> Slice:
     """Return a slice without rows that ends all sources.
 
     The watermark advances to the last event, as if more rows had come, and then to the end of time.
     """
-    known = numbered([node.name for node in plan.sources], offsets)
+    known = numbered([node.name for node in plan.sources], facts)
     lines = []
     for names in plan.groups:
-        before = line_of(known[name] for name in names)
+        timeline = timeline_of(timelines, names)
+        before = timeline.bucket
         # Both have their own ordinal, so they come after everything that earlier micro-batches caused.
         after = msgspec.structs.replace(before, next_ordinal=before.next_ordinal + 2)
         watermarks = [(after.next_ordinal, END_OF_INPUT)]
-        line = Line(before, latest_watermark(known[name] for name in names))
+        line = Line(before, timeline.watermark)
         if line.key is not None and (line.watermark is None or line.key > line.watermark):
             watermarks.insert(0, (after.next_ordinal - 1, line.key))
         lines.append(LineSlice(names, before, 2, after, watermarks))
-    ended = {name: msgspec.structs.replace(offset, ended=True) for name, offset in known.items()}
-    return Slice(lines=tuple(lines), offsets=ended)
+    ended = {name: msgspec.structs.replace(own, ended=True) for name, own in known.items()}
+    return Slice(lines=tuple(lines), sources=ended)
 
 
-def numbered(names: Sequence[str], offsets: Mapping[str, SourceOffset]) -> dict[str, SourceOffset]:
-    """Return the offset of each source; a new source gets the next number that no source ever had."""
-    known = {name: offsets[name] for name in names if name in offsets}
-    number = last_number(offsets.values())
+def numbered(names: Sequence[str], facts: Mapping[str, SourceFacts]) -> dict[str, SourceFacts]:
+    """Return the facts of each source; a new source gets the next number that no source ever had."""
+    known = {name: facts[name] for name in names if name in facts}
+    number = last_number(facts.values())
     for name in names:
         if name not in known:
             number += 1
-            known[name] = SourceOffset(number=number)
+            known[name] = SourceFacts(number=number)
     return known
 
 

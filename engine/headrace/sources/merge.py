@@ -1,4 +1,4 @@
-"""One slice of sources that are merged: read, merge, release, and compute the offset of each source.
+"""One slice of sources that are merged: read, merge, release, and compute the position in each source.
 
 Sources are merged if they meet, or if one has punctuations. Rows that are ahead of other sources are not released; a later
 micro-batch reads them again.
@@ -19,7 +19,7 @@ from headrace.config import SourceConfig
 from headrace.errors import SourceError
 from headrace.names import counted
 from headrace.records.source_columns import EventTimeLimit, limit_of
-from headrace.records.watermarks import lag_of
+from headrace.records.watermarks import Timeline, lag_of
 from headrace.sources.arrival import (
     EARLIEST,
     Line,
@@ -32,7 +32,7 @@ from headrace.sources.arrival import (
     until_recorded,
 )
 from headrace.sources.interval import Interval
-from headrace.sources.position import SourceOffset, latest_watermark, line_of
+from headrace.sources.position import NO_FACTS, SourceFacts, stored_name
 from headrace.sources.source import (
     GroupSlice,
     InputFile,
@@ -45,7 +45,6 @@ from headrace.sources.source import (
     TakenIn,
     Waiting,
 )
-from headrace.sources.transformed.source import stored_name
 from headrace.storage.files import Storage, stage
 
 _MILLISECOND = timedelta(milliseconds=1)
@@ -60,10 +59,10 @@ class MergeRules:
     configs: Mapping[str, SourceConfig]
     storage: Storage = None
 
-    def are_merged(self, names: Sequence[str], first: SourceOffset) -> bool:
-        """Return whether a group of sources is merged; `first` is the offset of its first source."""
+    def are_merged(self, names: Sequence[str], first: SourceFacts) -> bool:
+        """Return whether a group of sources is merged; `first` has the facts of its first source."""
         config = self.configs[names[0]]
-        return len(names) > 1 or config.complete_intervals or config.format == "kafka" or bool(first.unread)
+        return len(names) > 1 or config.complete_intervals or config.format == "kafka" or bool(first.begun)
 
     def limit(self, name: str, began_at: int) -> EventTimeLimit | None:
         """Return the latest event time of a source's rows in a micro-batch that began at `began_at` (ms); None: any."""
@@ -97,7 +96,7 @@ class _Reading:
     name: str
     source: Source
     config: SourceConfig
-    offset: SourceOffset
+    facts: SourceFacts
     scan: SourceScan
     limit: EventTimeLimit | None = None
     files: list[_FileItems] = field(default_factory=list)
@@ -120,7 +119,7 @@ class _Reading:
         """Return whether all input of the source is taken in, of every interval. Files with nothing but refused rows are no input."""
         if not self.is_read or any(pc.any(part.counts).as_py() for part in self.files):
             return False
-        last = max([self.offset.last_file or "", *(stored_name(part.file.name) for part in self.files)])
+        last = max([self.facts.last, *(stored_name(part.file.name) for part in self.files)])
         return all(file.name <= last for file in self.scan.listed)
 
     @property
@@ -135,7 +134,7 @@ class _Reading:
 
     def within_limits(self) -> Sequence[SourceFile]:
         """Return the first files, as many as one micro-batch may take."""
-        return self.source.within_limits(self.scan.files, self.offset.rows_taken)
+        return self.source.within_limits(self.scan.files, self.facts.rows)
 
     def read_more(self, key: int | None) -> None:
         """Read the next file. Merge keys continue from `key`, the line's key, which includes the rows taken in before."""
@@ -146,7 +145,7 @@ class _Reading:
         if interval is not None:
             self._refuse_ahead(file, interval)
             times = pa.concat_arrays([times, pa.array([interval.end], pa.int64())])
-        skipped = self.offset.rows_taken if file.name in self.offset.unread[:1] else 0
+        skipped = self.facts.rows if file.name in self.facts.begun[:1] else 0
         if skipped > len(times):
             raise self._changed(file, rows)
         before = self.count
@@ -168,7 +167,7 @@ class _Reading:
 
     def _changed(self, file: SourceFile, rows: int) -> SourceError:
         return SourceError(
-            f"source '{self.name}': {file.path} has {counted(rows, 'row')}, but {self.offset.rows_taken} of its rows were taken in already: the file has changed. "
+            f"source '{self.name}': {file.path} has {counted(rows, 'row')}, but {self.facts.rows} of its rows were taken in already: the file has changed. "
             "Nothing was taken in. Put the former file back, or restore a checkpoint before it was read."
         )
 
@@ -177,7 +176,7 @@ class _Reading:
         keys = pa.concat_arrays([pa.array([], pa.int64()), *(part.keys for part in self.files)])
         start = EARLIEST if key is None else key
         return Queue(
-            self.offset.number, keys, start, self.frontier(key), is_live=is_live, punctuations=self.punctuations
+            self.facts.number, keys, start, self.frontier(key), is_live=is_live, punctuations=self.punctuations
         )
 
     def has_input(self, count: int) -> bool:
@@ -196,13 +195,13 @@ class _Reading:
             count -= len(part.keys)
         return len(self.files), 0
 
-    def recorded(self, until: SourceOffset) -> int:
+    def recorded(self, until: SourceFacts) -> int:
         """Count the items read here that a recorded micro-batch took."""
         items = 0
-        unread = [stored_name(name) for name in until.unread]  # the step, and so its digest, may have changed since
+        unread = [stored_name(name) for name in until.begun]  # the step, and so its digest, may have changed since
         for part in self.files[: self.recorded_files]:
             if (name := stored_name(part.file.name)) in unread:
-                taken = until.rows_taken if name == unread[0] else 0
+                taken = until.rows if name == unread[0] else 0
                 return items + max(0, min(taken - part.skipped, len(part.keys)))
             items += len(part.keys)
         return items
@@ -216,44 +215,42 @@ class Merge:
         rules: MergeRules,
         sources: Mapping[str, Source],
         scans: Mapping[str, SourceScan],
-        offsets: Mapping[str, SourceOffset],
+        facts: Mapping[str, SourceFacts],
+        timeline: Timeline,
         at: JobPosition,
         wanted: SliceRequest,
     ) -> None:
-        """Keep the scan and the offset of each source of the group; the other arguments are those of `Intake.next`."""
+        """Keep the scan and the facts of each source of the group, and its timeline; the other arguments are those of `Intake.next`."""
         self._rules, self._at, self._wanted = rules, at, wanted
         self._readings = [
             _Reading(
                 name,
                 sources[name],
                 rules.configs[name],
-                offsets[name],
+                facts[name],
                 scans[name],
                 rules.limit(name, at.now),
             )
-            for name in offsets
+            for name in facts
         ]
-        bucket = line_of(offsets.values())
-        punctuated = {
-            reading.number: reading.punctuated for reading in offsets.values() if reading.punctuated is not None
-        }
-        self._line = Line(bucket, latest_watermark(offsets.values()), punctuated)
+        punctuated = {own.number: own.punctuated for own in facts.values() if own.punctuated is not None}
+        self._line = Line(timeline.bucket, timeline.watermark, punctuated)
 
     def plan(self) -> GroupSlice:
         """Read, merge and release items; return the group's part of the slice."""
         self._read()
         released = release(self._queues())
-        lags = {reading.offset.number: lag_of(self._rules.out_of_orderness[reading.name]) for reading in self._readings}
+        lags = {reading.facts.number: lag_of(self._rules.out_of_orderness[reading.name]) for reading in self._readings}
         line, watermarks = self._line.advanced(released, size=self._rules.bucket, lags=lags)
-        offsets = {reading.name: self._offset(reading, released, line) for reading in self._readings}
+        facts = {reading.name: self._facts(reading, released, line) for reading in self._readings}
         return GroupSlice(
-            LineSlice(tuple(offsets), self._line.bucket, len(released), line.bucket, watermarks),
+            LineSlice(tuple(facts), self._line.bucket, len(released), line.bucket, watermarks),
             tuple(file for reading in self._readings for file in self._inputs(reading, released)),
-            offsets,
+            facts,
             tuple(self._waiting(released)),
             moves=len(released) > 0
             or any(
-                _has_moved(reading.offset, offsets[reading.name]) or reading.scan.needs_checkpoint
+                _has_moved(reading.facts, facts[reading.name]) or reading.scan.needs_checkpoint
                 for reading in self._readings
             ),
         )
@@ -269,19 +266,19 @@ class Merge:
         while (first := self._first_in_line()) is not None and not first.is_read and not first.count:
             first.read_more(self._line.key)
 
-    def _read_beyond(self, until: Mapping[str, SourceOffset]) -> None:
+    def _read_beyond(self, until: Mapping[str, SourceFacts]) -> None:
         """Read further files of sources whose next items may sort before the last recorded one, unless they were idle then."""
         last = last_recorded(self._recorded_queues(), self._counts(until))
         for reading in self._readings:
-            recorded = until.get(reading.name, SourceOffset())
+            recorded = until.get(reading.name, NO_FACTS)
             reading.scan = replace(reading.scan, files=(*reading.scan.files, *reading.scan.beyond))
             while not (last is None or recorded.idle or recorded.ended or reading.is_read) and (
-                (reading.frontier(self._line.key), reading.offset.number) < (last.frontier, last.number)
+                (reading.frontier(self._line.key), reading.facts.number) < (last.frontier, last.number)
             ):
                 reading.read_more(self._line.key)
 
-    def _counts(self, until: Mapping[str, SourceOffset]) -> list[int]:
-        return [reading.recorded(until.get(reading.name, SourceOffset())) for reading in self._readings]
+    def _counts(self, until: Mapping[str, SourceFacts]) -> list[int]:
+        return [reading.recorded(until.get(reading.name, NO_FACTS)) for reading in self._readings]
 
     def _recorded_queues(self) -> list[Queue]:
         return [reading.queue(self._line.key, is_live=False) for reading in self._readings]
@@ -290,7 +287,7 @@ class Merge:
         """Return whether a source had no input for so long that the others no longer wait for it (`idle_after`)."""
         if self._wanted.until is not None or reading.config.idle_after is None or not reading.is_drained:
             return False
-        since = self._at.since if reading.offset.taken_at is None else reading.offset.taken_at
+        since = self._at.since if reading.facts.taken_at is None else reading.facts.taken_at
         return self._at.now - since >= reading.config.idle_after // _MILLISECOND
 
     def _queues(self) -> list[Queue]:
@@ -309,33 +306,31 @@ class Merge:
         return (
             None
             if first is None
-            else next(reading for reading in self._readings if reading.offset.number == first.number)
+            else next(reading for reading in self._readings if reading.facts.number == first.number)
         )
 
-    def _offset(self, reading: _Reading, released: Released, line: Line) -> SourceOffset:
-        """Return the offset of a source after its released items."""
-        count = len(released.ranks[reading.offset.number])
+    def _facts(self, reading: _Reading, released: Released, line: Line) -> SourceFacts:
+        """Return the facts of a source after its released items."""
+        count = len(released.ranks[reading.facts.number])
         whole, rows_taken = reading.position(count)
         files = [part.file for part in reading.files]
         passed_files = whole + (rows_taken > 0)
         taken_up = files[: max(reading.recorded_files, passed_files) if self._wanted.is_whole else passed_files]
         taken_in = self._at.taken_in.get(reading.name, TakenIn())
-        passed = reading.source.offset_after(reading.offset, reading.scan, taken_up, taken_in, self._wanted.interval)
-        known = {*reading.offset.unread, *(file.name for file in taken_up)}
+        passed = reading.source.facts_after(reading.facts, reading.scan, taken_up, taken_in, self._wanted.interval)
+        known = {*reading.facts.begun, *(file.name for file in taken_up)}
         recorded = None if self._wanted.until is None else self._wanted.until.get(reading.name)
+        begun = tuple(file.name for file in reading.scan.files[whole:] if file.name in known)
         return msgspec.structs.replace(
-            passed,
-            unread=tuple(file.name for file in reading.scan.files[whole:] if file.name in known),
-            rows_taken=rows_taken,
-            punctuated=line.punctuated.get(reading.offset.number),
-            watermark=line.watermark,
-            taken_at=self._at.now if reading.has_input(count) else reading.offset.taken_at,
+            passed.with_begun(begun, rows_taken),
+            punctuated=line.punctuated.get(reading.facts.number),
+            taken_at=self._at.now if reading.has_input(count) else reading.facts.taken_at,
             idle=reading.is_idle if recorded is None else recorded.idle,
         )
 
     def _inputs(self, reading: _Reading, released: Released) -> Iterator[InputFile]:
         """Yield the files for the tasks to read: files with released rows, and empty files that are finished."""
-        ordinals = pc.add(released.ranks[reading.offset.number], self._line.bucket.next_ordinal)
+        ordinals = pc.add(released.ranks[reading.facts.number], self._line.bucket.next_ordinal)
         whole, _ = reading.position(len(ordinals))
         start = 0
         for index, part in enumerate(reading.files):
@@ -369,10 +364,10 @@ class Merge:
         first = self._first_in_line()
         if first is not None and first.is_read:
             for reading in self._readings:
-                if left := reading.count - len(released.ranks[reading.offset.number]):
+                if left := reading.count - len(released.ranks[reading.facts.number]):
                     yield Waiting(left, reading.name, first.name)
 
 
-def _has_moved(before: SourceOffset, after: SourceOffset) -> bool:
-    """Return whether the offset of a source has changed, also if it only passed empty files."""
-    return (before.last_file, before.unread) != (after.last_file, after.unread)
+def _has_moved(before: SourceFacts, after: SourceFacts) -> bool:
+    """Return whether the position in a source has changed, also if it only passed empty files."""
+    return (before.last, before.begun) != (after.last, after.begun) or after.is_ahead_of(before)

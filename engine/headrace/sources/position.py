@@ -1,18 +1,22 @@
-"""Position of a source, and the rows that come back to it from the quarantine.
+"""Facts of a source that a checkpoint records: its reading position, and the rows that come back to it from the quarantine.
 
-Offset of a source: its reading position, as a checkpoint records it.
+A position has one *piece* for each partition of a topic; any other source is one piece. So two positions of a topic may each be ahead
+of the other.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from itertools import groupby
+from typing import ClassVar, Final
 
 import msgspec
 
 from headrace.names import counted
-from headrace.records.watermarks import Bucket, latest
+from headrace.sources.kafka.landed import messages_name, parse_landed
 
 Ranges = tuple[tuple[int, int], ...]
 """Ranges of row numbers: each from its start (inclusive) to its end (exclusive), in order, with gaps between them."""
@@ -74,20 +78,177 @@ def rows_text(rows: int, files: int) -> str:
     return " and ".join(parts)
 
 
-class PartitionOffset(msgspec.Struct, frozen=True):
-    """Reading position in a partition of a topic. Fields have the meaning of the same fields of `SourceOffset`."""
+_DERIVED: Final = re.compile(r"(.+)~([0-9a-f]{8})\.parquet", re.DOTALL)
 
-    partition: int
+
+def derived_name(stored: str, digest: str) -> str:
+    """Return the name of derived rows: that of the source's file, and the digest of the Spark transform that made them."""
+    return f"{stored}~{digest}.parquet"
+
+
+def parts_of_derived(name: str) -> tuple[str, str] | None:
+    """Return the name of the source's file, and the digest of the transform, for the name of derived rows; None for another name."""
+    match = _DERIVED.fullmatch(name)
+    return None if match is None else (match[1], match[2])
+
+
+def stored_name(name: str) -> str:
+    """Return the name of the source's file for the name of derived rows; any other name stays."""
+    parts = parts_of_derived(name)
+    return name if parts is None else parts[0]
+
+
+Reach = tuple[int, str, float]
+"""How far a piece of a source is read: an offset, and the first file that is not whole, with the rows taken of it (infinite: all)."""
+
+NOTHING_READ: Final[Reach] = (0, "", 0)
+
+
+class Ordered:
+    """Order of positions of one source: total within a piece (a partition of a topic, or the whole of another source), else partial."""
+
+    __slots__ = ()
+
+    def frontier(self) -> Mapping[str, Reach]:
+        """Return how far each piece is read, up to its first file that is not whole. Pieces of which nothing is read are left out."""
+        raise NotImplementedError
+
+    def covers(self, other: Position | None) -> bool:
+        """Return whether this position reaches as far as another one of the same source in each piece."""
+        own = self.frontier()
+        return other is None or all(own.get(piece, NOTHING_READ) >= reach for piece, reach in other.frontier().items())
+
+    def is_ahead_of(self, other: Position | None) -> bool:
+        """Return whether some piece is read further than in another position of the same source."""
+        former = {} if other is None else other.frontier()
+        return any(reach > former.get(piece, NOTHING_READ) for piece, reach in self.frontier().items())
+
+
+class _OfFiles(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Part of a position that every kind of source has whose files are taken up in their order."""
+
+    last: str = ""
+    """Last file taken up, in the source's order. Empty before the first one."""
+    begun: tuple[str, ...] = ()
+    """Files up to `last` that are not finished: some rows are ahead of the other sources."""
+    rows: int = 0
+    """Rows taken in from the first of them, in arrival order. The punctuation after its last row counts as a row."""
+
+
+class FolderPosition(_OfFiles, Ordered, frozen=True, tag_field="kind", tag="folder", omit_defaults=True):
+    """Reading position in a folder."""
+
+    kind_text: ClassVar[str] = "a folder"
+
+    @property
+    def reached(self) -> str:
+        """Return how far the folder was read, as text."""
+        return self.last
+
+    def frontier(self) -> Mapping[str, Reach]:
+        """Return how far the folder is read."""
+        return _reach_of_files(self)
+
+
+class TablePosition(_OfFiles, Ordered, frozen=True, kw_only=True, tag_field="kind", tag="table", omit_defaults=True):
+    """Reading position in a Delta table."""
+
+    kind_text: ClassVar[str] = "a Delta table"
+
+    @property
+    def reached(self) -> str:
+        """Return how far the table was read, as text."""
+        return self.last or f"version {self.version}"
+
+    table_id: str
+    """Id of the table, from its log. A changed id means that it was replaced."""
+    version: int
+    """Last version with all files taken up; -1 if there is none."""
+    snapshot: int | None = None
+    """Version that is taken in as a whole (all its files), instead of the changes of its commit."""
+
+    def frontier(self) -> Mapping[str, Reach]:
+        """Return how far the table is read. Names of files begin with their version."""
+        return _reach_of_files(self)
+
+
+def _reach_of_files(position: _OfFiles) -> Mapping[str, Reach]:
+    if position.begun:
+        return {"": (0, stored_name(position.begun[0]), position.rows)}
+    return {"": (0, position.last, math.inf)} if position.last else {}
+
+
+class PartitionPosition(
+    Ordered, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="partition", omit_defaults=True
+):
+    """Reading position in a partition of a topic. The merge takes a partition for a source of its own, with these facts."""
+
+    kind_text: ClassVar[str] = "a partition of a topic"
+    last: ClassVar[str] = ""
+
     number: int
-    position: int
+    """Number of the partition among all sources and partitions of the job, never changed."""
+    begins_at: int
+    """First offset that the job reads."""
+    next: int
     """First offset after the last file taken up: the next one to read."""
-    last_file: str | None = None
-    unread: tuple[str, ...] = ()
-    rows_taken: int = 0
+    begun: tuple[str, ...] = ()
+    rows: int = 0
     taken_at: int | None = None
     idle: bool = False
-    begins_at: int | None = None
-    """First offset that the job reads of the partition; None where an earlier release recorded it."""
+
+    @property
+    def reached(self) -> str:
+        """Return how far the partition was read, as text."""
+        return f"offset {self.next}"
+
+    @property
+    def read_up_to(self) -> int:
+        """Return the first offset that may not be taken in yet; where a file is begun, as if it had no gaps between offsets."""
+        begun = None if not self.begun else parse_landed(messages_name(self.begun[0]))
+        return self.next if begun is None else begun.range.first + self.rows
+
+    def frontier(self) -> Mapping[str, Reach]:
+        """Return how far the partition is read."""
+        return {"": (self.read_up_to, "", 0)}
+
+
+class TopicPosition(Ordered, msgspec.Struct, frozen=True, tag_field="kind", tag="topic", omit_defaults=True):
+    """Reading position in a topic: one in each partition."""
+
+    kind_text: ClassVar[str] = "a topic"
+    last: ClassVar[str] = ""
+    rows: ClassVar[int] = 0
+
+    topic_id: str
+    """Id of the topic, from the brokers. A changed id means that it was replaced."""
+    partitions: dict[int, PartitionPosition] = {}
+
+    @property
+    def reached(self) -> str:
+        """Return how far the topic was read, as text."""
+        return ", ".join(f"{number}:{partition.next}" for number, partition in self.partitions.items())
+
+    @property
+    def begun(self) -> tuple[str, ...]:
+        """Return the begun files of all partitions."""
+        return tuple(name for partition in self.partitions.values() for name in partition.begun)
+
+    def frontier(self) -> Mapping[str, Reach]:
+        """Return how far each partition is read."""
+        return {str(number): (partition.read_up_to, "", 0) for number, partition in self.partitions.items()}
+
+
+Position = FolderPosition | TablePosition | PartitionPosition | TopicPosition
+
+
+class TakenFile(msgspec.Struct, frozen=True, array_like=True):
+    """Record of a file that a checkpoint passed: digests of its name, of its size and modification time, and of its content."""
+
+    name: str
+    stamp: str
+    content: str
+    """Empty text for a file that no checkpoint took in."""
 
 
 class TableVersion(msgspec.Struct, frozen=True):
@@ -98,94 +259,106 @@ class TableVersion(msgspec.Struct, frozen=True):
 
 
 class FileVersions(msgspec.Struct, frozen=True):
-    """Versions of dimension tables that the rows of one file were made with. `file` is its name in the source below the step."""
+    """Versions of dimension tables that the rows of one file were made with. `file` is its name in the source below the transform."""
 
     file: str
     tables: tuple[TableVersion, ...]
 
 
-class SourceOffset(msgspec.Struct, frozen=True):
-    """Reading position in a source: the last file taken up, in the source's order, and the bucket.
+class SourceFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a checkpoint records of a source. Its ordinals and watermarks are those of its timeline."""
 
-    Sources that meet share a line of ordinals, so each repeats the facts of the line (`bucket`, `watermark`, `seen`, `repeated`).
-    Each also repeats the facts of the whole job (`held`, `pending`, `due`). `held`: some records that were taken in are still in
-    `buffered_requests`. `repeated`: watermarks (ordinal, ms) that some operators of the line have not seen for that reason.
-    """
-
-    last_file: str | None = None
-    bucket: Bucket = Bucket()
-    files_behind: int = 0
-    held: bool = False
-    repeated: tuple[tuple[int, int], ...] = ()
-    pending: int = 0
-    """Number of elements in `async_requests`."""
-    due: int | None = None
-    """Time of the next call for one of these elements (ms); None without one."""
-    names: tuple[str, ...] | None = None
-    """Digests of file names that no earlier checkpoint has recorded: of names up to `last_file`, and, in an interval run, of all
-    files before the interval's end. None in checkpoints of earlier releases, which have only the count in `files_behind`."""
-    stamps: tuple[str, ...] = ()
-    """Digest of size and modification time of each file in `names`, in their order. Empty if an earlier release recorded the names."""
-    contents: tuple[str, ...] = ()
-    """Digest of the content of each file in `names`, in their order; empty text for a file that no checkpoint took in. Empty if an earlier
-    release recorded the names."""
     number: int = 0
     """Number of the source, never changed: it orders rows with equal merge keys."""
-    unread: tuple[str, ...] = ()
-    """Names of files up to `last_file` that are not finished: some rows are ahead of the other sources."""
-    rows_taken: int = 0
-    """Rows taken in from the first unread file, in arrival order. The punctuation after its last row counts as a row."""
-    punctuated: int | None = None
-    """Last punctuation of a source with complete intervals (ms)."""
-    watermark: int | None = None
-    """Last watermark of the source's line (ms)."""
-    seen: int | None = None
-    """Last watermark that all operators of the line have seen (ms): it comes before those in `repeated`."""
+    position: Position | None = None
+    """None before the first scan of a table, and before the first file of a folder."""
     taken_at: int | None = None
     """Processing time at which rows of the source were last taken in (ms)."""
     idle: bool = False
     """True: the source was idle in this micro-batch, so the others did not wait for it."""
     ended: bool = False
     """True: the end of input was declared, and no more files are taken in."""
+    punctuated: int | None = None
+    """Last punctuation of a source with complete intervals (ms)."""
     requeued: tuple[RequeuedRows, ...] = ()
     """Rows that have left the quarantine, by file name: the next micro-batches take them in again, before all other input."""
-    version: int | None = None
-    """Table: last version with all files taken up; -1 if there is none. None for other sources, and before the first scan."""
-    snapshot: int | None = None
-    """Table: version that is taken in as a whole (all its files), instead of the changes of its commit."""
-    table: str | None = None
-    """Table or topic: its id, from Delta's log or from the brokers. A changed id means that it was replaced."""
+    taken: tuple[TakenFile, ...] = ()
+    """Records of files that no earlier checkpoint has: of files up to the last one, and, in an interval run, of all files before the
+    interval's end. An acknowledgement records a file anew."""
     tables: tuple[TableVersion, ...] = ()
-    """Versions of the Spark step's dimension tables that the last rows taken in were made with."""
+    """Versions of the Spark transform's dimension tables that the last rows taken in were made with."""
     file_tables: tuple[FileVersions, ...] = ()
     """Files of the last micro-batch whose rows were made with other versions than `tables`: an earlier one had made them already."""
-    partitions: tuple[PartitionOffset, ...] = ()
-    """Topic: reading position in each partition. `unread` then has the files of all partitions."""
+
+    @property
+    def last(self) -> str:
+        """Return the last file taken up; empty before the first one, and for a topic."""
+        return "" if self.position is None else self.position.last
+
+    @property
+    def begun(self) -> tuple[str, ...]:
+        """Return the files that were begun and are not finished."""
+        return () if self.position is None else self.position.begun
+
+    @property
+    def rows(self) -> int:
+        """Return the number of rows taken in from the first begun file."""
+        return 0 if self.position is None else self.position.rows
+
+    @property
+    def table(self) -> TablePosition | None:
+        """Return the position in a Delta table; None before the first scan, and for another source."""
+        return self.position if isinstance(self.position, TablePosition) else None
+
+    @property
+    def topic(self) -> TopicPosition | None:
+        """Return the position in a topic; None before the first look at it, and for another source."""
+        return self.position if isinstance(self.position, TopicPosition) else None
+
+    @property
+    def partitions(self) -> Mapping[int, PartitionPosition]:
+        """Return the positions in the partitions of a topic; none for another source."""
+        return {} if self.topic is None else self.topic.partitions
+
+    def with_begun(self, begun: tuple[str, ...], rows: int) -> SourceFacts:
+        """Return the facts with other begun files, and rows taken of the first one; unchanged without a position, and for a topic."""
+        if self.position is None or isinstance(self.position, TopicPosition):
+            return self
+        return msgspec.structs.replace(self, position=msgspec.structs.replace(self.position, begun=begun, rows=rows))
+
+    def is_ahead_of(self, other: SourceFacts | None) -> bool:
+        """Return whether the source is read further than in `other`, in some piece."""
+        return self.position is not None and self.position.is_ahead_of(None if other is None else other.position)
 
     def versions_of(self, file: str) -> tuple[TableVersion, ...] | None:
         """Return the versions of dimension tables that the rows of a file were made with; None if it was not taken up just before."""
         own = next((versions.tables for versions in self.file_tables if versions.file == file), None)
-        return self.tables if own is None and digest(file) in (self.names or ()) else own
+        is_taken = digest(file) in {taken.name for taken in self.taken}
+        return self.tables if own is None and is_taken else own
 
-    def with_other_versions(self) -> SourceOffset:
-        """Return the offset without the files whose versions are those of `tables`."""
+    def with_other_versions(self) -> SourceFacts:
+        """Return the facts without the files whose versions are those of `tables`."""
         others = tuple(versions for versions in self.file_tables if versions.tables != self.tables)
         return msgspec.structs.replace(self, file_tables=others)
 
-    def with_records(self, records: Mapping[str, tuple[str, str]]) -> SourceOffset:
-        """Return the offset with further records of files: stamp and digest of the content, by the digests of their names."""
-        if not records:
-            return self
-        names = self.names or ()
-        has_all = len(self.contents) == len(self.stamps) == len(names)
-        known = dict(zip(names, zip(self.stamps, self.contents, strict=True), strict=True)) if has_all else {}
-        together = {**known, **records}
-        return msgspec.structs.replace(
-            self,
-            names=tuple(together),
-            stamps=tuple(mark for mark, _ in together.values()),
-            contents=tuple(content for _, content in together.values()),
-        )
+    def with_records(self, records: Iterable[TakenFile]) -> SourceFacts:
+        """Return the facts with further records of files. A record takes the place of one of the same file."""
+        together = {taken.name: taken for taken in (*self.taken, *records)}
+        return msgspec.structs.replace(self, taken=tuple(together.values()))
+
+
+NO_FACTS: Final = SourceFacts()
+"""A source of which nothing was read yet."""
+
+
+def frontiers(sources: Mapping[str, SourceFacts]) -> dict[tuple[str, str], Reach]:
+    """Return how far each piece of each source is read, by the names of the source and of the piece."""
+    return {
+        (name, piece): reach
+        for name, facts in sources.items()
+        if facts.position is not None
+        for piece, reach in facts.position.frontier().items()
+    }
 
 
 def digest(name: str) -> str:
@@ -193,22 +366,11 @@ def digest(name: str) -> str:
     return blake2b(name.encode(), digest_size=8).hexdigest()
 
 
-def line_of(offsets: Iterable[SourceOffset]) -> Bucket:
-    """Return the bucket of the line of ordinals that sources share: the latest one among their offsets."""
-    buckets = [offset.bucket for offset in offsets]
-    return max(buckets, key=lambda bucket: bucket.next_ordinal, default=Bucket())
-
-
-def last_number(offsets: Iterable[SourceOffset]) -> int:
+def last_number(sources: Iterable[SourceFacts]) -> int:
     """Return the highest number of all sources and partitions; -1 without any."""
     numbers = (
         number
-        for offset in offsets
-        for number in (offset.number, *(partition.number for partition in offset.partitions))
+        for facts in sources
+        for number in (facts.number, *(partition.number for partition in facts.partitions.values()))
     )
     return max(numbers, default=-1)
-
-
-def latest_watermark(offsets: Iterable[SourceOffset]) -> int | None:
-    """Return the last watermark of the line that these sources share (ms); None before the first one."""
-    return latest(offset.watermark for offset in offsets)

@@ -14,20 +14,21 @@ import pyarrow as pa
 
 from headrace.errors import SourceError
 from headrace.names import counted
-from headrace.records.watermarks import lag_of
+from headrace.records.watermarks import Timelines, lag_of, timeline_of
 from headrace.sources.arrival import EARLIEST, Line, Released
 from headrace.sources.merge import MergeRules
-from headrace.sources.position import RequeuedRows, SourceOffset, latest_watermark, line_of
+from headrace.sources.position import RequeuedRows, SourceFacts
 from headrace.sources.source import InputFile, LineSlice, Slice, Source, SourceFile
 
 
 @dataclass(frozen=True, slots=True)
 class RequeuedSlice:
-    """Planner of a slice of requeued rows, from the offset of each source."""
+    """Planner of a slice of requeued rows, from the facts of each source."""
 
     rules: MergeRules
     sources: Mapping[str, Source]
-    offsets: Mapping[str, SourceOffset]
+    facts: Mapping[str, SourceFacts]
+    timelines: Timelines
     now: int
     """Processing time of the micro-batch (ms)."""
 
@@ -38,13 +39,13 @@ class RequeuedSlice:
         """
         files: list[InputFile] = []
         lines: list[LineSlice] = []
-        moved: dict[str, SourceOffset] = {}
+        moved: dict[str, SourceFacts] = {}
         for names in groups:
-            if any(self.offsets[name].requeued for name in names):
-                line = line_of(self.offsets[name] for name in names)
+            if any(self.facts[name].requeued for name in names):
+                bucket = timeline_of(self.timelines, names).bucket
                 own: list[InputFile] = []
                 for name in names:
-                    ordinal = line.next_ordinal + sum(file.taken for file in own)
+                    ordinal = bucket.next_ordinal + sum(file.taken for file in own)
                     taken = self._files(name, ordinal)
                     if taken:
                         own += taken
@@ -53,13 +54,13 @@ class RequeuedSlice:
                 lines.append(self._line(names, sum(file.taken for file in own)))
         return Slice(tuple(files), tuple(lines), moved, began_at=self.now) if files else None
 
-    def _behind(self, name: str, files: int) -> SourceOffset:
-        offset = self.offsets[name]
-        return msgspec.structs.replace(offset, requeued=offset.requeued[files:], names=None, stamps=(), contents=())
+    def _behind(self, name: str, files: int) -> SourceFacts:
+        facts = self.facts[name]
+        return msgspec.structs.replace(facts, requeued=facts.requeued[files:], taken=())
 
     def _files(self, name: str, ordinal: int) -> list[InputFile]:
         """Return the files taken from a source, with ordinals from `ordinal` on."""
-        waiting, config = self.offsets[name].requeued, self.rules.configs[name]
+        waiting, config = self.facts[name].requeued, self.rules.configs[name]
         listed = self.sources[name].named({rows.file for rows in waiting}) if waiting else {}
         files: list[InputFile] = []
         taken = 0
@@ -99,13 +100,13 @@ class RequeuedSlice:
         )
 
     def _line(self, names: tuple[str, ...], rows: int) -> LineSlice:
-        offsets = {name: self.offsets[name] for name in names}
-        bucket = line_of(offsets.values())
-        if not self.rules.are_merged(names, offsets[names[0]]):
-            return LineSlice(names, bucket, rows)
-        punctuated = {offset.number: offset.punctuated for offset in offsets.values() if offset.punctuated is not None}
-        line = Line(bucket, latest_watermark(offsets.values()), punctuated)
+        own = {name: self.facts[name] for name in names}
+        timeline = timeline_of(self.timelines, names)
+        if not self.rules.are_merged(names, own[names[0]]):
+            return LineSlice(names, timeline.bucket, rows)
+        punctuated = {facts.number: facts.punctuated for facts in own.values() if facts.punctuated is not None}
+        line = Line(timeline.bucket, timeline.watermark, punctuated)
         key = pa.scalar(EARLIEST if line.key is None else line.key, pa.int64())
-        lags = {offset.number: lag_of(self.rules.out_of_orderness[name]) for name, offset in offsets.items()}
+        lags = {facts.number: lag_of(self.rules.out_of_orderness[name]) for name, facts in own.items()}
         after, watermarks = line.advanced(Released(pa.repeat(key, rows), {}, ()), size=self.rules.bucket, lags=lags)
-        return LineSlice(names, bucket, rows, after.bucket, watermarks)
+        return LineSlice(names, timeline.bucket, rows, after.bucket, watermarks)

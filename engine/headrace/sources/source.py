@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from headrace.config import SourceConfig
 from headrace.records.source_columns import EventTimeLimit
-from headrace.records.watermarks import Bucket, Watermarks
+from headrace.records.watermarks import Bucket, Timeline, Timelines, Watermarks, timeline_of
 from headrace.sources.delta.rows import DeltaRows
 from headrace.sources.interval import Interval
 from headrace.sources.kafka.messages import Messages
-from headrace.sources.position import Ranges, SourceOffset, count_rows
+from headrace.sources.position import Ranges, SourceFacts, count_rows
 
 
 class InputFile(msgspec.Struct, frozen=True):
@@ -74,14 +74,11 @@ class LineSlice:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Input of one micro-batch, and the offsets of sources after it.
-
-    `offsets` has the sources whose offsets change; their `bucket` and the facts of the whole job are not updated yet.
-    """
+    """Input of one micro-batch, and the facts of sources after it; `sources` has those whose facts change."""
 
     files: tuple[InputFile, ...] = ()
     lines: tuple[LineSlice, ...] = ()
-    offsets: Mapping[str, SourceOffset] = field(default_factory=dict)
+    sources: Mapping[str, SourceFacts] = field(default_factory=dict)
     interval: Interval | None = None
     began_at: int | None = None
     """Processing time at which the slice was planned, and by which rows are judged too far ahead (ms); None without rows."""
@@ -104,7 +101,7 @@ NO_INPUT = Slice()
 class TakenIn:
     """Input of a source that checkpoints record as taken in: digests of file names, and intervals.
 
-    `names` is None if all checkpoints are of earlier releases, which only counted files.
+    `names` is None if no checkpoint has the source.
     """
 
     names: frozenset[str] | None = None
@@ -179,14 +176,14 @@ class Source(Protocol):
 
     def scan(
         self,
-        offset: SourceOffset,
+        facts: SourceFacts,
         taken_in: TakenIn,
         *,
         interval: Interval | None = None,
         until: str | None = None,
         meets: bool = False,
     ) -> SourceScan:
-        """Return the files after `offset`: those of `interval`, or those up to and including file `until`, or all.
+        """Return the files after the position in `facts`: those of `interval`, or those up to and including file `until`, or all.
 
         A source that `meets` others may have taken up files of the interval before. With both `interval` and `until`, return
         the files of the recorded micro-batch that ended with `until`, and late files of the interval. Raises `SourceError`
@@ -217,15 +214,15 @@ class Source(Protocol):
         """Return the event times of a file in arrival order (ms), null for a row that is refused, also one beyond the `limit`."""
         ...
 
-    def offset_after(
+    def facts_after(
         self,
-        offset: SourceOffset,
+        facts: SourceFacts,
         scan: SourceScan,
         files: Sequence[SourceFile],
         taken_in: TakenIn,
         interval: Interval | None = None,
-    ) -> SourceOffset:
-        """Return the offset after `files`, with the names that checkpoints need to record."""
+    ) -> SourceFacts:
+        """Return the facts after `files`, with the records of files that a checkpoint has to make."""
         ...
 
     def interval_of(self, name: str) -> Interval | None:
@@ -261,40 +258,45 @@ def first_files(
 class JobPosition:
     """Position of a job before a micro-batch.
 
-    `now` is the processing time, `since` the processing time of the job's first checkpoint (ms). Ordinals of rows are staged
+    `sources` and `timelines` are those of the last checkpoint. `now` is the processing time, `since` the processing time of the job's first checkpoint (ms). Ordinals of rows are staged
     in the folder `transit`.
     """
 
-    offsets: Mapping[str, SourceOffset]
+    sources: Mapping[str, SourceFacts]
+    timelines: Timelines
     taken_in: Mapping[str, TakenIn]
     now: int
     since: int
     transit: str
+
+    def timeline(self, names: Sequence[str]) -> Timeline:
+        """Return the timeline that these sources share."""
+        return timeline_of(self.timelines, names)
 
 
 @dataclass(frozen=True, slots=True)
 class SliceRequest:
     """Input that a slice should take: an interval, the input of a recorded micro-batch, or by default the next slice of all input.
 
-    `until` has the offsets after the recorded micro-batch, and `interval` its interval. `follows` has the offsets after the micro-batch
+    `until` has the facts of sources after the recorded micro-batch, and `interval` its interval. `follows` has those after the micro-batch
     that a branch follows, and after each later one of its job: their versions of dimension tables count. With `ends`, no more input will
     come, so no source waits for another one.
     """
 
     interval: Interval | None = None
-    until: Mapping[str, SourceOffset] | None = None
+    until: Mapping[str, SourceFacts] | None = None
     ends: bool = False
-    follows: Sequence[Mapping[str, SourceOffset]] = ()
+    follows: Sequence[Mapping[str, SourceFacts]] = ()
 
     @property
     def is_whole(self) -> bool:
         """Return whether to take all of it, without limits."""
         return self.interval is not None or self.until is not None
 
-    def recorded(self, source: str) -> list[SourceOffset]:
-        """Return the offsets of a source after the recorded micro-batch, and after later ones that are known."""
+    def recorded(self, source: str) -> list[SourceFacts]:
+        """Return the facts of a source after the recorded micro-batch, and after later ones that are known."""
         recorded = (*(() if self.until is None else (self.until,)), *self.follows)
-        return [offsets[source] for offsets in recorded if source in offsets]
+        return [sources[source] for sources in recorded if source in sources]
 
 
 NEXT_SLICE = SliceRequest()
@@ -310,10 +312,10 @@ class Waiting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupSlice:
-    """Part of a slice in one group of sources; `moves` is True if the offset of a source changes."""
+    """Part of a slice in one group of sources; `moves` is True if the position of a source changes."""
 
     line: LineSlice
     files: tuple[InputFile, ...] = ()
-    offsets: Mapping[str, SourceOffset] = field(default_factory=dict)
+    sources: Mapping[str, SourceFacts] = field(default_factory=dict)
     waiting: tuple[Waiting, ...] = ()
     moves: bool = False

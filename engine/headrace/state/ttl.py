@@ -45,7 +45,7 @@ class Gap(NamedTuple):
     start: int
     end: int
     watermark: int | None = None
-    """Watermark at which the job stopped (ms). None if there was none yet, or if it is unknown: earlier versions did not store it."""
+    """Watermark at which the job stopped (ms). None if there was none yet."""
     by_operator: Mapping[str, int | None] = {}
     """Watermarks by operator, where operators stopped at several ones, since their sources never meet."""
 
@@ -254,8 +254,7 @@ def _unknown(_: str) -> None:
 class TtlHistory(msgspec.Struct, frozen=True):
     """TTL history at the beginning of a micro-batch.
 
-    `gaps` are the pauses long enough for some state's declared threshold, oldest first; a gap of two numbers, as stored
-    by earlier versions, does not include the watermark at which the job stopped. `declared` is each state's TTL by
+    `gaps` are the pauses long enough for some state's declared threshold, oldest first. `declared` is each state's TTL by
     `operator.state`, `since` when it was switched on, for a state that had no TTL before, or was stamped by the other
     clock (ms, of the clock that expires its entries now).
     """

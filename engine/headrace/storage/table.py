@@ -122,7 +122,7 @@ class CommitInfo:
     """Checkpoint that this commit published."""
 
     published_by: tuple[int, ...] = ()
-    """Incarnation of the job that published, then the earlier ones; empty in commits of earlier releases and of Spark."""
+    """Incarnation of the job that published, then the earlier ones; empty in commits of Spark."""
 
     transaction: Transaction | None = None
     incarnation: Transaction | None = None

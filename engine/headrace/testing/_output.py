@@ -145,14 +145,14 @@ def _parts(
 def _of_files(node: SourceNode, config: JobConfig, names: Collection[str]) -> Iterator[pa.Int64Array]:
     import pyarrow as pa
 
-    from headrace.sources.position import SourceOffset
+    from headrace.sources.position import NO_FACTS
     from headrace.sources.registry import source_of
     from headrace.sources.source import TakenIn
 
     bound = config.sources[node.name]
     source = source_of(node, bound, config)
     is_table = bound.format == "delta"
-    files = source.scan(SourceOffset(), TakenIn()).files if is_table else source.named(names).values()
+    files = source.scan(NO_FACTS, TakenIn()).files if is_table else source.named(names).values()
     for file in files:
         interval = source.interval_of(file.name) if bound.complete_intervals else None
         if interval is not None:

@@ -7,9 +7,7 @@ import json
 import pytest
 
 from headrace.execution.drain import PROCESS
-from headrace.log.checkpoint import Kind
-from headrace.records.watermarks import Bucket
-from headrace.sources.position import SourceOffset
+from headrace.log.checkpoint import JobWork, Kind
 from headrace.state.key_groups import key_group
 from tests.unit.support.demo_job import JOB, PIPELINE
 
@@ -131,8 +129,7 @@ def test_check_finds_elements_without_operator(headrace, state):
     )
     waiting = {**held, "operator": "away", "checkpoint_id": 5, "deleted": False}
     state.add("async_requests", [waiting])
-    offset = SourceOffset("f", Bucket(), held=True, pending=1)
-    state.commit(Kind.BATCH, offsets={"events": offset})
+    state.commit(Kind.BATCH, work=JobWork(held=1, pending=1))
     result = headrace("check demo --json")
     details = [detail for what, outcome, detail in findings(result) if (what, outcome) == ("state", "fail")]
     assert result.exit_code == 1

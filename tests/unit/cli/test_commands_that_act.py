@@ -36,6 +36,7 @@ class FakeEngine:
         def call(config, *arguments, **options):
             self.calls.append((name, config.job, *arguments, options))
             return Checkpoint(
+                incarnation=1,
                 checkpoint_id=8, kind=Kind.RESTORE, run_id="r", attempt_id="a", max_parallelism=128, versions={},
                 committed_at=START, restored_from=3,
             )  # fmt: skip

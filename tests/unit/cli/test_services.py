@@ -9,8 +9,7 @@ import pytest
 
 from headrace.cli.describe import capacity_for_retries, limits_of
 from headrace.config import ServiceConfig
-from headrace.log.checkpoint import Kind
-from headrace.sources.position import SourceOffset
+from headrace.log.checkpoint import JobWork, Kind
 from tests.unit.support.demo_job import HOUR, START
 
 MADE = {"elements": 1000, "calls": 1010, "busy_ms": 10_000, "retries": 10, "retry_wait_ms": 600_000}
@@ -32,8 +31,8 @@ def test_estimate_without_retries_adds_no_capacity():
 
 def test_status_shows_service_results_and_waiting_elements(headrace, state):
     result = {**MADE, "p50_ms": 5.0, "p95_ms": 9.5, "p99_ms": 20.0, "breaker": "open", "parked": 7}
-    waits = {"events": SourceOffset(pending=1234, due=START + 3 * HOUR)}
-    state.commit(Kind.BATCH, metrics={"services": {"weather": result}}, offsets=waits)
+    work = JobWork(pending=1234, due=START + 3 * HOUR)
+    state.commit(Kind.BATCH, metrics={"services": {"weather": result}}, work=work)
     output = headrace("status").stdout
     assert "demo, weather: 1,010 calls, p50/p95/p99 5/9.5/20 ms, 10 retries, 7 parked, breaker open" in output
     assert "1,234 elements wait for services, the next attempt is due at 2013-01-31T03:00:00Z" in output

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from shutil import rmtree
-
 import pytest
 
 from headrace import Pipeline, crash_points
@@ -11,7 +9,6 @@ from headrace.commit.branch_code import config_of, differences_to_file, on_branc
 from headrace.edits.fork import fork
 from headrace.errors import ConfigError
 from headrace.log.branches import Branches
-from headrace.tables.view import table_store
 from tests.unit.support.branched_job import BranchedJob, Order, Totals, totals
 
 
@@ -93,21 +90,6 @@ def test_outdated_settings_error_names_the_branch(job):
     change(job, job={"sources": {"orders": {"format": "delta"}}})
     with pytest.raises(ConfigError, match="branch 'other' has settings of its own .* headrace branch drop shop other"):
         on_branch(job.config, "other")
-
-
-def test_table_of_an_earlier_release_is_read(job):
-    forked(job)
-    folder = f"{job.config.job_folder}/branches"
-    now = table_store(folder).latest()
-    rows = now.read(now.schema).drop_columns(["settings", "ran_with"])
-    rmtree(folder)
-    table_store(folder).create(rows.schema)
-    table_store(folder).append_rows(0, rows)
-    assert (recorded(job).settings, recorded(job).ran_with) == ({}, None)
-    assert differences_to_file(job.config, recorded(job)) == []
-    job.run("other", settings={"run.budget": "5m"})
-    assert recorded(job).settings == {"run.budget": "5m"}
-    assert "pipeline" in recorded(job).ran_with
 
 
 def test_new_branch_has_the_code_of_the_file(job):

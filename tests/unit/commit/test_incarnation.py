@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from headrace.commit.verify import verify
 from headrace.edits.restore import restore
 from headrace.errors import SinkMismatchError
-from headrace.log.log import incarnation_of
 from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import SparkWriters
 from headrace.storage.files import read_parquet
@@ -95,34 +94,6 @@ def test_unpublished_checkpoint_does_not_enter_a_foreign_sink(memory_job):
     with pytest.raises(SinkMismatchError, match="another life"):
         job.run()
     assert job.sink_rows(BOARD, "customer") == ["ann"]
-
-
-@pytest.fixture
-def earlier_release(memory_job, monkeypatch):
-    """A job run by an earlier release: its incarnation is not recorded."""
-    with monkeypatch.context() as patched:
-        patched.setattr("headrace.commit.protocol._new_incarnation", lambda: None)
-        memory_job.run("ann")
-    assert incarnation(memory_job) is None
-    return memory_job
-
-
-def test_job_of_an_earlier_release_gets_a_number(earlier_release):
-    job = earlier_release
-    job.run("bob", "cyd")
-    numbers = [checkpoint.incarnation for checkpoint in job.log.checkpoints]
-    assert numbers[:2] == [None, None]
-    assert numbers[2] == numbers[3] == incarnation(job) == incarnation_of(job.log.checkpoints)
-    assert numbers[2] is not None
-
-
-def test_restore_before_first_incarnation_keeps_its_number(earlier_release):
-    job = earlier_release
-    job.run("bob")
-    number = incarnation(job)
-    restore(job.config, 1, "", "somebody")
-    assert job.last.incarnation == incarnation(job) == number
-    job.run("cyd")
 
 
 def test_merge_through_spark_records_incarnation_later(memory_job):

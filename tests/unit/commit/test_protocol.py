@@ -9,12 +9,15 @@ from headrace import crash_points
 from headrace.commit.protocol import OF_STATE, open_job
 from headrace.edits.restore import restore, savepoint
 from headrace.errors import ConfigError
-from headrace.log.checkpoint import Checkpoint, Kind
-from headrace.sources.position import SourceOffset
+from headrace.log.checkpoint import Checkpoint, JobWork, Kind
+from headrace.records.watermarks import Timeline
+from headrace.sources.position import FolderPosition, SourceFacts
 from tests.unit.support.memory_job import BOARD, board, killed_at
 
 MORNING = {
-    "offsets": {"purchases": SourceOffset(watermark=7, seen=7)},
+    "sources": {"purchases": SourceFacts(position=FolderPosition("a"))},
+    "timelines": {"purchases": Timeline(("purchases",), watermark=7, seen=7)},
+    "work": JobWork(held=1, pending=2, due=3),
     "watermark": 7,
     "numbers": {"operator:customers": 1},
     "lines": {"customers": "purchases"},

@@ -33,6 +33,7 @@ class Legs(KeyedProcessFunction[Leg, Leg]):
 
 
 PARENT = Checkpoint(
+    incarnation=1,
     checkpoint_id=0,
     kind=Kind.INITIAL,
     run_id="run",

@@ -11,8 +11,7 @@ from headrace.edits.erased_key import ErasedKey
 from headrace.edits.restore import drop_savepoint, restore, savepoint
 from headrace.edits.vacuum import vacuum
 from headrace.errors import ConfigError, FencedError, StorageError
-from headrace.log.checkpoint import Kind
-from headrace.sources.position import SourceOffset
+from headrace.log.checkpoint import JobWork, Kind
 from headrace.tables.schemas import ASYNC_REQUESTS, BUFFERED_REQUESTS, KEYED_STATE, QUARANTINE, STATE_TABLES
 from headrace.testing._memory_disk import forget_disk
 from tests.unit.support.erasure_job import (
@@ -179,12 +178,11 @@ def test_local_copies_of_the_operators_are_dropped(job, tmp_path, monkeypatch):
 def test_erased_elements_are_no_longer_pending(memory_job):
     with memory_job.open() as opened:
         elements = [waiting("anna", "{}", 1), waiting("anna", "{}", 2, deleted=True), waiting("bob", "{}", 3)]
-        offsets = {"purchases": SourceOffset(pending=2, due=5, held=True)}
-        commit_rows(opened, {ASYNC_REQUESTS: elements}, offsets=offsets)
+        commit_rows(opened, {ASYNC_REQUESTS: elements}, work=JobWork(held=1, pending=2, due=5))
     first = erase(memory_job.config, "dpo", ANNA, why=WHY).checkpoint
-    assert first.offsets == {"purchases": SourceOffset(pending=1, due=5, held=True)}
+    assert first.work == JobWork(held=1, pending=1, due=5)
     last = erase(memory_job.config, "dpo", ErasedKey("bob"), why=WHY).checkpoint
-    assert last.offsets == {"purchases": SourceOffset(pending=0, due=None, held=True)}
+    assert last.work == JobWork(held=1)
 
 
 MENTIONING = {

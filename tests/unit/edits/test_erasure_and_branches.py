@@ -209,9 +209,9 @@ def test_other_folders_are_searched(job, path, mend):
         rows = pa.Table.from_pylist([{**dict.fromkeys(MESSAGES.names), **message}], MESSAGES)
         stage(landed_folder(job.config.job_folder, "orders"), name, rows)
         with job.open() as opened:
-            from headrace.sources.position import SourceOffset
+            from headrace.sources.position import FolderPosition, SourceFacts
 
-            commit_rows(opened, {}, offsets={"orders": SourceOffset(unread=(name,))})
+            commit_rows(opened, {}, sources={"orders": SourceFacts(position=FolderPosition(begun=(name,)))})
     else:
         stage(job.config.job_folder, path, pa.table({"rows": [[{"by": "anna"}]]}))
     assert [file.path for file in find_key(job.config, ANNA).others] == [path]

@@ -10,9 +10,8 @@ from headrace.commit.verify import verify
 from headrace.edits.operators import drop_operator, droppable
 from headrace.edits.restore import restore_in
 from headrace.errors import ConfigError, FencedError
-from headrace.log.checkpoint import Kind
+from headrace.log.checkpoint import JobWork, Kind
 from headrace.plan.loader import plan_of
-from headrace.sources.position import SourceOffset
 from headrace.state.ttl import TtlHistory
 from headrace.tables.schemas import (
     ASYNC_REQUESTS,
@@ -42,7 +41,7 @@ FIELDS = {
     "lines": {"legs": "orders", "other": "orders"},
     "numbers": {"operator:legs": 0, "operator:other": 1},
     "state_ttl": TtlHistory((), {"legs.legs": "off", "other.n": "off"}, {"legs.legs": 5, "other.n": 5}),
-    "offsets": {"orders": SourceOffset(held=True, pending=2, due=7)},
+    "work": JobWork(held=1, pending=2, due=7),
 }
 
 
@@ -100,16 +99,16 @@ def test_checkpoint_drops_the_operators_metadata(job):
     assert checkpoint.lines == {"other": "orders"}
     assert checkpoint.numbers == {"operator:other": 1}
     assert checkpoint.state_ttl == TtlHistory((), {"other.n": "off"}, {"other.n": 5})
-    assert checkpoint.offsets == {"orders": SourceOffset(held=True, pending=1, due=7)}
+    assert checkpoint.work == JobWork(held=1, pending=1, due=7)
     assert (job.log.state_schemas(checkpoint), job.log.operator_keys(checkpoint)) == ({}, {})
 
 
 def test_drop_without_waiting_elements_clears_operator_numbers(job):
     with open_job(job.config, "run") as opened:
         removed = (ASYNC_REQUESTS, '"z"', {"sequence": 2, "deleted": True})
-        job.commit(opened, "other", (removed,), offsets={"orders": SourceOffset(held=True, pending=1, due=7)})
+        job.commit(opened, "other", (removed,), work=JobWork(held=1, pending=1, due=7))
     checkpoint = drop_operator(job.config, "legs", "not needed", "somebody")
-    assert (checkpoint.numbers, checkpoint.offsets["orders"].pending, checkpoint.offsets["orders"].due) == ({}, 0, None)
+    assert (checkpoint.numbers, checkpoint.work) == ({}, JobWork(held=1))
 
 
 def test_new_operator_is_accepted_after_the_drop(job):

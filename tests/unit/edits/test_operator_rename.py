@@ -10,9 +10,8 @@ from headrace.commit.verify import verify
 from headrace.edits.operators import renamable, rename_operator
 from headrace.edits.restore import restore_in
 from headrace.errors import ConfigError, FencedError, StateSchemaError
-from headrace.log.checkpoint import Kind
+from headrace.log.checkpoint import JobWork, Kind
 from headrace.plan.loader import plan_of
-from headrace.sources.position import SourceOffset
 from headrace.state.ttl import Gap, TtlHistory
 from headrace.tables.schemas import ASYNC_REQUESTS, KEYED_STATE, QUARANTINE, STATE_TABLES, TIMERS
 from tests.unit.support.keyed_job import Event, KeyedJob, Snoozes, plan_by
@@ -119,10 +118,10 @@ def test_new_name_with_state_is_refused(job):
         rename_operator(job.config, OLD, NEW, "somebody")
 
 
-@pytest.mark.parametrize("offset", [SourceOffset(held=True), SourceOffset(pending=1)])
-def test_waiting_records_refuse_a_rename(job, offset):
+@pytest.mark.parametrize("work", [JobWork(held=1), JobWork(pending=1)])
+def test_waiting_records_refuse_a_rename(job, work):
     with open_job(job.config, "run") as opened:
-        job.commit(opened, OLD, (), offsets={"orders": offset})
+        job.commit(opened, OLD, (), work=work)
     with pytest.raises(ConfigError, match="headrace run wake_ups --finish"):
         rename_operator(job.config, OLD, NEW, "somebody")
 

@@ -447,24 +447,6 @@ def test_lost_files_everywhere_are_refused(old_sink):
     assert f"lake/{BOARD}" not in job.disk.tables
 
 
-def test_reconciliation_of_an_earlier_release_gets_an_incarnation(memory_job, monkeypatch):
-    job = memory_job
-    with monkeypatch.context() as patched:
-        patched.setattr("headrace.commit.protocol._new_incarnation", lambda: None)
-        job.run("ann")
-        backup = Backup(job)
-        job.run("bob")
-    backup.bring_back(STATE)
-    assert job.last.incarnation is None
-    checkpoint = mend(job)
-    assert checkpoint.incarnation == incarnation(job) is not None
-    assert (checkpoint.checkpoint_id, rows(job)) == (3, (["ann"], ["ann"]))
-    assert_agrees(job)
-
-
-# ------------------------------------------------------------------------------------------- runs at the same time
-
-
 def test_running_job_is_not_reconciled(old_folder):
     with open_job(old_folder.config, "run", sink_check=lambda *_: False), pytest.raises(FencedError):
         mend(old_folder)

@@ -39,7 +39,7 @@ def jobs(clock):
 
 @pytest.fixture
 def without_claims(monkeypatch):
-    """Have jobs run as an earlier release did: they claim nothing, and ask for no owner."""
+    """Have jobs run without owners: they claim nothing, and ask for no owner."""
 
     @contextmanager
     def patched():

@@ -97,8 +97,8 @@ def job(tmp_path):
 
 
 @pytest.fixture
-def earlier_release(monkeypatch):
-    """A release that does not record publications of a MERGE without effect."""
+def lost_records(monkeypatch):
+    """A sink whose log does not have the publications of a MERGE without effect."""
     with monkeypatch.context() as patched:
         patched.setattr(DeltaTableSink, "record", lambda *_: None)
         yield patched
@@ -153,10 +153,10 @@ def test_restore_to_the_present_content_is_recorded(job):
     assert (job.published(), job.items()) == (3, ["apples"])
 
 
-# ------------------------------------------------------- what an earlier release left behind after one
+# ------------------------------------------------------- what is left without its record
 
 
-def test_outputs_lost_before_publication_are_refused(job, earlier_release):
+def test_outputs_lost_before_publication_are_refused(job, lost_records):
     job.run(put(APPLES), delete(BREAD))
     with pytest.raises(SinkMismatchError, match=r"lacks checkpoint 2, .*outputs/1.parquet is gone.*headrace reconcile"):
         job.run(put(BREAD))
@@ -174,17 +174,17 @@ def test_lost_files_of_an_append_sink_are_refused(job, monkeypatch):
     assert len(sink_rows(job.config, REMINDERS)) == 1
 
 
-def test_restore_repairs_a_checkpoint_never_published(job, earlier_release):
+def test_restore_repairs_a_checkpoint_never_published(job, lost_records):
     job.run(put(APPLES), delete(BREAD))
-    earlier_release.undo()
+    lost_records.undo()
     restore(job.config, 1, "outputs are gone", "restore")
     job.run(put(BREAD))
     assert (job.items(), job.published()) == (["apples", "bread"], 4)
 
 
-def test_restore_refuses_a_checkpoint_never_published(job, earlier_release):
+def test_restore_refuses_a_checkpoint_never_published(job, lost_records):
     job.run(put(APPLES), put(BREAD), delete(CHEESE), ())
-    earlier_release.undo()
+    lost_records.undo()
     for _ in range(2):  # while the sink is behind, and afterwards
         with pytest.raises(SinkMismatchError, match="what checkpoint 3 wrote never reached"):
             restore(job.config, 4, "", "restore")
@@ -192,7 +192,7 @@ def test_restore_refuses_a_checkpoint_never_published(job, earlier_release):
     assert job.items() == ["apples", "bread"]
 
 
-def test_restore_to_merge_without_effect_before_others(job, earlier_release):
+def test_restore_to_merge_without_effect_before_others(job, lost_records):
     job.run(put(APPLES), delete(BREAD), put(BREAD))
     restore(job.config, 2, "", "restore")
     assert job.items() == ["apples"]

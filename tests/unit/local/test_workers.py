@@ -127,7 +127,7 @@ def test_sigterm_makes_workers_hold_remaining_records(home, workers, parallelism
     with crash_points.observed(end):
         report = run_in(workers, home, parallelism=parallelism)
     assert report.stopped_because == "terminated"
-    assert checkpoints(home.config())[-1].offsets["purchases"].held
+    assert checkpoints(home.config())[-1].work.held
     run_in(workers, home)
     assert_as_by_hand(home.config(), by_hand([purchases_of(0, rows=ROWS)]))
 

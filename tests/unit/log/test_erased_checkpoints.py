@@ -27,6 +27,7 @@ def line(*kinds_and_fields):
     """Checkpoints 0, 1, 2, ..., a second apart."""
     return [
         Checkpoint(
+            incarnation=1,
             checkpoint_id=number, kind=kind, run_id="r", attempt_id="a", max_parallelism=1, versions={"timers": number},
             committed_at=number * 1000, **fields,
         )

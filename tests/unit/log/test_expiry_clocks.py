@@ -10,7 +10,7 @@ from headrace import ExpiryClock, OnGap, StateTtl, TtlTime
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.lineage import Lineage
 from headrace.log.ttl import certain_expiries, row_expiries
-from headrace.sources.position import SourceOffset
+from headrace.records.watermarks import Timeline
 from headrace.state.ttl import TtlHistory
 from headrace.tables.expiry import dead_sql
 from tests.unit.support.keyed_state_rows import row, survivors
@@ -22,6 +22,7 @@ PROLONG = {"on_gap": OnGap.PROLONG, "gap_threshold": timedelta(milliseconds=100)
 def last_of(**fields):
     """The last checkpoint, committed at 300."""
     return Checkpoint(
+        incarnation=1,
         checkpoint_id=1, kind=Kind.BATCH, run_id="r", attempt_id="a", max_parallelism=1, versions={}, committed_at=300, **fields
     )  # fmt: skip
 
@@ -92,7 +93,7 @@ def test_compaction_in_pause_drops_only_certainly_dead(ttl, watermark):
 
 
 def test_gap_begins_at_latest_watermark_of_operators():
-    offsets = {"source": SourceOffset(repeated=((7, 400), (9, 450)))}
-    last = last_of(watermark=350, offsets=offsets)
+    timelines = {"source": Timeline(("source",), repeated=((7, 400), (9, 450)))}
+    last = last_of(watermark=350, timelines=timelines)
     (expiry,) = row_expiries({"op.s": StateTtl(TEN, **PROLONG)}, last, processing_time=1_000, paused_since=300)
     assert (expiry.live.gaps, expiry.clock) == ([(450, 1_000)], 350)

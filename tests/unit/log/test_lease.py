@@ -335,6 +335,7 @@ def test_lost_lease_appends_no_checkpoint(stepped, clock):
         with pytest.raises(FencedError, match="run old"):
             former.append(
                 Checkpoint(
+                    incarnation=1,
                     checkpoint_id=0,
                     kind=Kind.INITIAL,
                     run_id="former",

@@ -13,6 +13,7 @@ KINDS = (Kind.BATCH, Kind.SAVEPOINT, Kind.COMPACTION)
 
 def checkpoint(number, kind=Kind.BATCH, target=None):
     return Checkpoint(
+        incarnation=1,
         checkpoint_id=number,
         parent_id=number - 1 if number else None,
         kind=kind if number else Kind.INITIAL,

@@ -85,11 +85,6 @@ def test_merges_through_spark_take_the_incarnation_before():
     assert history(table, lineage).versions(lineage) == {0: 0, 1: 1, 2: 3}
 
 
-def test_earlier_releases_are_known_by_ids():
-    lineage = log(1, 2, incarnation=None)
-    assert history(Table([(1, ()), (2, (A,))]), lineage).versions(lineage) == {0: 0, 1: 1, 2: 2}
-
-
 def test_manual_commits_belong_to_no_checkpoint():
     assert history(Table([(None, ()), (1, (A,))]), log(1)).versions(log(1)) == {0: 0, 1: 2}
 

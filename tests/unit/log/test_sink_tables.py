@@ -15,7 +15,6 @@ from headrace.edits.vacuum import vacuum
 from headrace.errors import ConfigError
 from headrace.log.checkpoint import Kind
 from headrace.log.declared import to_schemas, to_stored
-from headrace.log.log import CheckpointLog
 from headrace.plan.loader import plan_of, sink_schemas
 from headrace.readers.job_at import JobAtCheckpoint
 from headrace.readers.waiting import list_quarantine
@@ -78,15 +77,6 @@ def test_publishing_needs_no_user_code(job, batch, monkeypatch):
     job.is_gone = True
     savepoint(job.config, "kept", "why", "run")
     assert job.published(batch[0]) == 1
-
-
-def test_checkpoints_of_an_earlier_release_load_the_code(job, monkeypatch):
-    job.run(put(APPLES))
-    monkeypatch.setattr(CheckpointLog, "sink_tables", lambda *_: None)
-    assert savepoint(job.config, "kept", "why", "run").sinks_of == 0
-    job.is_gone = True
-    with pytest.raises(ConfigError, match="gone"):
-        savepoint(job.config, "again", "why", "run")
 
 
 def test_compaction_without_user_code_is_refused(job):

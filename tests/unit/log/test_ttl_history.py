@@ -116,6 +116,7 @@ def test_changed_ttls_are_listed_by_operator():
 
 def checkpoint(number, kind, *, at, restored_from=None):
     return Checkpoint(
+        incarnation=1,
         checkpoint_id=number,
         parent_id=number - 1 if number else None,
         kind=kind,

@@ -353,6 +353,7 @@ class Job:
 
     def compact(self, now):
         last = Checkpoint(
+            incarnation=1,
             checkpoint_id=1, kind=Kind.BATCH, run_id="", attempt_id="", max_parallelism=GROUPS, versions={},
             committed_at=now if self.committed is None else self.committed, watermark=self.watermark, state_ttl=self.history,
         )  # fmt: skip

@@ -78,7 +78,7 @@ def test_last_changes_pass_through_the_same(slices):
     for changes in slices:
         taken = elements(changes, 1)
         backends = HashMapBackend(), HashMapBackend()
-        for backend in backends:  # histories that an earlier release kept
+        for backend in backends:  # histories that earlier code kept
             earlier = UpsertMaterializer(operator(), backend, record=Row)
             results(earlier, backend, elements([("j", INSERT, 1), ("l", INSERT, 2)], 1))
         whole, fewer = (PassThrough(operator(), backend, record=Row) for backend in backends)

@@ -13,17 +13,15 @@ from headrace.commit.protocol import open_job
 from headrace.edits.requeue import requeue
 from headrace.errors import StateSchemaError, UserFunctionError
 from headrace.execution.element import Element, Emitted
-from headrace.log.checkpoint import Checkpoint, Kind, open_breakers
+from headrace.log.checkpoint import Checkpoint, JobWork, Kind, open_breakers
 from headrace.plan.loader import plan_of
 from headrace.plan.stages import ToStage
 from headrace.records.keys import stage_key
 from headrace.records.order import record_order
-from headrace.records.watermarks import Bucket
 from headrace.run.async_stage import AsyncStage
 from headrace.run.messages import AsyncSettings, BatchSettings
 from headrace.run.output import TaskOutput
 from headrace.run.watch import TaskNotes
-from headrace.sources.position import SourceOffset
 from headrace.state.codec import encode
 from headrace.state.key_groups import KeyGroupRange
 from headrace.tables.requests import load_waiting_elements
@@ -112,8 +110,8 @@ class Job:
                 with stage:
                     sent = stage.run(wait, [emitted(purchase) for purchase in purchases])
             self.report = output.report
-            offset = SourceOffset(bucket=Bucket(), pending=output.report.pending, due=output.report.due)
-            job.commit(Kind.BATCH, files=output.report.state_files, offsets={"purchases": offset})
+            work = JobWork(pending=output.report.pending, due=output.report.due)
+            job.commit(Kind.BATCH, files=output.report.state_files, work=work)
         return [record_of(emission).seq for emission in sent]
 
     def rows(self):
@@ -257,6 +255,7 @@ def test_only_input_type_counts_as_element():
 def checkpoint(number, kind, **services):
     metrics = {"services": services} if services else {"rows_in": 1}
     return Checkpoint(
+        incarnation=1,
         checkpoint_id=number,
         kind=kind,
         run_id="r",

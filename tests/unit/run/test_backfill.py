@@ -473,10 +473,10 @@ def test_sources_that_meet_are_cut_alike():
     job.backfill(days(1), "again")
     assert job.content("again") == job.straight()
     cuts = [
-        [checkpoint.offsets for checkpoint in log_of(config).checkpoints if checkpoint.kind is Kind.BATCH]
+        [checkpoint.sources for checkpoint in log_of(config).checkpoints if checkpoint.kind is Kind.BATCH]
         for config in (job.config, job.config.on_branch("again"))
     ]
-    assert [_places(offsets) for offsets in cuts[0]] == [_places(offsets) for offsets in cuts[1]]
+    assert [_places(sources) for sources in cuts[0]] == [_places(sources) for sources in cuts[1]]
 
 
 def test_longer_corrected_file_keeps_the_merge_order():
@@ -491,8 +491,8 @@ def test_longer_corrected_file_keeps_the_merge_order():
     assert job.content() == job.straight(end_of_input=True)
 
 
-def _places(offsets):
-    return {name: (offset.last_file, offset.unread, offset.rows_taken) for name, offset in offsets.items()}
+def _places(sources):
+    return {name: facts.position for name, facts in sources.items()}
 
 
 def test_kafka_sources_are_refused():

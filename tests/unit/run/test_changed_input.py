@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import os
-from contextlib import contextmanager
 
 import msgspec
 import pytest
@@ -227,30 +226,6 @@ def test_file_gone_from_the_middle_is_named():
     assert folder.run().warnings == ()
     folder.write("c.json", lines("d"))
     assert kinds(folder.run()) == ["changed_file"]
-
-
-def test_touched_job_of_earlier_release_is_named():
-    """An earlier release recorded no content: only size and time of change tell."""
-    folder = Folder()
-    folder.write("a.json", lines("a"))
-    with without_contents():
-        folder.run()
-    assert folder.run().warnings == ()
-    folder.touch("a.json")
-    assert kinds(folder.run()) == ["changed_file"]
-
-
-@contextmanager
-def without_contents():
-    from headrace.sources.folder.source import FolderSource
-
-    def offset_after(self, *arguments, **options):
-        return msgspec.structs.replace(original(self, *arguments, **options), contents=())
-
-    original = FolderSource.offset_after
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(FolderSource, "offset_after", offset_after)
-        yield
 
 
 NAMES = st.sampled_from(["a.json", "b.json", "b.json.gz", "c.jsonl", "C.JSON", "d.csv", "e"])

@@ -27,7 +27,7 @@ def test_end_moves_the_watermark_past_all(job):
     report = job.run(end_of_input=True)
     assert report.stopped_because == "ended"
     assert last(job).watermark == END_OF_INPUT
-    assert last(job).offsets["purchases"].ended
+    assert last(job).sources["purchases"].ended
     assert_well_formed(job.home.config())
     assert all(finding.ok for finding in verify(job.home.config()))
 
@@ -62,7 +62,7 @@ def test_input_after_the_declared_end_is_refused(job):
 def test_limit_leaves_end_to_next_run(job):
     job.home.configure({"sources": {"purchases": {"max_files_per_batch": 1}}})
     assert job.run(end_of_input=True, max_batches=2).stopped_because == "max_batches"
-    assert not last(job).offsets["purchases"].ended
+    assert not last(job).sources["purchases"].ended
     assert job.run(end_of_input=True).stopped_because == "ended"
 
 
@@ -78,6 +78,5 @@ def test_complete_days_end_with_their_files(job):
         (job.home.input / day_name(day)).unlink()
     job.home.configure({"sources": {"purchases": {"complete_intervals": True}}})
     job.run()
-    offset = last(job).offsets["purchases"]
-    assert offset.bucket.next_ordinal == 8  # a punctuation takes an ordinal
-    assert last(job).watermark == offset.punctuated - 1
+    assert last(job).timelines["purchases"].bucket.next_ordinal == 8  # a punctuation takes an ordinal
+    assert last(job).watermark == last(job).sources["purchases"].punctuated - 1

@@ -112,7 +112,7 @@ def three_days(oracle, mode=OutputMode.ORDERED, service=KEEP):
 
 def run_until_answered(job):
     job.run()
-    while job.last().pending:
+    while job.last().work.pending:
         job.pause(1)
         job.run()
 

@@ -8,16 +8,15 @@ import pytest
 
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.records.order import record_order
-from headrace.records.watermarks import Bucket
+from headrace.records.watermarks import Bucket, Timeline
 from headrace.run.messages import TaskReport
 from headrace.run.result import LineResult, line_after
-from headrace.sources.position import SourceOffset
 from headrace.sources.source import LineSlice
 
 BEFORE = Bucket(8, open_max=70)
 
 
-def parent(**offsets):
+def parent(**timelines):
     return Checkpoint(
         checkpoint_id=1,
         kind=Kind.BATCH,
@@ -26,7 +25,8 @@ def parent(**offsets):
         max_parallelism=128,
         versions={},
         committed_at=0,
-        offsets=offsets,
+        incarnation=1,
+        timelines=timelines,
     )
 
 
@@ -37,7 +37,7 @@ def after(checkpoint, part, *reports):
 
 def test_reports_of_tasks_move_a_line():
     line = after(
-        parent(legs=SourceOffset(bucket=BEFORE)),
+        parent(legs=Timeline(("legs",), BEFORE)),
         LineSlice(("legs",), BEFORE, 18),
         {0: 50, 1: 190},
         {1: 180, 2: 250},
@@ -47,21 +47,18 @@ def test_reports_of_tasks_move_a_line():
 
 def test_planned_watermarks_are_kept():
     part = LineSlice(("legs", "gates"), BEFORE, 2, Bucket(10, closed_max=99), [(10, 90)])
-    line = after(parent(legs=SourceOffset(watermark=60, seen=50)), part, {0: 1000})
+    line = after(parent(legs=Timeline(("legs",), watermark=60, seen=50)), part, {0: 1000})
     assert line == LineResult(Bucket(10, closed_max=99), [(10, 90)], 90, 50)
 
 
 def test_line_without_input_stands_still():
-    line = after(parent(legs=SourceOffset(bucket=BEFORE, watermark=60, seen=60)), None)
+    line = after(parent(legs=Timeline(("legs",), BEFORE, 60, 60)), None)
     assert line == LineResult(BEFORE, [], 60, 60)
 
 
 def test_joined_lines_repeat_the_last_watermark():
-    offsets = {
-        "legs": SourceOffset(bucket=BEFORE, watermark=60, seen=50, repeated=((5, 60),)),
-        "gates": SourceOffset(watermark=40, seen=40),
-    }
-    line = after(parent(**offsets), None)
+    legs = Timeline(("legs",), BEFORE, 60, 50, repeated=((5, 60),))
+    line = after(parent(legs=legs, gates=Timeline(("gates",), watermark=40, seen=40)), None)
     assert line.watermarks == [(5, 60), (8, 60)]
     assert (line.watermark, line.seen) == (60, 50)
 

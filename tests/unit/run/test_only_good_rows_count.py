@@ -201,14 +201,15 @@ def in_checkpoints(kind, files, bucket, is_sorted, is_merged):
     log = CheckpointLog(harness.config.job_folder, harness.config.storage_options)
     return [
         (
-            offset.bucket.next_ordinal,
-            latest((offset.bucket.open_max, offset.bucket.closed_max)),
-            offset.watermark,
-            offset.seen,
-            offset.taken_at,
-            offset.last_file.partition("part-")[0],  # Delta draws the rest of a file's name
+            timeline.bucket.next_ordinal,
+            latest((timeline.bucket.open_max, timeline.bucket.closed_max)),
+            timeline.watermark,
+            timeline.seen,
+            checkpoint.sources[name].taken_at,
+            checkpoint.sources[name].last.partition("part-")[0],  # Delta draws the rest of a file's name
             checkpoint.metrics.get("row_times"),
         )
         for checkpoint in log.checkpoints
-        for offset in checkpoint.offsets.values()
+        for timeline in checkpoint.timelines.values()
+        for name in timeline.sources
     ]

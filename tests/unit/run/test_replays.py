@@ -6,7 +6,7 @@ import pytest
 
 from headrace.log.checkpoint import Kind, Requeued
 from headrace.run.replay import branch_replay
-from headrace.sources.position import RequeuedRows, SourceOffset
+from headrace.sources.position import FolderPosition, RequeuedRows, SourceFacts
 from tests.unit.support.checkpoint_lines import DAY, Line, days
 
 
@@ -26,7 +26,7 @@ class Replayed:
 
     def steps(self, asked):
         replay = self.replay(asked)
-        return [] if replay is None else [step.interval or step.offsets["source"].last_file for step in replay.steps]
+        return [] if replay is None else [step.interval or step.sources["source"].last for step in replay.steps]
 
 
 @pytest.fixture
@@ -93,7 +93,10 @@ def requeued(line, repeats=None):
     last = line.checkpoints[-1]
     interval = {"start": last.interval_start, "end": last.interval_end}
     return line.add(
-        Kind.REQUEUE, **interval, offsets={"source": SourceOffset("b", requeued=rows)}, cause=Requeued(repeats)
+        Kind.REQUEUE,
+        **interval,
+        sources={"source": SourceFacts(position=FolderPosition("b"), requeued=rows)},
+        cause=Requeued(repeats),
     )
 
 

@@ -237,7 +237,7 @@ def test_ended_job_takes_in_requeued_rows(job):
     job.mend().requeue()
     job.run(end_of_input=True)
     assert job.arrived() == ["p", "r", "q?", "s?"]
-    assert job.last.offsets["rows"].ended
+    assert job.last.sources["rows"].ended
     job.feed("t", at=9000)
     with pytest.raises(SourceError, match="the end of input was declared"):
         job.run()
@@ -349,7 +349,7 @@ def test_sources_that_meet_do_not_overtake_each_other():
     assert job.arrived() == ["p", "x", "r", "q?", "y?"]
     after = job.last
     assert after.watermark == before.watermark
-    assert [after.offsets[name].unread for name in ("rows", "others")] == [(), ("000002.parquet",)]
+    assert [after.sources[name].begun for name in ("rows", "others")] == [(), ("000002.parquet",)]
     job.feed("s", at=9000)
     job.run()
     assert job.arrived() == ["p", "x", "r", "q?", "y?", "z"]

@@ -258,7 +258,8 @@ def test_waiting_line_lends_no_watermark(service):
 
 
 def ordinals(harness):
-    return {name: offset.bucket.next_ordinal for name, offset in last(harness).offsets.items()}
+    timelines = last(harness).timelines.values()
+    return {name: timeline.bucket.next_ordinal for timeline in timelines for name in timeline.sources}
 
 
 def test_two_lines_become_one():
@@ -319,7 +320,7 @@ def test_line_is_split():
     feed(harness, "one", ("a", 10), ("a", 20), ("a", 1_000))
     feed(harness, "two", ("b", 15, 40))
     harness.run()
-    assert last(harness).offsets["one"].unread
+    assert last(harness).sources["one"].begun
     before = ordinals(harness)
     harness.change(pipeline=graph())
     feed(harness, "two", ("b", 30), ("b", 50))
@@ -343,7 +344,7 @@ def test_lines_split_and_meet_again():
         assert len(harness.sink(sink)) == 12
         marks = [row.watermark for row in ordered(harness, sink)]
         assert marks == sorted(marks)
-    assert len({offset.bucket.next_ordinal for offset in last(harness).offsets.values()}) == 2
+    assert len({*ordinals(harness).values()}) == 2
 
 
 def test_status_shows_the_watermark_of_each_line(monkeypatch):

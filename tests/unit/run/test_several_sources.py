@@ -82,12 +82,12 @@ class Shop:
         return [(row.source, (row.at - START) // HOUR) for row in rows]
 
     @property
-    def offsets(self):
-        return checkpoints(self.harness.config)[-1].offsets
+    def facts(self):
+        return checkpoints(self.harness.config)[-1].sources
 
     @property
     def places(self):
-        return {name: Place(offset.unread, offset.rows_taken) for name, offset in self.offsets.items()}
+        return {name: Place(facts.begun, facts.rows) for name, facts in self.facts.items()}
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_late_file_before_partly_read_one_fails(job):
     job.bought(1, 1, 2, 3)
     job.returned(1, 0, 2)
     job.harness.run()
-    assert job.offsets["purchases"].unread
+    assert job.facts["purchases"].begun
     job.bought(0, 1)
     with pytest.raises(SourceError, match="1 file.* appeared behind the last file read .* 2020-01-01.parquet"):
         job.harness.run()
@@ -140,4 +140,4 @@ def test_input_end_releases_the_waiting_rows(job):
     job.returned(0, 0, 3)
     assert job.harness.run(end_of_input=True).stopped_because == "ended"
     assert len(job.arrivals) == 4
-    assert all(offset.ended and not offset.unread for offset in job.offsets.values())
+    assert all(facts.ended and not facts.begun for facts in job.facts.values())

@@ -87,8 +87,8 @@ def test_promoted_job_takes_in_rest_of_branch_file(crash):
     shop.harness.feed("others", [Copy("first", 0, 5)])
     shop.orders("a.json", ("a", 1, 1), ("b", 1, 9))
     shop.run()
-    offset = CheckpointLog(shop.harness.config.job_folder).last.offsets["rows"]
-    assert offset.unread  # the row at 9 waits for the other source
+    facts = CheckpointLog(shop.harness.config.job_folder).last.sources["rows"]
+    assert facts.begun  # the row at 9 waits for the other source
     fork(shop.harness.config, "corrected", 0, "fork")
     shop.orders("a.json", ("x", 2, 1), ("y", 1, 9), ("z", 1, 10))
     shop.run("corrected")
@@ -121,8 +121,8 @@ def test_branch_makes_rows_of_expired_messages(crash):
     shop.run()
     topic.append([order("d", 1, 11)], partition=1)
     shop.run()
-    offset = CheckpointLog(shop.harness.config.job_folder).last.offsets["rows"]
-    assert offset.unread
+    facts = CheckpointLog(shop.harness.config.job_folder).last.sources["rows"]
+    assert facts.begun
     live = shop.copies()
     fork(shop.harness.config, "again", 0, "fork")
     topic.expire(2)

@@ -90,7 +90,7 @@ def test_restored_job_takes_in_the_same_rows(job):
     restore(job.harness.config, first, "back", "restoring")
     job.harness.run()
     assert job.copies() == [("a.0", 0), ("b.0", 1), ("b.1", 1)]
-    assert [table.version for table in job.log.last.offsets["rows"].tables] == [1]
+    assert [table.version for table in job.log.last.sources["rows"].tables] == [1]
 
 
 def test_refused_rows_can_be_requeued(job):

@@ -188,7 +188,7 @@ def test_refused_rows_of_a_table_are_requeued(feed):
     finally:
         engine_clock.use(before)
     assert result.metrics["requeued_rows"] == 3
-    ((waiting),) = job.offset.requeued
+    ((waiting),) = job.last.sources["rows"].requeued
     assert (waiting.ranges, waiting.file_rows) == (((0, 3),), 3)
     job.run()
     assert (job.arrived(), len(job.quarantine())) == (["s"], 3)
@@ -238,7 +238,7 @@ def test_latest_is_kept_where_sources_meet():
     job = TableJob(written, "more", start="latest")
     job.harness.feed_table("more", table("x", at=1500))
     job.run()
-    assert job.offset.version == 1
+    assert job.table.version == 1
     written.append("q", at=1700)
     job.run()
     assert job.arrived() == ["x"]
@@ -253,7 +253,7 @@ def test_partly_read_version_continues_after_compaction():
     job = TableJob(written, "more")
     job.harness.feed_table("more", table("x", at=1500))
     job.run()
-    assert (job.arrived(), job.offset.rows_taken) == (["p", "x"], 1)
+    assert (job.arrived(), job.table.rows) == (["p", "x"], 1)
     written.optimize()
     job.harness.feed_table("more", table("y", at=9500))
     job.run()

@@ -199,5 +199,5 @@ def test_refused_rows_keep_no_source_alive(with_good_row):
     harness.clock.advance(2 * 3_600_000)
     harness.feed_bytes("sales", "\n".join([BAD, AHEAD, *[MORNING[0]] * with_good_row]).encode(), file="2.json")
     harness.run(max_batches=1)
-    offset = CheckpointLog(harness.config.job_folder, harness.config.storage_options).last.offsets["sales"]
-    assert (offset.idle, offset.taken_at) == (not with_good_row, harness.clock.now() if with_good_row else MORNING_MS)
+    facts = CheckpointLog(harness.config.job_folder, harness.config.storage_options).last.sources["sales"]
+    assert (facts.idle, facts.taken_at) == (not with_good_row, harness.clock.now() if with_good_row else MORNING_MS)

@@ -59,7 +59,7 @@ class BranchedTopicJob(TopicJob):
 
     def lapse(self):
         """Expire the messages that the job has landed."""
-        for partition, position in self.positions().items() if self.log.last.offsets else ():
+        for partition, position in self.positions().items() if self.log.last.sources else ():
             self.topic.expire(position, partition=partition)
 
     def fork(self, name="other", at=None):
@@ -89,8 +89,8 @@ class BranchedTopicJob(TopicJob):
             line = [*dropwhile(lambda checkpoint: checkpoint.kind is not Kind.FORK, line)]
         return {
             checkpoint.checkpoint_id if name is None else checkpoint.follows: [
-                (place.partition, place.number, place.position, place.unread, place.rows_taken)
-                for place in checkpoint.offsets["rows"].partitions
+                (number, place.number, place.next, place.begun, place.rows)
+                for number, place in checkpoint.sources["rows"].partitions.items()
             ]
             for checkpoint in line
             if checkpoint.kind is Kind.BATCH and (name is None or checkpoint.follows is not None)
@@ -213,7 +213,7 @@ def test_missing_files_are_landed_again_under_their_names():
     job.put("a", "b", "c", "d", partition=0, at=1)
     job.put("x", at=2, partition=1)
     job.run()
-    assert job.offset.unread
+    assert job.facts.begun
     job.fork(at=0)
     for file in job.landed():
         (job.harness.folder / "state/reader/landed/rows" / file).unlink()

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, SourceError
-from headrace.records.watermarks import advance
+from headrace.records.watermarks import Timeline, advance
 from headrace.sources.arrival import EARLIEST, Queue, release
 from headrace.sources.intake import Intake, numbered
 from headrace.sources.interval import Interval
-from headrace.sources.position import SourceOffset
+from headrace.sources.position import SourceFacts
 from headrace.sources.source import JobPosition, SliceRequest, SourceFile, SourceScan, TakenIn, first_files
 
 HOUR = 10
@@ -70,7 +70,7 @@ class Job:
         self.bucket, self.disorder, self.complete, self.idle_after = bucket, disorder, complete, idle_after
         self.groups = groups or (tuple(self.sources),)
         self.folder = folder
-        self.offsets, self.rows, self.watermarks, self.history = {}, {}, [], []
+        self.facts, self.timelines, self.rows, self.watermarks, self.history = {}, {}, {}, [], []
         self.now = 0
 
     @property
@@ -92,7 +92,9 @@ class Job:
 
     def step(self, **wanted):
         """Take in a slice; return whether there was one."""
-        at = JobPosition(self.offsets, {name: TakenIn() for name in self.sources}, self.now, 0, str(self.folder))
+        at = JobPosition(
+            self.facts, self.timelines, {name: TakenIn() for name in self.sources}, self.now, 0, str(self.folder)
+        )
         taken = self.intake.next(at, SliceRequest(**wanted))
         if taken is None:
             return False
@@ -106,10 +108,14 @@ class Job:
         for line in taken.lines:
             after, watermarks = (line.after, line.watermarks) if line.after else self.from_tasks(line)
             self.watermarks += watermarks
-            for name in line.sources:
-                moved = taken.offsets[name]
-                self.offsets = {**self.offsets, name: msgspec.structs.replace(moved, bucket=after)}
-        self.history.append(self.offsets)
+            known = self.timelines.get(line.sources[0], Timeline())
+            watermark = line.watermarks[-1][1] if line.watermarks else known.watermark
+            self.timelines = {
+                **{name: own for name, own in self.timelines.items() if name not in line.sources},
+                line.sources[0]: Timeline(line.sources, after, watermark),
+            }
+        self.facts = {**self.facts, **taken.sources}
+        self.history.append(self.facts)
         return True
 
     def from_tasks(self, line):
@@ -132,7 +138,7 @@ class Job:
 
     @property
     def waiting(self):
-        at = JobPosition(self.offsets, {}, self.now, 0, str(self.folder))
+        at = JobPosition(self.facts, self.timelines, {}, self.now, 0, str(self.folder))
         intake = self.intake
         assert intake.next(at) is None
         return intake.waiting
@@ -231,7 +237,7 @@ def shop(tmp_path):
 def test_rows_ahead_of_others_stay_unreleased(shop):
     shop.drain()
     assert [row[0] for row in shop.arrived] == ["orders", "payments", "orders", "payments"]
-    assert (shop.offsets["orders"].unread, shop.offsets["orders"].rows_taken) == (("000",), 2)
+    assert (shop.facts["orders"].begun, shop.facts["orders"].rows) == (("000",), 2)
     assert shop.waiting == ((2, "orders", "payments"),)
 
 
@@ -262,8 +268,8 @@ def test_idle_source_delays_no_other_source(shop):
     shop.now = 100
     assert shop.step()
     assert len(shop.arrived) == 6
-    assert shop.offsets["payments"].idle
-    assert not shop.offsets["orders"].idle
+    assert shop.facts["payments"].idle
+    assert not shop.facts["orders"].idle
 
 
 def test_requeued_rows_come_last(shop):
@@ -295,12 +301,12 @@ def test_source_added_later_gets_highest_number(tmp_path):
     job.sources["old"].put([7])
     job.drain(ends=True)
     assert [row[0] for row in job.arrived] == ["old", "old", "new", "old"]
-    assert (job.offsets["old"].number, job.offsets["new"].number) == (0, 1)
+    assert (job.facts["old"].number, job.facts["new"].number) == (0, 1)
 
 
 def test_numbers_of_removed_sources_are_not_reused():
-    offsets = {"gone": SourceOffset(number=1), "kept": SourceOffset(number=0)}
-    assert {name: offset.number for name, offset in numbered(["new", "kept"], offsets).items()} == {"new": 2, "kept": 0}
+    known = {"gone": SourceFacts(number=1), "kept": SourceFacts(number=0)}
+    assert {name: facts.number for name, facts in numbered(["new", "kept"], known).items()} == {"new": 2, "kept": 0}
 
 
 def test_interval_releases_no_rows_beyond_its_end(tmp_path):
@@ -312,10 +318,10 @@ def test_interval_releases_no_rows_beyond_its_end(tmp_path):
     job = Job(tmp_path, hourly, daily)
     job.step(interval=Interval(0, 30))
     assert [row[0] for row in job.arrived] == ["hourly", "daily", "hourly", "hourly"]
-    assert job.offsets["daily"].unread == ("000",)
+    assert job.facts["daily"].begun == ("000",)
     job.step(interval=Interval(30, 60))
     assert [row[0] for row in job.arrived][4:] == ["daily", "hourly", "daily"]
-    assert job.offsets["hourly"].unread == ("004", "005")
+    assert job.facts["hourly"].begun == ("004", "005")
 
 
 @pytest.mark.parametrize("width", [1, 2, 6])
@@ -329,7 +335,7 @@ def test_complete_intervals_agree_over_any_runs(tmp_path, width):
     for start in range(0, 6, width):
         job.step(interval=Interval(start * HOUR, (start + width) * HOUR))
     assert [time for _, time in job.watermarks] == [9, 19, 29, 39, 49, 59]
-    assert not any(offset.unread for offset in job.offsets.values())
+    assert not any(facts.begun for facts in job.facts.values())
 
 
 def test_complete_interval_closes_despite_disorder(tmp_path):
@@ -360,7 +366,7 @@ def test_source_with_rows_ahead_must_stay(shop):
 
 def test_more_input_after_the_end_is_refused(shop):
     shop.drain(ends=True)
-    shop.offsets = {name: msgspec.structs.replace(offset, ended=True) for name, offset in shop.offsets.items()}
+    shop.facts = {name: msgspec.structs.replace(facts, ended=True) for name, facts in shop.facts.items()}
     assert not shop.step()
     shop.sources["payments"].put([50])
     with pytest.raises(SourceError, match="the end of input was declared .* now there is 001"):

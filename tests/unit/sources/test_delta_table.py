@@ -29,10 +29,10 @@ VECTOR = {
 
 def nothing_taken(job, match):
     """The run fails with this message and leaves the job as it was."""
-    before = job.last.offsets if job.last else {}
+    before = job.last.sources if job.last else {}
     with pytest.raises(SourceError, match=match):
         job.run()
-    assert job.last.offsets == before
+    assert job.last.sources == before
 
 
 # ------------------------------------------------------------------------------------------------------- appended rows
@@ -47,13 +47,13 @@ def test_appends_arrive_by_version_and_once():
     assert job.took() == []
     written.append("s", at=1)
     assert job.took() == ["s"]
-    assert (job.offset.version, job.offset.table) == (3, str(written.delta.metadata().id))
+    assert (job.table.version, job.table.table_id) == (3, str(written.delta.metadata().id))
 
 
 def test_run_without_commits_leaves_no_checkpoint():
     job = TableJob(TableWriter())
     job.run()
-    assert job.last.offsets == {}
+    assert job.last.sources == {}
 
 
 @settings(max_examples=25)
@@ -297,7 +297,7 @@ def test_moment_begins_with_the_next_commit():
         written.append(name)
     assert TableJob(written, start=written.committed_at(2)).took() == ["q", "r"]
     late = TableJob(written, start="2999-01-01")
-    assert (late.took(), late.last.offsets) == ([], {})
+    assert (late.took(), late.last.sources) == ([], {})
 
 
 def test_moment_before_the_log_is_refused():

@@ -17,12 +17,13 @@ from msgspec.structs import replace
 from headrace.edits.vacuum import unneeded_landed
 from headrace.errors import ConfigError, SourceError
 from headrace.plan.loader import plan_of
+from headrace.records.watermarks import Timeline
 from headrace.sources.intake import Intake
-from headrace.sources.position import SourceOffset, TableVersion
+from headrace.sources.position import FolderPosition, SourceFacts, TableVersion, derived_name, stored_name
 from headrace.sources.registry import read_rows_of
 from headrace.sources.source import JobPosition, SliceRequest
 from headrace.sources.transformed.rows import DimensionTables, input_schema, misfits
-from headrace.sources.transformed.source import derived_name, landed_file, read_derived, stored_name, write_derived
+from headrace.sources.transformed.source import landed_file, read_derived, write_derived
 from headrace.storage.files import read_parquet
 from headrace.testing import MemoryTopic, PipelineHarness
 from tests.unit.support.stepped_job import SCHEMA, Copies, order, pipeline
@@ -50,7 +51,7 @@ class Slices:
         self.folder = Path(self.config.sources["rows"].path) if topic is None else None
         self.dims = self.harness.folder / "dims"
         self.change_dims()
-        self.offset = None
+        self.facts, self.timelines = None, {}
         self.rows = []
         self.restart()
 
@@ -75,7 +76,9 @@ class Slices:
 
     def take_in(self, *, crashes=False, until=None, ends=True):
         """Take the next slice in, or crash before its commit; return whether there was one."""
-        at = JobPosition({"rows": self.offset} if self.offset else {}, {}, 0, 0, str(self.harness.folder / "transit"))
+        at = JobPosition(
+            {"rows": self.facts} if self.facts else {}, self.timelines, {}, 0, 0, f"{self.harness.folder}/transit"
+        )
         taken = self.intake.next(at, SliceRequest(ends=ends, until=until))
         if crashes:
             self.restart()
@@ -93,10 +96,10 @@ class Slices:
                 for place, (ordinal, row) in enumerate(zip(ordinals, own, strict=True))
             ]
         self.rows += [row for _, row in sorted(placed)]
-        moved = taken.offsets["rows"]
         (line,) = taken.lines
         bucket = line.after or replace(line.before, next_ordinal=line.before.next_ordinal + line.rows)
-        self.offset = msgspec.json.decode(msgspec.json.encode(replace(moved, bucket=bucket)), type=SourceOffset)
+        self.timelines = {"rows": Timeline(("rows",), bucket)}
+        self.facts = msgspec.json.decode(msgspec.json.encode(taken.sources["rows"]), type=SourceFacts)
         return True
 
     def drain(self):
@@ -152,10 +155,10 @@ def test_retry_reads_the_version_of_first_attempt():
     slices.restart()
     slices.take_in()
     assert slices.rows == [("a.0", 0), ("b.0", 0)]
-    assert slices.offset.tables == (TableVersion("dims", 0),)
+    assert slices.facts.tables == (TableVersion("dims", 0),)
     slices.write("c.json", [("c", 1, 1)])
     assert slices.drain()[-1] == ("c.0", 1)
-    assert slices.offset.tables == (TableVersion("dims", 1),)
+    assert slices.facts.tables == (TableVersion("dims", 1),)
 
 
 def test_rows_landed_ahead_do_not_keep_a_version():
@@ -175,7 +178,7 @@ def test_replay_reads_the_recorded_version():
     slices = Slices()
     slices.write("a.json", [("a", 1, 1)])
     slices.take_in()
-    recorded = slices.offset
+    recorded = slices.facts
     slices.change_dims()
     again = Slices()
     again.write("a.json", [("a", 1, 1)])
@@ -274,9 +277,9 @@ def test_vacuum_keeps_landed_files_still_needed(tmp_path):
     slices = Slices()
     for name in "abc":
         slices.write(f"{name}.json", [(name, 1, 1)])
-    offset = SourceOffset(last_file="b.json", unread=("a.json~00000001.parquet",))
+    facts = SourceFacts(position=FolderPosition("b.json", ("a.json~00000001.parquet",)))
     names = [f"landed/rows/{name}.json~00000001.parquet" for name in "abc"]
-    last = type("Last", (), {"offsets": {"rows": offset}})
+    last = type("Last", (), {"sources": {"rows": facts}})
     kept = type("Kept", (), {"recent": (), "savepoints": ()})
     assert unneeded_landed(names, kept, last) == {names[1]}
 

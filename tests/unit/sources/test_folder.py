@@ -18,7 +18,7 @@ from headrace.plan.loader import plan_of
 from headrace.sources.folder.source import FolderSource
 from headrace.sources.intake import Intake
 from headrace.sources.interval import Interval, moment_text
-from headrace.sources.position import SourceOffset, digest
+from headrace.sources.position import NO_FACTS, FolderPosition, SourceFacts, digest
 from headrace.sources.source import JobPosition, SliceRequest, TakenIn
 from headrace.storage.files import touch
 from headrace.testing._memory_disk import forget_disk, memory_disk
@@ -36,7 +36,7 @@ class Job:
     def __init__(self, home):
         self.home = home
         self.trail = []
-        self.offset = SourceOffset()
+        self.facts = NO_FACTS
         self.clock = itertools.count()
 
     def write(self, *numbers):
@@ -54,28 +54,27 @@ class Job:
 
     def plan(self, until=None, **what):
         config = self.home.config()
-        recorded = None if until is None else {"purchases": SourceOffset(until)}
-        at = JobPosition({"purchases": self.offset}, {"purchases": taken_in(self.trail, "purchases")}, 0, 0, "")
+        recorded = None if until is None else {"purchases": SourceFacts(position=FolderPosition(until))}
+        at = JobPosition({"purchases": self.facts}, {}, {"purchases": taken_in(self.trail, "purchases")}, 0, 0, "")
         return Intake(plan_of(config.code), config).next(at, SliceRequest(**what, until=recorded))
 
-    def take_in(self, *, names=True, **what):
-        """Commit the next slice, with only a count of files unless `names`; return the files."""
+    def take_in(self, **what):
+        """Commit the next slice; return the files."""
         taken = self.plan(**what)
         if taken is None:
             return []
-        moved = taken.offsets["purchases"]
-        self.offset = replace(moved, names=moved.names if names else None)
+        self.facts = taken.sources["purchases"]
         start, end = (taken.interval.start, taken.interval.end) if taken.interval else (None, None)
         self.trail.append(
             Checkpoint(
                 checkpoint_id=len(self.trail), kind=Kind.BATCH, run_id="r", attempt_id="a", max_parallelism=1, versions={},
-                committed_at=0, offsets={"purchases": self.offset}, interval_start=start, interval_end=end,
+                committed_at=0, incarnation=1, sources={"purchases": self.facts}, interval_start=start, interval_end=end,
             )
         )  # fmt: skip
         return [file.name for file in taken.files]
 
     def names(self):
-        return [list(checkpoint.offsets["purchases"].names) for checkpoint in self.trail]
+        return [[file.name for file in checkpoint.sources["purchases"].taken] for checkpoint in self.trail]
 
 
 def digests(*numbers):
@@ -109,22 +108,6 @@ def test_archived_files_do_not_stop_a_job(job):
     job.remove(0)
     job.write(2)
     assert job.take_in() == [day_name(2)]
-
-
-def test_counts_of_earlier_releases_still_hold(job):
-    job.write(0, 2)
-    job.take_in(names=False)
-    job.write(1)
-    with pytest.raises(SourceError, match=rf"1 file.* newest is {day_name(1)}"):
-        job.take_in()
-
-
-def test_first_new_checkpoint_records_all_names(job):
-    job.write(0, 1)
-    job.take_in(names=False)
-    job.write(2)
-    job.take_in()
-    assert list(job.trail[-1].offsets["purchases"].names) == digests(0, 1, 2)
 
 
 def test_late_file_before_all_intervals_has_none(job):
@@ -186,19 +169,9 @@ def test_replay_takes_the_late_file_in(job):
         job.take_in(interval=days(number, number + 1))
     job.write(1)
     del job.trail[1:]
-    job.offset = job.trail[-1].offsets["purchases"]
+    job.facts = job.trail[-1].sources["purchases"]
     assert job.take_in(interval=days(1, 2)) == [day_name(1)]
     assert job.take_in(interval=days(2, 3)) == [day_name(2)]
-
-
-def test_intervals_of_earlier_releases_are_not_checked(job):
-    job.write(0, 2)
-    for number in range(2):
-        job.take_in(interval=days(number, number + 1), names=False)
-    job.write(1)
-    assert job.take_in(interval=days(2, 3)) == [day_name(2)]
-    job.remove(0)
-    assert job.take_in(interval=days(3, 4)) == []
 
 
 def test_slice_ends_at_the_given_file(job):
@@ -234,7 +207,7 @@ def test_file_interval_follows_its_pattern(job, pattern, stem, end):
 def test_invalid_times_are_null(job):
     rows = purchases_of(0, rows=4)
     write_rows(job.home.input, day_name(0), rows[::-1])
-    (file,) = job.source.scan(SourceOffset(), TakenIn()).files
+    (file,) = job.source.scan(NO_FACTS, TakenIn()).files
     assert job.source.event_times(file).to_pylist() == [row["at"] for row in rows]
     good = {"customer": ["c", "c"], "item": [rows[0]["item"]] * 2, "cents": [1, 1], "seq": [2, 1], "kind": ["+I", "+I"]}
     for changed, times in [
@@ -250,7 +223,7 @@ def test_invalid_times_are_null(job):
 
 def test_missing_partly_read_file_fails(job):
     job.write(0, 1)
-    job.offset = SourceOffset(day_name(0), unread=(day_name(0),), rows_taken=3)
+    job.facts = SourceFacts(position=FolderPosition(day_name(0), (day_name(0),), 3))
     job.remove(0)
     with pytest.raises(SourceError, match=rf"{day_name(0)} of .* is gone, and not all of its rows were taken in"):
         job.take_in()

@@ -30,10 +30,10 @@ CRASHES = ("ingest.after", "commit.before", "publish.after")
 
 def stops(job, match):
     """The run fails with this message and leaves the job as it was."""
-    before = job.log.last.offsets if job.log.exists else {}
+    before = job.log.last.sources if job.log.exists else {}
     with pytest.raises(SourceError, match=match):
         job.run()
-    assert job.log.last.offsets == before
+    assert job.log.last.sources == before
 
 
 # ----------------------------------------------------------------------------------------------------------------- order
@@ -83,9 +83,9 @@ def test_any_split_gives_the_same_order(bursts, partitions, limit):
             pass
         assert slices.arrived() == merged_by_hand(sent)
         assert (
-            [partition.position for partition in slices.offset.partitions]
+            [partition.next for partition in slices.facts["rows"].partitions.values()]
             == [bounds.end for bounds in slices.topic.state().partitions.values()]
-            if slices.offset
+            if slices.facts
             else True
         )
     assert split.watermarks == whole.watermarks
@@ -117,7 +117,7 @@ def test_idle_partition_delays_no_other_partition():
     assert job.took() == []
     job.harness.clock.advance(3_600_000)
     assert job.took() == ["p", "q"]
-    assert [partition.idle for partition in job.offset.partitions] == [False, True]
+    assert [partition.idle for partition in job.facts.partitions.values()] == [False, True]
 
 
 def test_messages_ahead_are_landed_once():
@@ -164,7 +164,7 @@ def test_new_partition_begins_at_its_first_message():
     job.put("x", "y", at=5, partition=1)
     job.put("q", at=9)
     assert job.took() == ["x", "y"]
-    assert [(partition.partition, partition.number, partition.position) for partition in job.offset.partitions] == [
+    assert [(number, own.number, own.next) for number, own in job.facts.partitions.items()] == [
         (0, 1, 1),
         (1, 2, 2),
     ]
@@ -181,11 +181,11 @@ def test_partition_source_numbers_never_change():
     job.put("end", at=9)
     job.harness.feed_table("others", table("y", at=9000))
     job.run()
-    offsets = job.log.last.offsets
+    facts = job.log.last.sources
     numbers = [
-        offsets["rows"].number,
-        offsets["others"].number,
-        *(partition.number for partition in offsets["rows"].partitions),
+        facts["rows"].number,
+        facts["others"].number,
+        *(partition.number for partition in facts["rows"].partitions.values()),
     ]
     assert numbers == [0, 1, 2, 3]
 
@@ -260,7 +260,7 @@ def test_times_may_be_texts():
     )
     job.topic.append([message("r", 6)])
     assert job.took() == ["p", "q", "r"]
-    assert job.offset.bucket.open_max == 7500
+    assert job.log.last.timelines["rows"].bucket.open_max == 7500
 
 
 def test_row_kinds_are_read_from_a_field():
@@ -284,7 +284,7 @@ def test_bad_messages_are_requeued_from_landed_files():
     job.configure(on_tombstone="skip")
     assert job.took() == []
     assert job.quarantine() == []
-    assert job.offset.requeued == ()
+    assert job.facts.requeued == ()
 
 
 # ------------------------------------------------------------------------------------------------- what brokers may do
@@ -395,7 +395,7 @@ def test_missing_landed_file_is_named():
     job.put("p", "q", "r", at=5)
     job.put("x", at=6, partition=1)
     assert job.took() == ["p", "q", "x"]
-    (waiting,) = job.offset.unread
+    (waiting,) = job.facts.begun
     (job.harness.folder / "state/reader/landed/rows" / waiting).unlink()
     stops(job, rf"{waiting} in .*landed/rows is gone, and not all of its messages were taken in yet")
 

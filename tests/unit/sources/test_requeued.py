@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.sources.position import RequeuedRows, SourceOffset, count_rows, ranges_of, rows_in, rows_text, with_more
+from headrace.sources.position import RequeuedRows, SourceFacts, count_rows, ranges_of, rows_in, rows_text, with_more
 
 NUMBERS = st.lists(st.integers(0, 30))
 
@@ -38,11 +38,9 @@ def test_whole_file_has_all_of_its_rows():
         assert with_more(*parts) == (whole,)
 
 
-def test_offsets_of_earlier_releases_are_read():
-    earlier = msgspec.json.decode(b'{"last_file":"a","ended":true}', type=SourceOffset)
-    assert (earlier.requeued, earlier.version, earlier.snapshot, earlier.table) == ((), None, None, None)
-    offset = SourceOffset(requeued=(RequeuedRows("a", ((0, 1), (3, 5)), 7), RequeuedRows("b")))
-    assert msgspec.json.decode(msgspec.json.encode(offset), type=SourceOffset) == offset
+def test_facts_survive_their_stored_form():
+    facts = SourceFacts(requeued=(RequeuedRows("a", ((0, 1), (3, 5)), 7), RequeuedRows("b")))
+    assert msgspec.json.decode(msgspec.json.encode(facts), type=SourceFacts) == facts
 
 
 def test_waiting_rows_are_reported_in_words():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.log.checkpoint import Checkpoint, Kind, Restored
 from headrace.log.intervals import place_of
 from headrace.sources.interval import Interval
-from headrace.sources.position import SourceOffset
+from headrace.sources.position import FolderPosition, SourceFacts
 
 DAY = 86_400_000
 
@@ -32,6 +32,7 @@ class Line:
             max_parallelism=128,
             versions={"keyed_state": 0} if has_state else {},
             committed_at=committed_at,
+            incarnation=1,
             parent_id=None if last is None else last.checkpoint_id,
             interval_start=start,
             interval_end=end,
@@ -51,13 +52,13 @@ class Line:
     def files(self, *names):
         """Add slices of caught-up runs without intervals."""
         for name in names:
-            self.add(Kind.BATCH, offsets={"source": SourceOffset(name)})
+            self.add(Kind.BATCH, sources={"source": SourceFacts(position=FolderPosition(name))})
         return self
 
     def again(self, kind):
         """Add a checkpoint that leaves the interval unchanged: compaction, savepoint, or a micro-batch without input."""
         last = self.checkpoints[-1]
-        return self.add(kind, last.interval_start, last.interval_end, offsets=last.offsets)
+        return self.add(kind, last.interval_start, last.interval_end, sources=last.sources)
 
     def restore(self, target, note=None, run="r", **fields):
         to = self.checkpoints[target]
@@ -67,7 +68,7 @@ class Line:
             to.interval_end,
             restored_from=target,
             note=note,
-            offsets=to.offsets,
+            sources=to.sources,
             run=run,
             **{"cause": Restored(), **fields},
         )

@@ -131,7 +131,7 @@ class RefusedJob:
         return self.log.last
 
     def waiting(self, source="rows"):
-        return [(rows.file, rows.ranges) for rows in self.last.offsets[source].requeued]
+        return [(rows.file, rows.ranges) for rows in self.last.sources[source].requeued]
 
     def quarantine(self):
         """Position and error of each row, by position."""

@@ -16,9 +16,10 @@ from msgspec.structs import replace
 from headrace import KeyedProcessFunction, Pipeline, Struct, Timestamp, ValueState
 from headrace.log.log import CheckpointLog
 from headrace.plan.loader import plan_of
+from headrace.records.watermarks import Timeline
 from headrace.sources.delta.rows import read_rows
 from headrace.sources.intake import Intake
-from headrace.sources.position import SourceOffset
+from headrace.sources.position import NO_FACTS, SourceFacts
 from headrace.sources.source import JobPosition
 from headrace.tables.schemas import QUARANTINE
 from headrace.tables.view import state_view
@@ -177,8 +178,8 @@ class TableJob:
         return CheckpointLog(self.harness.config.job_folder).last
 
     @property
-    def offset(self):
-        return self.last.offsets["rows"]
+    def table(self):
+        return self.last.sources["rows"].table
 
     def seen(self, shop="a"):
         rows = sorted((row for row in self.harness.sink("arrived") if row.shop == shop), key=lambda item: item.number)
@@ -204,13 +205,13 @@ class TableSlices:
         self._config = self._job.harness.config
         self._plan = plan_of(self._config.code)
         self._intake = Intake(self._plan, self._config)
-        self.offset = SourceOffset()
+        self.facts, self.timelines = NO_FACTS, {}
         self.rows = []
         """Ordinals, kinds and names."""
 
     def take_in(self):
         """Take the next slice in; return whether there was one."""
-        taken = self._intake.next(JobPosition({"rows": self.offset}, {}, 0, 0, ""))
+        taken = self._intake.next(JobPosition({"rows": self.facts}, self.timelines, {}, 0, 0, ""))
         if taken is None:
             return False
         rows = 0
@@ -221,7 +222,9 @@ class TableSlices:
             names = table["name"].to_pylist()
             self.rows += [(file.first_ordinal + at, kinds[at], names[at]) for at in range(file.rows)]
             rows += file.rows
-        moved = taken.offsets["rows"]
-        bucket = replace(moved.bucket, next_ordinal=moved.bucket.next_ordinal + rows)
-        self.offset = msgspec.json.decode(msgspec.json.encode(replace(moved, bucket=bucket)), type=SourceOffset)
+        (line,) = taken.lines
+        self.timelines = {
+            "rows": Timeline(("rows",), replace(line.before, next_ordinal=line.before.next_ordinal + rows))
+        }
+        self.facts = msgspec.json.decode(msgspec.json.encode(taken.sources["rows"]), type=SourceFacts)
         return True

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 import msgspec
-from msgspec.structs import replace
 
 from headrace.log.log import CheckpointLog
 from headrace.plan.loader import plan_of
+from headrace.records.watermarks import Timeline
 from headrace.sources.intake import Intake
 from headrace.sources.kafka.messages import read_messages
-from headrace.sources.position import SourceOffset
+from headrace.sources.position import SourceFacts
 from headrace.sources.source import JobPosition, SliceRequest
 from headrace.storage.files import read_parquet
 from headrace.tables.schemas import QUARANTINE
@@ -68,12 +68,12 @@ class TopicJob:
         return CheckpointLog(self.harness.config.job_folder)
 
     @property
-    def offset(self):
-        return self.log.last.offsets["rows"]
+    def facts(self):
+        return self.log.last.sources["rows"]
 
     def positions(self):
         """The next offset to read, by partition."""
-        return {partition.partition: partition.position for partition in self.offset.partitions}
+        return {number: partition.next for number, partition in self.facts.partitions.items()}
 
     def landed(self):
         """Names of the landed files."""
@@ -93,20 +93,18 @@ class TopicSlices:
         self._config = self.job.harness.config
         self._plan = plan_of(self._config.code)
         self.restart()
-        self.offset = None
+        self.facts, self.timelines = {}, {}
         self.watermarks = []
         self.names = {}
         """By ordinal."""
 
     def restart(self):
-        """Forget everything that is not in the offset."""
+        """Forget everything that is not in the facts."""
         self._intake = Intake(self._plan, self._config, topics={"rows": self.topic})
 
     def take_in(self, *, crashes=False, ends=False):
         """Take the next slice in, or crash before its commit; return whether there was one."""
-        at = JobPosition(
-            {"rows": self.offset} if self.offset else {}, {}, 0, 0, str(self.job.harness.folder / "transit")
-        )
+        at = JobPosition(self.facts, self.timelines, {}, 0, 0, str(self.job.harness.folder / "transit"))
         taken = self._intake.next(at, SliceRequest(ends=ends))
         if crashes:
             self.restart()
@@ -121,9 +119,10 @@ class TopicSlices:
             self.names |= {at: json.loads(value)["name"] for at, value in zip(ordinals, values, strict=True)}
         (line,) = taken.lines
         self.watermarks += line.watermarks
-        watermark = line.watermarks[-1][1] if line.watermarks else self.offset and self.offset.watermark
-        moved = replace(taken.offsets["rows"], bucket=line.after, watermark=watermark)
-        self.offset = msgspec.json.decode(msgspec.json.encode(moved), type=SourceOffset)
+        former = self.timelines.get("rows", Timeline())
+        watermark = line.watermarks[-1][1] if line.watermarks else former.watermark
+        self.timelines = {"rows": Timeline(("rows",), line.after, watermark)}
+        self.facts = {"rows": msgspec.json.decode(msgspec.json.encode(taken.sources["rows"]), type=SourceFacts)}
         return True
 
     def arrived(self):

@@ -22,7 +22,7 @@ from headrace.sources.delta.errors import DeltaFaults
 from headrace.sources.delta.rows import DeltaRows, PartitionValue, Side, count_rows_of, null_columns, read_rows
 from headrace.sources.folder.format import UNREADABLE, is_damage, unreadable
 from headrace.sources.interval import Interval
-from headrace.sources.position import SourceOffset
+from headrace.sources.position import SourceFacts, TablePosition
 from headrace.sources.row_check import RowCheck, column_problems
 from headrace.sources.source import SourceFile, SourceScan, TableReach, TakenIn, first_files
 from headrace.storage.delta_log import DeltaCommit, DeltaLog, LoggedFile, TableState
@@ -61,7 +61,7 @@ class DeltaSource:
 
     def scan(
         self,
-        offset: SourceOffset,
+        facts: SourceFacts,
         taken_in: TakenIn,  # noqa: ARG002 - versions record the rows taken in
         *,
         interval: Interval | None = None,
@@ -76,9 +76,9 @@ class DeltaSource:
         if interval is not None and until is None:
             raise self._no_intervals()
         versions = self._versions()
-        place = self._place(offset, versions)
-        self._check_table(offset, place, versions)
-        unread = self._unread(offset)
+        place = self._place(facts.table, versions)
+        self._check_table(facts.table, place, versions)
+        unread = self._unread(facts)
         new: list[SourceFile] = []
         reached = place.version - 1
         for version in range(place.version, versions[-1] + 1):
@@ -87,7 +87,7 @@ class DeltaSource:
                 if new or unread:
                     break
                 raise files
-            new += [file for file in files if offset.last_file is None or file.name > offset.last_file]
+            new += [file for file in files if file.name > facts.last]
             reached = version
         files_ahead = [*unread, *new]
         if until is not None:
@@ -151,27 +151,27 @@ class DeltaSource:
                 return pa.nulls(self.rows(file), pa.int64())
             raise unreadable(self._name, file.path, error) from error
 
-    def offset_after(
+    def facts_after(
         self,
-        offset: SourceOffset,
+        facts: SourceFacts,
         scan: SourceScan,
         files: Sequence[SourceFile],
         taken_in: TakenIn,  # noqa: ARG002 - versions record the rows taken in
         interval: Interval | None = None,  # noqa: ARG002 - as above
-    ) -> SourceOffset:
-        """Return the offset after these files."""
+    ) -> SourceFacts:
+        """Return the facts after these files."""
         assert scan.reach is not None  # noqa: S101 - this source has made it
         left = scan.files[len(files) :]
         reached = version_of(left[0].name) - 1 if left else scan.reach.version
-        last = max((*(file.name for file in files), offset.last_file or ""))
-        return msgspec.structs.replace(
-            offset,
-            last_file=last or None,
-            names=(),
-            version=max(reached, -1 if offset.version is None else offset.version),
+        position = TablePosition(
+            last=max((*(file.name for file in files), facts.last)),
+            begun=facts.begun,
+            rows=facts.rows,
+            table_id=scan.reach.table,
+            version=max(reached, -1 if facts.table is None else facts.table.version),
             snapshot=scan.reach.snapshot,
-            table=scan.reach.table,
         )
+        return msgspec.structs.replace(facts, position=position)
 
     def interval_of(self, name: str) -> Interval | None:  # noqa: ARG002 - no file has one
         """Return None: versions have no intervals."""
@@ -286,9 +286,9 @@ class DeltaSource:
 
     # ------------------------------------------------------------------------------------------------------ position
 
-    def _place(self, offset: SourceOffset, versions: range) -> _Place:
-        if offset.version is not None:
-            return _Place(offset.version + 1, offset.snapshot)
+    def _place(self, position: TablePosition | None, versions: range) -> _Place:
+        if position is not None:
+            return _Place(position.version + 1, position.snapshot)
         start, last = self._config.begins_at, versions[-1]
         if start.kind is StartKind.LATEST:
             return _Place(last + 1, is_provisional=True)
@@ -311,19 +311,18 @@ class DeltaSource:
             raise self._faults.expired(first - 1, first - 1)
         return first
 
-    def _check_table(self, offset: SourceOffset, place: _Place, versions: range) -> None:
+    def _check_table(self, position: TablePosition | None, place: _Place, versions: range) -> None:
         """Refuse a table that was replaced, and a `change_feed` that has changed in the middle of a version."""
-        if offset.version is None:
+        if position is None:
             return
-        if offset.version > versions[-1]:
-            raise self._faults.behind(versions[-1], offset.version)
-        if versions[0] <= place.version <= versions[-1] and offset.table is not None:
+        if position.version > versions[-1]:
+            raise self._faults.behind(versions[-1], position.version)
+        if versions[0] <= place.version <= versions[-1]:
             table_id = self._guarded(place.version).table_id
-            if table_id != offset.table:
-                raise self._faults.replaced(table_id, offset.table, place.version)
-        last = offset.last_file
-        is_partly_read = last is not None and version_of(last) == place.version
-        if is_partly_read and last is not None and kind_of(last) != SNAPSHOT:
+            if table_id != position.table_id:
+                raise self._faults.replaced(table_id, position.table_id, place.version)
+        last = position.last
+        if last and version_of(last) == place.version and kind_of(last) != SNAPSHOT:
             was_feed = kind_of(last) != APPENDED
             if was_feed != self._config.change_feed:
                 msg = (
@@ -332,10 +331,10 @@ class DeltaSource:
                 )
                 raise ConfigError(msg)
 
-    def _unread(self, offset: SourceOffset) -> list[SourceFile]:
+    def _unread(self, facts: SourceFacts) -> list[SourceFile]:
         """Return the files that micro-batches have begun and not finished."""
         wanted = [
-            name for name in offset.unread if not any(version_of(name) in skipped for skipped in self._config.skipped)
+            name for name in facts.begun if not any(version_of(name) in skipped for skipped in self._config.skipped)
         ]
         files_by_name = self.named(wanted) if wanted else {}
         if missing := sorted({*wanted} - files_by_name.keys()):

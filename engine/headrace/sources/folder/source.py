@@ -21,7 +21,7 @@ from headrace.sources.folder.format import UNREADABLE, is_damage, unreadable
 from headrace.sources.folder.formats import format_of, read_file
 from headrace.sources.folder.listing import UNKNOWN, FolderListing, content_digests, stamp
 from headrace.sources.interval import Interval, moment_text
-from headrace.sources.position import SourceOffset, digest
+from headrace.sources.position import FolderPosition, SourceFacts, TakenFile, digest
 from headrace.sources.row_check import RowCheck
 from headrace.sources.source import SourceFile, SourceScan, TakenIn, first_files
 from headrace.storage.files import Storage
@@ -48,7 +48,7 @@ class FolderSource:
 
     def scan(
         self,
-        offset: SourceOffset,
+        facts: SourceFacts,
         taken_in: TakenIn,
         *,
         interval: Interval | None = None,
@@ -61,29 +61,25 @@ class FolderSource:
         where a merged source's names do not sort by interval.
         """
         files = self._files()
-        unread = [file for file in files if file.name in offset.unread]
+        unread = [file for file in files if file.name in facts.begun]
         if until is None:
-            self._check_unread(unread, offset)
+            self._check_unread(unread, facts)
         if until is None and interval is not None:
             self._check_no_late_intervals(files, taken_in)
             new = self._of_interval(files, interval)
             if meets:
                 self._check_order(files)
-                self._check_no_late_names(new, offset, taken_in)
-                new = _after_offset(new, offset)
+                self._check_no_late_names(new, facts, taken_in)
+                new = _behind(new, facts)
         else:
             if until is None and taken_in.names is not None:
-                self._check_twins(_unrecorded(files, taken_in), files, offset, taken_in)
-            self._check_no_late_names(files, offset, taken_in)
-            new = [
-                file
-                for file in _after_offset(files, offset)
-                if until is None or self._is_taken_by(file, until, interval)
-            ]
+                self._check_twins(_unrecorded(files, taken_in), files, facts, taken_in)
+            self._check_no_late_names(files, facts, taken_in)
+            new = [file for file in _behind(files, facts) if until is None or self._is_taken_by(file, until, interval)]
         new = _unrecorded(new, taken_in)  # somebody may have acknowledged a file ahead of the position
-        self._check_twins(new, files, offset, taken_in)
+        self._check_twins(new, files, facts, taken_in)
         taken = (*unread, *(file for file in new if file not in unread))
-        ahead = _unrecorded(_after_offset(files, offset), taken_in)
+        ahead = _unrecorded(_behind(files, facts), taken_in)
         beyond = [] if until is None else [file for file in ahead if file not in taken]
         return SourceScan(taken, tuple(files), beyond=tuple(beyond))
 
@@ -127,28 +123,22 @@ class FolderSource:
                 return pa.nulls(self.rows(file), pa.int64())
             raise unreadable(self._name, file.path, error) from error
 
-    def offset_after(
+    def facts_after(
         self,
-        offset: SourceOffset,
+        facts: SourceFacts,
         scan: SourceScan,
         files: Sequence[SourceFile],
         taken_in: TakenIn,
         interval: Interval | None = None,
-    ) -> SourceOffset:
-        """Return the offset after these files, with digests of the names that no checkpoint has recorded yet."""
+    ) -> SourceFacts:
+        """Return the facts after these files, with records of those that no checkpoint has yet."""
         names = [file.name for file in files]
-        last = max(name for name in (*names, offset.last_file or "")) or None
+        last = max(*names, facts.last, "")
         new = self._new_files(scan.listed, last, taken_in, interval)
         contents = self._contents([file for file in new.values() if file.name in names])
+        taken = (TakenFile(name, stamp(file), contents.get(name, UNKNOWN)) for name, file in new.items())
         return msgspec.structs.replace(
-            offset,
-            last_file=last,
-            files_behind=sum(last is not None and file.name <= last for file in scan.listed)
-            if names
-            else offset.files_behind,
-            names=tuple(new),
-            stamps=tuple(map(stamp, new.values())),
-            contents=tuple(contents.get(name, UNKNOWN) for name in new),
+            facts, position=FolderPosition(last, facts.begun, facts.rows), taken=tuple(taken)
         )
 
     def interval_of(self, name: str) -> Interval | None:
@@ -189,14 +179,14 @@ class FolderSource:
         return [file for file in files if interval.start <= self._start(file) < interval.end]
 
     def _new_files(
-        self, files: Sequence[SourceFile], last: str | None, taken_in: TakenIn, interval: Interval | None
+        self, files: Sequence[SourceFile], last: str, taken_in: TakenIn, interval: Interval | None
     ) -> dict[str, SourceFile]:
         """Return the files that no later run takes up, as far as no checkpoint has recorded them, by the digests of their names."""
         known = taken_in.names or frozenset()
         behind = {
             digest(file.name): file
             for file in files
-            if (last is not None and file.name <= last) or (interval is not None and self._start(file) < interval.end)
+            if file.name <= last or (interval is not None and self._start(file) < interval.end)
         }
         return {name: behind[name] for name in sorted(behind.keys() - known)}
 
@@ -208,20 +198,20 @@ class FolderSource:
         return {digest(file.name): self._digests[file.path, stamp(file)] for file in files}
 
     def _check_twins(
-        self, new: Sequence[SourceFile], files: Sequence[SourceFile], offset: SourceOffset, taken_in: TakenIn
+        self, new: Sequence[SourceFile], files: Sequence[SourceFile], facts: SourceFacts, taken_in: TakenIn
     ) -> None:
         """Refuse a file whose rows may be those of another one: the same name with another ending, compressed or not."""
         present, recorded = {file.name for file in files}, taken_in.names or frozenset()
         for file in new:
             for twin in self.listing.twins_of(file.name):
-                if twin in present or digest(twin) in recorded or twin == offset.last_file:
+                if twin in present or digest(twin) in recorded or twin == facts.last:
                     raise _has_twin(
                         self._name, file.name, twin, is_taken=digest(twin) in recorded or twin not in present
                     )
 
-    def _check_unread(self, unread: Sequence[SourceFile], offset: SourceOffset) -> None:
+    def _check_unread(self, unread: Sequence[SourceFile], facts: SourceFacts) -> None:
         """Refuse to skip files that micro-batches have begun and not finished."""
-        missing = sorted({*offset.unread} - {file.name for file in unread})
+        missing = sorted({*facts.begun} - {file.name for file in unread})
         if missing:
             msg = (
                 f"source '{self._name}': {', '.join(missing)} of {self._config.path} is gone, and not all of its rows were taken in "
@@ -230,7 +220,7 @@ class FolderSource:
             raise SourceError(msg)
 
     def _check_order(self, files: Sequence[SourceFile]) -> None:
-        """Refuse names that do not sort by interval: an offset records only the last name that was taken up."""
+        """Refuse names that do not sort by interval: a position has only the last name that was taken up."""
         for earlier, later in itertools.pairwise(files):
             if self._start(later) < self._start(earlier):
                 msg = (
@@ -239,23 +229,15 @@ class FolderSource:
                 )
                 raise SourceError(msg)
 
-    def _check_no_late_names(self, files: list[SourceFile], offset: SourceOffset, taken_in: TakenIn) -> None:
-        """Refuse files that sort before the offset and that no slice has taken in.
-
-        Where no names are recorded, refuse more files than were counted.
-        """
-        if offset.last_file is None:
-            return
-        behind = [file for file in files if file.name <= offset.last_file]
-        late = _unrecorded(behind, taken_in) if taken_in.names is not None else behind
-        count = len(late) if taken_in.names is not None else len(behind) - offset.files_behind
-        if count > 0:
+    def _check_no_late_names(self, files: list[SourceFile], facts: SourceFacts, taken_in: TakenIn) -> None:
+        """Refuse files that sort before the position and that no slice has taken in."""
+        late = _unrecorded([file for file in files if file.name <= facts.last], taken_in)
+        if late:
             newest = max(late, key=lambda file: file.modified)
             msg = (
-                f"source '{self._name}': {counted(count, 'file')} appeared behind the last file read ({offset.last_file}), the "
+                f"source '{self._name}': {counted(len(late), 'file')} appeared behind the last file read ({facts.last}), the "
                 f"newest is {newest.name}. They would never be read: give them later names, "
-                f"{self._backfill_advice(late[0] if taken_in.names is not None else newest, taken_in)}or restore the checkpoint "
-                "before them and run again."
+                f"{self._backfill_advice(late[0], taken_in)}or restore the checkpoint before them and run again."
             )
             raise SourceError(msg)
 
@@ -296,5 +278,5 @@ def _unrecorded(files: list[SourceFile], taken_in: TakenIn) -> list[SourceFile]:
     return [file for file in files if digest(file.name) not in (taken_in.names or ())]
 
 
-def _after_offset(files: Sequence[SourceFile], offset: SourceOffset) -> list[SourceFile]:
-    return [file for file in files if offset.last_file is None or file.name > offset.last_file]
+def _behind(files: Sequence[SourceFile], facts: SourceFacts) -> list[SourceFile]:
+    return [file for file in files if file.name > facts.last]

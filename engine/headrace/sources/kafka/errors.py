@@ -67,15 +67,6 @@ class KafkaFaults:
             "taken in. Put it back, or restore a checkpoint before it ('headrace checkpoints' lists them)."
         )
 
-    def unknown_beginning(self, partition: int) -> SourceError:
-        """Return the error for a branch that begins before its job first read a partition, which an earlier release has read."""
-        return SourceError(
-            f"source '{self.source}': the branch begins before its job first read partition {partition} of {self.config.place}, and the job's "
-            "checkpoints do not say at which offset that was: an earlier release wrote them. Nothing was taken in, and the job is "
-            f"unchanged. Fork a branch at a checkpoint that has this partition (offsets.{self.source}.partitions in 'headrace checkpoints "
-            "--json')."
-        )
-
     def no_intervals(self) -> ConfigError:
         """Return the error for an interval run."""
         return ConfigError(

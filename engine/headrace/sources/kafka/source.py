@@ -39,7 +39,7 @@ from headrace.sources.kafka.landed import (
     write_messages,
 )
 from headrace.sources.kafka.messages import Messages, read_messages
-from headrace.sources.position import PartitionOffset, SourceOffset
+from headrace.sources.position import PartitionPosition, SourceFacts, TopicPosition
 from headrace.sources.row_check import RowCheck
 from headrace.sources.source import SourceFile, SourceScan, TableReach, TakenIn
 from headrace.storage.files import Storage, is_file, read_parquet
@@ -78,45 +78,30 @@ class KafkaSource:
 
     # --------------------------------------------------------------------------------------------------- partitions
 
-    def with_partitions(self, offset: SourceOffset, number: int, until: SourceOffset | None = None) -> SourceOffset:
-        """Ask the brokers for the topic's partitions; return the offset with all of them. New partitions get numbers from `number` on.
+    def with_partitions(self, facts: SourceFacts, number: int, until: SourceFacts | None = None) -> SourceFacts:
+        """Ask the brokers for the topic's partitions; return the facts with all of them. New partitions get numbers from `number` on.
 
         At the first call, partitions begin where `start` says; partitions that appear later begin at their first message. A slice that
-        ends where a recorded micro-batch did, at the offset `until`, has the partitions of that micro-batch. Raises `SourceError` for a
+        ends where a recorded micro-batch did, at the position in `until`, has the partitions of that micro-batch. Raises `SourceError` for a
         topic that was replaced, and for a partition that no longer exists.
         """
         self._next = {}
         state = self._state = self._reader().state()
-        read = offset.table or (None if until is None else until.table)
-        if read is not None and read != state.topic_id:
-            raise self.faults.replaced(state.topic_id, read)
-        known = {partition.partition: partition for partition in offset.partitions}
-        recorded = () if until is None else until.partitions
-        if missing := sorted(
-            (known.keys() | {partition.partition for partition in recorded}) - state.partitions.keys()
-        ):
+        read = facts.topic or (None if until is None else until.topic)
+        if read is not None and read.topic_id != state.topic_id:
+            raise self.faults.replaced(state.topic_id, read.topic_id)
+        known = dict(facts.partitions)
+        recorded = {} if until is None else until.partitions
+        if missing := sorted((known.keys() | recorded.keys()) - state.partitions.keys()):
             raise self.faults.without(missing[0])
         if until is not None:
-            begun = [self._beginning(partition, known) for partition in recorded if partition.partition not in known]
-            known |= {partition.partition: partition for partition in begun}
-            return _with(offset, known, state)
+            return _with(facts, {**{name: _beginning(own) for name, own in recorded.items()}, **known}, state)
         new = sorted(state.partitions.keys() - known.keys())
         starts = self._starts(state) if not known else {}
         for place, partition in enumerate(new):
             first = starts.get(partition, state.partitions[partition].first)
-            known[partition] = PartitionOffset(partition, number + place, first, begins_at=first)
-        return _with(offset, known, state)
-
-    def _beginning(self, recorded: PartitionOffset, known: Collection[int]) -> PartitionOffset:
-        """Return the offset of a partition before the micro-batch that recorded it first."""
-        assert self._state is not None  # noqa: S101 - the caller has set it
-        begins_at = recorded.begins_at
-        if begins_at is None:  # of an earlier release
-            begins_anywhere = self.config.begins_at.kind is not StartKind.EARLIEST and not known
-            if begins_anywhere or self._state.partitions[recorded.partition].first:
-                raise self.faults.unknown_beginning(recorded.partition)
-            begins_at = 0
-        return PartitionOffset(recorded.partition, recorded.number, begins_at, begins_at=begins_at)
+            known[partition] = PartitionPosition(number=number + place, begins_at=first, next=first)
+        return _with(facts, known, state)
 
     def _starts(self, state: TopicState) -> Mapping[int, int]:
         start = self.config.begins_at
@@ -124,9 +109,9 @@ class KafkaSource:
             return {partition: bounds.end for partition, bounds in state.partitions.items()}
         return self._reader().offsets_at(start.value) if start.kind is StartKind.TIME else {}
 
-    def is_provisional(self, offset: SourceOffset) -> bool:
-        """Return whether a later first scan would begin elsewhere, for the `offset` of the last checkpoint."""
-        return not offset.partitions and self.config.begins_at.kind is not StartKind.EARLIEST
+    def is_provisional(self, facts: SourceFacts) -> bool:
+        """Return whether a later first scan would begin elsewhere, for the facts of the last checkpoint."""
+        return not facts.partitions and self.config.begins_at.kind is not StartKind.EARLIEST
 
     def _reader(self) -> Topic:
         if self._topic is None:
@@ -158,19 +143,19 @@ class KafkaSource:
             raise self.faults.behind(partition, bounds.end, position)
         return names
 
-    def recorded_ranges(self, partition: int, position: int, until: PartitionOffset) -> list[str]:
+    def recorded_ranges(self, partition: int, position: int, until: PartitionPosition) -> list[str]:
         """Return the names of the files from `position` to where a recorded micro-batch came to.
 
         The files that it had begun are among them, under the names that it recorded: a file that no longer exists is landed again.
         Raises `SourceError` where neither the topic nor a landed file has the next message.
         """
-        unread = {landed.range.first: landed for name in until.unread if (landed := parse_landed(messages_name(name)))}
+        unread = {landed.range.first: landed for name in until.begun if (landed := parse_landed(messages_name(name)))}
         names = list[str]()
-        while (position := self._behind_skipped(partition, position)) < until.position:
-            end = min([first for first in unread if first > position], default=until.position)
+        while (position := self._behind_skipped(partition, position)) < until.next:
+            end = min([first for first in unread if first > position], default=until.next)
             landed = unread.get(position) or self._landed_from(partition, position)
             fits = landed is not None and landed.range.end <= min(
-                until.position if position in unread else end, self._next_skipped(partition, position)
+                until.next if position in unread else end, self._next_skipped(partition, position)
             )
             names.append(landed.name if landed is not None and fits else self._next_range(partition, position, end))
             position = _end_of(names[-1])
@@ -290,7 +275,7 @@ class KafkaSource:
 
     def scan(
         self,
-        offset: SourceOffset,  # noqa: ARG002 - only partitions are read
+        facts: SourceFacts,  # noqa: ARG002 - only partitions are read
         taken_in: TakenIn,  # noqa: ARG002 - as above
         *,
         interval: Interval | None = None,  # noqa: ARG002 - as above
@@ -331,15 +316,15 @@ class KafkaSource:
         except UNREADABLE as error:
             raise unreadable(self.node.name, file.path, error) from error
 
-    def offset_after(
+    def facts_after(
         self,
-        offset: SourceOffset,  # noqa: ARG002 - only partitions are read
+        facts: SourceFacts,  # noqa: ARG002 - only partitions are read
         scan: SourceScan,  # noqa: ARG002 - as above
         files: Sequence[SourceFile],  # noqa: ARG002 - as above
         taken_in: TakenIn,  # noqa: ARG002 - as above
         interval: Interval | None = None,  # noqa: ARG002 - as above
-    ) -> SourceOffset:
-        """Raise `EngineBug`: only partitions have offsets of their own, never the topic."""
+    ) -> SourceFacts:
+        """Raise `EngineBug`: only partitions have positions of their own, never the topic."""
         raise EngineBug(f"source '{self.node.name}' was read as a whole, not by partition")
 
     def interval_of(self, name: str) -> Interval | None:  # noqa: ARG002 - no file has one
@@ -352,10 +337,10 @@ class KafkaSource:
 
 
 class KafkaPartition:
-    """Partition of a topic, as a source of the merge. The `version` of its `SourceOffset` is the next Kafka offset to read."""
+    """Partition of a topic, as a source of the merge. The position in its facts is that of the partition."""
 
     def __init__(
-        self, whole: KafkaSource, partition: int, *, is_provisional: bool, until: PartitionOffset | None = None
+        self, whole: KafkaSource, partition: int, *, is_provisional: bool, until: PartitionPosition | None = None
     ) -> None:
         """Make a source of one partition. `is_provisional`: a later first scan would begin elsewhere, so a checkpoint must record it.
 
@@ -373,7 +358,7 @@ class KafkaPartition:
 
     def scan(
         self,
-        offset: SourceOffset,
+        facts: SourceFacts,
         taken_in: TakenIn,  # noqa: ARG002 - offsets record the rows taken in
         *,
         interval: Interval | None = None,
@@ -387,14 +372,15 @@ class KafkaPartition:
         """
         if interval is not None and until is None:
             raise self._whole.faults.no_intervals()
-        position = offset.version or 0
-        names = [*offset.unread, *self._next(position, is_recorded=until is not None)]
-        if missing := sorted({*offset.unread} - self._whole.named(offset.unread).keys()):
+        position = _position_of(facts)
+        begun = position.begun
+        names = [*begun, *self._next(position.next, is_recorded=until is not None)]
+        if missing := sorted({*begun} - self._whole.named(begun).keys()):
             raise self._whole.faults.not_landed(self._whole.folder, missing)
-        if names and not offset.unread:
+        if names and not begun:
             self._whole.schedule_landing(names[0])
         files = tuple(self._whole.file(name) for name in names)
-        return SourceScan(files, files, TableReach(offset.table or "", position, is_provisional=self._is_drawn))
+        return SourceScan(files, files, TableReach("", position.next, is_provisional=self._is_drawn))
 
     def _next(self, position: int, *, is_recorded: bool) -> list[str]:
         if not is_recorded:
@@ -423,20 +409,19 @@ class KafkaPartition:
         """Return the event times of a file's messages (ms), null for a refused one, also one beyond the `limit`; land the file first if necessary."""
         return self._whole.event_times(file, limit)
 
-    def offset_after(
+    def facts_after(
         self,
-        offset: SourceOffset,
+        facts: SourceFacts,
         scan: SourceScan,  # noqa: ARG002 - file names hold the offsets
         files: Sequence[SourceFile],
         taken_in: TakenIn,  # noqa: ARG002 - as above
         interval: Interval | None = None,  # noqa: ARG002 - as above
-    ) -> SourceOffset:
-        """Return the offset after these files."""
+    ) -> SourceFacts:
+        """Return the facts after these files."""
         ends = [landed.range.end for file in files if (landed := parse_landed(file.name)) is not None]
+        position = _position_of(facts)
         return msgspec.structs.replace(
-            offset,
-            version=max([*ends, offset.version or 0]),
-            last_file=files[-1].name if files else offset.last_file,
+            facts, position=msgspec.structs.replace(position, next=max([*ends, position.next]))
         )
 
     def interval_of(self, name: str) -> Interval | None:
@@ -448,9 +433,19 @@ class KafkaPartition:
         self._whole.check_intervals(taken_in)
 
 
-def _with(offset: SourceOffset, partitions: Mapping[int, PartitionOffset], state: TopicState) -> SourceOffset:
-    ordered = tuple(partitions[partition] for partition in sorted(partitions))
-    return msgspec.structs.replace(offset, partitions=ordered, table=state.topic_id)
+def _with(facts: SourceFacts, partitions: Mapping[int, PartitionPosition], state: TopicState) -> SourceFacts:
+    ordered = {number: partitions[number] for number in sorted(partitions)}
+    return msgspec.structs.replace(facts, position=TopicPosition(state.topic_id, ordered))
+
+
+def _beginning(recorded: PartitionPosition) -> PartitionPosition:
+    """Return the position in a partition before the micro-batch that recorded it first."""
+    return PartitionPosition(number=recorded.number, begins_at=recorded.begins_at, next=recorded.begins_at)
+
+
+def _position_of(facts: SourceFacts) -> PartitionPosition:
+    assert isinstance(facts.position, PartitionPosition)  # noqa: S101 - the merge gives a partition these facts
+    return facts.position
 
 
 def _end_of(name: str) -> int:

@@ -23,8 +23,9 @@ from headrace.errors import ConfigError, SourceError, StorageError
 from headrace.records.column_types import Column, columns_of
 from headrace.records.columns import BadRow
 from headrace.records.source_values import is_kindred
+from headrace.records.watermarks import Timeline
 from headrace.sources.folder.format import DamagedFileError, FileRows
-from headrace.sources.position import SourceOffset, TableVersion
+from headrace.sources.position import SourceFacts, TableVersion
 from headrace.sources.row_check import CheckedRows, RowCheck
 from headrace.sources.source import InputFile, SourceFile
 from headrace.storage.files import Storage
@@ -128,13 +129,13 @@ class DimensionTables:
     paths: Mapping[str, str]
     storage: Storage = None
     place: str = ""
-    """Digest of the offset at which the micro-batch begins: the same for each attempt."""
+    """Digest of the position at which the micro-batch begins: the same for each attempt."""
     _recorded: Versions = field(default_factory=dict)
     _fixed: dict[str, int] | None = None
 
-    def begin(self, offset: SourceOffset, recorded: Sequence[TableVersion] = ()) -> None:
-        """Begin a micro-batch at the offset of the last checkpoint. A repeated one has the versions `recorded` for it."""
-        self.place = blake2b(msgspec.json.encode(offset), digest_size=8).hexdigest()
+    def begin(self, at: tuple[SourceFacts, Timeline], recorded: Sequence[TableVersion] = ()) -> None:
+        """Begin a micro-batch at the facts and the timeline of the last checkpoint. A repeated one has the versions `recorded` for it."""
+        self.place = blake2b(msgspec.json.encode(at), digest_size=8).hexdigest()
         self._recorded, self._fixed = {table.name: table.version for table in recorded}, None
 
     def fix(self, landed: Versions | None = None) -> Versions:

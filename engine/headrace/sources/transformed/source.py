@@ -12,7 +12,6 @@ Rows of the source that do not fit its own record never reach the step. They are
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Final, Protocol
@@ -26,11 +25,19 @@ from headrace.api.graph import SourceNode
 from headrace.errors import SourceError
 from headrace.records.source_columns import EventTimeLimit
 from headrace.records.source_values import raw_row
+from headrace.records.watermarks import Timeline
 from headrace.sources.folder.format import UNREADABLE, FileRows, unreadable
 from headrace.sources.folder.parquet import count_rows
 from headrace.sources.interval import Interval
 from headrace.sources.kafka.source import KafkaPartition
-from headrace.sources.position import FileVersions, SourceOffset, TableVersion
+from headrace.sources.position import (
+    FileVersions,
+    SourceFacts,
+    TableVersion,
+    derived_name,
+    parts_of_derived,
+    stored_name,
+)
 from headrace.sources.row_check import RowCheck
 from headrace.sources.source import Source, SourceFile, SourceScan, TakenIn
 from headrace.sources.transformed.rows import DimensionTables, Refused, Versions
@@ -44,7 +51,6 @@ RAW: Final = "_headrace_raw"
 ORIGIN: Final = b"headrace.origin"
 """Key of a landed file's `Origin` in the metadata, as JSON."""
 
-_NAME: Final = re.compile(r"(.+)~([0-9a-f]{8})\.parquet", re.DOTALL)
 _LONGEST: Final = 180
 
 
@@ -84,21 +90,9 @@ class Derivation(Protocol):
         ...
 
 
-def derived_name(stored: str, digest: str) -> str:
-    """Return the name of derived rows: that of the source's file, and the digest of the step."""
-    return f"{stored}~{digest}.parquet"
-
-
-def stored_name(name: str) -> str:
-    """Return the name of the source's file for the name of derived rows; any other name stays."""
-    match = _NAME.fullmatch(name)
-    return name if match is None else match[1]
-
-
 def landed_file(name: str) -> str:
     """Return the file name for the name of derived rows: short enough for a path, and without slashes."""
-    match = _NAME.fullmatch(name)
-    stored, digest = (name, "") if match is None else match.groups()
+    stored, digest = parts_of_derived(name) or (name, "")
     text = quote(stored, safe="")
     if len(text) > _LONGEST:
         text = f"{text[: _LONGEST // 2]}-{blake2b(stored.encode(), digest_size=8).hexdigest()}"
@@ -161,21 +155,21 @@ class DerivedSource:
         self._below: dict[str, SourceFile] = {}
         self._ahead: tuple[SourceFile, ...] = ()
         self._landed: set[str] = set()
-        self._recorded: Sequence[SourceOffset] = ()
+        self._recorded: Sequence[SourceFacts] = ()
 
     def over(self, stored: Source) -> DerivedSource:
         """Return the same step over a part of the source, such as a partition."""
         return DerivedSource(self.node, stored, self._folder, self._storage, self._step)
 
-    def begin(self, offset: SourceOffset, recorded: Sequence[SourceOffset]) -> None:
-        """Begin a micro-batch at the offset of the last checkpoint.
+    def begin(self, facts: SourceFacts, timeline: Timeline, recorded: Sequence[SourceFacts]) -> None:
+        """Begin a micro-batch at the facts of the last checkpoint.
 
-        If it repeats or follows another one, `recorded` has the offset after that one, and may have those after later ones. The rows of
+        If it repeats or follows another one, `recorded` has the facts after that one, and may have those after later ones. The rows of
         a file are made with the versions of dimension tables that one of them has for this file, and else with those of the first one.
         """
         self._recorded = recorded
         if self._step is not None:
-            self._step.tables.begin(offset, recorded[0].tables if recorded else ())
+            self._step.tables.begin((facts, timeline), recorded[0].tables if recorded else ())
 
     def derive(self, files: Sequence[SourceFile]) -> None:
         """Land the rows of these files, unless they are landed already.
@@ -206,7 +200,7 @@ class DerivedSource:
 
     def scan(
         self,
-        offset: SourceOffset,
+        facts: SourceFacts,
         taken_in: TakenIn,
         *,
         interval: Interval | None = None,
@@ -218,8 +212,8 @@ class DerivedSource:
         Raises as the source below and `Derivation.digest` do.
         """
         digest = None if self._step is None else self._step.digest()
-        unread = {stored_name(name): name for name in offset.unread}
-        below = msgspec.structs.replace(offset, unread=tuple(unread))
+        unread = {stored_name(name): name for name in facts.begun}
+        below = facts.with_begun(tuple(unread), facts.rows)
         scan = self.stored.scan(below, taken_in, interval=interval, until=until, meets=meets)
         if digest is None:
             return scan
@@ -236,7 +230,7 @@ class DerivedSource:
 
     def named(self, names: Collection[str]) -> dict[str, SourceFile]:
         """Return the files with these names that exist: landed files, and files of the source below for names without a digest."""
-        derived = {name: self._file(name) for name in names if _NAME.fullmatch(name)}
+        derived = {name: self._file(name) for name in names if parts_of_derived(name) is not None}
         landed = {name: file for name, file in derived.items() if is_file(file.path, self._storage)}
         others = [name for name in names if name not in derived]
         return landed | (self.stored.named(others) if others else {})
@@ -276,18 +270,18 @@ class DerivedSource:
         except UNREADABLE as error:
             raise unreadable(self.node.name, file.path, error) from error
 
-    def offset_after(
+    def facts_after(
         self,
-        offset: SourceOffset,
+        facts: SourceFacts,
         scan: SourceScan,
         files: Sequence[SourceFile],
         taken_in: TakenIn,
         interval: Interval | None = None,
-    ) -> SourceOffset:
-        """Return the offset after these files. It holds names of the source's files, and versions of dimension tables."""
+    ) -> SourceFacts:
+        """Return the facts after these files. They hold names of the source's files, and versions of dimension tables."""
         below = SourceScan(tuple(self._below.get(file.name, file) for file in scan.files), scan.listed, scan.reach)
-        passed = self.stored.offset_after(
-            offset, below, [self._below.get(file.name, file) for file in files], taken_in, interval
+        passed = self.stored.facts_after(
+            facts, below, [self._below.get(file.name, file) for file in files], taken_in, interval
         )
         if self._step is None or not self._step.tables.paths or not files or not self._is_landed(files[-1]):
             return passed
@@ -320,7 +314,7 @@ class DerivedSource:
         """Return the versions of dimension tables to make the rows of a file with."""
         assert self._step is not None  # noqa: S101 - asked where rows are made
         tables = self._step.tables
-        recorded = (offset.versions_of(stored_name(file.name)) for offset in self._recorded)
+        recorded = (facts.versions_of(stored_name(file.name)) for facts in self._recorded)
         own = {table.name: table.version for table in next(filter(None, recorded), ())}
         if tables.paths.keys() <= own.keys():
             return {name: own[name] for name in tables.paths}

@@ -17,7 +17,7 @@ from headrace.records.watermarks import Timeline, advance
 from headrace.sources.arrival import EARLIEST, Queue, release
 from headrace.sources.intake import Intake, numbered
 from headrace.sources.interval import Interval
-from headrace.sources.position import SourceFacts
+from headrace.sources.position import FolderPosition, SourceFacts
 from headrace.sources.source import JobPosition, SliceRequest, SourceFile, SourceScan, TakenIn, first_files
 
 HOUR = 10
@@ -36,13 +36,13 @@ class Files:
     def latest(self):
         return max(self.contents, default=None)
 
-    def scan(self, offset, _taken_in, *, interval=None, until=None, meets=False):
+    def scan(self, facts, _taken_in, *, interval=None, until=None, meets=False):
         listed = [SourceFile(name, f"{self.name}/{name}", 0) for name in sorted(self.contents)]
-        new = [file for file in listed if offset.last_file is None or file.name > offset.last_file]
+        new = [file for file in listed if file.name > facts.last]
         new = [file for file in new if until is None or file.name <= until]
         if interval is not None and until is None:
             new = [file for file in new if interval.start <= self.interval_of(file.name).start < interval.end]
-        return SourceScan((*(file for file in listed if file.name in offset.unread), *new), tuple(listed))
+        return SourceScan((*(file for file in listed if file.name in facts.begun), *new), tuple(listed))
 
     def within_limits(self, files, rows_taken=0):
         config = SimpleNamespace(max_files_per_batch=self.limit, max_rows_per_batch=None)
@@ -54,9 +54,9 @@ class Files:
     def event_times(self, file, _limit=None):
         return pa.array(self.contents[file.name], pa.int64())
 
-    def offset_after(self, offset, _scan, files, _taken_in, _interval=None):
-        last = max([file.name for file in files] + [offset.last_file or ""]) or None
-        return msgspec.structs.replace(offset, last_file=last)
+    def facts_after(self, facts, _scan, files, _taken_in, _interval=None):
+        last = max([*(file.name for file in files), facts.last])
+        return msgspec.structs.replace(facts, position=FolderPosition(last, facts.begun, facts.rows))
 
     def interval_of(self, name):
         return Interval(int(name) * self.span, (int(name) + 1) * self.span)

@@ -21,7 +21,7 @@ from headrace.records.watermarks import Timeline
 from headrace.sources.intake import Intake
 from headrace.sources.position import FolderPosition, SourceFacts, TableVersion, derived_name, stored_name
 from headrace.sources.registry import read_rows_of
-from headrace.sources.source import JobPosition, SliceRequest
+from headrace.sources.source import JobPosition, SliceRequest, TakenIn
 from headrace.sources.transformed.rows import DimensionTables, input_schema, misfits
 from headrace.sources.transformed.source import landed_file, read_derived, write_derived
 from headrace.storage.files import read_parquet
@@ -51,7 +51,7 @@ class Slices:
         self.folder = Path(self.config.sources["rows"].path) if topic is None else None
         self.dims = self.harness.folder / "dims"
         self.change_dims()
-        self.facts, self.timelines = None, {}
+        self.facts, self.timelines, self.names = None, {}, frozenset()
         self.rows = []
         self.restart()
 
@@ -77,7 +77,12 @@ class Slices:
     def take_in(self, *, crashes=False, until=None, ends=True):
         """Take the next slice in, or crash before its commit; return whether there was one."""
         at = JobPosition(
-            {"rows": self.facts} if self.facts else {}, self.timelines, {}, 0, 0, f"{self.harness.folder}/transit"
+            {"rows": self.facts} if self.facts else {},
+            self.timelines,
+            {"rows": TakenIn(self.names)},
+            0,
+            0,
+            f"{self.harness.folder}/transit",
         )
         taken = self.intake.next(at, SliceRequest(ends=ends, until=until))
         if crashes:
@@ -99,6 +104,7 @@ class Slices:
         (line,) = taken.lines
         bucket = line.after or replace(line.before, next_ordinal=line.before.next_ordinal + line.rows)
         self.timelines = {"rows": Timeline(("rows",), bucket)}
+        self.names |= {file.name for file in taken.sources["rows"].taken}
         self.facts = msgspec.json.decode(msgspec.json.encode(taken.sources["rows"]), type=SourceFacts)
         return True
 

@@ -96,9 +96,9 @@ class RunEvents:
         for gap in after.gaps[len(before.gaps) :]:
             self.tell("gap", _gap_sentence(gap))
         for name in sorted(before.declared):
-            was, now = before.declared[name], after.declared.get(name)
-            if now is not None and was != now:
-                self.tell("ttl", f"TTL of {name}: {was} until now, from now on {now}")
+            was, now = before.declared[name], after.declared.get(name, before.declared[name])
+            if was != now:
+                self.tell("ttl", f"TTL of {name}: {was or 'off'} until now, from now on {now or 'off'}")
 
     def long_histories(self, keys: int) -> None:
         """Warn of keys with long histories, if there are any."""

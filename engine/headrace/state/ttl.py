@@ -29,7 +29,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -241,10 +241,35 @@ DeclaredTtls = Mapping[str, StateTtl | None]
 TimeOf = Callable[[str], int | None]
 """Function from an operator's name to a moment of event time (ms), such as the last watermark seen by any task of its line."""
 
-OFF = "off"
-"""Stored text of a state without TTL."""
-
 _MILLISECOND = timedelta(milliseconds=1)
+
+
+class StoredTtl(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Everything that decides whether an entry is alive, as a checkpoint records it."""
+
+    ttl_ms: int
+    stamped_by: Literal["event", "processing"]
+    expires_by: Literal["watermark", "processing"]
+    gap_over_ms: int | None = None
+    """Pauses of the job that are longer prolong lifetimes; None: no pause does."""
+
+    @classmethod
+    def of(cls, ttl: StateTtl | None) -> StoredTtl | None:
+        """Return a declared TTL as it is recorded; None where nothing expires."""
+        if ttl is None or not ttl.is_active:
+            return None
+        return cls(
+            ttl.ttl // _MILLISECOND,
+            "event" if ttl.time is TtlTime.EVENT else "processing",
+            "watermark" if ttl.expires_by_watermark else "processing",
+            None if ttl.gap_threshold is None else ttl.gap_threshold // _MILLISECOND,
+        )
+
+    def __str__(self) -> str:
+        """Return a text for people."""
+        gap = "" if self.gap_over_ms is None else f", prolonged by gaps over {timedelta(milliseconds=self.gap_over_ms)}"
+        clock = "watermark" if self.expires_by == "watermark" else "processing time"
+        return f"{timedelta(milliseconds=self.ttl_ms)} from {self.stamped_by} time by {clock}{gap}"
 
 
 def _unknown(_: str) -> None:
@@ -254,13 +279,13 @@ def _unknown(_: str) -> None:
 class TtlHistory(msgspec.Struct, frozen=True):
     """TTL history at the beginning of a micro-batch.
 
-    `gaps` are the pauses long enough for some state's declared threshold, oldest first. `declared` is each state's TTL by
+    `gaps` are the pauses long enough for some state's declared threshold, oldest first. `declared` is each state's TTL (None: off) by
     `operator.state`, `since` when it was switched on, for a state that had no TTL before, or was stamped by the other
     clock (ms, of the clock that expires its entries now).
     """
 
     gaps: tuple[Gap, ...] = ()
-    declared: dict[str, str] = {}
+    declared: dict[str, StoredTtl | None] = {}
     since: dict[str, int] = {}
 
     def lives(self, operator: str) -> EntryLifetimes:
@@ -293,12 +318,12 @@ class TtlHistory(msgspec.Struct, frozen=True):
             watermark = watermark_of(operator)
             return latest_event_of(operator) if watermark is None else watermark
 
-        return TtlHistory(gaps, _texts(declared), self._switched_on(declared, event_time_of, processing_time))
+        return TtlHistory(gaps, _stored(declared), self._switched_on(declared, event_time_of, processing_time))
 
     def changed(self, declared: DeclaredTtls) -> set[str]:
         """Return the operators with a state whose TTL changed. Their local copies may lack entries that are alive now."""
-        texts = _texts(declared)
-        return {name.partition(".")[0] for name, before in self.declared.items() if texts.get(name, before) != before}
+        now = _stored(declared)
+        return {name.partition(".")[0] for name, before in self.declared.items() if now.get(name, before) != before}
 
     def _switched_on(self, declared: DeclaredTtls, event_time_of: TimeOf, processing_time: int) -> dict[str, int]:
         since: dict[str, int] = {}
@@ -314,12 +339,13 @@ class TtlHistory(msgspec.Struct, frozen=True):
 
     def _began(self, name: str, ttl: StateTtl, now: int | None) -> int | None:
         """Return from when a state's TTL counts, None for a state that always had it; `now` is the time of its clock."""
-        before, text, known = self.declared.get(name), _as_text(ttl), self.since.get(name)
-        if before is None or now is None:
+        known = self.since.get(name)
+        if name not in self.declared or now is None:
             return known
-        if _stamped_by(before) != _stamped_by(text):
+        before, stored = self.declared[name], StoredTtl.of(ttl)
+        if before is None or stored is None or before.stamped_by != stored.stamped_by:
             return now
-        return known if known is None or _aged_by(before) == _aged_by(text) else now
+        return known if known is None or before.expires_by == stored.expires_by else now
 
 
 def _shortest_gap(declared: DeclaredTtls) -> float:
@@ -332,25 +358,6 @@ def _shortest_gap(declared: DeclaredTtls) -> float:
     return min(thresholds, default=float("inf"))
 
 
-def _texts(declared: DeclaredTtls) -> dict[str, str]:
-    """Return the declared TTLs as checkpoints store them."""
-    return {name: _as_text(ttl) for name, ttl in declared.items()}
-
-
-def _stamped_by(text: str) -> str:
-    """Return the clock that stamps entries: `event time`, `processing time`, or none."""
-    return text.partition(" from ")[2].partition(" by ")[0]
-
-
-def _aged_by(text: str) -> str:
-    """Return the clock that expires entries: `watermark`, `processing time`, or none."""
-    return text.partition(" by ")[2].partition(",")[0]
-
-
-def _as_text(ttl: StateTtl | None) -> str:
-    """Return a text of everything that decides whether an entry is alive."""
-    if ttl is None or not ttl.is_active:
-        return OFF
-    clock = "watermark" if ttl.expires_by_watermark else "processing time"
-    gap = "" if ttl.gap_threshold is None else f", prolonged by gaps over {ttl.gap_threshold}"
-    return f"{ttl.ttl} from {ttl.time.value} time by {clock}{gap}"
+def _stored(declared: DeclaredTtls) -> dict[str, StoredTtl | None]:
+    """Return the declared TTLs as checkpoints record them."""
+    return {name: StoredTtl.of(ttl) for name, ttl in declared.items()}

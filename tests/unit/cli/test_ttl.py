@@ -155,7 +155,7 @@ def test_dry_run_tries_another_ttl(headrace, later, ttl, goes, comes_back):
 
 def test_enabling_ttl_expires_nothing_at_once(headrace, later, home):
     pipeline(home, "None")
-    later.commit(Kind.BATCH, state_ttl=TtlHistory(declared={"legs.last_leg": "off"}))
+    later.commit(Kind.BATCH, state_ttl=TtlHistory(declared={"legs.last_leg": None}))
     result = headrace("state expired --state last_leg --ttl 1ms")
     assert "0 of 2 entries would be dead at once" in result.stdout
     assert "begin with the first micro-batch" in result.stdout

@@ -40,7 +40,7 @@ FIELDS = {
     "timers_fired": {"legs": {"processing_time": 9}, "other": {"processing_time": 8}},
     "lines": {"legs": "orders", "other": "orders"},
     "numbers": {"operator:legs": 0, "operator:other": 1},
-    "state_ttl": TtlHistory((), {"legs.legs": "off", "other.n": "off"}, {"legs.legs": 5, "other.n": 5}),
+    "state_ttl": TtlHistory((), {"legs.legs": None, "other.n": None}, {"legs.legs": 5, "other.n": 5}),
     "work": JobWork(held=1, pending=2, due=7),
 }
 
@@ -98,7 +98,7 @@ def test_checkpoint_drops_the_operators_metadata(job):
     assert checkpoint.timers_fired == {"other": {"processing_time": 8}}
     assert checkpoint.lines == {"other": "orders"}
     assert checkpoint.numbers == {"operator:other": 1}
-    assert checkpoint.state_ttl == TtlHistory((), {"other.n": "off"}, {"other.n": 5})
+    assert checkpoint.state_ttl == TtlHistory((), {"other.n": None}, {"other.n": 5})
     assert checkpoint.work == JobWork(held=1, pending=1, due=7)
     assert (job.log.state_schemas(checkpoint), job.log.operator_keys(checkpoint)) == ({}, {})
 

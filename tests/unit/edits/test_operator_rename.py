@@ -27,7 +27,7 @@ FIELDS = {
     "local_copies": {OLD: {"0-127": "copy"}, "other": {"0-127": "copy"}},
     "timers_fired": {OLD: {"processing_time": 9}},
     "lines": {OLD: "orders"},
-    "state_ttl": TtlHistory((Gap(1, 2, None, {OLD: 3, "other": 4}),), {f"{OLD}.snoozes": "off"}, {f"{OLD}.snoozes": 5}),
+    "state_ttl": TtlHistory((Gap(1, 2, None, {OLD: 3, "other": 4}),), {f"{OLD}.snoozes": None}, {f"{OLD}.snoozes": 5}),
 }
 
 
@@ -81,7 +81,7 @@ def test_checkpoint_stores_the_new_operator_name(job):
     assert checkpoint.local_copies == {"other": {"0-127": "copy"}}
     assert checkpoint.timers_fired == {NEW: {"processing_time": 9}}
     assert checkpoint.lines == {NEW: "orders"}
-    history = TtlHistory((Gap(1, 2, None, {NEW: 3, "other": 4}),), {f"{NEW}.snoozes": "off"}, {f"{NEW}.snoozes": 5})
+    history = TtlHistory((Gap(1, 2, None, {NEW: 3, "other": 4}),), {f"{NEW}.snoozes": None}, {f"{NEW}.snoozes": 5})
     assert checkpoint.state_ttl == history
     assert {*job.log.state_schemas(checkpoint)} == {*job.log.operator_keys(checkpoint)} == {NEW}
 

@@ -62,7 +62,7 @@ def test_without_a_watermark_nothing_expires_in_event_time():
 
 
 def test_compaction_after_enabling_ttl_keeps_readable_entries():
-    last = last_of(watermark=500, state_ttl=TtlHistory(declared={"op.s": "off"}))
+    last = last_of(watermark=500, state_ttl=TtlHistory(declared={"op.s": None}))
     (expiry,) = row_expiries({"op.s": StateTtl(TEN)}, last, processing_time=1_000, paused_since=None)
     assert survivors([row(0)], dead_sql([expiry])) == ["0"]
     assert survivors([row(0)], dead_sql([expiry._replace(clock=510)])) == []

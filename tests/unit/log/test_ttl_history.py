@@ -39,8 +39,8 @@ def test_pause_over_threshold_stays_a_gap():
     assert third.gaps == (Gap(899, 1_000), Gap(1_300, 2_000, 1_200))
 
 
-def test_gap_of_former_format_has_no_watermark():
-    stored = b'{"gaps":[[1000,2000],[3000,4000,2500],[5000,6000,null]]}'
+def test_gap_without_watermark_is_prolonged_whole():
+    stored = b'{"gaps":[[1000,2000,null],[3000,4000,2500],[5000,6000,null]]}'
     history = msgspec.json.decode(stored, type=TtlHistory)
     assert history.gaps == (Gap(1_000, 2_000), Gap(3_000, 4_000, 2_500), Gap(5_000, 6_000))
     assert msgspec.json.decode(msgspec.json.encode(history), type=TtlHistory) == history

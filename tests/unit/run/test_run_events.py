@@ -6,7 +6,7 @@ import pytest
 
 from headrace.log.warnings import RunWarning
 from headrace.run.events import RunEvents
-from headrace.state.ttl import Gap, TtlHistory
+from headrace.state.ttl import Gap, StoredTtl, TtlHistory
 
 HOUR = 3_600_000
 
@@ -60,10 +60,17 @@ def test_new_pause_is_logged_once(run_events, events, watermark, rest):
 
 
 def test_only_a_changed_ttl_is_logged(run_events, events):
-    before = TtlHistory(declared={"legs.total": "1 d", "legs.first": "1 d", "gates.last": "1 d"})
-    run_events.ttl(before, TtlHistory(declared={"legs.total": "2 d", "legs.first": "1 d", "board.new": "1 d"}))
-    (event,) = events
-    assert (event.kind, event.message) == ("ttl", "TTL of legs.total: 1 d until now, from now on 2 d")
+    day, hours = StoredTtl(86_400_000, "event", "watermark"), StoredTtl(7_200_000, "processing", "processing", 60_000)
+    before = TtlHistory(declared={"legs.total": day, "legs.first": day, "legs.last": None, "gates.last": day})
+    after = TtlHistory(declared={"legs.total": hours, "legs.first": day, "legs.last": day, "board.new": day})
+    run_events.ttl(before, after)
+    assert [(event.kind, event.message) for event in events] == [
+        ("ttl", "TTL of legs.last: off until now, from now on 1 day, 0:00:00 from event time by watermark"),
+        (
+            "ttl",
+            f"TTL of legs.total: {day} until now, from now on 2:00:00 from processing time by processing time, prolonged by gaps over 0:01:00",
+        ),
+    ]
 
 
 def test_degrading_warning_reaches_report_and_log(run_events, events):

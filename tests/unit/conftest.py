@@ -9,9 +9,11 @@ import hypothesis
 import pytest
 
 from headrace import clock as engine_clock
+from headrace.config import allow_scheme
 from headrace.state.backend import HashMapBackend
 from headrace.state.rocksdb import RocksDbBackend, StateCache
 from headrace.testing._memory_disk import forget_disk
+from headrace.testing._memory_table import open_memory
 from tests.jobs.home import Home
 from tests.jobs.quick_syncs import without_waiting
 from tests.unit.support.command_line import make_applications_once
@@ -20,6 +22,9 @@ from tests.unit.support.fuzzing import FACTOR
 from tests.unit.support.memory_job import MemoryJob
 from tests.unit.support.purchase_job import put_on_object_store
 from tests.unit.support.s3 import object_store
+
+# Files of jobs may name places in memory, also in a process whose first test makes no `PipelineHarness`.
+allow_scheme(open_memory())
 
 # The machine is shared, so a slow example proves nothing; a failure prints what reproduces it. Developers draw new examples
 # in each run. `.ci/run` draws the same ones for the same tests, so that it fails for what was changed.

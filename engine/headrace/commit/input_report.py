@@ -136,8 +136,6 @@ def _of_folder(config: JobConfig, name: str, source: SourceConfig, line: Sequenc
         InputRemark(InputKind.PASSED_OVER, name, file) for file in content.passed_over if not file.endswith(others)
     )
     recorded = recorded_files(line, name)
-    if line and not recorded and any(name in checkpoint.sources for checkpoint in line):
-        return  # an earlier release recorded no names
     changes = input_changes(line, {name: listed}, config.storage_options)
     for change in changes:
         if change.change is not ChangeOfInput.NEW:

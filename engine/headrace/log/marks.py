@@ -180,7 +180,7 @@ class DropMarker:
     why: str
     sinks: dict[str, str]
     uid: int | None = None
-    """None in marks of earlier releases, and for a job without checkpoints."""
+    """None for a job without checkpoints."""
 
 
 def read_marker(config: JobConfig) -> DropMarker | None:

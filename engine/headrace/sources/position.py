@@ -210,7 +210,7 @@ class PartitionPosition(
 
     def frontier(self) -> Mapping[str, Reach]:
         """Return how far the partition is read."""
-        return {"": (self.read_up_to, "", 0)}
+        return {"": (self.read_up_to, "", 0)} if self.read_up_to else {}
 
 
 class TopicPosition(Ordered, msgspec.Struct, frozen=True, tag_field="kind", tag="topic", omit_defaults=True):
@@ -236,7 +236,7 @@ class TopicPosition(Ordered, msgspec.Struct, frozen=True, tag_field="kind", tag=
 
     def frontier(self) -> Mapping[str, Reach]:
         """Return how far each partition is read."""
-        return {str(number): (partition.read_up_to, "", 0) for number, partition in self.partitions.items()}
+        return {str(number): reach for number, own in self.partitions.items() for reach in own.frontier().values()}
 
 
 Position = FolderPosition | TablePosition | PartitionPosition | TopicPosition

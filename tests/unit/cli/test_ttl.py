@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from deltalake import DeltaTable, write_deltalake
 
 from headrace.log.checkpoint import Kind
 from headrace.state.ttl import Gap, TtlHistory
@@ -94,15 +93,6 @@ def test_broken_pipeline_hides_no_further_entries(headrace, later, home):
     assert result.exit_code == 0
     assert [row["key"] for row in json.loads(result.stdout)["entries"]] == ["N4"]
     assert "no such luck" in result.stderr
-
-
-def test_table_without_ttl_ms_can_be_read(headrace, state):
-    # The version of checkpoint 1 is rewritten in the form that an older release wrote.
-    rows = DeltaTable(str(state.folder / "keyed_state"), version=1).to_pyarrow_table().drop_columns(["ttl_ms"])
-    write_deltalake(str(state.folder / "keyed_state"), rows, mode="overwrite", schema_mode="overwrite")
-    state.versions["keyed_state"] += 1
-    state.commit(Kind.BATCH)
-    assert live(headrace) == ["N1", "N2"]
 
 
 # ------------------------------------------------------------------------------------------------------ expired

@@ -12,6 +12,7 @@ from headrace.edits.restore import restore_in
 from headrace.errors import ConfigError, FencedError
 from headrace.log.checkpoint import JobWork, Kind
 from headrace.plan.loader import plan_of
+from headrace.sources.position import SourceFacts
 from headrace.state.ttl import TtlHistory
 from headrace.tables.schemas import (
     ASYNC_REQUESTS,
@@ -41,6 +42,7 @@ FIELDS = {
     "lines": {"legs": "orders", "other": "orders"},
     "numbers": {"operator:legs": 0, "operator:other": 1},
     "state_ttl": TtlHistory((), {"legs.legs": None, "other.n": None}, {"legs.legs": 5, "other.n": 5}),
+    "sources": {"orders": SourceFacts()},
     "work": JobWork(held=1, pending=2, due=7),
 }
 
@@ -180,12 +182,3 @@ def test_crash_leaves_all_or_nothing(job, place):
     if after == before:
         drop_operator(job.config, "legs", "not needed", "somebody")
     assert [row["operator"] for row in job.live()] == ["other"]
-
-
-def test_state_of_an_older_release_is_dropped_too(tmp_path):
-    job = KeyedJob(tmp_path)
-    with open_job(job.config, "older", create=True) as opened:
-        job.commit(opened, "legs", (value('"a"', 1),))
-    checkpoint = drop_operator(job.config, "legs", "not needed", "somebody")
-    assert job.live() == []
-    assert job.log.state_schemas(checkpoint) is None

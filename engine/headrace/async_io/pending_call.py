@@ -170,14 +170,6 @@ def came(text: str, record: type[msgspec.Struct]) -> Emitted:
     )
 
 
-def is_element(text: str | None, position: str) -> bool:
-    """Return whether `came_as` made this text from the record at `position` (its place in arrival order, in hexadecimal)."""
-    try:
-        return text is not None and msgspec.json.decode(text, type=_Came).order == position
-    except msgspec.MsgspecError:
-        return False
-
-
 def check_stored(row: StoredElement, takes: type[msgspec.Struct], gives: type[msgspec.Struct]) -> None:
     """Check that `loaded` can read a row: if it were committed otherwise, no run could continue from it.
 

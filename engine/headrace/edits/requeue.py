@@ -7,11 +7,10 @@ Refused rows of sources in quarantine: find those that can be taken in again, an
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -19,7 +18,7 @@ import pyarrow as pa
 from headrace import clock, crash_points
 from headrace.api.graph import AsyncWait, SourceNode
 from headrace.api.types import input_type
-from headrace.async_io.pending_call import AsyncElement, came, is_element
+from headrace.async_io.pending_call import AsyncElement, came
 from headrace.commit.protocol import OpenJob, open_job
 from headrace.config import JobConfig
 from headrace.errors import ConfigError, SourceError
@@ -28,7 +27,6 @@ from headrace.plan.loader import plan_of
 from headrace.plan.stages import Plan, waits_of
 from headrace.records.keys import key_reader
 from headrace.sources.folder.format import UNREADABLE, FileRows
-from headrace.sources.folder.formats import SUFFIXES
 from headrace.sources.position import NO_FACTS, RequeuedRows, SourceFacts, count_rows, ranges_of, rows_in, with_more
 from headrace.sources.registry import read_rows_of, source_of
 from headrace.sources.source import Source, SourceFile
@@ -39,8 +37,6 @@ from headrace.tables.requests import waiting_element_rows
 from headrace.tables.schemas import ASYNC_REQUESTS, QUARANTINE, STATE_TABLES
 
 QuarantinedRow = dict[str, Any]
-
-_POSITION: Final = re.compile(rf"(.+(?:{'|'.join(map(re.escape, SUFFIXES))}))(?::(\d+)(?:-(\d+))?)?", re.DOTALL)
 
 
 class RefusedPlace(NamedTuple):
@@ -70,13 +66,12 @@ def refused_place(row: QuarantinedRow, sources: Collection[str]) -> RefusedPlace
 
     For example a record with a null key: its source has taken it in, and other parts of the pipeline may have it.
     """
-    match = _POSITION.fullmatch(row["position"]) if row["operator"] in sources else None
-    if match is None:
+    if row["operator"] not in sources or row["file"] is None:
         return None
-    file, start, end = match.groups()
+    start, rows = row["first_row"], row["rows"]
     if start is None:
-        return RefusedPlace(row["operator"], file)
-    return RefusedPlace(row["operator"], file, int(start), int(end or int(start) + 1), end is not None)
+        return RefusedPlace(row["operator"], row["file"])
+    return RefusedPlace(row["operator"], row["file"], start, start + rows, row["origin"] == "part")
 
 
 @dataclass(slots=True)
@@ -271,8 +266,8 @@ def _selected(
         place = refused_place(row, sources)
         if place is not None and (not files or place.file in files):
             refused.append(row)
-        # A keyed wait also has answers in quarantine whose key for the next operator is null.
-        if not files and row["operator"] in waits and is_element(row["raw"], row["position"]):
+        # A keyed wait also has answers in quarantine whose key for the next operator is null: these are records.
+        if not files and row["operator"] in waits and row["origin"] == "call":
             elements.append(row)
     return _Back(elements, refused)
 

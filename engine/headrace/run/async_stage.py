@@ -24,11 +24,11 @@ from headrace.log.progress import TaskProgress
 from headrace.names import counted
 from headrace.records.keys import key_reader
 from headrace.run.messages import AsyncSettings, BatchSettings
-from headrace.run.output import QuarantineRow, TaskOutput
+from headrace.run.output import TaskOutput
 from headrace.run.watch import TaskNotes
 from headrace.state.codec import encode
 from headrace.state.key_groups import KeyGroupRange
-from headrace.tables.changelog import Changelog
+from headrace.tables.changelog import Changelog, QuarantineRow
 from headrace.tables.requests import load_waiting_elements, read_answers, waiting_element_rows
 from headrace.tables.schemas import ANSWERS, ASYNC_REQUESTS, QUARANTINE
 
@@ -233,4 +233,5 @@ def configured(wait: AsyncWait, settings: AsyncSettings) -> AsyncWait:
 def _given_up(wait: AsyncWait, element: AsyncElement) -> QuarantineRow:
     error = element.last_error or "abandoned"
     position, key = element.emitted.order.hex(), element.key_json.decode()
-    return wait.name, position, key, came_as(element.emitted), f"{error} (after {counted(element.attempts, 'call')})"
+    reason = f"{error} (after {counted(element.attempts, 'call')})"
+    return QuarantineRow(wait.name, position, key, came_as(element.emitted), reason, "call")

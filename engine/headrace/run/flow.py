@@ -16,6 +16,7 @@ from headrace.run.output import TaskOutput
 from headrace.run.rows import ColumnarRows
 from headrace.run.transforms import applied, refusing_unfit
 from headrace.state.codec import encode
+from headrace.tables.changelog import QuarantineRow
 
 
 class Waits(Protocol):
@@ -98,7 +99,7 @@ class Sender:
             raise SourceError(msg)
         self.output.quarantine(
             [
-                (self.output.operator, row.order.hex(), "null", encode(row.record).decode(), error)
+                QuarantineRow.of_record(self.output.operator, row.order, row.record, "null", error)
                 for row, error in zip(ahead, errors, strict=True)
             ]
         )

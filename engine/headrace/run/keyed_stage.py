@@ -49,10 +49,10 @@ from headrace.run.rows import ColumnarRows, elements_of
 from headrace.run.watch import StopSign, TaskNotes, keyed_stage
 from headrace.state.backend import EntryChange
 from headrace.state.broadcast import BroadcastRow
-from headrace.state.codec import encode
 from headrace.state.key_groups import KeyGroupRange, key_group_range
 from headrace.state.values import SingleStore
 from headrace.storage.files import read_parquet
+from headrace.tables.changelog import QuarantineRow
 from headrace.tables.entries import broadcast_groups, load_broadcast_state
 from headrace.tables.requests import StoredRequest, load_buffered_requests, numbered_requests
 from headrace.tables.schemas import BUFFERED_REQUESTS, KEYED_STATE, TIMERS
@@ -236,12 +236,8 @@ class _Work:
         )
         self.output.quarantine(
             [
-                (
-                    operator.name,
-                    refused.order.hex(),
-                    refused.key_json.decode(),
-                    encode(refused.record).decode(),
-                    refused.reason,
+                QuarantineRow.of_record(
+                    operator.name, refused.order, refused.record, refused.key_json.decode(), refused.reason
                 )
                 for refused in process.refused
             ]

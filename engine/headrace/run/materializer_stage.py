@@ -27,10 +27,11 @@ from headrace.plan.stages import KeyedStage, Plan, SinkPlan, ToSink
 from headrace.records.order import record_order
 from headrace.run.backend import TaskBackend
 from headrace.run.messages import KeyedTask
-from headrace.run.output import QuarantineRow, TaskOutput
+from headrace.run.output import TaskOutput
 from headrace.run.rows import ROWS_AT_ONCE
 from headrace.run.transforms import refusing_unfit
 from headrace.state.codec import encode
+from headrace.tables.changelog import QuarantineRow
 from headrace.tables.schemas import MATERIALIZER_HISTORY, TIMERS
 
 Needed = Callable[[ChangedKeys], Mask | None]
@@ -139,7 +140,9 @@ def _upsert_key(operator: UpsertMaterialize, record: type[msgspec.Struct]) -> Ca
 def _unmatched(operator: UpsertMaterialize, unmatched: Unmatched) -> QuarantineRow:
     element, row, rows = unmatched
     error = f"a retraction that matches nothing in its key's history of {counted(rows, 'row')}{_dropped(operator)}"
-    return operator.name, element.order.hex(), element.key_json.decode(), row.decode(), error
+    return QuarantineRow(
+        operator.name, element.order.hex(), element.key_json.decode(), row.decode(), error, "retraction"
+    )
 
 
 def _dropped(operator: UpsertMaterialize) -> str:

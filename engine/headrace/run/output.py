@@ -28,7 +28,7 @@ from headrace.state.codec import encode
 from headrace.state.key_columns import key_json_column
 from headrace.storage.files import ParquetLayout, stage
 from headrace.storage.table import ROW_KIND
-from headrace.tables.changelog import SYMBOLS, Changelog, KeyedState, parts, stage_state
+from headrace.tables.changelog import SYMBOLS, Changelog, KeyedState, QuarantineRow, parts, stage_state
 from headrace.tables.schemas import KEYED_STATE, QUARANTINE
 
 TRANSIT = "transit"
@@ -37,9 +37,6 @@ _LARGE = 32 << 20
 """Bytes of values from which on they are copied in parts: that takes 0.4 us a value more."""
 _TRIED_TWICE = 16
 """Number of records of a task for which a key function is called twice."""
-
-QuarantineRow = tuple[str, str, str, str | None, str]
-"""source, position, key (JSON), raw, error."""
 
 _TransitRow = tuple[bytes, int, int, bytes, bytes]
 """order, timestamp, kind, key (JSON), record (JSON)."""
@@ -156,7 +153,7 @@ class TaskOutput:
     def _refuse_without_key(self, to: ToStage, rows: ColumnarRows) -> None:
         error = f"the key ({to.key}) is null"
         self.quarantine(
-            [(self._operator, row.order.hex(), "null", encode(row.record).decode(), error) for row in rows.emitted()]
+            [QuarantineRow.of_record(self._operator, row.order, row.record, "null", error) for row in rows.emitted()]
         )
 
     def _stage_transit(self, to: ToStage, rows: ColumnarRows, keys: pa.BinaryArray) -> None:

@@ -20,7 +20,7 @@ from headrace.records.source_columns import arrival_order, order_column
 from headrace.run.async_stage import AsyncStage
 from headrace.run.flow import Sender
 from headrace.run.messages import SourceTask, TaskReport
-from headrace.run.output import QuarantineRow, TaskOutput
+from headrace.run.output import TaskOutput
 from headrace.run.rows import ColumnarRows
 from headrace.run.watch import SOURCES, StopSign, TaskNotes
 from headrace.sources.folder.format import UNREADABLE, FileRows, is_damage, unreadable
@@ -30,6 +30,7 @@ from headrace.sources.row_check import CheckedRows, RefusedRows, RowCheck
 from headrace.sources.source import InputFile
 from headrace.state.key_groups import key_group_range
 from headrace.storage.files import read_parquet
+from headrace.tables.changelog import QuarantineRow
 
 
 def run_source(task: SourceTask) -> TaskReport:
@@ -204,7 +205,8 @@ class _FileReader:
                 f"set 'sources.{self._source.name}.on_bad_row: quarantine' to go on without such rows."
             )
             raise SourceError(msg)
-        self.quarantined.append((self._source.name, f"{file.name}:{position}", "null", taken.rows.raw(position), error))
+        raw = taken.rows.raw(position)
+        self.quarantined.append(QuarantineRow.of_row(self._source.name, file.name, position, raw, error))
 
     def _note_refused(self, file: InputFile, taken: _Slice, bad: Sequence[BadRow]) -> None:
         """Note the refused rows of a file, for the driver. Rows that return from the quarantine were noted before."""
@@ -221,11 +223,17 @@ class _FileReader:
         if self._task.on_bad_file == "fail":
             raise error
         if file.picked is None:
-            self.quarantined.append((self._source.name, file.place, "null", file.path, str(error)))
+            self.quarantined.append(self._refused_file(file, str(error)))
             self.refused.append(RefusedRows(file.path, file.taken, is_whole=True, error=str(error)))
             return
         # The rows were readable when they were requeued. So an unreadable file has changed, and must not be skipped.
         if rows is None or rows.table.num_rows != file.rows:
             raise error
         for row in rows_in(file.picked):
-            self.quarantined.append((self._source.name, f"{file.name}:{row}", "null", rows.raw(row), str(error)))
+            self.quarantined.append(QuarantineRow.of_row(self._source.name, file.name, row, rows.raw(row), str(error)))
+
+    def _refused_file(self, file: InputFile, error: str) -> QuarantineRow:
+        name = self._source.name
+        if not file.is_part:
+            return QuarantineRow.of_file(name, file.name, file.path, error)
+        return QuarantineRow.of_part(name, file.name, (file.first_row, file.first_row + file.taken), file.path, error)

@@ -52,10 +52,9 @@ class InputFile(msgspec.Struct, frozen=True):
         return (self.rows if self.last_row is None else self.last_row) - self.first_row
 
     @property
-    def place(self) -> str:
-        """Return the file's name, with the range of rows in arrival order if only a part is taken: `position` in the quarantine."""
-        is_part = self.first_row > 0 or self.last_row not in {None, self.rows}
-        return f"{self.name}:{self.first_row}-{self.first_row + self.taken}" if is_part else self.name
+    def is_part(self) -> bool:
+        """Return whether only a part of the file's rows is taken in."""
+        return self.first_row > 0 or self.last_row not in {None, self.rows}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +18,7 @@ from headrace.async_io.pending_call import StoredElement
 from headrace.async_io.responses import KeptAnswer
 from headrace.materializer.histories import HistoryChange
 from headrace.state.backend import EntryChange
+from headrace.state.codec import encode
 from headrace.state.key_groups import key_group
 from headrace.state.timers import TimerChange
 from headrace.storage.files import LateValues, ParquetLayout, StagedFile, Storage, stage, utf8
@@ -46,6 +47,46 @@ class KeyedState(Protocol):
     def expires_at(self, stamp: int, own_ttl: int = 0, /) -> int | None:
         """Return the time at which an entry expires (ms); None if it never does."""
         ...
+
+
+Origin = Literal["row", "part", "file", "record", "call", "retraction"]
+"""What a row of the quarantine is: a row of a source's file, rows that were read together, a whole file; a record that a pipeline could
+not take on; a call that was given up; a retraction that matches nothing."""
+
+
+class QuarantineRow(NamedTuple):
+    """Row of the quarantine. `position` is for people; `first_row` counts in the stored file, for a part in arrival order."""
+
+    source: str
+    position: str
+    key: str
+    raw: str | None
+    error: str
+    origin: Origin
+    file: str | None = None
+    first_row: int | None = None
+    rows: int | None = None
+
+    @classmethod
+    def of_file(cls, source: str, file: str, raw: str | None, error: str) -> QuarantineRow:
+        """Return the row for a file that was refused as a whole."""
+        return cls(source, file, "null", raw, error, "file", file)
+
+    @classmethod
+    def of_row(cls, source: str, file: str, number: int, raw: str | None, error: str) -> QuarantineRow:
+        """Return the row for one row of a file, by its number in the file."""
+        return cls(source, f"{file}:{number}", "null", raw, error, "row", file, number, 1)
+
+    @classmethod
+    def of_part(cls, source: str, file: str, rows: tuple[int, int], raw: str | None, error: str) -> QuarantineRow:
+        """Return the row for a part of a file that was refused as it was read; `rows` are its numbers in arrival order, from and to."""
+        first, end = rows
+        return cls(source, f"{file}:{first}-{end}", "null", raw, error, "part", file, first, end - first)
+
+    @classmethod
+    def of_record(cls, operator: str, order: bytes, record: Any, key: str, error: str) -> QuarantineRow:
+        """Return the row for a record that the pipeline could not take on."""
+        return cls(operator, order.hex(), key, encode(record).decode(), error, "record")
 
 
 class Changelog:
@@ -122,17 +163,11 @@ class Changelog:
         """Return rows of `answers`."""
         return self._table(ANSWERS, [row.key.encode() for row in rows], [False] * len(rows), **answer_columns(rows))
 
-    def quarantine(self, rows: Sequence[tuple[str, str, str, str | None, str]]) -> pa.Table:
-        """Return rows of `quarantine` from (source, position, key, raw, error)."""
-        return self._table(
-            QUARANTINE,
-            [key.encode() for _, _, key, _, _ in rows],
-            [False] * len(rows),
-            source=[source for source, *_ in rows],
-            position=[position for _, position, *_ in rows],
-            raw=[raw for *_, raw, _ in rows],
-            error=[error for *_, error in rows],
-        )
+    def quarantine(self, rows: Sequence[QuarantineRow]) -> pa.Table:
+        """Return rows of `quarantine`."""
+        fields = [name for name in QuarantineRow._fields if name != "key"]
+        columns = {name: [getattr(row, name) for row in rows] for name in fields}
+        return self._table(QUARANTINE, [row.key.encode() for row in rows], [False] * len(rows), **columns)
 
     def _table(self, name: str, keys: Sequence[bytes], deleted: Sequence[bool], **columns: Sequence[Any]) -> pa.Table:
         count = len(keys)

@@ -112,15 +112,22 @@ STATE_TABLES: dict[str, StateTable] = {
                 pa.field("inserted_at", ARROW_TIMESTAMP),
             ],
         ),
-        # The quarantine keeps input that could not be processed. Rows are only added, so the origin of a row
-        # identifies its entry.
+        # The quarantine keeps input that could not be processed. Rows are only added, so the source and the position of a
+        # row identify its entry. `origin` says what it is; a row, a part or a whole file of a source names the file's rows.
         _table(
             QUARANTINE,
             [
                 pa.field("source", pa.string(), nullable=False),
                 pa.field("position", pa.string(), nullable=False),
             ],
-            [pa.field("raw", pa.string()), pa.field("error", pa.string(), nullable=False)],
+            [
+                pa.field("raw", pa.string()),
+                pa.field("error", pa.string(), nullable=False),
+                pa.field("origin", pa.string(), nullable=False),
+                pa.field("file", pa.string()),
+                pa.field("first_row", pa.int64()),
+                pa.field("rows", pa.int64()),
+            ],
         ),
     )
 }

@@ -21,7 +21,7 @@ def job(tmp_path, monkeypatch):
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
     monkeypatch.setattr(late_pandas, "without_pandas", lambda: None)
     job = KeyedJob(tmp_path)
-    aside = (QUARANTINE, '"a"', {"source": "events", "position": "1", "error": "bad"})
+    aside = (QUARANTINE, '"a"', {"source": "events", "position": "1", "error": "bad", "origin": "record"})
     code = plan_by(lambda event: event.tail, operator=OLD, function=Snoozes())
     rows = [(KEYED_STATE, f'"{name}"', {"state": "snoozes", "value": "1"}) for name in "abc"]
     job.run(code, *rows, aside, operator=OLD)

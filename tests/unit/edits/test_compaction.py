@@ -71,7 +71,15 @@ def test_untouched_tables_keep_their_versions(job):
 
 def test_quarantine_is_never_rewritten(job):
     table = STATE_TABLES[QUARANTINE]
-    entry = {"operator": "s", "key_group": 0, "key": '"k"', "source": "s", "position": "1", "error": "bad"}
+    entry = {
+        "operator": "s",
+        "key_group": 0,
+        "key": '"k"',
+        "source": "s",
+        "position": "1",
+        "error": "bad",
+        "origin": "record",
+    }
     for _ in range(2):
         with job.open() as opened:
             row = {**dict.fromkeys(table.schema.names), **entry, "checkpoint_id": opened.next_id, "deleted": False}

@@ -34,7 +34,7 @@ ROWS = (
     (MATERIALIZER_HISTORY, '"a"', {"sequence_number": 1, "row": "{}"}),
     (ASYNC_REQUESTS, '"a"', {"sequence": 1, "status": "pending"}),
     (BUFFERED_REQUESTS, '"a"', {"sequence": 1, "record": "{}"}),
-    (QUARANTINE, '"a"', {"source": "events", "position": "1", "error": "bad"}),
+    (QUARANTINE, '"a"', {"source": "events", "position": "1", "error": "bad", "origin": "record"}),
 )
 FIELDS = {
     "local_copies": {"legs": {"0-127": "copy"}, "other": {"0-127": "copy"}},

@@ -21,7 +21,7 @@ ROWS = (
     (KEYED_STATE, '"a"', {"state": "snoozes", "value": "1", "ttl_ms": 5}),
     (KEYED_STATE, '"b"', {"state": "snoozes", "value": "2"}),
     (TIMERS, '"a"', {"domain": "processing_time", "timestamp": 2}),
-    (QUARANTINE, '"a"', {"source": "events", "position": "1", "error": "bad", "raw": "x"}),
+    (QUARANTINE, '"a"', {"source": "events", "position": "1", "error": "bad", "origin": "record", "raw": "x"}),
 )
 FIELDS = {
     "local_copies": {OLD: {"0-127": "copy"}, "other": {"0-127": "copy"}},

@@ -39,7 +39,7 @@ IDENTITIES = {
     MATERIALIZER_HISTORY: {"sequence_number": 1, "row": "{}"},
     ASYNC_REQUESTS: {"sequence": 1, "status": "pending"},
     BUFFERED_REQUESTS: {"sequence": 1, "record": "{}"},
-    QUARANTINE: {"source": "events", "position": "1", "error": "bad"},
+    QUARANTINE: {"source": "events", "position": "1", "error": "bad", "origin": "record"},
 }
 ROWS = tuple((table, key, columns) for table, columns in IDENTITIES.items() for key in KEYS)
 PLAN = plan_by("tail")

@@ -8,7 +8,6 @@ import pytest
 
 from headrace import AsyncFunction, AsyncWait, FixedDelay, OnFailure, OutputMode, clock
 from headrace.api.graph import KeyBy
-from headrace.async_io.pending_call import came_as, is_element
 from headrace.commit.protocol import open_job
 from headrace.edits.requeue import requeue
 from headrace.errors import StateSchemaError, UserFunctionError
@@ -238,15 +237,6 @@ def test_requeued_elements_are_spread_over_tasks(job):
     job.micro_batch(wait, [purchase(1), purchase(2)])
     requeue(job.config, "by-hand")
     assert sorted(row.key for row in job.rows()) == ["1", "2"]
-
-
-def test_only_input_type_counts_as_element():
-    wrote = came_as(emitted(purchase(1)))
-    assert is_element(wrote, record_order(1).hex())
-    assert not is_element(wrote, record_order(2).hex())
-    assert not any(
-        is_element(text, record_order(1).hex()) for text in (None, "", "{}", encode(purchase(1)).decode(), "[1]")
-    )
 
 
 # ------------------------------------------------------------------------------------------------------------ breakers

@@ -201,6 +201,10 @@ def state(home) -> Writer:
         "key": "null",
         "source": "events",
         "position": "f:7",
+        "origin": "row",
+        "file": "f",
+        "first_row": 7,
+        "rows": 1,
         "checkpoint_id": 2,
     }
     writer.add("quarantine", [{**bad, "raw": "[bold]", "error": "no tail", "deleted": False}])

@@ -58,7 +58,14 @@ def held(key: Any, record: str, sequence: int = 0) -> Row:
 
 
 def quarantined(raw: str, position: str = "a.parquet:0", key: Any = None, error: str = "bad") -> Row:
-    return {**_entry(key, "purchases"), "source": "purchases", "position": position, "raw": raw, "error": error}
+    return {
+        **_entry(key, "purchases"),
+        "source": "purchases",
+        "position": position,
+        "raw": raw,
+        "error": error,
+        "origin": "row",
+    }
 
 
 def rows_of_all_tables(key: Any, text: str) -> dict[str, list[Row]]:

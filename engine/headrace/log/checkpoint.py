@@ -40,7 +40,7 @@ Cause = Requeued | Restored
 
 
 class JobWork(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a later run has to do without new input."""
+    """Work for a later run, without new input."""
 
     held: int = 0
     """Number of records in `buffered_requests` that were taken in and that no operator has processed."""

@@ -266,7 +266,7 @@ class FileVersions(msgspec.Struct, frozen=True):
 
 
 class SourceFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a checkpoint records of a source. Its ordinals and watermarks are those of its timeline."""
+    """Facts of a source that a checkpoint records. Its ordinals and watermarks are those of its timeline."""
 
     number: int = 0
     """Number of the source, never changed: it orders rows with equal merge keys."""

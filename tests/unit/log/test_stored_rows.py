@@ -109,7 +109,7 @@ def test_every_fact_is_read_as_written(checkpoint):
     assert CheckpointLog("memory://rows/job").checkpoints == [checkpoint]
 
 
-def test_sql_finds_what_is_left_to_do(memory_job):
+def test_sql_finds_the_work_left(memory_job):
     memory_job.run("ann")
     with memory_job.open() as opened:
         opened.commit(Kind.BATCH, work=JobWork(held=2, pending=3, due=5_000))

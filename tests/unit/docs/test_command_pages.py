@@ -282,6 +282,15 @@ def test_state_tables_page_queries_values(headrace, state):
     assert (result.exit_code, result.stdout.split()) == (0, ["key", "last_event", ANY, '"N9"', "7"])
 
 
+def test_state_tables_page_opens_changes_in_python(state, monkeypatch):
+    (block,) = [block for block in blocks_of("state-tables") if block.language == "python"]
+    version = state.log.last.versions["keyed_state"]
+    state.add("keyed_state", [entry("N9", "7", 5)])  # not committed
+    names = {}
+    exec(block.text.replace("var/state/flights", str(state.folder)), names)  # noqa: S102 - code of our own page
+    assert names["changes"].version() == version
+
+
 def test_state_tables_page_refuses_a_restore(check, home):
     config = Home(home).config()
     with open_job(config, "run", create=True) as opened:

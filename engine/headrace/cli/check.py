@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +13,7 @@ from headrace.names import counted
 
 if TYPE_CHECKING:
     from headrace.api.graph import SourceNode
-    from headrace.config import JobConfig, SourceConfig
+    from headrace.config import JobConfig
     from headrace.log.log import CheckpointLog
     from headrace.plan.stages import Plan
     from headrace.sources.delta.source import DeltaSource
@@ -140,7 +139,6 @@ def state_types(job: str, log: CheckpointLog, plan: Plan) -> Iterator[Finding]:
 def sources(config: JobConfig, plan: Plan) -> Iterator[Finding]:
     """Yield a finding for each source: whether its folder or table can be read."""
     from headrace.sources.delta.source import DeltaSource
-    from headrace.sources.folder.formats import format_of
 
     nodes = {node.name: node for node in plan.sources}
     for name, source in config.sources.items():
@@ -151,13 +149,7 @@ def sources(config: JobConfig, plan: Plan) -> Iterator[Finding]:
         if source.format == "delta":
             yield from _table(what, DeltaSource(nodes[name].stored, source, config.storage_options), source.path)
             continue
-        if "://" in source.path:
-            yield Finding(what, "ok", f"{source.path} (remote: not looked at)")
-            continue
-        suffixes = format_of(source.files).suffixes
-        finding = _folder(what, Path(source.path), suffixes, config.where(f"sources.{name}.path"))
-        problems = [*_columns(what, source, nodes[name].stored)] if finding.outcome == "ok" else []
-        yield from problems or [finding]
+        yield from _folder(what, config, nodes[name].stored)
 
 
 def changed_input(config: JobConfig) -> Iterator[Finding]:
@@ -206,37 +198,42 @@ def _table(what: str, source: DeltaSource, path: str) -> Iterator[Finding]:
         yield Finding(what, "fail", problem)
 
 
-def _folder(what: str, folder: Path, suffixes: Sequence[str], where: str) -> Finding:
+def _folder(what: str, config: JobConfig, node: SourceNode) -> Iterator[Finding]:
+    """Yield findings on a folder, on a disk or an object store: whether a run can list it, and read the columns of its newest file."""
+    from headrace.errors import SourceError
+    from headrace.sources.folder.listing import FolderListing
+
+    source = config.sources[node.name]
     try:
-        files = sum(1 for file in folder.iterdir() if file.name.endswith(tuple(suffixes)))
-    except FileNotFoundError:
-        return Finding(what, "fail", f"there is no folder {folder}", f"make it, or mend {where}")
-    except OSError as error:
-        return Finding(what, "fail", f"{folder}: {error}", "let this user read it")
+        listing = FolderListing(node.name, source, config.storage_options)
+        files = listing.content().files
+    except SourceError as error:
+        yield Finding(what, "fail", str(error), f"make it, or mend {config.where(f'sources.{node.name}.path')}")
+        return
     if not files:
-        return Finding(what, "warn", f"{folder} has no {suffixes[0]} file", "a run would find nothing to do")
-    return Finding(what, "ok", f"{folder}: {counted(files, 'file')}")
+        detail = f"{source.path} has no {listing.suffixes[0]} file"
+        yield Finding(what, "warn", detail, "a run would find nothing to do")
+        return
+    newest = max(files, key=lambda file: (file.modified, file.name))
+    problems = [*_columns(what, config, node, newest.path)]
+    yield from problems or [Finding(what, "ok", f"{source.path}: {counted(len(files), 'file')}")]
 
 
-def _columns(what: str, source: SourceConfig, node: SourceNode) -> Iterator[Finding]:
+def _columns(what: str, config: JobConfig, node: SourceNode, newest: str) -> Iterator[Finding]:
     """Yield a finding for each column of the newest file that a run would refuse, as its header or footer shows it."""
     from headrace.sources.folder.format import UNREADABLE
     from headrace.sources.folder.formats import format_of
     from headrace.sources.row_check import column_problems
 
-    kind = format_of(source.files)
-    files = [
-        file for file in Path(source.path).iterdir() if file.is_file() and file.name.endswith(tuple(kind.suffixes))
-    ]
-    newest = max(files, key=lambda file: (file.stat().st_mtime_ns, file.name), default=None)
+    source = config.sources[node.name]
     of_file: Outcome = "fail" if source.on_bad_file == "fail" else "warn"
     of_row: Outcome = "fail" if source.on_bad_row == "fail" else "warn"
     try:
-        schema = None if newest is None else kind.schema(str(newest))
+        schema = format_of(source.files).schema(newest, config.storage_options)
     except UNREADABLE as error:
         yield Finding(what, of_file, f"{newest}, the newest file, cannot be read: {error}", _BAD_FILE)
         return
-    for problem in () if schema is None else column_problems(node, schema, str(newest)):
+    for problem in () if schema is None else column_problems(node, schema, newest):
         advice = (
             "correct the field, or the file"
             if problem.of_file

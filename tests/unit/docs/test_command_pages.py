@@ -275,7 +275,7 @@ def test_sources_page_shows_refused_rows(check, orders):
 
 
 def test_state_tables_page_queries_values(headrace, state):
-    (block,) = [block for block in blocks_of("state-tables") if block.language == "sql"]
+    (block,) = [block for block in blocks_of("state-tables") if "last_event" in block.text]
     state.add("keyed_state", [{**entry("N9", '{"last_seq":7}', 5), "state": "legs"}])
     state.commit(Kind.BATCH)
     result = headrace("sql", block.text)

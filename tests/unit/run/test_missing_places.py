@@ -75,7 +75,7 @@ def assert_next_run_takes_all_in(harness):
         ("source", False, SourceError, "there is no folder .* Make it, or correct 'sources.orders.path'"),
         ("source", True, SourceError, "there is no folder .* Make it, or correct 'sources.orders.path'"),
         ("sink", False, SinkMismatchError, "sink 'out' at .* is gone, .*headrace reconcile shop"),
-        ("sink", True, StorageError, "storage refused to open sink 'out' at .*repair what it reports, then run again"),
+        ("sink", True, StorageError, "storage refused to .*out.*repair what it reports, then run again"),
         ("root", False, SinkMismatchError, "has no checkpoints. .*Bring back a copy of that folder"),
         ("root", True, StorageError, "Not a directory.*correct the path, or bring what it names back"),
         ("local", True, StorageError, "local state in .*Not a directory.*Nothing was committed"),

@@ -135,6 +135,7 @@ class Writer:
             "kind": kind,
             "run_id": f"run-{number}",
             "attempt_id": "a",
+            "incarnation": 1,
             "max_parallelism": 128,
             "versions": dict(self.versions),
             "committed_at": START + number * HOUR,

@@ -17,6 +17,7 @@ from headrace.commit.run_check import checked_plan
 from headrace.config import JobConfig, Promote
 from headrace.edits.fork import drop_branch, fork, log_of
 from headrace.edits.promote import promoting, settle_promotion
+from headrace.log.log import CheckpointLog
 from headrace.plan.stages import Plan
 from headrace.readers.difference import TableDifference, differences
 from headrace.readers.job_at import JobAtCheckpoint
@@ -134,11 +135,13 @@ class Backfill:
         if report.stopped_because != "interval":
             return BackfillResult(BackfillOutcome.UNFINISHED, report)
         live, branch = (JobAtCheckpoint(config) for config in (self.config, self._on_branch))
-        refuse_changed_input(
-            self.config, self.plan.name, branch.log.lineage.line, Intake(self.code, self.config).listed()
-        )
+        self._check_input(branch.log)
         comparison = Comparison(live, branch, tuple(differences(live, branch, limit=self.limit)))
         return BackfillResult(self._outcome(comparison), report, comparison)
+
+    def _check_input(self, log: CheckpointLog) -> None:
+        """Raise `SourceError` when input has changed that the branch took in. The simulation has its own."""
+        refuse_changed_input(self.config, self.plan.name, log.lineage.line, Intake(self.code, self.config).listed())
 
     def _outcome(self, comparison: Comparison) -> BackfillOutcome:
         """Return what the job's file says about a complete branch. A branch that changes nothing needs no approval."""

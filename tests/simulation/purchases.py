@@ -121,7 +121,14 @@ class MicroBatch:
         yield from ({"key": str(record), "sequence": record, "deleted": True} for record in sorted(answered))
 
     def _bad(self, record: int) -> dict[str, Any]:
-        return {"key": str(record), "source": SOURCE, "position": str(record), "error": "bad", "raw": "?", "origin": "record"}
+        return {
+            "key": str(record),
+            "source": SOURCE,
+            "position": str(record),
+            "error": "bad",
+            "raw": "?",
+            "origin": "record",
+        }
 
     def _board(self, counts: dict[str, int]) -> tuple[str, list[OutputFile]]:
         rows = [

@@ -282,7 +282,7 @@ def test_state_tables_page_queries_values(headrace, state):
     assert (result.exit_code, result.stdout.split()) == (0, ["key", "last_event", ANY, '"N9"', "7"])
 
 
-def test_state_tables_page_queries_what_waits(headrace, state):
+def test_state_tables_page_queries_work(headrace, state):
     (block,) = [block for block in blocks_of("state-tables") if block.text.startswith("select checkpoint_id, held")]
     assert headrace("sql", block.text).exit_code == 0
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 
 import pytest
 
-from tests.house import PACKAGE, hits, texts
+from tests.house import PACKAGE, ROOT, hits, texts
 
 GONE = ["earlier release", r"storage_errors\(", "is_in_memory", "SourceOffset", r"import_module\(.headrace\.operators"]
+MODULE = re.compile(r"`((?:[a-z_]+/)+[a-z_]+\.py)\b")
 SEARCHES_NOTES = {"edits/erase_survey.py"}
 """A survey looks for the text of a key in notes: they are data of the user there."""
 
@@ -59,3 +61,19 @@ def test_no_code_decides_by_a_note():
 )
 def test_reads_of_notes_are_seen(code, lines):
     assert [*reads_of_notes(ast.parse(code))] == lines
+
+
+OF_USERS = ("pipelines/", "dags/")
+
+
+def test_pages_name_modules_that_exist():
+    """Only files of a user's own project may be missing. The changelog names what was."""
+    pages = [page for page in (*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")) if page.name != "CHANGELOG.md"]
+    named = {
+        (page, name) for page in pages for name in MODULE.findall(page.read_text()) if not name.startswith(OF_USERS)
+    }
+    assert len(named) > 20
+    homes = (ROOT, ROOT / "engine", PACKAGE)
+    assert [
+        (page.name, name) for page, name in sorted(named) if not any((home / name).is_file() for home in homes)
+    ] == []

@@ -53,7 +53,7 @@ class DeltaFaults:
             f"source '{self.source}': version {version} of {self.config.path} is a RESTORE to version {target}: it takes back rows "
             "that this job has taken in, and this source takes in appended rows only. Nothing of it was taken in. To take them back "
             "here as well: restore this job to a checkpoint that has read no version above "
-            f"{target} (offsets.{self.source}.version in 'headrace checkpoints --json'), set sources.{self.source}.skip_versions: {undone}, and run again. To keep "
+            f"{target} (sources.{self.source}.position.version in 'headrace checkpoints --json'), set sources.{self.source}.skip_versions: {undone}, and run again. To keep "
             f"them: set sources.{self.source}.skip_versions: {self._skipping(version)}"
         )
 
@@ -121,7 +121,7 @@ class DeltaFaults:
         return SourceError(
             f"source '{self.source}': {self.config.path} is at version {latest}, and version {read} of it was read: it was replaced, or "
             "brought back from an older copy. Nothing was taken in. Bring the table back as it was, or restore this job to a "
-            f"checkpoint that has read no version above {latest} (offsets.{self.source}.version in 'headrace checkpoints --json')."
+            f"checkpoint that has read no version above {latest} (sources.{self.source}.position.version in 'headrace checkpoints --json')."
         )
 
     def _way_out(self, version: int) -> str:

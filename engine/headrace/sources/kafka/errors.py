@@ -25,8 +25,8 @@ class KafkaFaults:
             return SourceError(
                 f"source '{self.source}': the branch needs offsets {offsets} of partition {partition} of {self.config.place}. The topic "
                 f"begins at offset {earliest}, and the job has no landed file with offset {wanted} any more (retention.hours). Nothing was "
-                "taken in, and the job is unchanged. Fork a branch at a later checkpoint (offsets."
-                f"{self.source}.partitions in 'headrace checkpoints --json' has the position of each). If the branch can do without these "
+                "taken in, and the job is unchanged. Fork a branch at a later checkpoint (sources."
+                f"{self.source}.position.partitions in 'headrace checkpoints --json' has the position of each). If the branch can do without these "
                 f"messages, run it with --set 'sources.{self.source}.skip_offsets={skipped}{partition}:{offsets}'."
             )
         return SourceError(
@@ -50,7 +50,7 @@ class KafkaFaults:
             f"source '{self.source}': partition {partition} of {self.config.place} ends at offset {end}, and this job has read it up to "
             f"offset {read}: the topic has lost messages that were acknowledged (an unclean leader election, or a restored copy). "
             "Nothing was taken in. Restore this job to a checkpoint that has read no more "
-            f"(offsets.{self.source}.partitions in 'headrace checkpoints --json'), or begin a new job."
+            f"(sources.{self.source}.position.partitions in 'headrace checkpoints --json'), or begin a new job."
         )
 
     def without(self, partition: int) -> SourceError:

@@ -50,3 +50,9 @@ def test_named_files_exist():
     files = re.findall(r"`((?:[a-z_]+/)+\w+\.py)`", part("Where to begin"))
     assert len(files) > 5
     assert [file for file in files if not (ROOT / "engine" / "headrace" / file).is_file()] == []
+
+
+def test_deciding_modules_exist():
+    modules = re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", part("Where things are decided"))
+    assert len(modules) > 10
+    assert [name for name in modules if not (ROOT / "engine/headrace" / f"{name.replace('.', '/')}.py").is_file()] == []

@@ -27,8 +27,6 @@ from headrace.storage.files import Storage
 GONE: Final = ""
 """Mark of a file that is gone, and whose absence somebody has acknowledged."""
 
-"""Nanoseconds in a millisecond."""
-
 
 class ChangeOfInput(StrEnum):
     """Kind of change of an input file."""

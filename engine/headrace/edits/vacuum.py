@@ -284,7 +284,7 @@ def vacuum(config: JobConfig, run_id: str, *, dry_run: bool = True) -> list[str]
     Keeps checkpoints that were the last one at some time within `retention.hours`, all savepoints, and the forks of
     all branches. Also deletes entries of tables' logs that no kept checkpoint needs, files of `checkpoints` that a
     compaction has replaced, and files that an earlier vacuum has committed and not deleted. The list of files is
-    committed before the first file is deleted (see `vacuum_intents`). With `dry_run`, does not write. Raises
+    committed before the first file is deleted (see `log.marks`). With `dry_run`, does not write. Raises
     `FencedError` when another run holds the job or takes it before the commit, and `StorageError` when the fork of a branch
     cannot be read any more; then nothing is deleted.
     """

@@ -62,7 +62,7 @@ class Kind(enum.Enum):
     A promotion makes the state of a branch the state of the job. Before it, the log has the checkpoints of the branch since its fork,
     without `versions`; the first of them continues from the fork.
 
-    A vacuum does not change the state, like a savepoint: it commits a list of files that may be deleted (`vacuum_intents`).
+    A vacuum does not change the state, like a savepoint: it commits a list of files that may be deleted (`log.marks`).
 
     An acknowledgement does not change the state either: it records anew what files of sources are like.
     """

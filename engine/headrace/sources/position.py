@@ -101,7 +101,8 @@ def stored_name(name: str) -> str:
 Reach = tuple[int, str, float]
 """How far a piece of a source is read: an offset, and the first file that is not whole, with the rows taken of it (infinite: all)."""
 
-NOTHING_READ: Final[Reach] = (0, "", 0)
+NOTHING_READ: Final[Reach] = (-1, "", 0)
+"""Comes before each reach, also that of a partition which is to be read from offset 0 on: a position was chosen there."""
 
 
 class Ordered:
@@ -113,15 +114,14 @@ class Ordered:
         """Return how far each piece is read, up to its first file that is not whole. Pieces of which nothing is read are left out."""
         raise NotImplementedError
 
-    def covers(self, other: Position | None) -> bool:
+    def covers(self, other: Ordered) -> bool:
         """Return whether this position reaches as far as another one of the same source in each piece."""
         own = self.frontier()
-        return other is None or all(own.get(piece, NOTHING_READ) >= reach for piece, reach in other.frontier().items())
+        return all(own.get(piece, NOTHING_READ) >= reach for piece, reach in other.frontier().items())
 
     def is_ahead_of(self, other: Position | None) -> bool:
         """Return whether some piece is read further than in another position of the same source."""
-        former = {} if other is None else other.frontier()
-        return any(reach > former.get(piece, NOTHING_READ) for piece, reach in self.frontier().items())
+        return bool(self.frontier()) if other is None else not other.covers(self)
 
 
 class _OfFiles(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -168,7 +168,9 @@ class TablePosition(_OfFiles, Ordered, frozen=True, kw_only=True, tag_field="kin
     """Version that is taken in as a whole (all its files), instead of the changes of its commit."""
 
     def frontier(self) -> Mapping[str, Reach]:
-        """Return how far the table is read. Names of files begin with their version."""
+        """Return how far the table is read. Names of files begin with their version, so one of which no file was taken up yet fits in."""
+        if not self.last and not self.begun and self.version >= 0:
+            return {"": (0, f"{self.version:020d}", math.inf)}
         return _reach_of_files(self)
 
 
@@ -210,7 +212,7 @@ class PartitionPosition(
 
     def frontier(self) -> Mapping[str, Reach]:
         """Return how far the partition is read."""
-        return {"": (self.read_up_to, "", 0)} if self.read_up_to else {}
+        return {"": (self.read_up_to, "", 0)}
 
 
 class TopicPosition(Ordered, msgspec.Struct, frozen=True, tag_field="kind", tag="topic", omit_defaults=True):

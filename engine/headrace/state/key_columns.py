@@ -17,7 +17,7 @@ def key_json_column(*columns: pa.Array) -> pa.BinaryArray:
     """Return the key of each row as JSON: the value of one column, or a list of several.
 
     The columns have types that records have between stages. A key is null if any of its values is; -0.0 becomes 0.0, as
-    in `plan.stages.stage_key`.
+    in `records.keys`.
     """
     texts = [_json(column) for column in columns]
     if len(texts) == 1:

@@ -38,7 +38,6 @@ def three_of_a_kind(positions):
 def test_positions_are_partially_ordered(three):
     one, other, third = three
     assert one.covers(one)
-    assert one.covers(None)
     assert one.is_ahead_of(other) is not other.covers(one)
     if one.covers(other) and other.covers(third):
         assert one.covers(third)
@@ -82,6 +81,16 @@ def test_begun_file_of_a_partition_ends_its_reach():
     name = landed_name("orders", "id", OffsetRange(0, 10, 20))
     assert PartitionPosition(number=0, begins_at=0, next=20, begun=(name,), rows=3).read_up_to == 13
     assert PartitionPosition(number=0, begins_at=0, next=20).read_up_to == 20
+
+
+def test_drawn_position_is_ahead_of_none():
+    """A table or topic whose `start` was chosen, and of which nothing was taken in yet."""
+    table = TablePosition(table_id="t", version=5)
+    assert table.is_ahead_of(None)
+    assert not table.is_ahead_of(TablePosition(table_id="t", version=6, last=f"{6:020d}/append/x"))
+    assert TablePosition(table_id="t", version=6, last=f"{6:020d}/append/x").is_ahead_of(table)
+    assert topic(0).is_ahead_of(topic())
+    assert topic(0).is_ahead_of(None)
 
 
 @pytest.mark.parametrize("position", [None, FolderPosition(), topic()])

@@ -1,8 +1,6 @@
 """Options that code and job files both name: strategies, execution, the sink upsert materializer.
 
-Strategies of the sink upsert materializer. Configuration needs them, and nothing else of the API, which takes 50 ms to import.
-
-Layouts of a materializer's histories (FLIP-544, "Public Interfaces"). They do not change results.
+Configuration needs these options, and nothing else of the API, which takes 50 ms to import.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Commands of `headrace` as tasks of a DAG: operators, their JSON, and Airflow's failures.
+"""Commands of `headrace` as tasks of a DAG: failures, processes, and operators.
 
-Operators that change a job without running it: compaction, restore, savepoint.
-
-Failures of tasks: decide whether a failed command ends its task for good, or with a retry.
+The file has the exception that ends a task after a failed command, for good or with a retry; the process of a command
+and its JSON output; a task for any command; and operators for compaction, restore and savepoint, which change a job
+without running it.
 """
 
 from __future__ import annotations

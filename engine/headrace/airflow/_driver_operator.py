@@ -1,8 +1,7 @@
-"""Base of operators that run a driver: its process and its log.
+"""Base of operators that run a driver, and the log of spark-submit in their tasks.
 
-Base of operators that run a driver: through spark-submit of Airflow's Spark provider, or as the command without Spark.
-
-Log of spark-submit in a task: the driver's lines, and Spark's warnings and errors.
+The driver runs through spark-submit of Airflow's Spark provider, or as the command without Spark. The log of
+spark-submit has the driver's lines, and Spark's warnings and errors.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""DAGs of a job: its runs, its maintenance, and its restore.
+"""DAGs of jobs: the runs of one job, the maintenance of all jobs, and the restore of a job.
 
-DAG of a job: check, run, verify, and regularly compact.
-
-DAG `headrace_restore`: take a job back to one of its checkpoints. Started by hand.
+The DAG of a job checks the job, runs it, verifies it, and regularly compacts its state. A person starts the DAG
+`headrace_restore` by hand.
 """
 
 from __future__ import annotations

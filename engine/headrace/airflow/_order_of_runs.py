@@ -1,15 +1,12 @@
-"""Order of a DAG's runs: which one waits for another or for its job, and which one is refused or cancelled.
+"""Order of a DAG's runs: which one waits, which one is cancelled, and which one is refused.
 
-Order of runs: a failed run blocks later ones, also where Airflow's `depends_on_past` does not check.
+A failed run blocks later ones, also where Airflow's `depends_on_past` does not check. A task that finds its job held by
+another run waits, as long as a run may take. Airflow stops only the queued DAG runs of a cancelled backfill, so the
+running ones ask here.
 
-Held jobs: a task that finds its job held by another run waits, as long as a run may take.
-
-Cancelled backfills: Airflow stops their queued DAG runs only, and their running ones ask here.
-
-Refused DAG runs: they end as failed, and hold up no other run.
-
-Airflow's `depends_on_past` lets a run start if the same task of the run before was skipped. So a task that is refused skips
-itself, and by that all tasks after it; then the last task of the DAG, `refused`, fails with the reason.
+A refused DAG run ends as failed, and holds up no other run. `depends_on_past` lets a run start if the same task of the
+run before was skipped. So a refused task skips itself, and with itself all tasks after it; then the last task of the
+DAG, `refused`, fails with the reason.
 """
 
 from __future__ import annotations

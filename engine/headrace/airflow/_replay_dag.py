@@ -1,11 +1,11 @@
 """Replay DAG of a job, and its task that asks a person for approval.
 
-Replay DAG of a job: computes requested past intervals again on a branch, until the result is promoted or dropped.
+The DAG computes requested past intervals again on a branch, until the result is promoted or dropped. The approval task
+waits on Airflow's page of required actions.
 
-Approval task: waits until a person approves or rejects a replay, on Airflow's page of required actions.
-
-It works like the standard provider's `HITLBranchOperator`, with the same parts of Airflow's SDK. Importing that operator would add
-20 ms to each parsing of the DAG file, and 130 ms if nothing else has imported triggers.
+The approval task works like the standard provider's `HITLBranchOperator`, with the same parts of Airflow's SDK.
+Importing that operator would add 20 ms to each parsing of the DAG file, and 130 ms if nothing else has imported
+triggers.
 """
 
 from __future__ import annotations

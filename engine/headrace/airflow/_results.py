@@ -1,10 +1,6 @@
 """Results of a run's task where Airflow shows them: assets, links, notes and lineage.
 
-Result of a run's task: its report, the assets that it updates, and its warnings.
-
-Links from a run's task instance: to its checkpoint, and to Spark's UI. A task pushes each as an XCom.
-
-Notes on task instances, through Airflow's REST API: a task has no other way to write one.
+A task pushes each link as an XCom. A note goes through Airflow's REST API: a task has no other way to write one.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Operator of a run, and the interval that it takes from its DAG run.
-
-Operator of a run: through spark-submit of Airflow's Spark provider, or as the command without Spark.
-
-Data intervals of DAG runs: of a trigger timetable, of a backfill that has taken over another run, and of time zones.
-"""
+"""Operator of a run, and the rules for the data interval that it takes from its DAG run."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Functions that take many records at once: bundles of a key, or columns.
+"""Functions that take many records with one call: bundles of a key, or columns.
 
-Bundles: several records of a key that a function takes with one call (Flink: `MapBundleFunction`, mini-batch aggregation).
-
-Columns: all records of a task in one micro-batch, which a function takes with one call.
+A bundle has several records of one key (Flink: `MapBundleFunction`, mini-batch aggregation). Columns have all records
+of a task in one micro-batch.
 """
 
 from __future__ import annotations

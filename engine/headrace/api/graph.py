@@ -1,10 +1,8 @@
-"""Operators of a graph, and what they declare of functions and of the sink upsert materializer.
+"""Nodes of a graph, the streams between them, and the base class of the package's keyed functions.
 
-Operators of a graph: frozen descriptions that are not bound to tables yet, and the streams between them.
-
-Operators on a key's history: the sink upsert materializer (FLIP-544), first and last value, deduplication and lag.
-
-Keyed functions that come with the package: the methods that the graph, `explain` and side outputs call.
+The file has the operators on a key's history: the sink upsert materializer (FLIP-544) with first value, last value and
+deduplication, and lag. Then come the operators of a graph, as frozen descriptions that are not bound to tables yet, and
+their streams. `OperatorFunction` has the methods that the graph, `explain` and side outputs call.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Arguments of operators: windows, ranks, kinds of joins, and options of an aggregate.
-
-Joins of two streams in windows: the results for the records that a key has in a window.
-
-Order of a top-N: the number of records, the value that ranks them, and the type of the results.
-"""
+"""Arguments of operators: options of an aggregate, kinds of joins, window joins, ranks and windows."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""Policies of calls to services: results on failure, retries, circuit breakers, caches, look-ups, threads.
+"""Policies of calls to services: failures, breakers, caches, bulk calls, retries, look-ups and threads.
 
-Policies of async I/O: waiting elements, elements that fail for good, and services that are down.
-
-Look-ups by key: many records share one answer, which a look-up cache remembers.
-
-Async functions over blocking clients: each call in a thread (Flink Async I/O, synchronous clients in a thread pool).
+Many records of a look-up share one response, which a look-up cache remembers. A `BlockingFunction` makes each call in a
+thread (Flink Async I/O, synchronous clients in a thread pool).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""State descriptors, and migrations of their types.
+"""Migrations of stored types, and state descriptors.
 
-State descriptors: class attributes of a process function, bound to a key while a record runs.
-
-Migrations: they convert stored state to a type that cannot read it as it is.
+A migration converts stored state to a type that cannot read it as it is. A state descriptor is a class attribute of a
+process function, bound to a key while a record runs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Invocation of a service: one call or a bulk call, counted, behind its cache and its limits.
+"""Invocation of a service: bulk calls, counts, and one call behind its cache and its limits.
 
-Call for one record: the user's function, behind its cache, its groups and the limits of its service.
-
-Counts the calls that reach a user's function: after the cache, groups and limits.
+The counts have only calls that reach the user's function: those behind the cache, the groups and the limits.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""Limits of a service: calls at once, deadlines, the circuit breaker, and how it opens.
+"""Limits of a service: its circuit breaker, its opening, calls at once and per second, and deadlines.
 
-Circuit breaker: detects that a service is down, so that one probe tests it instead of a call for each element.
-
-Opens a function whose service is down: the failure counts like that of a call, and calls open it later.
-
-Timeouts of elements: one timer for all, since a timer for each costs more than a quick call.
+While a service is down, one probe tests it instead of a call for each record. One timer serves all deadlines, since a
+timer for each costs more than a quick call.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""A call that waits, in memory and in its stored form.
-
-One element of the async wait operator: an accepted record, and the progress of its calls.
-
-Stored form of an element: a row of `async_requests`.
-"""
+"""Call that waits: a record with the progress of its calls, in memory and as a row of `async_requests`."""
 
 from __future__ import annotations
 

@@ -1,12 +1,6 @@
-"""Application of the command line: its commands, streams, given values and exit codes.
+"""Application of the command line: errors, option values, standard streams, commands and exit codes.
 
-Application of the command line: registers all commands, and turns errors into exit codes.
-
-Output of errors: one message for people, or one JSON object for machines.
-
-Take option values that need no conversion as they are given. Typer sends each one through pydantic.
-
-Standard output and error of the command: a reader that goes away, or a full disk, ends no command half-way.
+A reader of the output that goes away, or a full disk, ends no command half-way.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""`headrace branch ...`: branches of a job, to try other code or input without changing the job.
+"""Commands `headrace branch ...`: they try other code or input without changing the job.
 
-Options --pipeline, --source and --set: a branch's own code, input and settings.
-
-Storage costs of branches, in the output of `status`, `vacuum` and `branch list`.
+The file has the options --pipeline, --source and --set for a branch's own code, input and settings; the commands; and
+the storage costs of branches in the output of `status`, `vacuum` and `branch list`.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """Output of commands: JSON for machines, tables as wide as the terminal for people, times in UTC.
 
-Tables for people: no line breaks inside a word or a number.
-
-A table that is too wide for its terminal gets narrower step by step:
+A table breaks no line inside a word or a number. A table that is too wide for its terminal gets narrower step by step:
 
 1. columns of text are wrapped between words, the widest first;
 2. ids of runs are shortened in the middle;
-3. moments are wrapped between date and time;
+3. timestamps are wrapped between date and time;
 4. each row becomes a block of lines, a column a line.
 
-A word longer than the terminal's width stays whole in any case: the terminal breaks it, and copying it gives the whole word.
+A word longer than the terminal's width stays whole in any case: the terminal breaks it, and copying it gives the whole
+word.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""`headrace state ...`: read keyed state at any checkpoint.
+"""Commands `headrace state ...` and `headrace history`: stored state, and the rows behind a sink's row.
 
-Output of `headrace state expired`.
-
-`headrace history`: show the history of rows behind a row of an upserted table.
+The file reads keyed state at any checkpoint (`state`), prints expired entries (`state expired`), and shows the history
+of rows behind a row of an upserted table (`history`).
 """
 
 from __future__ import annotations

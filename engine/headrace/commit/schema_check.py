@@ -1,9 +1,4 @@
-"""Check of schemas: types of states, and keys of operators, as declared and as recorded.
-
-Check of schemas: compare the states that the code declares with the stored ones, before any task runs.
-
-Check of keys: compare the keys that the code declares with the keys of stored state and sinks, before any task runs.
-"""
+"""Check of types and keys before any task runs: states, operators and sinks, as declared and as stored."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Single values of a configuration file: types, ranges, references to the environment, schemes of places.
+"""Single values of a configuration file: references to the environment, schemes of places, types and ranges.
 
-`${NAME}` and `${NAME:-default}` in values of configuration files.
-
-Schemes of places: where sources, sinks and state may be.
+References are `${NAME}` and `${NAME:-default}`. Schemes of places say where sources, sinks and state may be.
 """
 
 from __future__ import annotations

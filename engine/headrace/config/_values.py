@@ -1,12 +1,7 @@
-"""Values with a grammar of their own: durations, times, cron, URLs, versions of tables, limits of the quarantine.
+"""Values with a grammar of their own: durations, timestamps, cron, URLs, quarantine limits, starts.
 
-Durations as people write them: `30m`, `1h30m`, `2d`, or a plain number of seconds.
-
-Moments as people write them: a day or a time of ISO 8601, in UTC by default.
-
-URLs of services: joining and showing them.
-
-Versions of a table and offsets of a topic in a job's file: where a source begins, and what it skips.
+A duration is written as `30m`, `1h30m`, `2d`, or as a plain number of seconds. A timestamp is a day or a time of ISO
+8601, in UTC by default. Versions of a table and offsets of a topic say where a source begins, and what it skips.
 """
 
 from __future__ import annotations

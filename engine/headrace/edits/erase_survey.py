@@ -1,8 +1,6 @@
-"""Survey before an erasure: rows of the key in state, files and sinks.
+"""Survey before an erasure: the key's rows in state, files and sinks, and how long the files stay.
 
-Survey of a key before its erasure: its rows in the present state, files of earlier versions with them, and how long those stay.
-
-Rows with an erased key in a job's sinks. Headrace only reports them; the owners of the sinks delete them.
+Headrace only reports rows in sinks; the owners of the sinks delete them.
 """
 
 from __future__ import annotations

@@ -1,18 +1,16 @@
-"""Forks of a job: branches, and the storage that they use.
+"""Forks of a job: branches that begin at one of its checkpoints, and the storage that they use.
 
-Forking: make a branch that begins at one of a job's checkpoints. No data is copied.
-
-A branch is a job folder of its own, `lines/NAME` in the job's, with its own log, lease, outputs and sinks. Its tables build on
-those of the job at the fork (`headrace.storage.overlay`). So everything that works on a job folder works on a branch: runs, fences,
-restores, savepoints, readers.
+A fork copies no rows of tables. A branch is a job folder of its own, `lines/NAME` in the job's, with its own log,
+lease, outputs and sinks. Its tables build on those of the job at the fork (`headrace.storage.overlay`). So everything
+that works on a job folder works on a branch: runs, fences, restores, savepoints, readers.
 
     log of the job       0 --- 1 --- 2 --- 3 --- 4
     log of the branch    0     1     2 --- 3 fork --- 4 --- 5          forked at 2; 0 to 2 have no state of their own
 
-The log of the branch begins with a copy of the job's line up to the fork, without versions and outputs. So the branch knows which
-input was taken in.
+The log of the branch begins with a copy of the job's lineage up to the fork, without versions and outputs. So the
+branch knows which input was taken in.
 
-Storage that each branch of a job costs: its own files, and files of the job that vacuum spares for it.
+A branch costs the storage of its own files, and of files of the job that vacuum spares for it.
 """
 
 from __future__ import annotations

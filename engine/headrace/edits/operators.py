@@ -1,13 +1,11 @@
-"""Operators that the code renames or no longer has: move their state, or drop it.
+"""Renames and drops of operators: their state moves to the name in the code, or is deleted.
 
-Renaming an operator: move its state to the name that the code gives it now.
+A rename gives an operator's state the name that the code has now. A drop deletes the state of an operator that the code
+no longer declares.
 
-The move is one checkpoint of kind `migration`; a restore undoes it. It appends a row that removes each entry of the old name.
-
-Dropping an operator: delete its state once the code no longer declares it.
-
-The deletion is one checkpoint of kind `migration`; a restore undoes it. It appends a row that removes each entry, as a task does, so
-rows of other operators are not rewritten. The next compaction drops the removed rows and the removals.
+Each change is one checkpoint of kind `migration`; a restore undoes it. It appends a row that removes each entry of the
+operator, as a task does, so rows of other operators are not rewritten. The next compaction drops the removed rows and
+the removals.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Requeue: elements and rows of sources leave the quarantine, and come back as input.
 
-Requeue: take elements and rows of sources out of the quarantine, for the next run to process again.
-
-Refused rows of sources in quarantine: find those that can be taken in again, and check that their files still have them.
+The next run processes them again. A refused row of a source can be taken in again only if its file still has it.
 """
 
 from __future__ import annotations

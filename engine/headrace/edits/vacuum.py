@@ -1,21 +1,18 @@
-"""Vacuum: delete files that no checkpoint within the retention and no savepoint needs.
+"""Vacuum: deletion of files that no checkpoint within the retention and no savepoint needs.
 
-Unneeded files of a job: those that a vacuum may delete.
+The file finds entries of tables' logs and files of `checkpoints` that nobody needs any more, then landed files of
+topics, then all other files of the job; at its end it deletes them.
 
-Clean-up of landed files of topics: find those that nobody needs any more.
-
-Clean-up of logs: find entries of tables' logs, and files of `checkpoints`, that nobody needs any more.
-
-Each commit leaves an entry in the log of its table, and each lease and each checkpoint a file in `checkpoints`. Without a
-clean-up both grow for ever. A log is cut at the oldest version that a kept checkpoint names. Savepoints before the cut keep their
-own versions, each by a log checkpoint; versions between them go.
+Each commit leaves an entry in the log of its table, and each lease and each checkpoint a file in `checkpoints`. Without
+a clean-up both grow for ever. A log is cut at the oldest version that a kept checkpoint names. Savepoints before the
+cut keep their own versions, each by a log checkpoint; versions between them go.
 
     versions of a table     0 --- 1 --- 2 --- 3 --- 4 --- 5 --- 6
     kept                          savepoint         from here on
     log                           1                 4     5     6
 
-Readers of `checkpoints` read only its latest version. The oldest version still open may be the latest one at the beginning of the
-retention.
+Readers of `checkpoints` read only its latest version. The oldest version still open may be the latest one at the
+beginning of the retention.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Context of user code in a keyed process, and the outputs that it declares.
+"""Context of user code in a keyed process, and the outputs of its operator.
 
-Implementation of `Context` for user code of a keyed process: one for each record, and for each timer.
-
-Outputs of a function that declares what its changes mean: each row kind is compared with `emits=`.
+Each record and each timer has its own context. A function with `emits=` declares the meaning of its changes, and its
+outputs compare each row kind with that.
 """
 
 from __future__ import annotations

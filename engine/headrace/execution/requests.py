@@ -1,14 +1,11 @@
-"""Requests of state, their batches, and the buffer that forms them (FLIP-425).
-
-Interface between controller and executor: requests and batches.
+"""Requests of state and of services, the buffers where they wait, and their batches (FLIP-425).
 
 The controller knows neither state nor services ("Generalize the Async execution model"): it keeps records of a key in
 order, collects requests into batches and runs callbacks. Only the executor understands a request's `action`: an
 `Action` of a state backend, or a call to a service.
 
-Starts batches of active requests: one that is full, or whose oldest request has waited long enough (FLIP-425, "Batching").
-
-Buffers of requests that wait: for their batch, or for their key (FLIP-425, "Async Execution Controller").
+A request waits for its batch or for its key ("Async Execution Controller"). A batch of active requests starts when it
+is full, or when its oldest request has waited long enough ("Batching").
 """
 
 from __future__ import annotations

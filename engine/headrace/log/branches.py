@@ -1,20 +1,21 @@
-"""Table `branches` of a job, and states of a branch that no command may pass over.
+"""Branches of a job: landed files that they copy, the table `branches`, and branches that are half made.
 
-Table `branches` of a job: its branches, and the versions of the job's tables that they build on.
+Some landed files have rows that a checkpoint has not taken in yet. They change lineages with the checkpoint. A job and
+its branches land the rows of a Spark transform in folders of their own. Files of the same name may differ: the source's
+file may have been corrected between the two landings. So a lineage that takes in the rest of a file needs the file
+whose first rows it took in.
 
-The table has a compare-and-set of its own and does not need the job's lease: a branch can be made while a run holds the job. The
-last row of a name counts. A fork always sees a vacuum or an erasure, or is seen by it, since each first commits and then looks:
+The table `branches` has the versions of the job's tables that each branch builds on. It has a compare-and-set of its
+own and does not need the job's lease: a branch can be made while a run holds the job. The last row of a name counts. A
+fork always sees a vacuum or an erasure, or is seen by it, since each first commits and then looks:
 
-    fork      1. append the row                     2. read the log; withdraw if an intent names files of the fork, or the fork has an erased key
-    vacuum    1. commit the intent                  2. look for branches; spare what they need; delete the rest
-    erasure   1. commit it, then the purge's intent 2. after each, look for branches; end with an error that names them
+    fork      1. append the row       2. read the log; withdraw if an intent names files of the fork, or the fork
+                                         has an erased key
+    vacuum    1. commit the intent    2. look for branches; spare what they need; delete the rest
+    erasure   1. commit it, then      2. after each, look for branches; end with an error that names them
+                 the purge's intent
 
-Landed files with rows that a checkpoint has not taken in yet. They change lines with the checkpoint.
-
-A job and its branches land the rows of a Spark step in folders of their own. Files of the same name may differ: the source's file may
-have been corrected between the two landings. So a line that takes in the rest of a file needs the file whose first rows it took in.
-
-State of a branch that no command may pass over: half made, or without the files that it begins with.
+No command may pass over a branch that is half made, or that lacks the files with which it begins.
 """
 
 from __future__ import annotations

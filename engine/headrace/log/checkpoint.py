@@ -1,8 +1,6 @@
-"""Checkpoints: their kinds, causes, and records of services.
+"""Checkpoints: their causes, work, kinds and content, and their records of services.
 
-Checkpoints: the content of a row of `checkpoints`, and its kinds.
-
-Cause of a checkpoint: why it was made, as data that later commands read. Notes are for people: no command reads them.
+A cause says why a checkpoint was made, as data that later commands read. Notes are for people: no command reads them.
 """
 
 from __future__ import annotations

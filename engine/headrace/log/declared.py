@@ -1,24 +1,22 @@
 """Records that checkpoints keep of the code: types of states, keys of operators, columns of sinks.
 
-Recorded schemas of a job's states: their kinds, and the types of stored values.
-
-A row of a state table stays as it was written until its entry changes, or a migration rewrites the state. So the declared type must
-fit all types that stored values may still have, not only the last one:
+A row of a state table stays as it was written until its entry changes, or a migration rewrites the state. So the
+declared type must fit all types that stored values may still have, not only the last one:
 
     version 1   Leg(at: int)                   stored: Leg(at: int)
     version 2   Leg(at: int, gate: str = "")   stored: both of them; fits, since `gate` has a default
     version 3   Leg(at: int, gate: str)        refused: what version 1 has written has no `gate`
 
-Recorded keys of a job's operators: the fields, or functions, and types under which state is stored.
+The key of an operator has the fields, or the function, and the types under which state is stored:
 
     key_by("tail")              fields ("tail",), types ("str",)
     key_by(lambda e: e.tail)    function "<lambda>", types unknown
     key_by(tail_of)             function "tail_of", types ("str",), if tail_of says that it returns str
 
-State is stored under the JSON text of its key. So two keys are equal if they have the same fields or function name, and their types
-have the same JSON texts. The bodies of functions are not compared.
+State is stored under the JSON text of its key. So two keys are equal if they have the same fields or function name, and
+their types have the same JSON texts. The bodies of functions are not compared.
 
-Recorded tables of a job's sinks: a checkpoint stores them, so that publishing it needs no user code.
+A checkpoint stores the tables of its sinks, so that publishing it needs no user code.
 """
 
 from __future__ import annotations

@@ -1,25 +1,22 @@
-"""Marks beside checkpoints: savepoints, erased checkpoints, intents of vacuum, the mark of a deleted job.
+"""Marks beside checkpoints: savepoints, erased checkpoints, vacuum intents, the mark of a dropped job.
 
-Savepoints that retention keeps: all whose name was not dropped since.
+Retention keeps each savepoint whose name was not dropped since.
 
-Checkpoints that have rows of a key which was erased later: refuse to read or restore them.
+An erasure rewrites the present state. Earlier checkpoints keep their table versions, and with them the rows, until
+retention ends. `Checkpoint.erased` lists the ids of these checkpoints; a restore refuses them by default. After a
+purge has deleted their files, nobody can read or restore them. The key itself is not recorded: the record would stay
+for ever.
 
-An erasure rewrites the present state. Earlier checkpoints keep their table versions, and with them the rows, until retention
-ends. `Checkpoint.erased` lists the ids of these checkpoints. The key itself is not recorded: the record would stay for ever.
+A vacuum intent is a committed list of files that may be deleted at any later time. A process may be suspended between
+any two steps, for days, while other runs take the job and commit. So a vacuum deletes only what a committed intent
+names. An intent is a Parquet file in the folder `vacuum` of the job, with the paths of the files. A checkpoint of kind
+`vacuum` commits it, as a compare-and-set: it fails if another run has taken the job since this one did. From then on an
+intent stays true, for three reasons: names of files are unique, so no file is made again; a run names only new files
+and those of the last checkpoint; `restore` refuses a checkpoint that needs a file of an intent.
 
-Vacuum intents: committed lists of files that may be deleted at any later time.
-
-A process may be suspended between any two steps, for days, while other runs take the job and commit. So a vacuum deletes only
-what a committed intent names. An intent is a Parquet file in the folder `vacuum` of the job, with the paths of the files. A
-checkpoint of kind `vacuum` commits it, as a compare-and-set: it fails if another run has taken the job since this one did.
-From then on an intent stays true, for three reasons: names of files are unique, so no file is made again; a run names only
-new files and those of the last checkpoint; `restore` refuses a checkpoint that needs a file of an intent.
-
-Mark of a job that is being dropped. No run, and no command that changes a job, opens a marked one.
-
-A drop deletes a job's folder file by file, and may die at any point. The rest then looks like a damaged job, or like
-no job at all, and the next run would start anew beside it. So a drop first writes a file `dropped.parquet` into the
-folder, and deletes that file last.
+A drop deletes a job's folder file by file, and may die at any point. The rest then looks like a damaged job, or like no
+job at all, and the next run would start anew beside it. So a drop first writes a file `dropped.parquet` into the
+folder, and deletes that file last. No run, and no command that changes a job, opens a marked one.
 """
 
 from __future__ import annotations

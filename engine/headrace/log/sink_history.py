@@ -1,24 +1,22 @@
-"""History of a sink, and the owner that its table records.
+"""Owner of a sink's table, and history of the sink: which version belongs to a checkpoint.
 
-History of a sink: find the version of its table that belongs to a checkpoint of a job.
-
-Each publication is a commit of the sink that names its checkpoint, and the incarnation of the job that published it. Ids of
-checkpoints are unique within an incarnation only, so a commit belongs to a job's checkpoint when both fit:
-
-    log of the job       0 -- 1 -- 2 (all of incarnation a)
-    commits of a sink    1 a,  2 a,  3 a,  4 b      3 is lost from the log, and 4 was published by another copy of the job
-
-Owner of a sink's table: one sink of one job, recorded in the table itself.
-
-A table that two jobs write to has the rows of neither. So a job claims each table before its first publication, by a commit that is a
-compare-and-set: of two jobs that begin at the same moment, one gets the table, and the other is refused.
+A table that two jobs write to has the rows of neither. So a job claims each table before its first publication, by a
+commit that is a compare-and-set: of two jobs that begin at the same time, one gets the table, and the other is refused.
+The table itself records its owner, one sink of one job:
 
     number of an owner    hash of the job's uid and of the sink's name; 0: nobody owns the table
     in the table          the transaction `headrace.owner` has the number. A RESTORE of the table keeps it
     in the commit         the names of job and sink, for messages
 
-The uid of a job is the incarnation that it had first: its checkpoint 0 has made it. Restores, reconciliations, promotions and another name
-of the job's file keep it; a copy of the job's folder has it as well, and is told from the job by incarnations (`sink_position`).
+The uid of a job is the incarnation that it had first: its checkpoint 0 has made it. Restores, reconciliations,
+promotions and another name of the job's file keep it; a copy of the job's folder has it as well, and is told from the
+job by incarnations (`sink_position`).
+
+Each publication is a commit of the sink that names its checkpoint, and the incarnation of the job that published it.
+Ids of checkpoints are unique within an incarnation only, so a commit belongs to a job's checkpoint when both fit:
+
+    log of the job       0 -- 1 -- 2 (all of incarnation a)
+    commits of a sink    1 a,  2 a,  3 a,  4 b      3 is lost from the log, and 4 was published by another incarnation
 """
 
 from __future__ import annotations

@@ -1,17 +1,14 @@
-"""Warnings of a run, and the counts of rows behind them.
+"""Warnings of a run: facts that need attention although the run succeeded, and the counts behind them.
 
-Warnings of a run: facts that somebody has to know although the run succeeded, and the same facts for `headrace status`.
+A run collects warnings in its report, from where they reach the log, the asset events, and the WARNING of a degraded
+run. `headrace status` derives the same facts from the job's checkpoints.
 
-A run collects them in its report, from where they reach the log, the asset events, and the WARNING of a degraded run.
-`headrace status` derives them from the job's checkpoints.
+Late rows are counted by operator; rows too far ahead and doubtful times are counted by source. A micro-batch records
+the counts in the metrics of its checkpoint. The report of a run and `headrace status` add them up.
 
-Counts of rows with times that need attention: late rows, by operator; rows too far ahead and doubtful times, by source.
-
-A micro-batch records them in the metrics of its checkpoint. The report of a run and `headrace status` add them up.
-
-The watermark moves after each full bucket of rows. So the last rows of a job's input may be taken in, and the windows that they end have
-not fired. A micro-batch records its open steps in the metrics of its checkpoint; the report of a run and `headrace status` show those
-that a timer waits for.
+The watermark moves after each full bucket of rows. So the last rows of a job's input may be taken in while the windows
+that they end have not fired. A micro-batch records its open steps in the metrics of its checkpoint; the report of a run
+and `headrace status` show those that a timer waits for.
 """
 
 from __future__ import annotations

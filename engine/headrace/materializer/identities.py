@@ -1,14 +1,12 @@
-"""Identities of rows: which rows are one, and their last changes.
+"""Identities of rows in a key's history, and the last changes of keys with one row at most.
 
-Identity of rows in a key's history: the whole row, or its upsert key. NULL equals NULL (FLIP-544).
+The identity of a row is the whole row, or its upsert key. NULL equals NULL (FLIP-544). Rows are compared as canonical
+JSON, which is the same for equal rows: fields have their declared types (5.0 for a float, never 5), and sets and dicts
+have no order.
 
-Rows are compared as canonical JSON, which is the same for equal rows: fields have their declared types (5.0 for a
-float, never 5), and sets and dicts have no order.
-
-The last changes of keys with one row at most. What earlier ones do is undone by them, so no records are made of those.
-
-Where the primary key includes the upsert key, a key has a row or none: an addition sets it, whatever came before, and a retraction
-removes it. Only a retraction of no row is reported, too: it is the first change of its key, or follows another retraction.
+Where the primary key includes the upsert key, a key has a row or none: an addition sets it, whatever came before, and a
+retraction removes it. The last changes undo the effect of earlier ones, so no records are made of those. Only a
+retraction of no row is reported, too: it is the first change of its key, or follows another retraction.
 
     a key's changes     +a  -a  +b  -b  +c          -a  +b  -b  +c  -c          +a  -a  -a  +b
     those needed                        +c          -a          +c  -c          +a  -a  -a  +b

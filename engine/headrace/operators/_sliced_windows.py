@@ -1,8 +1,7 @@
-"""Tumbling, hopping and cumulative windows, by slices.
+"""Tumbling, hopping and cumulative windows, as merged slices.
 
-Results of tumbling, hopping and cumulative windows: a record is added to one slice, windows merge slices when they fire.
-
-Slices: parts that windows share, so that a record is added to one accumulator and not to one for each window.
+Windows share slices. So a record is added to the accumulator of one slice, and not to one for each window; a window
+merges its slices when it fires.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Results of a window: all, the best ones, early ones, and changes of them.
-
-Results of windows: the interface that aggregates and rankings share.
-
-Early results: the moments at which a window emits its result so far.
-"""
+"""Results of a window: the interface that aggregates and rankings share, rankings, and early results."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Columns of a record: Arrow types of its fields, and names that are almost theirs.
+"""Columns of a record: Arrow types from the annotations of its fields, and names that are almost theirs.
 
-Columns of a record: each field's Arrow type, from its annotation.
-
-Names of stored columns that are almost those of fields: a null or a default in place of their values would hide a mistake.
+A stored column may have almost the name of a field. A null or a default in place of its values would hide the mistake,
+so readers refuse the name.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
-"""Conversion between Arrow tables and records: rows of a source become records, records become rows of a sink.
+"""Conversion between Arrow tables and records: from rows of a source, and to rows of a sink.
 
-Rows are never read from a batch one by one (`RecordBatch.to_pylist` costs ten times as much as
-zipping column lists).
+Rows are never read from a batch one by one (`RecordBatch.to_pylist` costs ten times as much as zipping column lists).
+Columns of a stream become columns of a sink without an object for each record.
 
-Columns of a stream as columns of a sink, without an object for each record.
-
-Deletions that hold the key alone, as the tombstones of change feeds do.
-
-A `-D` takes the whole old row back, so its required fields need values. Only where nothing but `normalize` reads a source, the fields of its
-keys are enough: it has the whole old row. There a field that is null gets a value without content, which no code of users ever sees.
+A deletion may hold the key alone, as the tombstones of change feeds do. A `-D` takes the whole old row back, so its
+required fields need values. Only where nothing but `normalize` reads a source, the fields of its keys are enough: it
+has the whole old row. There a field that is null gets a value without content, which no code of users ever sees.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Rows of a stream between tasks: as columns, in transit, and each task's share of them.
 
-Records of a stream in a task, as columns. They become objects only where user code runs on them.
-
-Transit: records between two stages, as columns of their own types with their places in the order.
-
-Shares of keyed tasks, read from the files in transit: the rows of their key groups, in arrival order, as Spark's shuffle has them.
+Records of a stream stay columns in a task. They become objects only where user code runs on them. In transit between
+two stages, rows have columns of their records' own types, and their places in the order. A keyed task reads its share
+from the files in transit: the rows of its key groups, in arrival order, as Spark's shuffle has them.
 """
 
 from __future__ import annotations

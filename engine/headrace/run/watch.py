@@ -1,14 +1,15 @@
 """Watch of a running micro-batch: progress of its tasks, and the sign to stop.
 
-Progress within a micro-batch: tasks write their progress to files, and the driver adds it up.
+Tasks write their progress to files, and the driver adds it up:
 
     task     rows 4,000, 32 in flight  ->  progress/<attempt>/stage0-1   ┐
     task     rows 5,000, 12 in flight  ->  progress/<attempt>/stage0-2   ├-> driver: event, and progress/<attempt>.json
                                                                          ┘
+
 A task reads the clock when it checks whether to stop, once in some hundred records. It writes at most once in
 `ProgressFiles.seconds_between`, and first when the micro-batch has lasted that long: a quick one costs nothing.
 
-Stop sign of a task: the time of its run is over, or somebody wants the run to end.
+A task stops when the time of its run is over, or when somebody wants the run to end.
 """
 
 from __future__ import annotations

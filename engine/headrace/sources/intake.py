@@ -1,11 +1,10 @@
 """Planner of the next micro-batch's slice of all sources of a job.
 
-Sources that meet are merged (`headrace.sources.merge`). A source that meets no other source and has no punctuations is taken
-by whole files, and its rows are not read here.
+Sources that meet are merged (`headrace.sources.merge`). A source that meets no other source and has no punctuations is
+taken by whole files, and its rows are not read here.
 
-Pieces of sources for the merge: each partition of a topic is a piece, any other source is one piece.
-
-Outside the merge a topic is one source, and its position has one for each partition.
+The merge takes pieces of sources: each partition of a topic is a piece, any other source is one piece. Outside the
+merge a topic is one source, and its position has one for each partition.
 """
 
 from __future__ import annotations

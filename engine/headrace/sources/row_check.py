@@ -1,14 +1,13 @@
-"""Check of a source's rows: those that are records, those that are refused, columns beside the record's.
+"""Check of a source's rows: records and their event times, refused rows, and columns that do not fit.
 
-Check of a source's rows: which of them are records, and their event times.
+Tasks check the rows that they process. The driver checks the same rows before it merges sources. Both use this check,
+so a row that a task refuses never moves the watermark or a merge key.
 
-Tasks check the rows that they process. The driver checks the same rows before it merges sources. Both use this check, so a row that a
-task refuses never moves the watermark or a merge key.
+A row that does not fit is an exception. Where no row of a file fits, the file or the record is wrong, and a run that
+ends well would hide that. The verdict depends on the rows of the micro-batch and on the job's file alone, so a retry
+repeats it.
 
-A row that does not fit is an exception. Where no row of a file fits, the file or the record is wrong, and a run that ends well
-would hide that. The verdict depends on the rows of the micro-batch and on the job's file alone, so a retry repeats it.
-
-Columns of a file or table beside the fields of a source's record: what a run would refuse, as names and types alone show it.
+Names and types of columns alone show problems that a run would refuse.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Tasks of a stage as a Spark job, each in a partition of its own.
 
-Functions that Spark runs on executors for the number of a task. They return the encoded report.
-
-Functions that Spark runs on executors for the rows of a partition. They take and yield Arrow batches.
+Spark runs two kinds of functions on executors. Functions for the number of a task return the encoded report. Functions
+for the rows of a partition take and yield Arrow batches.
 """
 
 from __future__ import annotations

@@ -1,18 +1,14 @@
-"""Base of all kinds of state in a task: write-back cache, waiting calls, and handles for user code.
+"""Base of all kinds of state in a task: waiting calls, the write-back cache, and handles for user code.
 
     user code ──> handle ──> entry cached? ──yes──> operation on its cell, answered at once
                                   │ no
                                   v
-                    request to the backend ──answer──> operations of the record's code, in the order of its calls
+                    request to the backend ──value──> operations of the record's code, in the order of its calls
 
 An operation is a function of cells; only this module decides when it gets its cells. Reading an entry that is not
 cached waits for the backend, writing one does not. Changes are reported at the end of the task, entry by entry.
 
-Calls of user code that wait for the backend: each record's calls are answered in the order in which it made them.
-
-Interface of the task that uses state, for its stores: the code that runs, and the receiver of requests.
-
-Live handles of declared states: user code calls them, and they answer for the key of the code that runs.
+User code calls the handle of a declared state, which serves the key of the code that runs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Expiry of entries of a state (FLIP-25), and the pauses of a job that it counts.
+"""Expiry of entries of a state (FLIP-25), and the TTL history of a job.
 
-Expiry of entries of a state (FLIP-25): arithmetic on integers, without entries and backends.
-
-A lifetime is measured on a clock that stops during the gaps that prolong it. An entry is expired when the clock has
-reached `expires_at`:
+Expiry is arithmetic on integers, without entries and backends. A lifetime is measured on a clock that stops during the
+gaps that prolong it. An entry is expired when the clock has reached `expires_at`:
 
     ttl 10, gap 20-50             15      20------50     55
     stamp 15, without the gap     |------------------->  expires at 25
@@ -18,9 +16,8 @@ watermark at which the job stopped.
     stamp 15                      |------------->           expired at 25, before the gap begins
     stamp 22                           |--- 8 ---|    |- 2 -| expires at 52
 
-Stored TTL history of a job (FLIP-25): its pauses, and the declarations of its states.
-
-With it, every task, attempt and tool computes the same lifetime of an entry: none of them reads a clock of its own.
+The TTL history has the pauses of the job and the declarations of its states. With it, every task, attempt and tool
+computes the same lifetime of an entry: none of them reads a clock of its own.
 """
 
 from __future__ import annotations

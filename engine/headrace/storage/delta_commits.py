@@ -1,14 +1,13 @@
-"""Delta tables that a store keeps open: commits, what they record, and rules for rows.
+"""Delta tables that a store keeps open, what their commits record, and rules for their rows.
 
-Delta table that a store keeps open: the next look at it reads the commits that are new, and not the whole log again.
+Opening a table reads each commit since the last log checkpoint, up to a hundred: on an object store as many requests. A
+table that stays open reads only the commits that are new. It needs a look at two names: is the commit that it ends with
+still the same file, and is there a next one?
 
-Opening a table reads each commit since the last log checkpoint, up to a hundred: on an object store as many requests. A table
-that is open needs a look at two names: is the commit that it ends with still the same file, and is there a next one?
+A table may be dropped and made anew meanwhile, or brought back from a backup. Then the commit that the open table ends
+with is gone, or is another file, and the table is opened again.
 
-A table may be dropped and made anew meanwhile, or brought back from a backup. Then the commit that the open table ends with is
-gone, or is another file, and the table is opened again.
-
-Rules that a Delta table has for its rows: writers check them, and refuse rows that break one.
+Writers check the rules that a table has for its rows, and refuse rows that break one.
 """
 
 from __future__ import annotations

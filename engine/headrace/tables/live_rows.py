@@ -1,14 +1,13 @@
-"""Live rows: the last row of an entry is its state; rules that stored rows keep.
+"""Rules that all stored rows follow, and the rule that makes state of them: the last row of an entry wins.
 
-Rule that computes state from changes: the last row of an entry, by checkpoint id, is its state, unless it is deleted.
+All readers check stored rows: Headrace has not written a row that breaks a rule. Without the check, a null in a column
+that must have none would silently drop the row, or cause an error far from the table.
 
-A checkpoint writes at most one row of an entry, so the last row is unique. The rule is implemented twice, for rows in memory and
-as SQL for DuckDB; a test checks that both agree.
+The last row of an entry, by checkpoint id, is its state, unless it is deleted. A checkpoint writes at most one row of
+an entry, so the last row is unique.
 
-Rules that every stored row follows, checked by all readers: a row that breaks a rule was not written by Headrace.
-
-Without the check, a null in a column that must have none would silently drop the row, or cause an error far from the table. The
-rules are implemented twice, for rows in memory and as SQL for DuckDB.
+Each rule is implemented twice, for rows in memory and as SQL for DuckDB. A test checks that both ways compute the same
+state.
 """
 
 from __future__ import annotations

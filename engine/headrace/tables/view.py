@@ -1,14 +1,12 @@
-"""View of a state table at one version: its live entries.
+"""View of a state table at one version: its live entries, read by ranges of key groups.
 
-Ranges of key groups that are read one at a time, so that a process never holds a whole state in memory.
+A range is read at a time, so that a process never holds a whole state in memory. All rows of a key are in one key
+group, so whatever looks at an entry's changes, or at a key's rows, can do so range by range. The ranges follow from the
+sizes in the table's log: a small table is one range. One key group is the least: a state of which one group does not
+fit into memory needs more groups (`headrace rescale`).
 
-All rows of a key are in one key group, so whatever looks at an entry's changes, or at a key's rows, can do so range by range. The
-ranges follow from the sizes in the table's log: a small table is one range. One key group is the least: a state of which one group
-does not fit into memory needs more groups (`headrace rescale`).
-
-Opening of tables by URI: Delta on disks and object stores, or memory.
-
-Stored rows of one operator, table by table.
+The file also opens tables by URI, as Delta on disks and object stores or in memory, and reads the stored rows of one
+operator, table by table.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Output and clock of a harness.
 
-Collects the output of a harness: records, side outputs, watermarks and late records, in order.
-
-First event times of the files that a harness was fed: its clock never lags behind them, if it starts by itself.
+The output has records, side outputs, watermarks and late records, in order. A clock that starts by itself never lags
+behind the first event times of the files that the harness was fed.
 """
 
 from __future__ import annotations

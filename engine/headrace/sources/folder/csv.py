@@ -1,12 +1,10 @@
-"""CSV files, and their rows of text fields.
+"""CSV files: the parser of rows of text fields, and the format of the files.
 
-CSV files: rows of text fields. Column names come from the first row, or from the record.
+The parser (RFC 4180) knows neither files nor types. A field that begins with a quote ends at the next quote that is not
+doubled; any other field is taken literally. If the quotes of a row are wrong, the row is one line, and parsing goes on
+at the next line. So a missing closing quote damages one row, not the rows after it.
 
-Parser of CSV text to rows of fields (RFC 4180). Pure: no files, no types.
-
-A field that begins with a quote ends at the next quote that is not doubled; any other field is taken literally. If the quotes
-of a row are wrong, the row is one line, and parsing goes on at the next line. So a missing closing quote damages one row,
-not the rows after it.
+Column names come from the first row of a file, or from the record.
 """
 
 from __future__ import annotations

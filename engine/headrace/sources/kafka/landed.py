@@ -1,13 +1,11 @@
-"""Landed files: ranges of a topic's offsets, as Parquet in the job's folder.
+"""Landed files with ranges of a topic's offsets, and the protocol of a topic.
 
-Landing fixes a partition's messages. Tasks read landed files like files of a folder, without the JVM, and read the same rows
-again after a crash, a restore or a requeue. A file is named after its range:
+Landing fixes a partition's messages. Tasks read landed files like files of a folder, without the JVM, and read the same
+rows again after a crash, a restore or a requeue. A file is Parquet in the job's folder, and named after its range:
 
     <job folder>/landed/<source>/orders-0@00000000000000000120-00000000000000000499-1f3a9c2e-7b0c41d2.parquet
 
 The last two parts are a digest of the topic's id, and a unique suffix.
-
-Interface of a topic: it tells the driver its offsets, and lands ranges of them.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import pytest
 
 from headrace.edits.requeue import requeue
 from headrace.errors import SourceError
+from headrace.tables.schemas import QUARANTINE, STATE_TABLES
 from tests.jobs.home import Home
 from tests.jobs.outcome import checkpoints, live_rows, outcome
 from tests.jobs.purchase_files import SCHEMA, day_name, purchases_of, write_days, write_rows
@@ -32,10 +33,10 @@ def expected(*days: Any):
 def quarantined(home: Home) -> list[dict[str, Any]]:
     """Return the quarantined rows, as (source, position, raw, error)."""
     last = checkpoints(home.config())[-1]
-    names = ("error", "key", "key_group", "operator", "position", "raw", "source")
-    rows = live_rows(home.config(), last, "quarantine")
+    names = sorted({*STATE_TABLES[QUARANTINE].schema.names} - {"checkpoint_id", "deleted"})
+    rows = live_rows(home.config(), last, QUARANTINE)
     result = [dict(zip(names, row, strict=True)) for row in rows]
-    return [row for row in result if row["source"] == "purchases" and not row["error"].startswith("the key (")]
+    return [row for row in result if row["origin"] in {"row", "part", "file"}]
 
 
 def configure(home: Home, **source: Any) -> None:
@@ -320,8 +321,7 @@ def test_megabyte_row_is_processed_and_quarantined(home, run):
     write_rows(home.input, day_name(0), rows)
     run(home, parallelism=2, backend="rocksdb")
     assert_as_by_hand(home.config(), expected(rows))
-    raw = [row[5] for row in outcome(home.config()).state["quarantine"]]
-    assert max(map(len, raw)) > 1_000_000
+    assert max(len(row["raw"]) for row in quarantined(home)) > 1_000_000
 
 
 def far_future(row: dict[str, Any]) -> dict[str, Any]:

@@ -56,9 +56,10 @@ def failure(exit_code: int, report: Mapping[str, Any] | None = None) -> AirflowE
     """Return the exception that ends a task whose command ended with `exit_code`.
 
     It is an `AirflowFailException`, after which Airflow does not retry, for `FINAL_EXIT_CODES`. `report` has the error as the
-    command wrote it (`error`, `message`); without it the sentence names what is known of the exit code.
+    command wrote it (`error`, `message`); without them, as of a command whose output was lost, the sentence names what is known of the exit code.
     """
-    sentence = _unreported(exit_code) if report is None else f"{report['error']}: {report['message']}"
+    has_error = report is not None and "error" in report
+    sentence = f"{report['error']}: {report['message']}" if report and has_error else _unreported(exit_code)
     if exit_code in FINAL_EXIT_CODES:
         return AirflowFailException(f"{sentence}\n(exit code {exit_code}: not retried, a retry would end the same)")
     return AirflowException(f"{sentence}\n(exit code {exit_code})")

@@ -290,10 +290,10 @@ def _write(error: BaseException) -> None:
     """Write an error to the file of --report, if the command was given one."""
     file = ERROR_FILE.get()
     if file is not None:
-        from headrace.cli.run import write_report
+        from headrace.cli.run import in_utf8, write_report
 
         name, message = _told(error)
-        write_report(file, {"error": name, "message": message, "exit_code": exit_code_of(error)})
+        write_report(file, {"error": name, "message": in_utf8(message), "exit_code": exit_code_of(error)})
 
 
 def _option(declaration: Callable[..., None]) -> Any:

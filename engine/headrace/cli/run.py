@@ -195,7 +195,7 @@ def failure_reported(file: Path | None) -> Iterator[None]:
     except HeadraceError as error:
         content: dict[str, Any] = {
             "error": type(error).__name__,
-            "message": str(error),
+            "message": in_utf8(str(error)),
             "exit_code": error.exit_code,
         }
         if isinstance(error, IntervalError) and error.is_taken_in:
@@ -204,6 +204,11 @@ def failure_reported(file: Path | None) -> Iterator[None]:
         if file is None or not _is_written(file, content) or isinstance(error, EngineBug):
             raise
         raise typer.Exit(error.exit_code) from error
+
+
+def in_utf8(text: str) -> str:
+    """Return a text that UTF-8 can hold: an argument that is none is quoted in errors."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def write_report(file: Path, content: dict[str, Any]) -> None:
@@ -215,6 +220,9 @@ def _is_written(file: Path, content: dict[str, Any]) -> bool:
     """Write `content` as one JSON document, whole or not at all; return whether it was written."""
     import msgspec
 
+    if not file.name:
+        print(f"--report: {file} is no file", file=sys.stderr)
+        return False
     unfinished = file.with_name(f"{file.name}.part")
     try:
         unfinished.write_bytes(msgspec.json.encode(content, enc_hook=str))

@@ -156,15 +156,23 @@ class Backfill:
         """Promote the branch.
 
         If the job has taken in more input since, the branch catches up while this call holds the job. It is then compared again: it
-        may differ now.
+        may differ now. So may a branch or a job with another checkpoint than the compared one, such as a restore.
         """
         with promoting(self.config, self.plan.name, self.options.run_id) as promotion:
-            if promotion.is_behind:
+            if promotion.is_behind or not self._is_as_compared(computed):
                 computed = self._computed()
                 if computed.outcome is not BackfillOutcome.PROMOTED:
                     return computed
             checkpoint = promotion.promote()
         return BackfillResult(computed.outcome, computed.report, computed.comparison, checkpoint.checkpoint_id)
+
+    def _is_as_compared(self, computed: BackfillResult) -> bool:
+        """Return whether nobody has committed to the job or the branch since they were compared."""
+        if self.config.replay.promote is Promote.AUTOMATIC or computed.comparison is None:
+            return True
+        compared = computed.comparison
+        pairs = ((self.config, compared.live), (self._on_branch, compared.branch))
+        return all(log_of(config).last == at.checkpoint for config, at in pairs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,20 @@ def test_error_is_written_to_the_report(headrace, home, tmp_path, command):
     assert f"ConfigError: {report['message']}" in answer.stderr
 
 
+@pytest.mark.parametrize("file", [".", "/", "no/such/folder/report.json"])
+def test_place_that_is_no_file_keeps_the_error(headrace, home, file):
+    answer = headrace("verify", "nope", "--report", file)
+    assert answer.exit_code == 2
+    assert "--report: " in answer.stderr
+    assert "ConfigError: " in answer.stderr
+
+
+def test_argument_without_utf8_is_quoted_in_the_report(headrace, home, tmp_path):
+    file = tmp_path / "report.json"
+    assert headrace("verify", "n\udcff", "--report", str(file)).exit_code == 2
+    assert "udcff" in json.loads(file.read_text())["message"]
+
+
 def test_successful_command_writes_no_error(headrace, state, tmp_path):
     file = tmp_path / "report.json"
     assert headrace(f"status --report {file}").exit_code == 0

@@ -134,6 +134,21 @@ def test_branch_that_differs_when_caught_up_waits(job, monkeypatch):
     assert job.content("again") == job.straight()
 
 
+def test_restore_after_the_comparison_is_compared_again(job, monkeypatch):
+    """Nobody asked to undo a restore that was made while a branch without differences was about to be promoted."""
+
+    def meanwhile(*tables, **options):
+        yield from differences(*tables, **options)
+        if len(log_of(job.config).checkpoints) == compared_at:
+            restore(job.config, 2, "as it was then", "somebody")
+
+    compared_at = len(log_of(job.config).checkpoints)
+    monkeypatch.setattr("headrace.run.backfill.differences", meanwhile)
+    result = job.backfill(days(2), "again")
+    assert (result.outcome, open_names(job)) == (BackfillOutcome.NEEDS_APPROVAL, ["again"])
+    assert job.last().kind is Kind.RESTORE
+
+
 def test_refused_promotion_keeps_an_equal_branch(job):
     assert job.backfill(days(2), "again", promote="refuse").outcome is BackfillOutcome.COMPARED
     assert open_names(job) == ["again"]

@@ -83,7 +83,7 @@ def noted_job(folder, monkeypatch, **changes):
                 after, watermarks = line.after, line.watermarks
                 if after is None:
                     after, watermarks = advance(line.before, {}, line.rows, size=20, lag=1, watermark=None)
-                last, _ = self.opened.last.watermarks(line.sources)
+                last = self.opened.last.timeline(line.sources).watermark
                 last = watermarks[-1][1] if watermarks else last
                 result.lines[line.sources] = LineResult(after, watermarks, last, last)
             result.metrics["rows_in"] = taken.rows

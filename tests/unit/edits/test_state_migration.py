@@ -423,14 +423,6 @@ def test_new_state_has_nothing_to_migrate(job):
     assert job.schemas()["legs"]["legs"].version == 1
 
 
-def test_state_without_recorded_schema_is_migrated(job):
-    with open_job(job.config, "old", create=True) as opened:
-        job.commit(opened, [("legs", '"a"', "5"), ("more", '"a"', "6")])
-    job.run(plan(legs=(Leg, Migration(int, Leg)), more=(Leg, Migration(int, Leg)), n=int), ("n", '"a"', "1"))
-    assert (job.stored("legs"), job.stored("more")) == ({'"a"': {"at": 5}}, {'"a"': {"at": 6}})
-    assert {name: state.version for name, state in job.schemas()["legs"].items()} == {"legs": 1, "more": 1, "n": 0}
-
-
 @pytest.mark.parametrize("numbers", [(2, 1), (1, 3), (1, 1)])
 def test_gap_in_migration_numbers_is_refused(numbers):
     with pytest.raises(ValueError, match="numbered without a gap"):

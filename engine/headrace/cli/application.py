@@ -23,7 +23,7 @@ import typer
 from typer import core
 from typer.core import TyperGroup
 
-from headrace.cli.arguments import BRANCH, ERROR_FILE, Branch, ErrorFile
+from headrace.cli.arguments import BRANCH, ERROR_FILE, Branch, ErrorFile, in_utf8
 from headrace.errors import EngineBug, HeadraceError, StorageError
 from headrace.interrupts import watch
 
@@ -42,7 +42,7 @@ def exit_code_of(error: BaseException) -> int:
 def report(error: BaseException, *, as_json: bool) -> None:
     """Show `error`: JSON on stdout, a panel on a terminal's stderr, plain text on any other stderr."""
     name, message = _told(error)
-    message = message.encode(errors="backslashreplace").decode()  # an argument that is no UTF-8 is quoted in errors
+    message = in_utf8(message)
     if as_json:
         import msgspec
 
@@ -290,7 +290,7 @@ def _write(error: BaseException) -> None:
     """Write an error to the file of --report, if the command was given one."""
     file = ERROR_FILE.get()
     if file is not None:
-        from headrace.cli.run import in_utf8, write_report
+        from headrace.cli.run import write_report
 
         name, message = _told(error)
         write_report(file, {"error": name, "message": in_utf8(message), "exit_code": exit_code_of(error)})

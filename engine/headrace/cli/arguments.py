@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 RunId = Annotated[Optional[str], typer.Option("--run-id", help="Id of this call; a new one if left out.")]  # noqa: UP045
 
 
+def in_utf8(text: str) -> str:
+    """Return a text that UTF-8 can hold: an argument that is none is quoted in errors."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def open_job(
     name: str | None, at: str | None, as_of: str | None = None, *, with_expired: bool = False
 ) -> JobAtCheckpoint:

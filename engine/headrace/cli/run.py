@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, cast
 import typer
 
 from headrace import clock
-from headrace.cli.arguments import AsJson, Cluster, Job, load, new_run_id, parsed_milliseconds
+from headrace.cli.arguments import AsJson, Cluster, Job, in_utf8, load, new_run_id, parsed_milliseconds
 from headrace.cli.branch import OtherPipeline, OtherSource, Setting, with_options
 from headrace.errors import ConfigError
 
@@ -204,11 +204,6 @@ def failure_reported(file: Path | None) -> Iterator[None]:
         if file is None or not _is_written(file, content) or isinstance(error, EngineBug):
             raise
         raise typer.Exit(error.exit_code) from error
-
-
-def in_utf8(text: str) -> str:
-    """Return a text that UTF-8 can hold: an argument that is none is quoted in errors."""
-    return text.encode(errors="backslashreplace").decode()
 
 
 def write_report(file: Path, content: dict[str, Any]) -> None:

@@ -70,10 +70,7 @@ def intervals_of(trail: Iterable[Checkpoint]) -> list[tuple[Interval, Checkpoint
 
 def interval_of(checkpoint: Checkpoint) -> Interval | None:
     """Return the interval of a micro-batch; None for other checkpoints, and for micro-batches without an interval."""
-    start, end = checkpoint.interval_start, checkpoint.interval_end
-    if checkpoint.kind is not Kind.BATCH or start is None or end is None:
-        return None
-    return Interval(start, end)
+    return checkpoint.interval if checkpoint.kind is Kind.BATCH else None
 
 
 def taken_in(trail: Sequence[Checkpoint], source: str) -> TakenIn:

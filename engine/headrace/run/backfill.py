@@ -16,7 +16,7 @@ from headrace.commit.branch_code import refuse_effects
 from headrace.commit.run_check import checked_plan
 from headrace.config import JobConfig, Promote
 from headrace.edits.fork import drop_branch, fork, log_of
-from headrace.edits.promote import promoting, settle_promotion
+from headrace.edits.promote import Promotion, promoting, settle_promotion
 from headrace.log.log import CheckpointLog
 from headrace.plan.stages import Plan
 from headrace.readers.difference import TableDifference, differences
@@ -159,20 +159,22 @@ class Backfill:
         may differ now. So may a branch or a job with another checkpoint than the compared one, such as a restore.
         """
         with promoting(self.config, self.plan.name, self.options.run_id) as promotion:
-            if promotion.is_behind or not self._is_as_compared(computed):
+            if promotion.is_behind or not self._is_as_compared(computed, promotion):
                 computed = self._computed()
                 if computed.outcome is not BackfillOutcome.PROMOTED:
                     return computed
             checkpoint = promotion.promote()
         return BackfillResult(computed.outcome, computed.report, computed.comparison, checkpoint.checkpoint_id)
 
-    def _is_as_compared(self, computed: BackfillResult) -> bool:
-        """Return whether nobody has committed to the job or the branch since they were compared."""
+    def _is_as_compared(self, computed: BackfillResult, promotion: Promotion) -> bool:
+        """Return whether nobody has committed to the job or to the branch since they were compared."""
         if self.config.replay.promote is Promote.AUTOMATIC or computed.comparison is None:
             return True
         compared = computed.comparison
-        pairs = ((self.config, compared.live), (self._on_branch, compared.branch))
-        return all(log_of(config).last == at.checkpoint for config, at in pairs)
+        return (promotion.job.last, log_of(self._on_branch).last) == (
+            compared.live.checkpoint,
+            compared.branch.checkpoint,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,16 @@ from headrace.sources.interval import Interval
 from headrace.sources.kafka.landed import Topic
 from headrace.sources.kafka.source import KafkaPartition, KafkaSource
 from headrace.sources.merge import Merge, MergeRules
-from headrace.sources.position import NO_FACTS, FolderPosition, PartitionPosition, SourceFacts, digest, last_number
+from headrace.sources.position import (
+    NO_FACTS,
+    FolderPosition,
+    PartitionPosition,
+    SourceFacts,
+    TablePosition,
+    TopicPosition,
+    digest,
+    last_number,
+)
 from headrace.sources.registry import source_of
 from headrace.sources.requeued import RequeuedSlice
 from headrace.sources.source import (
@@ -42,6 +51,9 @@ from headrace.sources.source import (
     Waiting,
 )
 from headrace.sources.transformed.source import Derivation, DerivedSource
+
+_POSITIONS: dict[str, type] = {"delta": TablePosition, "kafka": TopicPosition}
+"""Kind of the position in a source by its format; in all others it is that in a folder."""
 
 
 def with_partitions(
@@ -327,9 +339,9 @@ class Intake:
 
     def _check_format(self, name: str, facts: SourceFacts) -> None:
         """Refuse a source that has changed its kind (folder, table, topic): its position has no meaning there."""
-        now = {"delta": "a Delta table", "kafka": "a topic"}.get(self._config.sources[name].format, "a folder")
+        now = _POSITIONS.get(self._config.sources[name].format, FolderPosition)
         position = facts.position
-        if position is not None and now != position.kind_text and position != FolderPosition():
+        if position is not None and not isinstance(position, now) and position != FolderPosition():
             msg = (
                 f"source '{name}' has read {position.kind_text} up to {position.reached}, "
                 f"and the job's file says format: {self._config.sources[name].format} now. Nothing was taken in. Go back to the "
@@ -344,13 +356,14 @@ class Intake:
         chosen = scan.files if wanted.is_whole else source.within_limits(scan.files)
         if isinstance(source, DerivedSource):
             source.derive(chosen)
-        ordinal = at.timeline([name]).bucket.next_ordinal
+        before = at.timeline([name]).bucket
+        ordinal = before.next_ordinal
         files: list[InputFile] = []
         for file in chosen:
             rows = source.rows(file)
             files.append(InputFile(name, file.path, file.name, rows, ordinal, delta=file.delta, derived=file.derived))
             ordinal += rows
-        line = LineSlice((name,), at.timeline([name]).bucket, sum(file.rows for file in files))
+        line = LineSlice((name,), before, ordinal - before.next_ordinal)
         if not chosen and wanted.interval is None and not scan.needs_checkpoint:
             return GroupSlice(line)
         passed = source.facts_after(facts, scan, chosen, at.taken_in.get(name, TakenIn()), wanted.interval)

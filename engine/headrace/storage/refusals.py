@@ -1,6 +1,6 @@
 """Refusals of disks, object stores and tables, and what to do about each.
 
-Every method of a `Storage`, and of a table that it opens, raises `StorageError` with what it was doing, such as `to read URI`. `doing`
+Every method of a table raises `StorageError` with what it was doing, such as `to read URI`. `doing`
 adds what the caller was about. Inside of `headrace.storage`, errors are raw: `OSError`, those of Arrow, and the ones below.
 """
 

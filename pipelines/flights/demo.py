@@ -162,11 +162,15 @@ class Demo:
 
     def taken_in(self) -> datetime:
         """Return the moment up to which the job has taken in all input; the first day if it has not run."""
+        last_day = self.last_day()
+        return START if last_day is None else datetime.fromisoformat(last_day).replace(tzinfo=UTC) + timedelta(days=1)
+
+    def last_day(self) -> str | None:
+        """Return the last day that the job has taken in; None if it has not taken in any."""
         result = self.checkpoints()
-        last_file = result[-1]["offsets"].get(SOURCE, {}).get("last_file") if result else None
-        if not last_file:
-            return START
-        return datetime.fromisoformat(last_file.removesuffix(".parquet")).replace(tzinfo=UTC) + timedelta(days=1)
+        facts = result[-1]["sources"].get(SOURCE, {}) if result else {}
+        last_file: str = facts.get("position", {}).get("last", "")
+        return last_file.removesuffix(".parquet") or None
 
     def checkpoints(self) -> list[dict[str, Any]]:
         """Return the job's checkpoints as the command line shows them, oldest first."""
@@ -336,7 +340,7 @@ def verify(demo: Demo) -> int:
         "--to",
         LAST_DAY,
         "--through",
-        result[-1]["offsets"][SOURCE]["last_file"].removesuffix(".parquet"),
+        demo.last_day() or FIRST_DAY,
         "--watermark",
         str(milliseconds(result[-1]["watermark"])),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +11,8 @@ from headrace import cli
 from headrace.errors import ConfigError
 from headrace.log.checkpoint import Kind
 from headrace.log.progress import ProgressFiles, TaskProgress, added_up
+from headrace.sources.position import FolderPosition, SourceFacts
+from pipelines.flights.demo import SOURCE, Demo
 from tests.unit.support.demo_job import HOUR, START, timer
 
 READERS = (
@@ -275,3 +278,13 @@ def test_key_with_a_minus_gets_a_hint(headrace, state):
     result = headrace("state get demo -5")
     assert "If -5 is a key, write -- before it: -- -5" in " ".join(result.stderr.split())
     assert headrace("state", "get", "demo", "--", "-5").stdout == "0 entries, at checkpoint 4\n"
+
+
+def test_demo_reads_positions_of_the_shown_checkpoints(headrace, state):
+    """Programs of others read this JSON as well: the demo continues, and verifies, by the last day that it names."""
+    position = FolderPosition("2013-01-31.parquet")
+    state.commit(Kind.BATCH, sources={SOURCE: SourceFacts(position=position)})
+    newest_first = json.loads(headrace("checkpoints --json").stdout)["checkpoints"]
+    assert newest_first[0]["sources"][SOURCE]["position"] == {"kind": "folder", "last": "2013-01-31.parquet"}
+    assert Demo.last_day(SimpleNamespace(checkpoints=lambda: newest_first[::-1])) == "2013-01-31"
+    assert Demo.last_day(SimpleNamespace(checkpoints=list)) is None

@@ -102,7 +102,7 @@ def test_readers_report_rows_they_cannot_show(place, monkeypatch, words, column)
 
 CHECKPOINTS = {
     "versions": ("{", "column 'versions' is no JSON in the row of checkpoint"),
-    "offsets": ('{"orders": 1}', "in the row of checkpoint"),
+    "sources": ('{"orders": 1}', "in the row of checkpoint"),
     "kind": ("batsh", "column 'kind' is 'batsh'"),
     "run_id": (None, "column 'run_id' is null in the row of"),
     "metrics": ("NaN", "column 'metrics' is no JSON"),

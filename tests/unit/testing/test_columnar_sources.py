@@ -123,11 +123,14 @@ def left_behind(built, files, parallelism):
     tables["materializer_history"] = rows_of(harness.table("materializer_history"))
     checkpoints = harness.table("checkpoints")
     watermarks = checkpoints["watermark"].cast(pa.int64()).to_pylist()  # Python has no such late times
-    places = checkpoints.select(["offsets", "lines", "timers_fired", "numbers", "state_ttl"]).to_pylist()
+    places = checkpoints.select(FACTS).to_pylist()
     for place in places:  # without the times of the files
-        place["offsets"] = re.sub(r'"stamps":\[[^]]*\]', "", place["offsets"] or "")
+        place["sources"] = re.sub(r'\["(\w*)","\w*","(\w*)"\]', r'["\1","\2"]', place["sources"] or "")
     sinks = {name: rows_of(harness.sink_table(name)) for name in ("counts", "latest", "others")}
     return tables | sinks | {"watermarks": watermarks, "places": places}
+
+
+FACTS = ["sources", "timelines", "held", "pending", "due", "lines", "timers_fired", "numbers", "state_ttl"]
 
 
 def rows_of(table):

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from headrace import Emit, Lifetime, Pipeline, RowKind, StateTtl, Struct, Timestamp, TtlTime
 from headrace.operators import Avg, Count, CountDistinct, Hopping, Sum, Tumbling
-from headrace.operators._accumulators import Change
 from headrace.testing import KeyedHarness, PipelineHarness
 from tests.unit.support.changelog_table import by_fields, table_of
 from tests.unit.support.fuzzing import examples
@@ -275,10 +274,3 @@ def test_retractions_never_go_below_empty(emit):
     assert harness.sink("spent") == [Spent("a", 2, 15)]
     (row,) = harness.table("quarantine").to_pylist()
     assert (row["source"], row["error"]) == ("spent", "a retraction (-D) that matches none of the records of its key")
-
-
-def test_group_below_empty_of_earlier_versions_heals():
-    function = function_of(Spent)
-    stored = function._group(-1, function._result.create().aggregates)
-    changed = function._changed(stored, Change(Order("a", 1, 7), 1))
-    assert (changed.rows, changed.aggregates.cents.total) == (1, 7)

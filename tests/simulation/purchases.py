@@ -18,7 +18,8 @@ import pyarrow as pa
 from headrace import threads
 from headrace.async_io.pending_call import Status
 from headrace.commit.protocol import OpenJob
-from headrace.log.checkpoint import Checkpoint, JobWork, Kind
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.facts import JobWork
 from headrace.log.lineage import Lineage
 from headrace.sinks.sink import OutputFile
 from headrace.sources.position import FolderPosition, SourceFacts

@@ -27,7 +27,7 @@ def half_way(home, run) -> Home:
 
 def copies(home: Home) -> list[Path]:
     """The folders of the copies that the last checkpoint names."""
-    named = checkpoints(home.config())[-1].local_copies
+    named = {name: facts.local_copies for name, facts in checkpoints(home.config())[-1].operators.items()}
     local = home.config().local_folder
     return [local / operator / groups / copy for operator, folders in named.items() for groups, copy in folders.items()]
 

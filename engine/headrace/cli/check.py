@@ -123,7 +123,7 @@ def state_types(job: str, log: CheckpointLog, plan: Plan) -> Iterator[Finding]:
     from headrace.commit.schema_check import check_schemas, declared_schemas
 
     declared = declared_schemas(plan)
-    schema_check = check_schemas({} if log.last is None else log.state_schemas(log.last), declared, job)
+    schema_check = check_schemas({} if log.last is None else log.last.state_schemas, declared, job)
     for problem in schema_check.problems:
         yield Finding("state", "fail", problem)
     for migration in schema_check.migrations:

@@ -209,7 +209,7 @@ def _warn_of_unknown(job: JobAtCheckpoint, state: str | None) -> None:
     """Warn of a state that no operator had at the checkpoint, if its states are recorded."""
     if state is None:
         return
-    known = {name for states in job.log.state_schemas(job.checkpoint).values() for name in states}
+    known = {name for states in job.checkpoint.state_schemas.values() for name in states}
     if known and state not in known:
         warn(
             f"no operator has a state '{state}' at checkpoint {job.checkpoint.checkpoint_id}. There are: {', '.join(sorted(known))}"

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from headrace import clock, crash_points
 from headrace.commit.branch_code import fork_anew
@@ -34,6 +35,7 @@ from headrace.errors import ConfigError, FencedError, SinkMismatchError
 from headrace.log.branches import finish_promotion
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.declared import OperatorKeys, SinkTables, StateSchemas, remembered_keys, to_schemas, to_stored
+from headrace.log.facts import Declarations
 from headrace.log.lease import JobLease, Notify, silent
 from headrace.log.lineage import Lineage
 from headrace.log.log import CheckpointLog
@@ -53,14 +55,11 @@ OF_STATE = (
     "sources",
     "timelines",
     "work",
-    "numbers",
+    "operators",
+    "edges",
+    "pauses",
+    "declared",
     "watermark",
-    "lines",
-    "local_copies",
-    "state_ttl",
-    "schemas_of",
-    "sinks_of",
-    "timers_fired",
     "interval_start",
     "interval_end",
     "format_version",
@@ -244,13 +243,13 @@ class OpenJob:
 
     @property
     def state_schemas(self) -> StateSchemas:
-        """Return the types of the states at the last checkpoint; see `CheckpointLog.state_schemas`."""
-        return self._log.state_schemas(self.last)
+        """Return the types of the states at the last checkpoint."""
+        return self.last.state_schemas
 
     @property
     def operator_keys(self) -> OperatorKeys:
-        """Return the keys of the operators at the last checkpoint; see `CheckpointLog.operator_keys`."""
-        return self._log.operator_keys(self.last)
+        """Return the keys of the operators at the last checkpoint."""
+        return self.last.operator_keys
 
     def checkpoint(self, name: int | str) -> Checkpoint:
         """Return a checkpoint by its id, or the name of a savepoint. Raises `ConfigError` when there is none."""
@@ -306,18 +305,19 @@ class OpenJob:
         files: Mapping[str, Sequence[StagedFile]] | None = None,
         versions: Versions | None = None,
         before: Sequence[Checkpoint] = (),
+        base: Checkpoint | None = None,
         **fields: Any,
     ) -> Checkpoint:
         """Prepare, commit and publish a checkpoint on top of `last`.
 
         Adds `files` to their tables; with `versions`, the tables are at these versions already. Commits the checkpoints `before` it
-        along with it. Other `fields` are as in `Checkpoint`; fields that describe the state (sources, watermark, interval, local
-        copies, schemas, ...) are the parent's unless given. Raises `FencedError` when another run has taken the job, `StorageError`
+        along with it. Other `fields` are as in `Checkpoint`; fields that describe the state (sources, operators, watermark, interval, ...)
+        are those of `base`, by default of the parent, unless given. Raises `FencedError` when another run has taken the job, `StorageError`
         when a sink refuses (the checkpoint is committed then, and the next run publishes it).
         """
         self.check_lease()
         prepared = versions if versions is not None else self._tables.prepare(files or {}, self.versions)
-        checkpoint = self._next_checkpoint(kind, prepared, fields)
+        checkpoint = self._next_checkpoint(kind, prepared, base or self.last, fields)
         crash_points.reached("commit.before")
         self._lease.append(checkpoint, before)
         crash_points.reached("commit.after")
@@ -368,24 +368,17 @@ class OpenJob:
             checkpoint = self.commit(Kind.MIGRATION, versions=versions, format_version=migration.number, note=note)
             self.notify("migrated", f"checkpoint {checkpoint.checkpoint_id}: {note}")
 
-    def _next_checkpoint(self, kind: Kind, versions: Versions, fields: dict[str, Any]) -> Checkpoint:
+    def _next_checkpoint(self, kind: Kind, versions: Versions, base: Checkpoint, fields: dict[str, Any]) -> Checkpoint:
         parent = self.last
-        inherited = {name: getattr(parent, name) for name in OF_STATE}
-        keys = remembered_keys(self.operator_keys, self.declared_keys)
-        declared = (self.declared_schemas, keys)
-        if kind is Kind.BATCH and declared[0] is not None and declared != (self.state_schemas, self.operator_keys):
-            fields |= {"state_schemas": self.declared_schemas, "operator_keys": keys}
-        if "state_schemas" in fields:
-            fields = {"operator_keys": self.operator_keys, "schemas_of": self.next_id, **fields}
-        if kind is Kind.BATCH and self.sink_tables != self._log.sink_tables(parent):
-            fields |= {"sink_tables": self.sink_tables, "sinks_of": self.next_id}
         given = {
             "checkpoint_id": self.next_id,
             "parent_id": parent.checkpoint_id,
             "incarnation": parent.incarnation,
-            **inherited,
+            **{name: getattr(base, name) for name in OF_STATE},
             **fields,
         }
+        if kind is Kind.BATCH:
+            given["declared"] = self._declared_now(given["declared"])
         return Checkpoint(
             kind=kind,
             run_id=self.run_id,
@@ -395,13 +388,20 @@ class OpenJob:
             **given,
         )
 
+    def _declared_now(self, recorded: Declarations) -> Declarations:
+        """Return what a micro-batch of this run records of its code."""
+        declared = recorded.with_keys(remembered_keys(recorded.keys, self.declared_keys))
+        if self.declared_schemas is not None:
+            declared = declared.with_states(self.declared_schemas)
+        return replace(declared, sinks=self.sink_tables)
+
 
 def sinks_of(config: JobConfig, log: CheckpointLog, plan: Plan | None = None) -> SinkTables:
     """Return the tables of a job's sinks: from `plan`, else from the log, and from the job's pipeline those that the log does not describe.
 
     The last checkpoint may be a restore to one from before a sink was added, or got its name.
     """
-    stored = {} if plan is not None or log.last is None else log.sink_tables(log.last)
+    stored = {} if plan is not None or log.last is None else log.last.sink_tables
     if not config.sinks.keys() <= stored.keys():
         stored = {**to_stored(sink_schemas(plan or plan_of(config.code), config.appended)), **stored}
     return {name: table for name, table in stored.items() if name in config.sinks}
@@ -417,8 +417,7 @@ def _initial(config: JobConfig, run_id: str, attempt_id: str, versions: Versions
         versions=versions,
         committed_at=clock.now(),
         incarnation=_new_incarnation(),
-        sink_tables=sinks,
-        sinks_of=0,
+        declared=Declarations(sinks=sinks),
         format_version=FORMAT_VERSION,
     )
 

@@ -97,7 +97,7 @@ def stored_problems(config: JobConfig, log: CheckpointLog, plan: Plan) -> Iterat
     except ConfigError as error:
         yield "state", str(error)
     view_of = state_views(config.job_folder, log.last.versions, config.storage_options)
-    groups, keys = log.last.max_parallelism, log.operator_keys(log.last)
+    groups, keys = log.last.max_parallelism, log.last.operator_keys
     changed = operator_key_problems(config.job, keys, plan, lambda name: has_keyed_rows(view_of, name, groups))
     yield from (("state", problem) for problem in changed)
     yield from (("state", problem) for problem in lost_elements(config, log.last, log.last.versions, plan))
@@ -149,12 +149,14 @@ def _moved_places(job: str, last: Checkpoint, plan: Plan) -> Iterator[str]:
 
     A place consists of ranks of operators, and of edges of streams that are used more than once.
     """
-    before, now = last.numbers, plan.numbers()
+    before = {name: facts.rank for name, facts in last.operators.items() if facts.rank is not None}
+    now, edges = plan.ranks(), plan.edges()
     both = before.keys() & now.keys()
-    ranks = {name for name in both if before[name] != now[name]}
+    moved_ranks = {name for name in both if before[name] != now[name]}
+    moved_edges = {name for name in last.edges.keys() & edges.keys() if last.edges[name] != edges[name]}
     # A new edge to a new operator moves no record.
-    edges = {name for name in before.keys() ^ now.keys() if name.startswith("edge:") and _leads_to(name) & both}
-    if moved := _listed({name.partition(":")[2] for name in ranks | edges}):
+    other_edges = {name for name in last.edges.keys() ^ edges.keys() if _leads_to(name) & both}
+    if moved := _listed(moved_ranks | moved_edges | other_edges):
         yield (
             f"records wait in the order of an earlier graph, which has changed at {moved}: they might overtake "
             "each other. Nothing was changed. Go back to the code that took them in and let it finish what waits (headrace run "
@@ -166,7 +168,7 @@ def _moved_places(job: str, last: Checkpoint, plan: Plan) -> Iterator[str]:
 def _joined_lines(last: Checkpoint, plan: Plan) -> Iterator[str]:
     """Yield a sentence for sources that meet now, but did not when waiting records arrived: records may have equal places."""
     for group in plan.groups:
-        lines = {source for source in last.lines.values() if source in group}
+        lines = {facts.timeline for facts in last.operators.values() if facts.timeline in group}
         if len(lines) > 1:
             yield (
                 f"records of sources {_listed(lines)} wait. The sources did not meet when they arrived, and now they do: the order "
@@ -176,8 +178,8 @@ def _joined_lines(last: Checkpoint, plan: Plan) -> Iterator[str]:
 
 
 def _leads_to(edge: str) -> set[str]:
-    """Return the operators to which an edge leads, named like their ranks."""
-    return {f"operator:{end.partition('/')[0]}" for end in edge.partition("->")[2].split(",")}
+    """Return the operators to which an edge leads."""
+    return {end.partition("/")[0] for end in edge.partition("->")[2].split(",")}
 
 
 def _listed(names: set[str]) -> str:

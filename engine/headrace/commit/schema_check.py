@@ -298,7 +298,7 @@ def check_sink_keys(config: JobConfig, log: CheckpointLog, now: SinkTables) -> N
 
 def sink_key_problems(config: JobConfig, log: CheckpointLog, now: SinkTables) -> Iterator[str]:
     """Yield a sentence for each sink whose primary key has changed since it was written."""
-    stored = {} if log.last is None else log.sink_tables(log.last)
+    stored = {} if log.last is None else log.last.sink_tables
     for name, table in now.items():
         if name in stored and stored[name].key != table.key and _was_written(log, name):
             yield (

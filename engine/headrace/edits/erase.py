@@ -33,7 +33,8 @@ from headrace.edits.erased_key import LEFTOVERS, ErasedKey
 from headrace.edits.vacuum import KeptCheckpoints, LogCleanup, LogCut, commit_intent, unneeded_landed
 from headrace.errors import ConfigError
 from headrace.log.branches import remove_ended_branches
-from headrace.log.checkpoint import Checkpoint, JobWork, Kind
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.facts import JobWork
 from headrace.log.log import CheckpointLog
 from headrace.log.marks import complete, id_ranges, open_intents
 from headrace.sources.kafka.landed import LANDED
@@ -185,11 +186,10 @@ def _erase(job: OpenJob, key: ErasedKey, key_survey: ErasureSurvey, why: str) ->
     crash_points.reached("erasure.prepared")
     refuse_with_branches(job.config, "no key can be erased")
     operators = {rows.operator for rows in key_survey.rows}
-    copies = {name: copy for name, copy in job.last.local_copies.items() if name not in operators}
     return job.commit(
         Kind.ERASURE,
         versions=versions,
-        local_copies=copies,
+        base=job.last.without_copies(operators),
         work=_work(job, key_survey),
         metrics={"rows_erased": sum(rows.rows for rows in key_survey.rows)},
         erased=id_ranges({holder.checkpoint_id for holder in key_survey.holders}),

@@ -110,7 +110,7 @@ class ErasureSurvey:
     def local_folders(self) -> list[Path]:
         """Return folders of this machine with local copies that may have the key; of all operators if no operator is known."""
         folder = self.config.local_folder
-        of_holders = {name for holder in self.holders for name in holder.local_copies}
+        of_holders = {name for holder in self.holders for name, facts in holder.operators.items() if facts.local_copies}
         names = {rows.operator for rows in self.rows} or of_holders
         return [folder / name for name in sorted(names) if (folder / name).is_dir()]
 
@@ -286,7 +286,7 @@ def rows_in_sinks(config: JobConfig, key: ErasedKey) -> Iterator[SinkRows]:
     Raises `StorageError` when a sink cannot be read.
     """
     log = CheckpointLog(config.job_folder, config.storage_options)
-    tables = log.sink_tables(log.resolve(config))
+    tables = log.resolve(config).sink_tables
     for name, sink in sorted(config.sinks.items()):
         primary_key = tables[name].key if name in tables else ()
         try:

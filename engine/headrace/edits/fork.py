@@ -42,6 +42,7 @@ from headrace.log.branches import (
 )
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.declared import SinkTables
+from headrace.log.facts import NO_DECLARATIONS, without_copies
 from headrace.log.lease import JobLease
 from headrace.log.lineage import Lineage
 from headrace.log.log import CheckpointLog
@@ -57,12 +58,8 @@ from headrace.tables.view import table_store
 WITHOUT_STATE: Final[dict[str, Any]] = {
     "versions": {},
     "outputs": {},
-    "local_copies": {},
-    "state_schemas": None,
-    "operator_keys": None,
-    "schemas_of": None,
-    "sink_tables": None,
-    "sinks_of": None,
+    "operators": {},
+    "declared": NO_DECLARATIONS,
 }
 """Fields of a checkpoint that records input, and whose state is not in the tables of its log."""
 
@@ -140,7 +137,7 @@ class _Origin:
     @property
     def sinks(self) -> SinkTables:
         """Return the tables of the sinks at the checkpoint."""
-        return self.log.sink_tables(self.checkpoint)
+        return self.checkpoint.sink_tables
 
     def refusal(self) -> HeadraceError | None:
         """Return the error for a checkpoint that no branch can begin at; None if one can. Raises `StorageError` where nobody can tell."""
@@ -325,12 +322,7 @@ def _fork(log: CheckpointLog, origin: Checkpoint, branch: Branch) -> Checkpoint:
         committed_at=clock.now(),
         versions=dict.fromkeys(tables_in(branch.versions), 0),
         outputs={},
-        local_copies={},
-        state_schemas=log.state_schemas(origin),
-        operator_keys=log.operator_keys(origin),
-        schemas_of=number,
-        sink_tables=log.sink_tables(origin),
-        sinks_of=number,
+        operators=without_copies(origin.operators),
         metrics={},
         note=branch.note or f"forked at checkpoint {origin.checkpoint_id}",
         cause=None,

@@ -76,16 +76,11 @@ def _migrate(job: OpenJob, pending: PendingMigration, schemas: StateSchemas) -> 
     if not staged:
         return
     note = f"state '{pending.state}' of operator '{pending.operator}': {_what(pending)}"
-    copies = {
-        name: copies_of_operator
-        for name, copies_of_operator in job.last.local_copies.items()
-        if name != pending.operator
-    }
     checkpoint = job.commit(
         Kind.MIGRATION,
         files={_table(pending): staged},
-        state_schemas=schemas,
-        local_copies=copies,
+        base=job.last.without_copies({pending.operator}),
+        declared=job.last.declared.with_states(schemas),
         metrics={"rows_migrated": sum(file.rows for file in staged)},
         note=note,
     )

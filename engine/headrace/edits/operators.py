@@ -10,11 +10,11 @@ the removals.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from headrace import crash_points
 from headrace.commit.branch_code import refuse_with_branches
@@ -23,7 +23,6 @@ from headrace.commit.schema_check import changed_keys, check_schemas, declared_s
 from headrace.config import JobConfig, checked_name
 from headrace.edits.rewrite import (
     StoredOperator,
-    changed_schemas,
     declared_operators,
     removed,
     rewritten,
@@ -35,12 +34,9 @@ from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.log import CheckpointLog
 from headrace.plan.loader import plan_of
 from headrace.plan.stages import Plan
-from headrace.state.ttl import Gap, TtlHistory
 from headrace.storage.files import StagedFile
 from headrace.tables.schemas import ASYNC_REQUESTS, BUFFERED_REQUESTS, QUARANTINE, tables_in
 from headrace.tables.view import STATE_OF_OPERATORS, ViewOf, count_rows, state_views
-
-T = TypeVar("T")
 
 
 def renamable(config: JobConfig, old: str, new: str) -> StoredOperator:
@@ -73,8 +69,7 @@ def rename_operator(config: JobConfig, old: str, new: str, run_id: str, *, why: 
         return job.commit(
             Kind.MIGRATION,
             files=files,
-            **changed_schemas(job, lambda by_operator: _renamed(by_operator, old, new)),
-            **_under_new_name(job.last, old, new),
+            base=job.last.renamed(old, new),
             metrics={"rows_moved": sum(stored.rows.values())},
             note=f"operator '{old}' is '{new}' now" + ("" if why is None else f": {why}"),
         )
@@ -117,7 +112,7 @@ class _Rename:
     def checked(self, log: CheckpointLog, view_of: ViewOf) -> StoredOperator:
         """Return the stored state of the old name. Raises `ConfigError` if it cannot become that of the new name."""
         last, job = log.resolve(self.config), self.config.job
-        stored = stored_operator(self.config, last, view_of, log.state_schemas(last), self.old)
+        stored = stored_operator(self.config, last, view_of, last.state_schemas, self.old)
         if count_rows(view_of, self.new, last.max_parallelism, STATE_OF_OPERATORS):
             msg = (
                 f"operator '{self.new}' has stored state of its own (headrace state list {job}), and that of '{self.old}' would "
@@ -131,11 +126,11 @@ class _Rename:
                 f"{job} --finish), then rename."
             )
             raise ConfigError(msg)
-        self._check_types(log, last)
+        self._check_types(last)
         return stored
 
-    def _check_types(self, log: CheckpointLog, last: Checkpoint) -> None:
-        schemas, keys, declared = log.state_schemas(last), log.operator_keys(last), declared_schemas(self.plan)
+    def _check_types(self, last: Checkpoint) -> None:
+        schemas, keys, declared = last.state_schemas, last.operator_keys, declared_schemas(self.plan)
         problems: list[str] = []
         if self.old in schemas and self.new in declared:
             states = {self.new: declared[self.new]}
@@ -158,31 +153,6 @@ def _moved(job: OpenJob, table: str, old: str, new: str) -> Iterator[StagedFile]
     yield from rewritten(job, table, old, "moved", new_rows)
 
 
-def _under_new_name(last: Checkpoint, old: str, new: str) -> dict[str, Any]:
-    ttl = last.state_ttl
-    gaps = tuple(Gap(gap.start, gap.end, gap.watermark, _renamed(gap.by_operator, old, new)) for gap in ttl.gaps)
-    return {
-        "state_ttl": TtlHistory(gaps, _with_states(ttl.declared, old, new), _with_states(ttl.since, old, new)),
-        "local_copies": {name: copies for name, copies in last.local_copies.items() if name not in {old, new}},
-        "timers_fired": _renamed(last.timers_fired, old, new),
-        "lines": _renamed(last.lines, old, new),
-        "numbers": {},
-    }
-
-
-def _with_states(by_state: Mapping[str, T], old: str, new: str) -> dict[str, T]:
-    """Return a mapping by `operator.state` with the operator renamed."""
-    by_name = {name: value for name, value in by_state.items() if not name.startswith(f"{new}.")}
-    return {
-        f"{new}.{name.removeprefix(f'{old}.')}" if name.startswith(f"{old}.") else name: value
-        for name, value in by_name.items()
-    }
-
-
-def _renamed(by_operator: Mapping[str, T], old: str, new: str) -> dict[str, T]:
-    return {new if name == old else name: value for name, value in by_operator.items() if name != new}
-
-
 def droppable(config: JobConfig, operator: str) -> StoredOperator:
     """Return what `drop_operator` would delete, as of the last checkpoint. Changes nothing, needs no lease.
 
@@ -193,7 +163,7 @@ def droppable(config: JobConfig, operator: str) -> StoredOperator:
     log = CheckpointLog(config.job_folder, config.storage_options)
     last = log.resolve(config)
     view_of = state_views(config.job_folder, last.versions, config.storage_options)
-    return stored_operator(config, last, view_of, log.state_schemas(last), operator)
+    return stored_operator(config, last, view_of, last.state_schemas, operator)
 
 
 def drop_operator(config: JobConfig, operator: str, why: str, run_id: str) -> Checkpoint:
@@ -212,9 +182,7 @@ def drop_operator(config: JobConfig, operator: str, why: str, run_id: str) -> Ch
         return job.commit(
             Kind.MIGRATION,
             files=files,
-            **changed_schemas(job, lambda by_operator: _without(by_operator, operator)),
-            **_without_operator(job, operator),
-            **_without_waiting(job, stored),
+            base=_without_waiting(job, stored).without(operator),
             metrics={"rows_dropped": sum(stored.state_rows.values())},
             note=f"the state of operator '{operator}' was dropped: {why}",
         )
@@ -241,35 +209,14 @@ def _removals(job: OpenJob, table: str, operator: str) -> Iterator[StagedFile]:
     return rewritten(job, table, operator, "removed", rows_of)
 
 
-def _without_operator(job: OpenJob, operator: str) -> dict[str, Any]:
-    last, beginning = job.last, f"{operator}."
-    ttl = last.state_ttl
-    kept = TtlHistory(
-        ttl.gaps,
-        {name: text for name, text in ttl.declared.items() if not name.startswith(beginning)},
-        {name: at for name, at in ttl.since.items() if not name.startswith(beginning)},
-    )
-    return {
-        "state_ttl": kept,
-        "local_copies": _without(last.local_copies, operator),
-        "timers_fired": _without(last.timers_fired, operator),
-        "lines": _without(last.lines, operator),
-    }
-
-
-def _without_waiting(job: OpenJob, stored: StoredOperator) -> dict[str, Any]:
-    """Return fields of the checkpoint on waiting elements and held records, without those of the operator.
+def _without_waiting(job: OpenJob, stored: StoredOperator) -> Checkpoint:
+    """Return the last checkpoint without the operator's waiting elements and held records.
 
     `held` stays set: the next run makes a micro-batch that finds no held records, and records that. If nothing waits
     any more, the order of records no longer restricts changes of the graph.
     """
-    dropped = stored.rows.get(ASYNC_REQUESTS, 0)
-    work = job.last.work.with_pending(job.last.work.pending - dropped, job.last.work.due)
+    last, dropped = job.last, stored.rows.get(ASYNC_REQUESTS, 0)
+    without = replace(last, work=last.work.with_pending(last.work.pending - dropped, last.work.due))
     others = job.view(BUFFERED_REQUESTS).live(["operator"])["operator"].to_pylist()
-    waits = work.pending > 0 or any(name != stored.name for name in others)
-    numbers = {name: n for name, n in job.last.numbers.items() if name != f"operator:{stored.name}"} if waits else {}
-    return {"work": work, "numbers": numbers}
-
-
-def _without(by_operator: Mapping[str, T], operator: str) -> dict[str, T]:
-    return {name: value for name, value in by_operator.items() if name != operator}
+    waits = without.work.pending > 0 or any(name != stored.name for name in others)
+    return without if waits else without.unordered()

@@ -52,7 +52,7 @@ from headrace.commit.branch_code import (
     uncompared_code,
 )
 from headrace.commit.job_tables import Versions
-from headrace.commit.protocol import OF_STATE, OpenJob, open_job, sinks_of
+from headrace.commit.protocol import OpenJob, open_job, sinks_of
 from headrace.commit.restore_check import RestoreCheck
 from headrace.config import JobConfig
 from headrace.edits.fork import WITHOUT_STATE, linked, log_of
@@ -81,7 +81,7 @@ _ROW: Final = "_row"
 def promoted_sinks(job: OpenJob, own: OpenJob, checkpoint_id: int) -> dict[str, list[OutputFile]]:
     """Stage the files of a promotion, by sink. `own` is the open branch, `checkpoint_id` the promotion's."""
     outputs = {}
-    for name, table in own.log.sink_tables(own.last).items():
+    for name, table in own.last.sink_tables.items():
         if name not in job.config.sinks:
             continue
         with doing(f"to read sink '{name}' of branch '{own.config.branch}'"):
@@ -332,7 +332,7 @@ class Promotion:
 
     def _refuse_new_columns(self, own: OpenJob) -> None:
         """Raise `ConfigError` if the job has added a column to a sink since the fork, and the branch has not."""
-        of_job, of_branch = (to_schemas(line.log.sink_tables(line.last)) for line in (self.job, own))
+        of_job, of_branch = (to_schemas(line.last.sink_tables) for line in (self.job, own))
         for sink in sorted(of_job.keys() & of_branch.keys()):
             if added := [name for name in of_job[sink][0].names if name not in of_branch[sink][0].names]:
                 msg = (
@@ -402,22 +402,14 @@ class Promotion:
             Kind.PROMOTION,
             versions=versions,
             before=brought,
-            **{
-                **{name: getattr(head, name) for name in OF_STATE},
-                "checkpoint_id": number,
-                "parent_id": brought[-1].checkpoint_id if brought else origin.checkpoint_id,
-                "restored_from": origin.checkpoint_id,
-                "name": self.branch.name,
-                "note": why,
-                "outputs": outputs,
-                "local_copies": {},
-                "state_schemas": own.state_schemas,
-                "operator_keys": own.operator_keys,
-                "schemas_of": number,
-                "sink_tables": own.log.sink_tables(head),
-                "sinks_of": number,
-                "metrics": _metrics(brought, outputs),
-            },
+            base=head.without_copies(),
+            checkpoint_id=number,
+            parent_id=brought[-1].checkpoint_id if brought else origin.checkpoint_id,
+            restored_from=origin.checkpoint_id,
+            name=self.branch.name,
+            note=why,
+            outputs=outputs,
+            metrics=_metrics(brought, outputs),
         )
 
     def _confirm(self, own: OpenJob) -> None:

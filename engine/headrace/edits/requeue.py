@@ -20,7 +20,8 @@ from headrace.async_io.pending_call import AsyncElement, came
 from headrace.commit.protocol import OpenJob, open_job
 from headrace.config import JobConfig
 from headrace.errors import ConfigError, SourceError
-from headrace.log.checkpoint import Checkpoint, JobWork, Kind, Requeued
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.facts import JobWork, Requeued
 from headrace.plan.loader import plan_of
 from headrace.plan.stages import Plan, waits_of
 from headrace.records.keys import key_reader

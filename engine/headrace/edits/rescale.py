@@ -82,7 +82,7 @@ def rescale_in(job: OpenJob, max_parallelism: int, why: str | None = None) -> Ch
         Kind.MIGRATION,
         versions=versions,
         max_parallelism=max_parallelism,
-        local_copies={},
+        base=job.last.without_copies(),
         metrics={"rows_rewritten": rows},
         note=note if why is None else f"{note}: {why}",
     )

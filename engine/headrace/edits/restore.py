@@ -6,12 +6,13 @@ from functools import partial
 
 from headrace import crash_points
 from headrace.commit.branch_code import refuse_without_state
-from headrace.commit.protocol import OF_STATE, OpenJob, open_job
+from headrace.commit.protocol import OpenJob, open_job
 from headrace.commit.restore_check import RestoreCheck
 from headrace.commit.sink_position import check_sinks
 from headrace.config import JobConfig, checked_name
 from headrace.edits.rescale import rescale_in
-from headrace.log.checkpoint import Checkpoint, Kind, Restored
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.facts import Restored
 from headrace.log.marks import refuse_erased
 from headrace.sinks.sink import Publication
 
@@ -58,8 +59,8 @@ def restore_in(
         restored_from=target_id,
         note=why,
         cause=Restored(),
+        base=target,
         **({} if above is None else job.new_incarnation(above)),
-        **{name: getattr(target, name) for name in OF_STATE},
     )
     # The target may be older than the last migration or rescaling.
     job.migrate_format()

@@ -5,7 +5,7 @@ Rewriting rows of state tables as new changes: removed, under another operator's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,11 +104,6 @@ def rewritten(
     for number, rows in enumerate(chunks):
         for part in parts(table, rows_of(rows)):
             yield job.stage(table, f"{operator}-{what}-{number}", part)
-
-
-def changed_schemas(job: OpenJob, change: Callable[[Mapping[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-    """Return the recorded schemas and keys after a change."""
-    return {"state_schemas": change(job.state_schemas), "operator_keys": change(job.operator_keys)}
 
 
 def declared_operators(plan: Plan) -> set[str]:

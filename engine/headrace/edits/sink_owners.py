@@ -113,7 +113,7 @@ def renamable_sink(config: JobConfig, old: str, new: str) -> JobConfig:
         msg = f"the job still has sink '{old}', so its table cannot become that of '{new}'. Nothing was changed. Rename it in {config.file} first."
         raise ConfigError(msg)
     log = CheckpointLog(config.job_folder, config.storage_options)
-    stored = log.sink_tables(log.resolve(config))
+    stored = log.resolve(config).sink_tables
     if old not in stored:
         had = ", ".join(sorted(stored)) or "none that is recorded"
         msg = f"job '{config.job}' has no sink '{old}' at its last checkpoint (it has: {had}). Nothing was changed."
@@ -180,11 +180,12 @@ def _refuse_unsent(job: OpenJob, sink: DeltaTableSink) -> None:
 
 
 def _stored(job: OpenJob) -> dict[str, SinkTable]:
-    return job.log.sink_tables(job.last)
+    return job.last.sink_tables
 
 
 def _recorded(job: OpenJob, tables: dict[str, SinkTable], note: str) -> Checkpoint:
-    return job.commit(Kind.MIGRATION, versions=job.versions, sink_tables=tables, sinks_of=job.next_id, note=note)
+    declared = replace(job.last.declared, sinks=tables)
+    return job.commit(Kind.MIGRATION, versions=job.versions, declared=declared, note=note)
 
 
 def _listed(key: tuple[str, ...]) -> str:

@@ -1,4 +1,4 @@
-"""Checkpoints: their causes, work, kinds and content, and their records of services.
+"""Checkpoints: their kinds and content, and their records of services.
 
 A cause says why a checkpoint was made, as data that later commands read. Notes are for people: no command reads them.
 """
@@ -6,50 +6,31 @@ A cause says why a checkpoint was made, as data that later commands read. Notes 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from headrace.async_io.metrics import ServiceMetrics
 from headrace.log.declared import OperatorKeys, SinkTables, StateSchemas
+from headrace.log.facts import (
+    NO_DECLARATIONS,
+    Cause,
+    Declarations,
+    JobWork,
+    OperatorFacts,
+    Requeued,
+    history_of,
+    renamed,
+    without_copies,
+)
 from headrace.records.watermarks import Timeline, latest, parts_of, timeline_of
 from headrace.sinks.sink import OutputFile
 from headrace.sources.interval import Interval
 from headrace.sources.position import SourceFacts
-from headrace.state.ttl import TtlHistory
+from headrace.state.ttl import Gap, TtlHistory
 from headrace.tables.schemas import FORMAT_VERSION
-
-
-class Requeued(msgspec.Struct, frozen=True, tag="requeue", omit_defaults=True):
-    """Cause of a requeue."""
-
-    repeats: int | None = None
-    """Requeue of the job that a branch repeats: its checkpoint. None: somebody asked for it."""
-    operators: tuple[str, ...] = ()
-    """Async operators whose failed elements it moved."""
-
-
-class Restored(msgspec.Struct, frozen=True, tag="restore", omit_defaults=True):
-    """Cause of a restore: somebody asked for it."""
-
-
-Cause = Requeued | Restored
-
-
-class JobWork(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Work for a later run, without new input."""
-
-    held: int = 0
-    """Number of records in `buffered_requests` that were taken in and that no operator has processed."""
-    pending: int = 0
-    """Number of elements in `async_requests`."""
-    due: int | None = None
-    """Time of the next call for one of these elements (ms); None without one."""
-
-    def with_pending(self, pending: int, due: int | None) -> JobWork:
-        """Return the work with another number of elements that wait; the next call is due at `due` (ms) if any waits."""
-        return JobWork(self.held, max(0, pending), due if pending > 0 else None)
 
 
 class Kind(enum.Enum):
@@ -85,20 +66,16 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """One committed checkpoint. Times are milliseconds since the epoch.
 
     `versions` names the Delta version of every state table. `outputs` names, per sink, the staged files to publish.
-    `local_copies` names, per operator and key-group range, the local copy that this checkpoint's tasks left behind.
-    `state_ttl` has the values that lifetimes of entries depend on. `schemas_of` names the checkpoint whose row has
-    `state_schemas` (types of the stored states) and `operator_keys` (keys under which they are stored): a row repeats
-    them only where they differ from its parent's. `sinks_of` and `sink_tables` do the same for the tables of the
-    sinks. `timers_fired` has, per operator and clock, the time up to which all timers have fired (ms). `watermark` is
-    the earliest one of all timelines. `sources` has the facts of each source, `timelines` the ordinals and watermarks that sources
-    share, by the first of them. `lines` names, by operator, the first source of its timeline. `numbers` has the numbers in the places of records:
-    ranks of operators, and edges. `incarnation` is unique to this incarnation of the
-    job: one folder from its first checkpoint on. A job that was started anew, here or elsewhere, gets another number.
+    `watermark` is the earliest one of all timelines. `sources` has the facts of each source, `timelines` the ordinals and
+    watermarks that sources share, by the first of them, `operators` the facts of each operator. `edges` has the numbers of
+    streams that are used more than once: with the ranks of operators, they order records. `pauses` are those long enough to prolong
+    lifetimes of entries. `declared` is what the code of the last micro-batch declares. `incarnation` is unique to this incarnation of
+    the job: one folder from its first checkpoint on. A job that was started anew, here or elsewhere, gets another number.
     `erased` has ranges of ids, both ends included. An erasure lists the checkpoints whose versions have rows that it
     erased; a vacuum lists those whose files it deletes for that reason. `note` says who did it and why (restores,
-    savepoints, migrations), for people; what later commands have to know is in `cause`. `processing_time` is when a micro-batch began, by the clock of its line: its operators
-    saw this processing time. On a branch, `follows` names the job's checkpoint whose input and time it took, and
-    `ended_at` is when it ended by that clock (null: at `committed_at`).
+    savepoints, migrations), for people; what later commands have to know is in `cause`. `processing_time` is when a micro-batch
+    began, by the clock of its line: its operators saw this processing time. On a branch, `follows` names the job's checkpoint whose
+    input and time it took, and `ended_at` is when it ended by that clock (null: at `committed_at`).
     """
 
     checkpoint_id: int
@@ -114,20 +91,14 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     interval_start: int | None = None
     interval_end: int | None = None
     watermark: int | None = None
-    lines: dict[str, str] = {}
     sources: dict[str, SourceFacts] = {}
     timelines: dict[str, Timeline] = {}
     work: JobWork = JobWork()
-    numbers: dict[str, int] = {}
+    operators: dict[str, OperatorFacts] = {}
+    edges: dict[str, int] = {}
+    pauses: tuple[Gap, ...] = ()
+    declared: Declarations = NO_DECLARATIONS
     outputs: dict[str, list[OutputFile]] = {}
-    local_copies: dict[str, dict[str, str]] = {}
-    state_ttl: TtlHistory = TtlHistory()
-    state_schemas: StateSchemas | None = None
-    operator_keys: OperatorKeys | None = None
-    schemas_of: int | None = None
-    sink_tables: SinkTables | None = None
-    sinks_of: int | None = None
-    timers_fired: dict[str, dict[str, int]] = {}
     metrics: dict[str, Any] = {}
     note: str | None = None
     cause: Cause | None = None
@@ -178,6 +149,34 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether operators hold records, or watermarks that some of them have not seen: a run resumes them before new input."""
         return self.work.held > 0 or any(timeline.repeated for timeline in self.timelines.values())
 
+    @property
+    def state_ttl(self) -> TtlHistory:
+        """Return the values that lifetimes of entries depend on, as the micro-batch knew them."""
+        return history_of(self.operators, self.declared, self.pauses)
+
+    @property
+    def state_schemas(self) -> StateSchemas:
+        """Return the types of the states, by operator; none before the first micro-batch."""
+        return self.declared.states
+
+    @property
+    def operator_keys(self) -> OperatorKeys:
+        """Return the keys of the operators; none before the first micro-batch."""
+        return self.declared.keys
+
+    @property
+    def sink_tables(self) -> SinkTables:
+        """Return the tables of the job's sinks."""
+        return self.declared.sinks
+
+    def local_copies(self, operator: str) -> dict[str, str]:
+        """Return the local copies of an operator, by range of key groups."""
+        return self.operators.get(operator, _NO_FACTS).local_copies
+
+    def fired_until(self, operator: str) -> dict[str, int]:
+        """Return, by clock, the time up to which all timers of an operator have fired (ms)."""
+        return self.operators.get(operator, _NO_FACTS).fired_until
+
     def timeline(self, sources: Sequence[str]) -> Timeline:
         """Return the timeline that these sources share."""
         return timeline_of(self.timelines, sources)
@@ -186,24 +185,52 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         """Return the timelines that have some of these sources: several where they meet now and did not then."""
         return parts_of(self.timelines, sources)
 
+    def timeline_of(self, operator: str) -> Timeline | None:
+        """Return the timeline of an operator; None if the code of this checkpoint has no such operator."""
+        first = self.operators.get(operator, _NO_FACTS).timeline
+        return None if first is None else self.timeline([first])
+
     def watermark_of(self, operator: str) -> int | None:
         """Return the last watermark that all operators of an operator's timeline have seen (ms)."""
-        return self._timeline_of(operator).seen if operator in self.lines else self.watermark
+        timeline = self.timeline_of(operator)
+        return self.watermark if timeline is None else timeline.seen
 
     def latest_watermark_of(self, operator: str) -> int | None:
         """Return the last watermark that any operator of an operator's timeline has seen (ms)."""
-        if operator in self.lines:
-            return self._timeline_of(operator).watermark
+        timeline = self.timeline_of(operator)
+        if timeline is not None:
+            return timeline.watermark
         repeated = [timeline.repeated[-1][1] for timeline in self.timelines.values() if timeline.repeated]
         return max(repeated, default=self.watermark)
 
     def latest_event_of(self, operator: str) -> int | None:
         """Return the latest event time that an operator's timeline has taken in since its last watermark (ms)."""
-        timelines = [self._timeline_of(operator)] if operator in self.lines else self.timelines.values()
+        own = self.timeline_of(operator)
+        timelines = self.timelines.values() if own is None else [own]
         return latest(timeline.bucket.open_max for timeline in timelines)
 
-    def _timeline_of(self, operator: str) -> Timeline:
-        return self.timeline([self.lines[operator]])
+    def renamed(self, old: str, new: str) -> Checkpoint:
+        """Return the checkpoint with an operator under its new name. Its local copies go: tasks build them anew."""
+        operators = renamed(without_copies(self.operators, {old}), old, new)
+        pauses = tuple(gap._replace(by_operator=renamed(gap.by_operator, old, new)) for gap in self.pauses)
+        return replace(self, operators=operators, pauses=pauses, declared=self.declared.renamed(old, new)).unordered()
+
+    def without(self, operator: str) -> Checkpoint:
+        """Return the checkpoint without the facts of an operator."""
+        operators = {name: facts for name, facts in self.operators.items() if name != operator}
+        return replace(self, operators=operators, declared=self.declared.without(operator))
+
+    def unordered(self) -> Checkpoint:
+        """Return the checkpoint without the order of records: no record waits in it, so the next graph may have any order."""
+        operators = {name: replace(facts, rank=None) for name, facts in self.operators.items()}
+        return replace(self, operators=operators, edges={})
+
+    def without_copies(self, operators: Collection[str] | None = None) -> Checkpoint:
+        """Return the checkpoint without the local copies of these operators; None: of all."""
+        return replace(self, operators=without_copies(self.operators, operators))
+
+
+_NO_FACTS = OperatorFacts()
 
 
 class Lease(msgspec.Struct, frozen=True):

@@ -68,7 +68,7 @@ class Lineage:
     @property
     def sinks(self) -> set[str]:
         """Return the names of all sinks that the job has or had."""
-        return {name for c in self._checkpoints for name in {*c.outputs, *(c.sink_tables or {})}}
+        return {name for c in self._checkpoints for name in {*c.outputs, *c.sink_tables}}
 
     @property
     def ancestors(self) -> tuple[int, ...]:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from headrace import clock
 from headrace.config import JobConfig, parse_moment
-from headrace.errors import ConfigError, FencedError
+from headrace.errors import ConfigError, FencedError, StorageError
 from headrace.log.checkpoint import Checkpoint, Kind, Lease
-from headrace.log.declared import OperatorKeys, SinkTables, StateSchemas
+from headrace.log.facts import NO_DECLARATIONS, Declarations
 from headrace.log.lineage import Lineage
 from headrace.log.marks import drop_of, live_savepoints
 from headrace.sources.interval import moment_text
@@ -32,15 +33,11 @@ _JSON = (
     "timelines",
     "versions",
     "outputs",
-    "local_copies",
+    "operators",
+    "edges",
+    "pauses",
+    "declared",
     "metrics",
-    "state_ttl",
-    "state_schemas",
-    "operator_keys",
-    "timers_fired",
-    "lines",
-    "numbers",
-    "sink_tables",
     "erased",
     "cause",
 )
@@ -70,6 +67,8 @@ class CheckpointLog:
         self._files = 0
         self.checkpoints: list[Checkpoint] = []
         self.lease: Lease | None = None
+        self._declared_by: dict[int, int | None] = {}
+        """By checkpoint, the one whose row has its declarations."""
         self.refresh()
 
     @property
@@ -95,9 +94,10 @@ class CheckpointLog:
         committed = [row for row in rows if row["kind"] != Kind.LEASE.value]
         _check_format(self._store.uri, max((row["format_version"] for row in committed), default=0))
         _check_kinds(self._store.uri, rows)
-        decoded = [_decode(self._store.uri, row) for row in committed]
+        decoded = _Rows(self._store.uri, committed).checkpoints()
         _check_ids(self._store.uri, decoded)
         self.checkpoints = sorted(decoded, key=lambda checkpoint: checkpoint.checkpoint_id)
+        self._declared_by = {row["checkpoint_id"]: row["declared_by"] for row in committed}
         self.lease = _last_lease(rows)
         self._version, self._files = table.version, len(table.files())
 
@@ -197,26 +197,10 @@ class CheckpointLog:
         msg = f"the job had no checkpoint at {text} (UTC unless it says otherwise); see 'headrace checkpoints'"
         raise ConfigError(msg)
 
-    def state_schemas(self, checkpoint: Checkpoint) -> StateSchemas:
-        """Return the types of the states at a checkpoint; none before the first micro-batch."""
-        if checkpoint.schemas_of is None:
-            return {}
-        return self.get(checkpoint.schemas_of).state_schemas or {}
-
-    def operator_keys(self, checkpoint: Checkpoint) -> OperatorKeys:
-        """Return the keys of the operators at a checkpoint; none before the first micro-batch."""
-        if checkpoint.schemas_of is None:
-            return {}
-        return self.get(checkpoint.schemas_of).operator_keys or {}
-
     @property
     def incarnation(self) -> int | None:
         """Return the incarnation of the job; None before its first checkpoint."""
         return incarnation_of(self.checkpoints)
-
-    def sink_tables(self, checkpoint: Checkpoint) -> SinkTables:
-        """Return the tables of the job's sinks at a checkpoint."""
-        return {} if checkpoint.sinks_of is None else self.get(checkpoint.sinks_of).sink_tables or {}
 
     def create(self) -> None:
         """Create the table if it is missing."""
@@ -228,18 +212,19 @@ class CheckpointLog:
 
         Raises `FencedError` when somebody else has appended since the last refresh.
         """
-        row = _row(checkpoint)
+        rows = self._rows([*before, checkpoint])
         if lease is not None:
-            row |= {"lease_expires_at": lease.expires_at, "holder": lease.holder}
-        self._append([*map(_row, before), row], f"checkpoint {checkpoint.checkpoint_id}")
-        self.checkpoints.extend([*before, checkpoint])
+            rows[-1] |= {"lease_expires_at": lease.expires_at, "holder": lease.holder}
+        self._append(rows, f"checkpoint {checkpoint.checkpoint_id}")
+        self._added([*before, checkpoint], rows)
         if lease is not None:
             self.lease = lease
 
     def begin(self, checkpoints: Sequence[Checkpoint]) -> None:
         """Commit the first checkpoints of a branch together. Raises `FencedError` when somebody else has committed some meanwhile."""
-        self._append([*map(_row, checkpoints)], "the fork")
-        self.checkpoints.extend(checkpoints)
+        rows = self._rows(checkpoints)
+        self._append(rows, "the fork")
+        self._added(checkpoints, rows)
 
     def claim(self, lease: Lease) -> None:
         """Append a lease row; an expiry in the past gives the job up.
@@ -280,6 +265,29 @@ class CheckpointLog:
             "the compaction of checkpoints", lambda: self._store.replace(self._version, CHECKPOINTS_SCHEMA, [staged])
         )
         self._files = 1
+
+    def _rows(self, added: Sequence[Checkpoint]) -> list[dict[str, Any]]:
+        """Return the rows of checkpoints. A row has declarations only where they differ from its parent's, else it names their row."""
+        declared = {checkpoint.checkpoint_id: checkpoint.declared for checkpoint in (*self.checkpoints, *added)}
+        declared_by = dict(self._declared_by)
+        rows = []
+        for checkpoint in added:
+            number, parent = checkpoint.checkpoint_id, checkpoint.parent_id
+            if checkpoint.declared == NO_DECLARATIONS:
+                declared_by[number] = None
+            elif parent is not None and declared.get(parent) == checkpoint.declared:
+                declared_by[number] = declared_by[parent]
+            else:
+                declared_by[number] = number
+            row = _row(checkpoint) | {"declared_by": declared_by[number]}
+            if declared_by[number] != number:
+                del row["declared"]
+            rows.append(row)
+        return rows
+
+    def _added(self, checkpoints: Sequence[Checkpoint], rows: Sequence[dict[str, Any]]) -> None:
+        self.checkpoints.extend(checkpoints)
+        self._declared_by |= {row["checkpoint_id"]: row["declared_by"] for row in rows}
 
     def _append(self, added: Sequence[dict[str, Any]], what: str) -> None:
         rows = pa.concat_tables([_encode({**row, "log_version": self._version + 1}) for row in added])
@@ -329,6 +337,8 @@ def _no_savepoint(checkpoints: Sequence[Checkpoint], name: str) -> str:
     return f"savepoint '{name}' was dropped with checkpoint {dropped.checkpoint_id}; see 'headrace checkpoints'"
 
 
+T = TypeVar("T")
+
 _WORK = ("held", "pending", "due")
 
 
@@ -363,23 +373,53 @@ def _check_kinds(uri: str, rows: list[dict[str, Any]]) -> None:
             )
 
 
-def _decode(uri: str, row: dict[str, Any]) -> Checkpoint:
-    fields = {name: value for name, value in row.items() if value is not None}
-    where = f"in the row of checkpoint {row['checkpoint_id']}"
-    for name in _JSON:
-        if name in fields:
-            try:
-                fields[name] = msgspec.json.decode(fields[name])
-            except msgspec.DecodeError as error:
-                raise damaged(uri, f"column '{name}' is no JSON {where} ({error})") from error
-    fields["work"] = {name: fields.pop(name) for name in _WORK if name in fields}
-    try:
-        checkpoint = msgspec.convert(fields, Checkpoint, str_keys=True)
-    except msgspec.ValidationError as error:
-        raise damaged(uri, f"{error} {where}") from error
-    if any(version < 0 for version in checkpoint.versions.values()):
-        raise damaged(uri, f"column 'versions' has one below 0 {where}")
-    return checkpoint
+class _Rows:
+    """Committed rows of the table at `uri`, as checkpoints."""
+
+    def __init__(self, uri: str, rows: Sequence[dict[str, Any]]) -> None:
+        self._uri = uri
+        self._rows = rows
+        self._declared: dict[int, Declarations] = {}
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """Return them in the order of the rows. Raises `StorageError` for a damaged row."""
+        for row in self._rows:
+            if row["declared"] is not None:
+                fields = self._json(row, "declared")
+                self._declared[row["checkpoint_id"]] = self._converted(row, fields, Declarations)
+        return [self._checkpoint(row) for row in self._rows]
+
+    def _checkpoint(self, row: dict[str, Any]) -> Checkpoint:
+        fields = {name: value for name, value in row.items() if value is not None}
+        for name in _JSON:
+            if name in fields:
+                fields[name] = self._json(row, name)
+        fields["work"] = {name: fields.pop(name) for name in _WORK if name in fields}
+        fields.pop("declared", None)
+        checkpoint = self._converted(row, fields, Checkpoint)
+        if any(version < 0 for version in checkpoint.versions.values()):
+            raise self._damaged(row, "column 'versions' has one below 0")
+        by = row["declared_by"]
+        if by is None:
+            return checkpoint
+        if by not in self._declared:
+            raise self._damaged(row, f"column 'declared_by' names checkpoint {by}, whose row has no 'declared',")
+        return replace(checkpoint, declared=self._declared[by])
+
+    def _json(self, row: dict[str, Any], name: str) -> Any:
+        try:
+            return msgspec.json.decode(row[name])
+        except msgspec.DecodeError as error:
+            raise self._damaged(row, f"column '{name}' is no JSON", f" ({error})") from error
+
+    def _converted(self, row: dict[str, Any], fields: Any, kind: type[T]) -> T:
+        try:
+            return msgspec.convert(fields, kind, str_keys=True)
+        except msgspec.ValidationError as error:
+            raise self._damaged(row, str(error)) from error
+
+    def _damaged(self, row: dict[str, Any], problem: str, why: str = "") -> StorageError:
+        return damaged(self._uri, f"{problem} in the row of checkpoint {row['checkpoint_id']}{why}")
 
 
 def _check_ids(uri: str, checkpoints: Sequence[Checkpoint]) -> None:

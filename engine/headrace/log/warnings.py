@@ -183,16 +183,13 @@ def watermark_waits(lineage: Lineage, last: Checkpoint, view_of: ViewOf) -> list
         return []
     view = view_of(TIMERS)
     steps = msgspec.convert(entry, list[WatermarkStep])
-    waits = [
-        WatermarkWait(step.sources, step.rows_missing, step.bucket, _timers(view, step, last.timers_fired))
-        for step in steps
-    ]
+    waits = [WatermarkWait(step.sources, step.rows_missing, step.bucket, _timers(view, step, last)) for step in steps]
     return [wait for wait in waits if wait.timers]
 
 
-def _timers(view: TableView, step: WatermarkStep, fired: Mapping[str, Mapping[str, int]]) -> int:
+def _timers(view: TableView, step: WatermarkStep, last: Checkpoint) -> int:
     """Count the timers that the step fires."""
-    known = [fired.get(name, {}).get(TimeDomain.EVENT_TIME) for name in step.operators]
+    known = [last.fired_until(name).get(TimeDomain.EVENT_TIME) for name in step.operators]
     until = [time for time in known if time is not None]
     after = min(until, default=None) if len(until) == len(known) else None
     due = view.where(

@@ -150,17 +150,18 @@ class Plan:
         }
         return lines | {stage.name: self.group_of(stage.name)[0] for stage in self.keyed}
 
-    def numbers(self) -> dict[str, int]:
-        """Return the numbers that are part of the order of records: ranks of keyed operators, and edges.
+    def ranks(self) -> dict[str, int]:
+        """Return the ranks of keyed operators. With edges they order held records, so a plan must not change them while rows are held."""
+        return {stage.name: stage.number for stage in self.keyed}
 
-            operator:totals           0    rank of an operator
-            edge:orders#0->large      0    first use of the source's stream; it leads to the sink large
-            edge:orders#1#0->totals   0    first use of what the second one gives
-            edge:orders#1#1->joined/2 1    the second input of joined
+    def edges(self) -> dict[str, int]:
+        """Return the numbers of streams that are used more than once. With ranks they order held records.
 
-        Held records are ordered by them, so a plan must not change them while rows are held.
+        orders#0->large      0    first use of the source's stream; it leads to the sink large
+        orders#1#0->totals   0    first use of what the second one gives
+        orders#1#1->joined/2 1    the second input of joined
         """
-        numbers = {f"operator:{stage.name}": stage.number for stage in self.keyed}
+        numbers: dict[str, int] = {}
         for source in self.source_stages:
             numbers |= self._edges(source.name, source.flow)
         for stage in self.keyed:
@@ -174,7 +175,7 @@ class Plan:
             follows = path
             if use.edge is not None:
                 follows = f"{path}#{use.edge}"
-                numbers[f"edge:{follows}->{','.join(dict.fromkeys(self._ends(use)))}"] = use.edge
+                numbers[f"{follows}->{','.join(dict.fromkeys(self._ends(use)))}"] = use.edge
             if isinstance(use.to, Through):
                 numbers |= self._edges(follows, use.to.flow)
         return numbers

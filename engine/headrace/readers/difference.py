@@ -231,7 +231,7 @@ def _sink_at(job: JobAtCheckpoint, uri: str) -> Snapshot:
 
 def _primary_key(job: JobAtCheckpoint, sink: str) -> list[str]:
     """Return the primary key of a sink; empty for a sink in append mode, and for one that the job has not recorded."""
-    recorded = job.log.sink_tables(job.checkpoint)
+    recorded = job.checkpoint.sink_tables
     return [*recorded[sink].key] if sink in recorded else []
 
 

@@ -160,7 +160,7 @@ def _declared(job: JobAtCheckpoint, tables: Sequence[str]) -> set[str]:
     try:
         plan = plan_stages(load_pipeline(job.config))
     except (ConfigError, TypeError):
-        return {*job.log.state_schemas(job.checkpoint)} if tables == WITH_STATE else set()
+        return {*job.checkpoint.state_schemas} if tables == WITH_STATE else set()
     keyed = {stage.name for stage in plan.keyed}
     waits = {wait.name for wait in waits_of(plan)}
     if tables == WITH_STATE:

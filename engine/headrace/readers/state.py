@@ -152,7 +152,7 @@ def list_states(job: JobAtCheckpoint, *, internal: bool = False) -> Rows:
         _count(job, MATERIALIZER_HISTORY, f"'{HISTORY_STATE}'", "row"),
     ]
     rows = sorted(row for part in parts for row in part.rows)
-    return _with_types(Rows(parts[0].columns, rows), job.log.state_schemas(job.checkpoint))
+    return _with_types(Rows(parts[0].columns, rows), job.checkpoint.state_schemas)
 
 
 def _count(job: JobAtCheckpoint, name: str, state: str, size: str, conditions: Conditions = ()) -> Rows:

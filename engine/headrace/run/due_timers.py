@@ -27,7 +27,7 @@ def any_timer_due(job: OpenJob, processing_time: int) -> bool:
 def conditions_of_due(job: OpenJob, operators: list[str], processing_time: int) -> list[Condition]:
     """Return conditions on rows of `timers` that select timers which may be due, without those known to have fired."""
     domains = tuple(domain.name for domain in DOMAINS.values() if domain.clock is TimeDomain.PROCESSING_TIME)
-    fired = [job.last.timers_fired.get(name, {}).get(TimeDomain.PROCESSING_TIME) for name in operators]
+    fired = [job.last.fired_until(name).get(TimeDomain.PROCESSING_TIME) for name in operators]
     known = [until for until in fired if until is not None]
     after = min(known) if len(known) == len(fired) else None
     return [

@@ -19,6 +19,7 @@ from headrace.commit.run_check import lost_elements
 from headrace.config import SourceConfig
 from headrace.errors import StateSchemaError
 from headrace.log.checkpoint import open_breakers
+from headrace.log.facts import OperatorFacts, by_operator
 from headrace.log.ttl import declared_ttls, history_ttls
 from headrace.log.warnings import WatermarkStep, open_step
 from headrace.plan.stages import KeyedStage, Plan, waits_in
@@ -147,6 +148,23 @@ class MicroBatch:
             line.settle(result.cut_behind(self._operators_of(group), line.watermarks))
         return result
 
+    def operators_after(self, result: BatchResult) -> dict[str, OperatorFacts]:
+        """Return the facts of operators after the micro-batch. Of an operator that the code no longer has, fired timers stay."""
+        lines, ranks, since = self._plan.lines(), self._plan.ranks(), by_operator(self.state_ttl.since)
+        last = self._job.last
+        left = {name: OperatorFacts(fired_until=facts.fired_until) for name, facts in last.operators.items()}
+        own = {
+            name: OperatorFacts(
+                timeline=line,
+                rank=ranks.get(name),
+                fired_until=result.timers_fired.get(name, last.fired_until(name)),
+                local_copies=result.local_copies.get(name, {}),
+                ttl_since=since.get(name, {}),
+            )
+            for name, line in lines.items()
+        }
+        return {name: facts for name, facts in (left | own).items() if facts != OperatorFacts()}
+
     def open_steps(self, result: BatchResult) -> Iterator[WatermarkStep]:
         """Yield the next step of each watermark that the rows taken in so far would move."""
         for group, line in result.lines.items():
@@ -259,15 +277,15 @@ class MicroBatch:
             stage=stage.number,
             rows=result.transit_rows[name],
             transit_bytes=result.transit_bytes[name],
-            watermark=parent.watermark_of(name) if name in parent.lines else line.seen,
+            watermark=parent.watermark_of(name) if parent.timeline_of(name) else line.seen,
             watermarks=line.watermarks,
             processing_time=self._processing_time,
             first_ordinal=parent.timeline(group).bucket.next_ordinal,
             async_state=self._job.config.async_state(name, enabled=self._async_state),
-            timers_fired=parent.timers_fired.get(name, {}),
+            timers_fired=parent.fired_until(name),
             upsert_materialize=self._job.config.upsert_materialize(name, self._shared.backend),
             state_ttl=self.state_ttl,
-            local_copies={} if name in self._rebuilt else parent.local_copies.get(name, {}),
+            local_copies={} if name in self._rebuilt else parent.local_copies(name),
             parent_id=parent.checkpoint_id,
             resumes=parent.holds_records,
             async_io=self._async_settings if is_wait else AsyncSettings(services={}),

@@ -18,7 +18,8 @@ from headrace import clock
 from headrace.async_io.metrics import ServiceMetrics, merged_metrics
 from headrace.execution.drain import seen_and_held
 from headrace.execution.element import Watermark
-from headrace.log.checkpoint import Checkpoint, JobWork
+from headrace.log.checkpoint import Checkpoint
+from headrace.log.facts import JobWork
 from headrace.log.warnings import NO_ROW_TIMES, RowTimes, row_times_of_task
 from headrace.records.order import record_order
 from headrace.records.watermarks import (

@@ -41,7 +41,7 @@ def test_plan_has_the_rows_of_the_result(orders):
     assert source.record is Item
     assert source.stored.record is Order
     assert source.step.tables == ("dims",)
-    assert plan.numbers() == {}
+    assert (plan.ranks(), plan.edges()) == ({}, {})
 
 
 def test_record_of_the_source_is_the_default(orders):

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from headrace.execution.drain import PROCESS
-from headrace.log.checkpoint import JobWork, Kind
+from headrace.log.checkpoint import Kind
+from headrace.log.facts import JobWork
 from headrace.state.key_groups import key_group
 from tests.unit.support.demo_job import JOB, PIPELINE
 

@@ -9,7 +9,8 @@ import pytest
 
 from headrace.cli.describe import capacity_for_retries, limits_of
 from headrace.config import ServiceConfig
-from headrace.log.checkpoint import JobWork, Kind
+from headrace.log.checkpoint import Kind
+from headrace.log.facts import JobWork
 from tests.unit.support.demo_job import HOUR, START
 
 MADE = {"elements": 1000, "calls": 1010, "busy_ms": 10_000, "retries": 10, "retry_wait_ms": 600_000}

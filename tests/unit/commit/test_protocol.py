@@ -9,7 +9,8 @@ from headrace import crash_points
 from headrace.commit.protocol import OF_STATE, open_job
 from headrace.edits.restore import restore, savepoint
 from headrace.errors import ConfigError
-from headrace.log.checkpoint import Checkpoint, JobWork, Kind
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.facts import JobWork, OperatorFacts
 from headrace.records.watermarks import Timeline
 from headrace.sources.position import FolderPosition, SourceFacts
 from tests.unit.support.memory_job import BOARD, board, killed_at
@@ -19,14 +20,16 @@ MORNING = {
     "timelines": {"purchases": Timeline(("purchases",), watermark=7, seen=7)},
     "work": JobWork(held=1, pending=2, due=3),
     "watermark": 7,
-    "numbers": {"operator:customers": 1},
-    "lines": {"customers": "purchases"},
-    "local_copies": {"customers": {"0-127": "copy"}},
-    "timers_fired": {"customers": {"event_time": 7}},
+    "operators": {
+        "customers": OperatorFacts(
+            timeline="purchases", rank=1, fired_until={"event_time": 7}, local_copies={"0-127": "copy"}
+        )
+    },
+    "edges": {"purchases#0->customers": 0},
     "interval_start": 0,
     "interval_end": 10,
 }
-EVENING = {**MORNING, "watermark": 17, "interval_start": 10, "interval_end": 20, "numbers": {}}
+EVENING = {**MORNING, "watermark": 17, "interval_start": 10, "interval_end": 20, "edges": {}}
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def unpublished(job):
 
 
 def publisher(job, **options):
-    return Publisher(job.config, to_schemas(job.log.sink_tables(job.last)), **options)
+    return Publisher(job.config, to_schemas(job.last.sink_tables), **options)
 
 
 def customers(job):

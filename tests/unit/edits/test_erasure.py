@@ -11,7 +11,8 @@ from headrace.edits.erased_key import ErasedKey
 from headrace.edits.restore import drop_savepoint, restore, savepoint
 from headrace.edits.vacuum import vacuum
 from headrace.errors import ConfigError, FencedError, StorageError
-from headrace.log.checkpoint import JobWork, Kind
+from headrace.log.checkpoint import Kind
+from headrace.log.facts import JobWork, OperatorFacts
 from headrace.tables.schemas import ASYNC_REQUESTS, BUFFERED_REQUESTS, KEYED_STATE, QUARANTINE, STATE_TABLES
 from headrace.testing._memory_disk import forget_disk
 from tests.unit.support.erasure_job import (
@@ -169,9 +170,13 @@ def test_local_copies_of_the_operators_are_dropped(job, tmp_path, monkeypatch):
         (tmp_path / name / "0-127" / copies[name]["0-127"]).mkdir(parents=True)
     monkeypatch.setattr(JobConfig, "local_folder", property(lambda _: tmp_path))
     with job.open() as opened:
-        commit_rows(opened, {KEYED_STATE: [state("anna", "9")]}, local_copies=copies)
+        commit_rows(
+            opened,
+            {KEYED_STATE: [state("anna", "9")]},
+            operators={name: OperatorFacts(local_copies=own) for name, own in copies.items()},
+        )
     checkpoint = erase(job.config, "dpo", ANNA, why=WHY).checkpoint
-    assert checkpoint.local_copies == {"other": copies["other"]}
+    assert (checkpoint.local_copies("customers"), checkpoint.local_copies("other")) == ({}, copies["other"])
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 

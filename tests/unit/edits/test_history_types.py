@@ -17,6 +17,7 @@ from headrace.errors import StateSchemaError
 from headrace.execution.element import Element
 from headrace.log.checkpoint import Kind
 from headrace.log.declared import HISTORY_STATE
+from headrace.log.facts import OperatorFacts
 from headrace.materializer.upsert_materializer import UpsertMaterializer
 from headrace.operators import Sum
 from headrace.plan.planner import plan_stages
@@ -83,7 +84,11 @@ class Job:
             rows = Changelog("m", job.next_id, 128).history(task.changes(), lambda _: None)
             name = f"{next(self.names)}.parquet"
             staged = [stage_state(self.config.job_folder, MATERIALIZER_HISTORY, name, rows)] if rows.num_rows else []
-            job.commit(Kind.BATCH, files={MATERIALIZER_HISTORY: staged}, local_copies={"m": {"0-127": "a"}})
+            job.commit(
+                Kind.BATCH,
+                files={MATERIALIZER_HISTORY: staged},
+                operators={"m": OperatorFacts(local_copies={"0-127": "a"})},
+            )
             self.kinds = [checkpoint.kind for checkpoint in job.checkpoints]
             return [(out.kind, msgspec.json.decode(out.raw, type=record)) for out in task.outputs()]
 

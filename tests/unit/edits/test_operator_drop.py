@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from headrace import crash_points
 from headrace.commit.protocol import open_job
@@ -10,7 +11,8 @@ from headrace.commit.verify import verify
 from headrace.edits.operators import drop_operator, droppable
 from headrace.edits.restore import restore_in
 from headrace.errors import ConfigError, FencedError
-from headrace.log.checkpoint import JobWork, Kind
+from headrace.log.checkpoint import Kind
+from headrace.log.facts import JobWork, OperatorFacts
 from headrace.plan.loader import plan_of
 from headrace.sources.position import SourceFacts
 from headrace.state.ttl import TtlHistory
@@ -36,12 +38,21 @@ ROWS = (
     (BUFFERED_REQUESTS, '"a"', {"sequence": 1, "record": "{}"}),
     (QUARANTINE, '"a"', {"source": "events", "position": "1", "error": "bad", "origin": "record"}),
 )
+
+
+def facts(rank, state):
+    return OperatorFacts(
+        timeline="orders",
+        rank=rank,
+        fired_until={"processing_time": rank},
+        local_copies={"0-127": "copy"},
+        ttl_since={state: 5},
+    )
+
+
 FIELDS = {
-    "local_copies": {"legs": {"0-127": "copy"}, "other": {"0-127": "copy"}},
-    "timers_fired": {"legs": {"processing_time": 9}, "other": {"processing_time": 8}},
-    "lines": {"legs": "orders", "other": "orders"},
-    "numbers": {"operator:legs": 0, "operator:other": 1},
-    "state_ttl": TtlHistory((), {"legs.legs": None, "other.n": None}, {"legs.legs": 5, "other.n": 5}),
+    "operators": {"legs": facts(0, "legs"), "other": facts(1, "n")},
+    "edges": {"orders#0->other": 0},
     "sources": {"orders": SourceFacts()},
     "work": JobWork(held=1, pending=2, due=7),
 }
@@ -58,7 +69,8 @@ def job(tmp_path):
     job.run(plan_by("tail"), *ROWS)
     others = (value('"a"', 7), (ASYNC_REQUESTS, '"z"', {"sequence": 2}))
     with open_job(job.config, "run") as opened:
-        job.commit(opened, "other", others, **FIELDS)
+        declared = opened.last.declared.with_ttls({"legs.legs": None, "other.n": None})
+        job.commit(opened, "other", others, declared=declared, **FIELDS)
     return job
 
 
@@ -96,21 +108,19 @@ def test_drop_removes_only_the_operators_state(job):
 
 def test_checkpoint_drops_the_operators_metadata(job):
     checkpoint = drop_operator(job.config, "legs", "not needed", "somebody")
-    assert checkpoint.local_copies == {"other": {"0-127": "copy"}}
-    assert checkpoint.timers_fired == {"other": {"processing_time": 8}}
-    assert checkpoint.lines == {"other": "orders"}
-    assert checkpoint.numbers == {"operator:other": 1}
+    assert (checkpoint.operators, checkpoint.edges) == ({"other": facts(1, "n")}, FIELDS["edges"])
     assert checkpoint.state_ttl == TtlHistory((), {"other.n": None}, {"other.n": 5})
     assert checkpoint.work == JobWork(held=1, pending=1, due=7)
-    assert (job.log.state_schemas(checkpoint), job.log.operator_keys(checkpoint)) == ({}, {})
+    assert (checkpoint.state_schemas, checkpoint.operator_keys) == ({}, {})
 
 
-def test_drop_without_waiting_elements_clears_operator_numbers(job):
+def test_drop_without_waiting_elements_clears_the_order(job):
     with open_job(job.config, "run") as opened:
         removed = (ASYNC_REQUESTS, '"z"', {"sequence": 2, "deleted": True})
         job.commit(opened, "other", (removed,), work=JobWork(held=1, pending=1, due=7))
     checkpoint = drop_operator(job.config, "legs", "not needed", "somebody")
-    assert (checkpoint.numbers, checkpoint.work) == ({}, JobWork(held=1))
+    assert checkpoint.operators == {"other": replace(facts(1, "n"), rank=None)}
+    assert (checkpoint.edges, checkpoint.work) == ({}, JobWork(held=1))
 
 
 def test_new_operator_is_accepted_after_the_drop(job):
@@ -159,7 +169,7 @@ def test_restore_takes_the_drop_back(job):
     with open_job(job.config, "somebody") as opened:
         restore_in(opened, 2, "needed after all")
     assert job.live() == before
-    assert "legs" in job.log.operator_keys(job.last)
+    assert "legs" in job.last.operator_keys
 
 
 PLACES = ("operator_state.staged", "prepare.before", "prepare.half", "prepare.after", "commit.before", "commit.after")

@@ -10,7 +10,8 @@ from headrace.commit.verify import verify
 from headrace.edits.operators import renamable, rename_operator
 from headrace.edits.restore import restore_in
 from headrace.errors import ConfigError, FencedError, StateSchemaError
-from headrace.log.checkpoint import JobWork, Kind
+from headrace.log.checkpoint import Kind
+from headrace.log.facts import Declarations, JobWork, OperatorDeclaration, OperatorFacts
 from headrace.plan.loader import plan_of
 from headrace.state.ttl import Gap, TtlHistory
 from headrace.tables.schemas import ASYNC_REQUESTS, KEYED_STATE, QUARANTINE, STATE_TABLES, TIMERS
@@ -23,11 +24,15 @@ ROWS = (
     (TIMERS, '"a"', {"domain": "processing_time", "timestamp": 2}),
     (QUARANTINE, '"a"', {"source": "events", "position": "1", "error": "bad", "origin": "record", "raw": "x"}),
 )
+KEPT = {"timeline": "orders", "fired_until": {"processing_time": 9}, "ttl_since": {"snoozes": 5}}
 FIELDS = {
-    "local_copies": {OLD: {"0-127": "copy"}, "other": {"0-127": "copy"}},
-    "timers_fired": {OLD: {"processing_time": 9}},
-    "lines": {OLD: "orders"},
-    "state_ttl": TtlHistory((Gap(1, 2, None, {OLD: 3, "other": 4}),), {f"{OLD}.snoozes": None}, {f"{OLD}.snoozes": 5}),
+    "operators": {
+        OLD: OperatorFacts(local_copies={"0-127": "copy"}, rank=0, **KEPT),
+        "other": OperatorFacts(local_copies={"0-127": "copy"}),
+    },
+    "edges": {"orders#0->wakers": 0},
+    "pauses": (Gap(1, 2, None, {OLD: 3, "other": 4}),),
+    "declared": Declarations({OLD: OperatorDeclaration(ttls={"snoozes": None})}),
 }
 
 
@@ -78,12 +83,11 @@ def test_rename_moves_all_rows_unchanged(job):
 
 def test_checkpoint_stores_the_new_operator_name(job):
     checkpoint = rename_operator(job.config, OLD, NEW, "somebody")
-    assert checkpoint.local_copies == {"other": {"0-127": "copy"}}
-    assert checkpoint.timers_fired == {NEW: {"processing_time": 9}}
-    assert checkpoint.lines == {NEW: "orders"}
+    assert checkpoint.operators == {NEW: OperatorFacts(**KEPT), "other": OperatorFacts(local_copies={"0-127": "copy"})}
+    assert checkpoint.edges == {}
     history = TtlHistory((Gap(1, 2, None, {NEW: 3, "other": 4}),), {f"{NEW}.snoozes": None}, {f"{NEW}.snoozes": 5})
     assert checkpoint.state_ttl == history
-    assert {*job.log.state_schemas(checkpoint)} == {*job.log.operator_keys(checkpoint)} == {NEW}
+    assert {*checkpoint.state_schemas} == {*checkpoint.operator_keys} == {NEW}
 
 
 def test_run_continues_with_the_moved_state(job):

@@ -17,6 +17,7 @@ from headrace.edits.rescale import plan_rescaling, rescale
 from headrace.edits.restore import restore, restore_in
 from headrace.errors import ConfigError, FencedError
 from headrace.log.checkpoint import Kind
+from headrace.log.facts import OperatorFacts
 from headrace.readers.history import key_history
 from headrace.readers.job_at import JobAtCheckpoint
 from headrace.readers.state import get
@@ -56,7 +57,7 @@ def contents(job):
 @pytest.fixture
 def job(tmp_path):
     job = KeyedJob(tmp_path)
-    job.run(PLAN, *ROWS, local_copies={"legs": {"0-127": "copy"}})
+    job.run(PLAN, *ROWS, operators={"legs": OperatorFacts(local_copies={"0-127": "copy"})})
     return job
 
 
@@ -87,9 +88,9 @@ def test_only_the_key_groups_change(job):
     before = contents(job)
     checkpoint = rescale(job.config, 7, "fewer tasks", "somebody")
     assert (checkpoint.kind, checkpoint.note) == (Kind.MIGRATION, "7 key groups instead of 128: fewer tasks")
-    assert (checkpoint.max_parallelism, checkpoint.local_copies, checkpoint.metrics) == (
+    assert (checkpoint.max_parallelism, checkpoint.operators, checkpoint.metrics) == (
         7,
-        {},
+        {"legs": OperatorFacts()},
         {"rows_rewritten": len(ROWS)},
     )
     expected = {

@@ -29,6 +29,7 @@ from headrace.edits.migrate import settle_schemas
 from headrace.edits.restore import restore_in
 from headrace.errors import StateSchemaError, UserFunctionError
 from headrace.log.checkpoint import Kind
+from headrace.log.facts import OperatorFacts
 from headrace.log.log import CheckpointLog
 from headrace.plan.planner import plan_stages
 from headrace.state.backend import HashMapBackend, StateBackend
@@ -37,8 +38,8 @@ from headrace.state.rocksdb import RocksDbBackend, StateCache
 from headrace.tables.changelog import stage_state
 from headrace.tables.delta_backend import DeltaBackend
 from headrace.tables.entries import rebuild
-from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
-from headrace.tables.view import state_views
+from headrace.tables.schemas import CHECKPOINTS_SCHEMA, KEYED_STATE, STATE_TABLES
+from headrace.tables.view import state_views, table_store
 from tests.jobs import wake_ups
 from tests.jobs.home import Home
 from tests.unit.support.committed_state import Memory
@@ -132,7 +133,12 @@ class Job:
         table = pa.Table.from_pylist(filled, schema)
         staged = stage_state(job.config.job_folder, KEYED_STATE, f"{next(self.names)}.parquet", table)
         job.commit(
-            Kind.BATCH, files={KEYED_STATE: [staged]}, local_copies={"legs": {"0-127": "a copy"}, "other": {"x": "y"}}
+            Kind.BATCH,
+            files={KEYED_STATE: [staged]},
+            operators={
+                "legs": OperatorFacts(timeline="events", local_copies={"0-127": "a copy"}),
+                "other": OperatorFacts(local_copies={"x": "y"}),
+            },
         )
 
     def stored(self, state):
@@ -142,8 +148,7 @@ class Job:
         return {row["key"]: msgspec.json.decode(row["value"]) for row in live if row["state"] == state}
 
     def schemas(self):
-        log = CheckpointLog(self.config.job_folder)
-        return log.state_schemas(log.last)
+        return CheckpointLog(self.config.job_folder).last.state_schemas
 
     def kinds(self):
         return [checkpoint.kind.value for checkpoint in CheckpointLog(self.config.job_folder).checkpoints]
@@ -158,10 +163,10 @@ def test_schemas_are_recorded_on_change_referenced_elsewhere(job):
     first = job.run(plan(legs=Leg), ("legs", '"a"', '{"at":1}'))
     second = job.run(plan(legs=Leg), ("legs", '"a"', '{"at":2}'))
     third = job.run(plan(legs=LegWithGate), ("legs", '"a"', '{"at":2,"gate":"x"}'))
-    assert first.state_schemas is not None
-    assert second.state_schemas is None
-    assert second.schemas_of == first.checkpoint_id
-    assert third.schemas_of == third.checkpoint_id
+    rows = table_store(f"{job.config.job_folder}/checkpoints").latest().read(CHECKPOINTS_SCHEMA).to_pylist()
+    by = {row["checkpoint_id"]: (row["declared_by"], row["declared"] is not None) for row in rows}
+    ids = [checkpoint.checkpoint_id for checkpoint in (first, second, third)]
+    assert [by[number] for number in ids] == [(ids[0], True), (ids[0], False), (ids[2], True)]
     assert [str(version) for version in job.schemas()["legs"]["legs"].types] == [
         "Leg(at: int)",
         "LegWithGate(at: int, gate: str = ...)",
@@ -239,7 +244,10 @@ def test_migration_rewrites_all_that_is_stored_once(job):
     assert migrated.kind is Kind.MIGRATION
     assert migrated.note == "state 'legs' of operator 'legs': migration 1"
     assert migrated.metrics == {"rows_migrated": 3}
-    assert migrated.local_copies == {"other": {"x": "y"}}
+    assert migrated.operators == {
+        "legs": OperatorFacts(timeline="events"),
+        "other": OperatorFacts(local_copies={"x": "y"}),
+    }
     assert [str(version) for version in job.schemas()["legs"]["legs"].types] == ["TextLeg(at: str)"]
     job.run(code, ("legs", '"d"', '{"at":"9"}'))
     job.run(plan(legs=TextLeg, n=int))

@@ -17,7 +17,8 @@ from headrace.edits.promote import promoting
 from headrace.edits.restore import drop_savepoint, restore, savepoint
 from headrace.errors import ConfigError
 from headrace.log.branches import Branch, Branches, BranchStatus, _decoded, _encoded
-from headrace.log.checkpoint import Checkpoint, Kind, Requeued, Restored
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.facts import Requeued, Restored
 from headrace.log.log import CheckpointLog
 from headrace.run.backfill_branches import backfill_note, interrupted_renewal
 from headrace.sources.interval import Interval

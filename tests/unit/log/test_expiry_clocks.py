@@ -8,10 +8,10 @@ import pytest
 
 from headrace import ExpiryClock, OnGap, StateTtl, TtlTime
 from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.facts import Declarations, OperatorDeclaration
 from headrace.log.lineage import Lineage
 from headrace.log.ttl import certain_expiries, row_expiries
 from headrace.records.watermarks import Timeline
-from headrace.state.ttl import TtlHistory
 from headrace.tables.expiry import dead_sql
 from tests.unit.support.keyed_state_rows import row, survivors
 
@@ -62,7 +62,7 @@ def test_without_a_watermark_nothing_expires_in_event_time():
 
 
 def test_compaction_after_enabling_ttl_keeps_readable_entries():
-    last = last_of(watermark=500, state_ttl=TtlHistory(declared={"op.s": None}))
+    last = last_of(watermark=500, declared=Declarations({"op": OperatorDeclaration(ttls={"s": None})}))
     (expiry,) = row_expiries({"op.s": StateTtl(TEN)}, last, processing_time=1_000, paused_since=None)
     assert survivors([row(0)], dead_sql([expiry])) == ["0"]
     assert survivors([row(0)], dead_sql([expiry._replace(clock=510)])) == []

@@ -5,7 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.log.checkpoint import Checkpoint, JobWork, Kind, Requeued
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.declared import OperatorKey, SinkTable, StateSchema
+from headrace.log.facts import Declarations, JobWork, OperatorDeclaration, OperatorFacts, Requeued
 from headrace.log.log import CheckpointLog
 from headrace.readers.job_at import JobAtCheckpoint
 from headrace.readers.sql import ask_sql
@@ -21,9 +23,19 @@ from headrace.sources.position import (
     TakenFile,
     TopicPosition,
 )
-from headrace.state.ttl import Gap, StoredTtl, TtlHistory
+from headrace.state.ttl import Gap, StoredTtl
+from headrace.state.type_schema import type_schema_of
 from headrace.testing._memory_disk import forget_disk
 
+NAMED = {
+    "kind": Kind.BATCH,
+    "run_id": "r",
+    "attempt_id": "a",
+    "max_parallelism": 4,
+    "versions": {},
+    "committed_at": 0,
+    "incarnation": 1,
+}
 NAMES = st.text(max_size=6)
 TIMES = st.integers(0, 4_000_000_000_000)
 NUMBERS = st.integers(0, 1 << 40)
@@ -73,11 +85,37 @@ TTLS = st.none() | st.builds(
     st.none() | NUMBERS,
 )
 GAPS = st.builds(Gap, TIMES, TIMES, MAYBE, st.dictionaries(NAMES, MAYBE, max_size=1))
-HISTORIES = st.builds(
-    TtlHistory,
-    st.lists(GAPS, max_size=1).map(tuple),
-    st.dictionaries(NAMES, TTLS, max_size=2),
-    st.dictionaries(NAMES, TIMES, max_size=1),
+OPERATORS = st.builds(
+    OperatorFacts,
+    timeline=st.none() | NAMES,
+    rank=st.none() | NUMBERS,
+    fired_until=st.dictionaries(NAMES, TIMES, max_size=1),
+    local_copies=st.dictionaries(NAMES, NAMES, max_size=1),
+    ttl_since=st.dictionaries(NAMES, TIMES, max_size=1),
+)
+KEYS = st.builds(OperatorKey, FILES, NAMES, st.none() | FILES)
+STATES = st.builds(
+    StateSchema,
+    kind=NAMES,
+    types=st.lists(st.sampled_from([type_schema_of(kind) for kind in (int, list[str], dict[str, Timeline])])).map(
+        tuple
+    ),
+    version=NUMBERS,
+    removed=st.booleans(),
+)
+DECLARATIONS = st.builds(
+    Declarations,
+    st.dictionaries(
+        NAMES,
+        st.builds(
+            OperatorDeclaration,
+            st.lists(st.none() | KEYS, max_size=2).map(tuple),
+            st.dictionaries(NAMES, STATES, max_size=2),
+            st.dictionaries(NAMES, TTLS, max_size=2),
+        ),
+        max_size=2,
+    ),
+    st.dictionaries(NAMES, st.builds(SinkTable, st.just({"type": "struct", "fields": []}), FILES), max_size=1),
 )
 CHECKPOINTS = st.builds(
     Checkpoint,
@@ -92,7 +130,10 @@ CHECKPOINTS = st.builds(
     sources=st.dictionaries(NAMES, FACTS, max_size=2),
     timelines=st.dictionaries(NAMES, TIMELINES, max_size=2),
     work=st.builds(JobWork, NUMBERS, NUMBERS, MAYBE),
-    state_ttl=HISTORIES,
+    operators=st.dictionaries(NAMES, OPERATORS, max_size=2),
+    edges=st.dictionaries(NAMES, NUMBERS, max_size=1),
+    pauses=st.lists(GAPS, max_size=1).map(tuple),
+    declared=DECLARATIONS,
     watermark=MAYBE,
     note=st.none() | st.text(),
     cause=st.none() | st.builds(Requeued, st.none() | NUMBERS, st.lists(NAMES, max_size=1).map(tuple)),
@@ -107,6 +148,27 @@ def test_every_fact_is_read_as_written(checkpoint):
     log.create()
     log.begin([checkpoint])
     assert CheckpointLog("memory://rows/job").checkpoints == [checkpoint]
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_declarations_are_joined_to_each_checkpoint(data):
+    forget_disk("rows")
+    log = CheckpointLog("memory://rows/job")
+    log.create()
+    kinds = data.draw(st.lists(DECLARATIONS, min_size=1, max_size=2))
+    chain = [
+        Checkpoint(
+            **NAMED, checkpoint_id=number, parent_id=data.draw(st.integers(0, number - 1)) if number else None,
+            declared=data.draw(st.sampled_from(kinds)),
+        )
+        for number in range(data.draw(st.integers(1, 6)))
+    ]  # fmt: skip
+    cut = data.draw(st.integers(0, len(chain) - 1))
+    if cut:
+        log.begin(chain[:cut])
+    log.append(chain[-1], None, chain[cut:-1])
+    assert log.checkpoints == CheckpointLog("memory://rows/job").checkpoints == chain
 
 
 def test_sql_finds_the_work_left(memory_job):

@@ -36,6 +36,7 @@ from headrace import (
 from headrace.execution.element import Element, ProcessingTime, Watermark
 from headrace.execution.keyed_process import KeyedProcess
 from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.facts import NO_DECLARATIONS, OperatorFacts, by_operator
 from headrace.log.lineage import Lineage
 from headrace.log.ttl import certain_expiries
 from headrace.records.order import processing_time_order, record_order
@@ -355,7 +356,9 @@ class Job:
         last = Checkpoint(
             incarnation=1,
             checkpoint_id=1, kind=Kind.BATCH, run_id="", attempt_id="", max_parallelism=GROUPS, versions={},
-            committed_at=now if self.committed is None else self.committed, watermark=self.watermark, state_ttl=self.history,
+            committed_at=now if self.committed is None else self.committed, watermark=self.watermark, pauses=self.history.gaps,
+            operators={"op": OperatorFacts(ttl_since=by_operator(self.history.since).get("op", {}))},
+            declared=NO_DECLARATIONS.with_ttls(self.history.declared),
         )  # fmt: skip
         paused_since = Lineage([last]).last_micro_batch()
         dead = certain_expiries(self.declared, last, processing_time=now, paused_since=paused_since)

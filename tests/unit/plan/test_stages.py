@@ -131,7 +131,7 @@ def test_chain_keeps_names_and_ranks(chain):
         ("lookup", "lines"),
         ("lookup", "lines", "more"),
     ]
-    assert plan.numbers() == {"operator:lines": 0, "operator:more": 1, "operator:latest": 2}
+    assert (plan.ranks(), plan.edges()) == ({"lines": 0, "more": 1, "latest": 2}, {})
 
 
 def test_flows_of_a_chain_have_no_edges(chain):
@@ -177,12 +177,12 @@ def test_each_use_of_a_stream_has_an_edge(orders):
         (0, "sink raw"),
         (1, "filter is_early", [(0, "sink early"), (1, "totals/0 by key")]),
     ]
-    assert plan.numbers() == {
-        "operator:totals": 0,
-        "edge:orders#0->raw": 0,
-        "edge:orders#1->early,totals": 1,
-        "edge:orders#1#0->early": 0,
-        "edge:orders#1#1->totals": 1,
+    assert plan.ranks() == {"totals": 0}
+    assert plan.edges() == {
+        "orders#0->raw": 0,
+        "orders#1->early,totals": 1,
+        "orders#1#0->early": 0,
+        "orders#1#1->totals": 1,
     }
 
 
@@ -194,14 +194,14 @@ def test_diamond_gives_each_arm_an_edge(orders):
         (0, "filter is_early", [(None, "union", [(None, "joined/0 by key")])]),
         (1, "assign_event_time at", [(None, "union", [(None, "joined/0 by key")])]),
     ]
-    assert plan.numbers()["edge:split#1->joined"] == 1
+    assert plan.edges()["split#1->joined"] == 1
 
 
 def test_stream_united_with_itself_is_read_twice(orders):
     plan = plan_stages(keyed(orders.union(orders), "twice").sink("board"))
     arm = ("union", [(None, "twice/0 by key")])
     assert shape(plan.source_stages[0].flow) == [(0, *arm), (1, *arm)]
-    assert plan.numbers() == {"operator:twice": 0, "edge:orders#0->twice": 0, "edge:orders#1->twice": 1}
+    assert plan.edges() == {"orders#0->twice": 0, "orders#1->twice": 1}
 
 
 def test_side_output_flows_to_keyed_operators(orders):
@@ -211,7 +211,7 @@ def test_side_output_flows_to_keyed_operators(orders):
     keyed(odd, "again").sink("again")
     plan = plan_stages(lines.sink("board"))
     assert shape(plan.stage("lines").flows["odd"]) == [(0, "sink odd"), (1, "again/0 by key")]
-    assert plan.numbers()["edge:lines.odd#1->again"] == 1
+    assert plan.edges()["lines.odd#1->again"] == 1
     assert (plan.stage("again").takes, plan.stage("again").after) == ((Event,), ("lines",))
 
 
@@ -264,12 +264,12 @@ def test_inputs_of_an_operator_are_distinguished(p, orders, payments):
         (0, "filter is_early", [(None, "joined/0 by key")]),
         (1, "union", [(None, "joined/1 by None")]),
     ]
-    assert plan.numbers() == {"operator:joined": 0, "edge:orders#0->joined/1": 0, "edge:orders#1->joined/2": 1}
+    assert plan.edges() == {"orders#0->joined/1": 0, "orders#1->joined/2": 1}
     assert '-. "broadcast" .->' in mermaid(p)
     assert 'n2 -- "by key" --> n4' in mermaid(p)
 
 
-def test_numbers_distinguish_swapped_uses(orders):
+def test_edges_distinguish_swapped_uses(orders):
     def plan(*sinks):
         pipeline = Pipeline("demo")
         stream = pipeline.source("orders", Event, event_time="at")
@@ -277,9 +277,9 @@ def test_numbers_distinguish_swapped_uses(orders):
             stream.sink(sink)
         return plan_stages(pipeline)
 
-    assert plan("a", "b").numbers() == {"edge:orders#0->a": 0, "edge:orders#1->b": 1}
-    assert plan("a", "b").numbers() != plan("b", "a").numbers()
-    assert plan("a").numbers() == {}
+    assert plan("a", "b").edges() == {"orders#0->a": 0, "orders#1->b": 1}
+    assert plan("a", "b").edges() != plan("b", "a").edges()
+    assert plan("a").edges() == {}
 
 
 def test_many_diamonds_are_planned_at_once(orders):

@@ -12,7 +12,8 @@ from headrace.commit.protocol import open_job
 from headrace.edits.requeue import requeue
 from headrace.errors import StateSchemaError, UserFunctionError
 from headrace.execution.element import Element, Emitted
-from headrace.log.checkpoint import Checkpoint, JobWork, Kind, open_breakers
+from headrace.log.checkpoint import Checkpoint, Kind, open_breakers
+from headrace.log.facts import JobWork
 from headrace.plan.loader import plan_of
 from headrace.plan.stages import ToStage
 from headrace.records.keys import stage_key

@@ -8,6 +8,7 @@ import pytest
 
 from headrace.commit.protocol import open_job
 from headrace.log.checkpoint import Kind
+from headrace.log.facts import OperatorFacts
 from headrace.run.due_timers import any_timer_due, conditions_of_due
 from headrace.state.timers import EVENT_TIME, PROCESSING_TIME, PROCESSING_TIME_CLEANUP, Timer, TimerChange
 from headrace.storage.predicate import BetweenTimes
@@ -30,8 +31,8 @@ class Job:
         rows = Changelog(operator, self.opened.next_id, 128).timers([TimerChange(*change) for change in changes])
         folder = self.opened.config.job_folder
         staged = [stage_state(folder, TIMERS, f"{next(self._names)}.parquet", part) for part in parts(TIMERS, rows)]
-        until = {name: {PROCESSING_TIME: moment} for name, moment in fired.items()}
-        self.opened.commit(Kind.BATCH, files={TIMERS: staged}, timers_fired={**self.opened.last.timers_fired, **until})
+        until = {name: OperatorFacts(fired_until={PROCESSING_TIME: moment}) for name, moment in fired.items()}
+        self.opened.commit(Kind.BATCH, files={TIMERS: staged}, operators={**self.opened.last.operators, **until})
 
     def is_due(self, now):
         return any_timer_due(self.opened, now)

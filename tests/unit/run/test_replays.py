@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.log.checkpoint import Kind, Requeued
+from headrace.log.checkpoint import Kind
+from headrace.log.facts import Requeued
 from headrace.run.replay import branch_replay
 from headrace.sources.position import FolderPosition, RequeuedRows, SourceFacts
 from tests.unit.support.checkpoint_lines import DAY, Line, days

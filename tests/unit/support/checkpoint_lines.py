@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.log.checkpoint import Checkpoint, Kind, Restored
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.facts import Restored
 from headrace.log.intervals import place_of
 from headrace.sources.interval import Interval
 from headrace.sources.position import FolderPosition, SourceFacts

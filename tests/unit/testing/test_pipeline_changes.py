@@ -8,7 +8,8 @@ from headrace import KeyedCoProcessFunction, KeyedProcessFunction, Pipeline, Str
 from headrace.edits.restore import restore
 from headrace.errors import ConfigError, StateSchemaError
 from headrace.execution import keyed_process
-from headrace.log.checkpoint import Checkpoint, JobWork
+from headrace.log.checkpoint import Checkpoint
+from headrace.log.facts import JobWork
 from headrace.tables.schemas import CHECKPOINTS_SCHEMA
 from headrace.testing import PipelineHarness
 

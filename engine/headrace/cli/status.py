@@ -398,8 +398,10 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
     plain: dict[str, Any] = msgspec.to_builtins(checkpoint)
     for name in ("interval_start", "interval_end", "watermark", "committed_at"):
         plain[name] = at_time(plain[name])
-    # Local copies on the workers' disks are internal to the engine.
-    del plain["local_copies"]
+    # Local copies on the workers' disks are internal to the engine, and what the code declares is long, and the same for years.
+    del plain["declared"]
+    for facts in plain["operators"].values():
+        facts.pop("local_copies", None)
     versions = {
         f"{table.name} {table.version}": None for facts in checkpoint.sources.values() for table in facts.tables
     }

@@ -19,6 +19,7 @@ from headrace.names import counted
 from headrace.sinks.parquet import ParquetFolderSink
 from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import NEVER
+from headrace.storage.delta_commits import OPENED_TABLES
 from headrace.storage.files import list_files
 from headrace.storage.overlay import is_elsewhere
 from headrace.storage.refusals import doing, reason_of
@@ -36,7 +37,8 @@ class CheckResult(msgspec.Struct, frozen=True):
 
 
 def verify(config: JobConfig) -> list[CheckResult]:
-    """Compare the last checkpoint with the tables and sinks. Changes nothing, needs no lease."""
+    """Compare the last checkpoint with the tables and sinks, and read the whole log of each. Changes nothing, needs no lease."""
+    OPENED_TABLES.forget()
     log = CheckpointLog(config.job_folder, config.storage_options)
     last = log.last
     if last is None:

@@ -1,4 +1,4 @@
-"""Delta tables that a store keeps open, what their commits record, and rules for their rows.
+"""Delta tables that a process keeps open, what their commits record, and rules for their rows.
 
 Opening a table reads each commit since the last log checkpoint, up to a hundred: on an object store as many requests. A
 table that stays open reads only the commits that are new. It needs a look at two names: is the commit that it ends with
@@ -12,6 +12,7 @@ Writers check the rules that a table has for its rows, and refuse rows that brea
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -36,11 +37,13 @@ class _Commit(NamedTuple):
 
 
 class OpenedTable:
-    """Table that a store has opened last. It is at the version of the last call, so a caller must not keep it."""
+    """Table that a process has opened last. It is at the version of the last call, so a caller must not keep it."""
 
     def __init__(self, uri: str, storage: Storage = None) -> None:
         """Open nothing yet."""
         self._uri, self._storage = uri, storage
+        self.lock = threading.RLock()
+        """Whoever opens the table, or commits to it, holds this meanwhile: another thread would move it on."""
         self._table: DeltaTable | None = None
         self._version = -1
         self._ends_with: _Commit | None = None
@@ -113,6 +116,36 @@ class OpenedTable:
             return {}
         return transactions
 
+
+class OpenedTables:
+    """Tables that a process keeps open, whatever store asks for them: those that were asked for last."""
+
+    def __init__(self) -> None:
+        """Open nothing yet."""
+        self._tables: dict[tuple[str, frozenset[tuple[str, str]]], OpenedTable] = {}
+        self._lock = threading.Lock()
+
+    def of(self, uri: str, storage: Storage) -> OpenedTable:
+        """Return the table at a URI, with these options of its storage."""
+        key = uri, frozenset((storage or {}).items())
+        with self._lock:
+            table = self._tables.pop(key) if key in self._tables else OpenedTable(uri, storage)
+            self._tables[key] = table  # the one that was asked for last
+            if len(self._tables) > _MOST_TABLES:
+                del self._tables[next(iter(self._tables))]
+        return table
+
+    def forget(self) -> None:
+        """Open each table anew when it is asked for next, and so read its whole log again."""
+        with self._lock:
+            self._tables.clear()
+
+
+_MOST_TABLES = 64
+"""Number of tables that a process keeps open: those of some jobs, their branches, sinks and sources."""
+
+OPENED_TABLES = OpenedTables()
+"""Those of this process."""
 
 _MOST_COMMITS = 10
 """Number of new commits up to which reading each of them takes less than reading the whole log for each transaction."""

@@ -7,11 +7,12 @@ at its end (seen in half of all short runs).
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 from urllib.parse import unquote
 
 import msgspec
@@ -23,13 +24,21 @@ from pyarrow import fs
 
 from headrace import clock
 from headrace.errors import EngineBug
-from headrace.storage.delta_commits import OpenedTable, commit_info, commit_properties, is_refusal, rules_of
+from headrace.storage import delta_commits
+from headrace.storage.delta_commits import (
+    OpenedTable,
+    commit_info,
+    commit_properties,
+    is_refusal,
+    rules_of,
+)
 from headrace.storage.delta_log import trace_in_log
 from headrace.storage.files import StagedFile, Storage, delete_files, partition_text, stage, sync_files
 from headrace.storage.overlay import OverlaySnapshot, base_of
 from headrace.storage.predicate import Conditions, sql_of
 from headrace.storage.refusals import StoreError, TableRefusedError, committing, refusing
 from headrace.storage.schemes import file_system, is_on_local_disk, make_folder
+from headrace.storage.small_files import SMALL_FILES
 from headrace.storage.table import (
     COMMIT_SUFFIX,
     LOG,
@@ -45,6 +54,9 @@ from headrace.storage.table import (
     commit_file,
     typed_rows,
 )
+
+T = TypeVar("T")
+Commits = TypeVar("Commits", bound=Callable[..., int])
 
 _FRAMES = re.compile(r"(?:\n\s+\d+: .*)+")
 
@@ -66,6 +78,17 @@ _KEEP_ROWS = frozenset(
 """Operations of commits, as deltalake and Spark call them, behind which a table has the same rows."""
 
 
+def _alone(commit: Commits) -> Commits:
+    """Decorate a commit: other threads of this process neither move the open table on meanwhile nor commit to it."""
+
+    @wraps(commit)
+    def held(store: DeltaStore, *arguments: Any, **named: Any) -> int:
+        with store.opened_table.lock:
+            return commit(store, *arguments, **named)
+
+    return cast("Commits", held)
+
+
 @dataclass(frozen=True, slots=True)
 class DeltaSnapshot:
     """Delta table at one version."""
@@ -73,34 +96,47 @@ class DeltaSnapshot:
     uri: str
     version: int
     opened: DeltaTable = field(repr=False)
-    """Table that its store keeps open, and may have moved on to a later version meanwhile."""
+    """Table that the process keeps open, and may have moved on to a later version meanwhile."""
 
     storage: Storage = field(repr=False)
     transactions: dict[str, int | None] = field(repr=False)
     """Versions of applications' last transactions at this version, as far as somebody has asked for them."""
 
+    reopened: list[DeltaTable] = field(init=False, repr=False, compare=False, default_factory=list)
+    """Table at this version, opened once the other one has moved on."""
+
     @property
     def table(self) -> DeltaTable:
         """Table of deltalake at this version."""
-        return self.opened if self.opened.version() == self.version else self._open(self.version)
+        if self.opened.version() == self.version:
+            return self.opened
+        if not self.reopened:
+            self.reopened.append(self._open(self.version))
+        return self.reopened[0]
+
+    def _ask(self, question: Callable[[DeltaTable], T]) -> T:
+        """Return what the table answers. Another thread may move it on meanwhile: then ask again, at the version that is meant."""
+        with _translated():
+            answer = question(self.table)
+            return answer if self.opened.version() == self.version or self.reopened else question(self.table)
 
     @property
     @refusing("to read")
     def schema(self) -> pa.Schema:
         """Columns of the table at this version."""
-        return pa.schema(self.table.schema())
+        return self._ask(lambda table: pa.schema(table.schema()))
 
     @property
     @refusing("to read")
     def partition_columns(self) -> tuple[str, ...]:
         """Columns that the table is partitioned by."""
-        return tuple(self.table.metadata().partition_columns)
+        return self._ask(lambda table: tuple(table.metadata().partition_columns))
 
     @property
     @refusing("to read")
     def rules(self) -> tuple[str, ...]:
         """Rules of the table for its rows."""
-        return rules_of(self.table)
+        return self._ask(rules_of)
 
     @refusing("to read")
     def files(self) -> set[str]:
@@ -108,14 +144,13 @@ class DeltaSnapshot:
 
         The log has paths as URLs: the folder of partition `a b` is `p=a%20b`, which the log writes as `p=a%2520b`.
         """
-        with _translated():
-            return {unquote(path) for path in pa.table(self.table.get_add_actions())["path"].to_pylist()}
+        actions = self._ask(lambda table: pa.table(table.get_add_actions()))
+        return {unquote(path) for path in actions["path"].to_pylist()}
 
     @refusing("to read")
     def add_actions(self) -> pa.Table:
         """Return the data files with their sizes, partition values and statistics."""
-        with _translated():
-            return pa.table(self.table.get_add_actions(flatten=True))
+        return self._ask(lambda table: pa.table(table.get_add_actions(flatten=True)))
 
     @refusing("to read")
     def read(self, schema: pa.Schema, *, columns: Sequence[str] | None = None, conditions: Conditions = ()) -> pa.Table:
@@ -123,27 +158,45 @@ class DeltaSnapshot:
 
         Raises `StorageError` when a file is gone or damaged, or the storage refuses.
         """
+        if columns is None and not conditions and (whole := self._small_rows(schema)) is not None:
+            return typed_rows(self.uri, whole, schema)
         names = list(columns) if columns is not None else schema.names
         wanted = pa.schema([schema.field(name) for name in names])
-        present = {field.name for field in self.table.schema().fields}
+        present = {*self.schema.names}
         with _translated():
             stream = self.stream([name for name in names if name in present], conditions)
             rows = pa.RecordBatchReader.from_stream(stream).read_all()
         return typed_rows(self.uri, rows, wanted)
 
+    def _small_rows(self, schema: pa.Schema) -> pa.Table | None:
+        """Return all rows of a plain table of few small files; None for any other, and where a scan has to say what is wrong."""
+        if not is_on_local_disk(self.uri) or self._reader_version > 1 or self.partition_columns:
+            return None
+        try:
+            rows = SMALL_FILES.read([f"{self.uri}/{file}" for file in sorted(self.files())])
+        except (OSError, pa.ArrowException):
+            return None
+        wanted = {field.name: field.type for field in schema}
+        has_types = rows is not None and all(wanted.get(field.name, field.type) == field.type for field in rows.schema)
+        return rows if has_types else None
+
+    @property
+    def _reader_version(self) -> int:
+        return self._ask(lambda table: table.protocol().min_reader_version)
+
     @refusing("to read")
     def stream(self, columns: Sequence[str] | None = None, conditions: Conditions = ()) -> Any:
         """Return the rows as an Arrow stream that can be read once. The table must have all `columns`."""
-        with _translated():
-            return self.table.scan(columns=list(columns) if columns else None, predicate=sql_of(conditions))
+        names, predicate = list(columns) if columns else None, sql_of(conditions)
+        return self._ask(lambda table: table.scan(columns=names, predicate=predicate))
 
     @refusing("to read")
     def transaction(self, app_id: str) -> int | None:
         """Return the version of an application's last transaction; None without one."""
         if app_id not in self.transactions:
             try:
-                self.transactions[app_id] = self.table.transaction_version(app_id)
-            except DeltaError:
+                self.transactions[app_id] = self._ask(lambda table: table.transaction_version(app_id))
+            except StoreError:
                 # Another program has cleaned the log up, and the open table does not know its log checkpoint.
                 with _translated():
                     self.transactions[app_id] = self._open(self.version).transaction_version(app_id)
@@ -179,11 +232,11 @@ class DeltaStore:
 
     uri: str
     storage: Storage = None
-    _opened_table: OpenedTable = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        """Open nothing yet."""
-        object.__setattr__(self, "_opened_table", OpenedTable(self.uri, self.storage))
+    @property
+    def opened_table(self) -> OpenedTable:
+        """Table that the process keeps open."""
+        return delta_commits.OPENED_TABLES.of(self.uri, self.storage)
 
     @refusing("to create")
     def create(
@@ -194,7 +247,7 @@ class DeltaStore:
         info: CommitInfo = NO_INFO,
     ) -> None:
         """Create an empty table at version 0, unless it exists."""
-        if (known := self._opened_table.known()) is not None:
+        if (known := self.opened_table.known()) is not None:
             if known.version() == 0:
                 self._sync_commit(0)
             return
@@ -216,22 +269,23 @@ class DeltaStore:
     @refusing("to read")
     def latest(self) -> Snapshot:
         """Return the latest version. Raises `TableMissingError` when there is no table."""
-        return self._snapshot(self._open())
+        with self.opened_table.lock:
+            return self._snapshot(self._open())
 
     @refusing("to read")
     def at(self, version: int) -> Snapshot:
         """Return a version. Raises `StorageError` when the log does not have it, or no longer has it."""
-        try:
-            table = self._open(version)
-        except TableMissingError as error:  # also raised where the log begins after the version
-            latest = self.latest().version
-            msg = f"the log of {self.uri} does not have version {version} any more, the latest one is {latest}"
-            raise StoreError(msg) from error
-        return self._snapshot(table)
+        with self.opened_table.lock:
+            try:
+                return self._snapshot(self._open(version))
+            except TableMissingError as error:  # also raised where the log begins after the version
+                latest = self.latest().version
+                msg = f"the log of {self.uri} does not have version {version} any more, the latest one is {latest}"
+                raise StoreError(msg) from error
 
     def _snapshot(self, table: DeltaTable) -> Snapshot:
-        is_kept = self._opened_table.keeps(table)
-        transactions = self._opened_table.transactions if is_kept else {}
+        is_kept = self.opened_table.keeps(table)
+        transactions = self.opened_table.transactions if is_kept else {}
         own = DeltaSnapshot(self.uri, table.version(), table, self.storage, transactions)
         base = base_of(table.metadata().description)
         if base is None:
@@ -239,11 +293,13 @@ class DeltaStore:
         return OverlaySnapshot(own, base, lambda: DeltaStore(base.uri(self.uri), self.storage).at(base.version))
 
     @committing
+    @_alone
     def append(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO) -> int:
         """Add staged files, possibly none; return the new version."""
         return self._add(parent, schema, files, "append", info)
 
     @committing
+    @_alone
     def append_rows(self, parent: int, rows: pa.Table, info: CommitInfo = NO_INFO, *, is_checked: bool = False) -> int:
         """Write rows as a file and add it, with columns that the table lacks; return the new version.
 
@@ -263,11 +319,13 @@ class DeltaStore:
         return table.version()
 
     @committing
+    @_alone
     def replace(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO) -> int:
         """Replace the whole content by staged files; return the new version."""
         return self._add(parent, schema, files, "overwrite", info)
 
     @committing
+    @_alone
     def add_columns(self, parent: int, columns: Sequence[pa.Field], info: CommitInfo = NO_INFO) -> int:
         """Add columns, null in existing rows; return the new version. No file is rewritten."""
         table = self._open(parent)
@@ -278,6 +336,7 @@ class DeltaStore:
         return self._landed(parent + 1)
 
     @committing
+    @_alone
     def optimize(self, parent: int, target_size: int, cluster_by: Sequence[str] = ()) -> int:
         """Rewrite small files into larger ones; return the new version, or `parent` if there are none.
 
@@ -300,6 +359,7 @@ class DeltaStore:
         return table.version()
 
     @committing
+    @_alone
     def restore(self, parent: int, target: int, info: CommitInfo = NO_INFO) -> int:
         """Make the content of an earlier version the latest; return the new version.
 
@@ -315,6 +375,7 @@ class DeltaStore:
         return self._landed(parent + 1)
 
     @committing
+    @_alone
     def rewind(
         self, parent: int, target: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO
     ) -> int:
@@ -326,6 +387,7 @@ class DeltaStore:
         return self._transact(table, schema, [*removals, *returns, *map(_addition, files)], "append", info)
 
     @committing
+    @_alone
     def merge(self, parent: int, rows: pa.Table, keys: Sequence[str], info: CommitInfo = NO_INFO) -> int:
         """Apply changes by primary key; return the new version, or `parent` when nothing changed."""
         table = self._open(parent)
@@ -343,7 +405,7 @@ class DeltaStore:
             merge = merge.when_matched_delete(predicate=f"source.{ROW_KIND} = '-D'")
             merge = merge.when_matched_update(columns, predicate=f"source.{ROW_KIND} <> '-D'")
             merge.when_not_matched_insert(columns, predicate=f"source.{ROW_KIND} <> '-D'").execute()
-        self._opened_table.keep(table)  # it is at the new version
+        self.opened_table.keep(table)  # it is at the new version
         if table.version() != parent:
             self.sync(table.version())
         return table.version()
@@ -406,11 +468,11 @@ class DeltaStore:
 
     def _open(self, version: int | None = None) -> DeltaTable:
         """Return the table at a version, by default the latest. The next call may move it on to a later version."""
-        known = self._opened_table.known(version)
+        known = self.opened_table.known(version)
         if known is not None:
             return known
         table = self._open_anew(version)
-        self._opened_table.keep(table)
+        self.opened_table.keep(table)
         return table
 
     def _open_anew(self, version: int | None) -> DeltaTable:
@@ -459,7 +521,7 @@ class DeltaStore:
         return self._landed(parent + 1)
 
     def _landed(self, expected: int) -> int:
-        if not self._opened_table.has_commit(expected) and self._open().version() < expected:
+        if not self.opened_table.has_commit(expected) and self._open().version() < expected:
             msg = f"a commit to {self.uri} did not land at version {expected}"
             raise EngineBug(msg)
         self._sync_commit(expected)

@@ -18,6 +18,7 @@ from headrace.readers import state as keyed_state
 from headrace.readers.job_at import JobAtCheckpoint
 from headrace.readers.sql import ask_sql, views
 from headrace.readers.waiting import list_quarantine
+from headrace.storage.delta_commits import OPENED_TABLES
 from headrace.testing import PipelineHarness
 
 
@@ -94,6 +95,7 @@ def damaged(folder, damage):
     kept = folder.with_name("kept")
     shutil.copytree(folder, kept)
     damage(folder / "_delta_log")
+    OPENED_TABLES.forget()  # another process has read the log before
     yield
     shutil.rmtree(folder)
     kept.rename(folder)

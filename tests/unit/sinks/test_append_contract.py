@@ -26,7 +26,7 @@ def job(appending_job):
 
 
 def publish(job):
-    return Publisher(job.config, to_schemas(job.log.sink_tables(job.last))).publish(job.last, job.log.lineage)
+    return Publisher(job.config, to_schemas(job.last.sink_tables)).publish(job.last, job.log.lineage)
 
 
 def wrong(job):

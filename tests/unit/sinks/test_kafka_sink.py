@@ -160,7 +160,7 @@ def test_two_publishers_lose_nothing(job):
     job.run("ann")
     with job.open(writers=SparkWriters()) as opened:
         commit_batch(opened, "bob")
-        last, lineage, schemas = job.last, job.log.lineage, to_schemas(job.log.sink_tables(job.last))
+        last, lineage, schemas = job.last, job.log.lineage, to_schemas(job.last.sink_tables)
 
         def send(sink, files, headers):
             if len(job.messages) == 1:

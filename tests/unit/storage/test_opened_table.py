@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
+from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -12,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import StorageError
-from headrace.storage import delta_table
+from headrace.storage import delta_commits, delta_table
+from headrace.storage.delta_commits import OpenedTables
 from headrace.storage.delta_table import DeltaStore
 from headrace.storage.table import ROW_KIND, CommitInfo, TableMissingError, Transaction, VersionTakenError, commit_file
-from headrace.tables.schemas import KEYED_STATE, TIMERS
 from tests.jobs.home import Home
 from tests.jobs.local_runs import LocalRuns
 from tests.jobs.purchase_files import write_days
@@ -38,11 +41,20 @@ def uri(tmp_path):
     return str(tmp_path / "table")
 
 
-def opened(uri):
-    """Return a store that keeps the table open."""
-    store = DeltaStore(uri)
-    store.latest()
-    return store
+def in_process(tables, function):
+    """Call a function as another process does, which opens its own tables."""
+    with patch.object(delta_commits, "OPENED_TABLES", tables):
+        return function()
+
+
+def anew(function):
+    return in_process(OpenedTables(), function)
+
+
+@pytest.fixture
+def elsewhere():
+    """Call functions in another process, one after the other."""
+    return partial(in_process, OpenedTables())
 
 
 ACTIONS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["append", "merge", "restore", "look"])), max_size=12)
@@ -50,59 +62,79 @@ ACTIONS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["append", "merg
 
 @settings(max_examples=15)  # each takes many commits to disk
 @given(actions=ACTIONS)
-def test_open_store_equals_fresh_store(tmp_path_factory, actions):
+def test_kept_table_equals_one_opened_anew(tmp_path_factory, actions):
     uri = str(tmp_path_factory.mktemp("stores") / "table")
     DeltaStore(uri).create(SCHEMA)
-    stores, version, contents = [opened(uri) for _ in range(3)], 0, [[]]
-    snapshots = []
+    version, contents, snapshots = 0, [[]], []
+    writers = [OpenedTables() for _ in range(3)]
     for number, (writer, action) in enumerate(actions):
-        store, key = stores[writer], f"k{number}"
-        info = CommitInfo(transaction=Transaction(APP, number))
-        if action == "append":
-            version = store.append_rows(version, rows(key), info)
-            contents.append(sorted([*contents[-1], key]))
-        elif action == "merge":
-            version = store.merge(version, rows(key).append_column(ROW_KIND, pa.array(["+I"])), ["key"], info)
-            contents.append(sorted([*contents[-1], key]))
-        elif action == "restore" and version > 1:
-            version = store.restore(version, 1, info)
-            contents.append(contents[1])
-        last = DeltaStore(uri).latest().transaction(APP)
-        latest = store.latest()
+        key, info = f"k{number}", CommitInfo(transaction=Transaction(APP, number))
+
+        def act(version=version, key=key, info=info, action=action):
+            store = DeltaStore(uri)
+            if action == "append":
+                return store.append_rows(version, rows(key), info), store.latest()
+            if action == "merge":
+                changes = rows(key).append_column(ROW_KIND, pa.array(["+I"]))
+                return store.merge(version, changes, ["key"], info), store.latest()
+            if action == "restore" and version > 1:
+                return store.restore(version, 1, info), store.latest()
+            return version, store.latest()
+
+        before = version
+        version, latest = in_process(writers[writer], act)
+        if version != before:
+            contents.append(contents[1] if action == "restore" else sorted([*contents[-1], key]))
         snapshots.append(latest)
-        assert (latest.version, keys_of(latest), latest.transaction(APP)) == (version, contents[-1], last)
+        fresh = anew(lambda: DeltaStore(uri).latest().transaction(APP))
+        assert (latest.version, keys_of(latest), latest.transaction(APP)) == (version, contents[-1], fresh)
     for snapshot in snapshots:
         assert keys_of(snapshot) == contents[snapshot.version]
-        assert keys_of(stores[0].at(snapshot.version)) == contents[snapshot.version]
+        assert keys_of(DeltaStore(uri).at(snapshot.version)) == contents[snapshot.version]
 
 
-def test_commit_on_old_version_is_refused(uri):
-    first, second = opened(uri), opened(uri)
-    second.append_rows(0, rows("a"))
+def test_commit_on_old_version_is_refused(uri, elsewhere):
+    DeltaStore(uri).latest()
+    elsewhere(lambda: DeltaStore(uri).append_rows(0, rows("a")))
     with pytest.raises(VersionTakenError):
-        first.append_rows(0, rows("b"))
-    assert keys_of(first.latest()) == ["a"]
+        DeltaStore(uri).append_rows(0, rows("b"))
+    assert keys_of(DeltaStore(uri).latest()) == ["a"]
 
 
-def test_table_made_anew_is_opened_anew(uri):
-    store = opened(uri)
+def test_snapshot_stays_when_another_store_moves_on(uri):
+    snapshot = DeltaStore(uri).latest()
+    DeltaStore(uri).append_rows(0, rows("a"))
+    assert keys_of(DeltaStore(uri).latest()) == ["a"]
+    assert (snapshot.version, keys_of(snapshot)) == (0, [])
+
+
+def test_snapshot_of_another_thread_stays(uri, elsewhere):
+    snapshot = elsewhere(lambda: DeltaStore(uri).latest())
+    elsewhere(lambda: DeltaStore(uri).append_rows(0, rows("a")))
+    elsewhere(lambda: DeltaStore(uri).latest())
+    assert keys_of(snapshot) == []
+    stream = pa.RecordBatchReader.from_stream(snapshot.stream()).read_all()
+    assert stream.num_rows == 0
+
+
+def test_table_made_anew_is_opened_anew(uri, elsewhere):
+    store = DeltaStore(uri)
     for version in range(3):
         store.append_rows(version, rows(f"old{version}"))
     store.latest()
     shutil.rmtree(uri)
     with pytest.raises(TableMissingError):
         store.latest()
-    DeltaStore(uri).create(SCHEMA)
+    elsewhere(lambda: DeltaStore(uri).create(SCHEMA))
     with pytest.raises((StorageError, TableMissingError)):
         store.append_rows(3, rows("lost"))
-    other = DeltaStore(uri)
     for version in range(3):
-        other.append_rows(version, rows(f"new{version}"))
+        elsewhere(lambda version=version: DeltaStore(uri).append_rows(version, rows(f"new{version}")))
     assert keys_of(store.latest()) == ["new0", "new1", "new2"]
 
 
 def test_replaced_table_of_equal_length_is_noticed(uri, tmp_path):
-    store = opened(uri)
+    store = DeltaStore(uri)
     store.append_rows(0, rows("old"))
     store.latest()
     DeltaStore(str(tmp_path / "other")).create(SCHEMA)
@@ -110,6 +142,16 @@ def test_replaced_table_of_equal_length_is_noticed(uri, tmp_path):
     shutil.rmtree(uri)
     shutil.move(tmp_path / "other", uri)
     assert keys_of(store.latest()) == ["new"]
+
+
+def test_tables_asked_for_long_ago_are_forgotten(tmp_path, opens):
+    stores = [DeltaStore(str(tmp_path / f"table{number}")) for number in range(100)]
+    for store in stores:
+        store.create(SCHEMA)
+        store.latest()
+    opens.clear()
+    assert [store.latest().version for store in reversed(stores)] == [0] * 100
+    assert len(opens) == 100 - 64
 
 
 @pytest.fixture
@@ -130,61 +172,72 @@ def committed(store, version, number):
     return store.append_rows(version, rows(f"k{number}"), CommitInfo(transaction=Transaction(APP, number)))
 
 
-def test_transactions_of_new_commits_are_not_looked_up(uri, asked):
-    store, other = opened(uri), opened(uri)
+def test_transactions_of_new_commits_are_not_looked_up(uri, asked, elsewhere):
+    store = DeltaStore(uri)
     assert (store.latest().transaction(APP), asked) == (None, [APP])
     committed(store, 0, 7)
     assert store.latest().transaction(APP) == 7
-    other.append_rows(1, rows("without transaction"))
-    committed(other, 2, 9)
+    elsewhere(lambda: DeltaStore(uri).append_rows(1, rows("without transaction")))
+    elsewhere(lambda: committed(DeltaStore(uri), 2, 9))
     assert (store.latest().transaction(APP), asked) == (9, [APP])
 
 
-def test_many_new_commits_are_looked_up_again(uri, asked):
-    store, other = opened(uri), opened(uri)
+def test_many_new_commits_are_looked_up_again(uri, asked, elsewhere):
+    store = DeltaStore(uri)
     store.latest().transaction(APP)
     for version in range(11):
-        committed(other, version, version)
+        elsewhere(lambda version=version: committed(DeltaStore(uri), version, version))
     assert (store.latest().transaction(APP), asked) == (10, [APP, APP])
 
 
-def test_transaction_is_found_behind_a_cleaned_log(uri):
-    store = opened(uri)
+def test_transaction_is_found_behind_a_cleaned_log(uri, elsewhere):
+    store = DeltaStore(uri)
     for version in range(3):
         committed(store, version, version)
     snapshot = store.latest()
-    DeltaStore(uri).keep_versions([3])
+    elsewhere(lambda: DeltaStore(uri).keep_versions([3]))
     for version in range(3):
         Path(uri, commit_file(version)).unlink()
     assert (snapshot.transaction("job/other"), snapshot.transaction(APP)) == (None, 2)
 
 
-def test_commit_with_unknown_actions_is_read(uri, asked):
-    store = opened(uri)
+def test_commit_with_unknown_actions_is_read(uri, asked, elsewhere):
+    store = DeltaStore(uri)
     store.latest().transaction(APP)
-    committed(DeltaStore(uri), 0, 5)
+    elsewhere(lambda: committed(DeltaStore(uri), 0, 5))
     commit = Path(uri, commit_file(1))
     commit.write_text(commit.read_text() + '\n{"unheard":{"of":1}}\n')
     assert (store.latest().transaction(APP), asked) == (5, [APP])
 
 
-def test_warm_run_opens_each_table_once(tmp_path, monkeypatch):
-    opens = []
+@pytest.fixture
+def opens(monkeypatch):
+    """Return a list that gets the name of each table that is opened."""
+    names = []
 
     class CountedTable(DeltaTable):
         def __init__(self, table_uri, *args, **options):
-            opens.append(str(table_uri).rpartition("/")[2])
+            names.append(str(table_uri).rpartition("/")[2])
             super().__init__(table_uri, *args, **options)
 
-    home, run = Home(tmp_path), LocalRuns()
-    counts, of_timers = [], []
     monkeypatch.setattr(delta_table, "DeltaTable", CountedTable)
+    return names
+
+
+def test_cold_run_opens_each_table_once(tmp_path, opens):
+    home, run, counts = Home(tmp_path), LocalRuns(), []
     for day in range(1, 5):
         write_days(home.input, [day])
         opens.clear()
+        anew(lambda: run(home))
+        counts.append(Counter(opens))
+    assert {*counts[-1].values()} == {1}
+
+
+def test_warm_run_opens_no_table(tmp_path, opens):
+    home, run = Home(tmp_path), LocalRuns()
+    for day in range(1, 4):
+        write_days(home.input, [day])
+        opens.clear()
         run(home)
-        counts.append(len(opens) - opens.count(TIMERS))
-        of_timers.append(opens.count(TIMERS))
-    assert opens.count("checkpoints") == opens.count(KEYED_STATE) == 1
-    assert counts[1] == counts[2] == counts[3] <= 8
-    assert max(of_timers[1:]) <= 3  # the last one looks for timers that wait for the next step of a watermark
+    assert opens == []

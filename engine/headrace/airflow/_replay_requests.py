@@ -26,8 +26,8 @@ def has_replay_dag(job: JobConfig) -> bool:
     A driver in cluster mode cannot report to its task.
     """
     sources = job.sources.values()
-    can_fork = all(source.format != "kafka" and source.interval is not None for source in sources)
-    return job.replay.dag and can_fork and job.profile.deploy_mode == "client"
+    has_intervals = all(source.interval is not None for source in sources)
+    return job.replay.dag and has_intervals and job.profile.deploy_mode == "client"
 
 
 def replay_asset(job: str) -> Asset:

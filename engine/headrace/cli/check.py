@@ -9,21 +9,17 @@ import typer
 
 from headrace.cli.arguments import AsJson, Cluster, Job, load
 from headrace.cli.findings import Finding, Outcome, as_warnings, finish, runner
-from headrace.names import counted
 
 if TYPE_CHECKING:
-    from headrace.api.graph import SourceNode
     from headrace.config import JobConfig
     from headrace.log.log import CheckpointLog
     from headrace.plan.stages import Plan
-    from headrace.sources.delta.source import DeltaSource
 
 
 _DETERMINISM = (
     "a micro-batch may run again, and must give the same: take no random numbers, no hash() of texts (hashlib gives the same everywhere), "
     "and no time of today (use the record's event time; or ctx.processing_time in a keyed function)"
 )
-_BAD_FILE = "repair or remove it, or set on_bad_file: quarantine to go on without it"
 _PATIENCE = 2.0  # seconds for a health check, so that `check` stays quick
 
 
@@ -138,18 +134,13 @@ def state_types(job: str, log: CheckpointLog, plan: Plan) -> Iterator[Finding]:
 
 def sources(config: JobConfig, plan: Plan) -> Iterator[Finding]:
     """Yield a finding for each source: whether its folder or table can be read."""
-    from headrace.sources.delta.source import DeltaSource
+    from headrace.sources.registry import source_of
 
     nodes = {node.name: node for node in plan.sources}
-    for name, source in config.sources.items():
-        what = f"source {name}"
-        if source.format == "kafka":
-            yield Finding(what, "ok", f"{source.place} (not looked at: the first run asks the brokers)")
-            continue
-        if source.format == "delta":
-            yield from _table(what, DeltaSource(nodes[name].stored, source, config.storage_options), source.path)
-            continue
-        yield from _folder(what, config, nodes[name].stored)
+    for name in config.sources:
+        for remark in source_of(nodes[name].stored, config).remarks():
+            mend = "" if remark.key is None else f" {config.where(f'sources.{name}.{remark.key}')}"
+            yield Finding(f"source {name}", remark.outcome, remark.text, f"{remark.advice}{mend}")
 
 
 def changed_input(config: JobConfig) -> Iterator[Finding]:
@@ -181,65 +172,6 @@ def step_tables(config: JobConfig) -> Iterator[Finding]:
                 yield Finding(what, "ok", f"{path}: version {version}")
             except HeadraceError as error:
                 yield Finding(what, "fail", str(error))
-
-
-def _table(what: str, source: DeltaSource, path: str) -> Iterator[Finding]:
-    from headrace.errors import HeadraceError
-
-    detail = ""
-    try:
-        problems = [*source.problems()]
-        detail = f"{path}: version {int(source.latest() or 0)}"
-    except HeadraceError as error:
-        problems = [str(error)]
-    if not problems:
-        yield Finding(what, "ok", detail)
-    for problem in problems:
-        yield Finding(what, "fail", problem)
-
-
-def _folder(what: str, config: JobConfig, node: SourceNode) -> Iterator[Finding]:
-    """Yield findings on a folder, on a disk or an object store: whether a run can list it, and read the columns of its newest file."""
-    from headrace.errors import SourceError
-    from headrace.sources.folder.listing import FolderListing
-
-    source = config.sources[node.name]
-    try:
-        listing = FolderListing(node.name, source, config.storage_options)
-        files = listing.content().files
-    except SourceError as error:
-        yield Finding(what, "fail", str(error), f"make it, or mend {config.where(f'sources.{node.name}.path')}")
-        return
-    if not files:
-        detail = f"{source.path} has no {listing.suffixes[0]} file"
-        yield Finding(what, "warn", detail, "a run would find nothing to do")
-        return
-    newest = max(files, key=lambda file: (file.modified, file.name))
-    problems = [*_columns(what, config, node, newest.path)]
-    yield from problems or [Finding(what, "ok", f"{source.path}: {counted(len(files), 'file')}")]
-
-
-def _columns(what: str, config: JobConfig, node: SourceNode, newest: str) -> Iterator[Finding]:
-    """Yield a finding for each column of the newest file that a run would refuse, as its header or footer shows it."""
-    from headrace.sources.folder.format import UNREADABLE
-    from headrace.sources.folder.formats import format_of
-    from headrace.sources.row_check import column_problems
-
-    source = config.sources[node.name]
-    of_file: Outcome = "fail" if source.on_bad_file == "fail" else "warn"
-    of_row: Outcome = "fail" if source.on_bad_row == "fail" else "warn"
-    try:
-        schema = format_of(source.files).schema(newest, config.storage_options)
-    except UNREADABLE as error:
-        yield Finding(what, of_file, f"{newest}, the newest file, cannot be read: {error}", _BAD_FILE)
-        return
-    for problem in () if schema is None else column_problems(node, schema, newest):
-        advice = (
-            "correct the field, or the file"
-            if problem.of_file
-            else "its rows are refused: correct the field, or the file"
-        )
-        yield Finding(what, of_file if problem.of_file else of_row, problem.why, advice)
 
 
 def determinism(config: JobConfig, plan: Plan) -> Iterator[Finding]:

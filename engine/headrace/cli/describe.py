@@ -211,10 +211,10 @@ def _source(config: JobConfig, source: SourceNode) -> dict[str, Any]:
         "record": source.record.__name__,
         "fields": list(source.record.__struct_fields__),
         "event_time": source.event_time,
-        "order_by": list(source.order_by) or _PLACES.get(bound.format, ["file", "row"]),
+        "order_by": list(source.order_by or bound.kind.places),
         "row_kind": source.row_kind,
         "out_of_orderness": format_duration(source.out_of_orderness),
-        "reads": _input_of(bound),
+        "reads": bound.kind.reads(bound),
         "limits": {"files": bound.max_files_per_batch, "rows": bound.max_rows_per_batch},
         "on_bad_file": bound.on_bad_file,
         "on_bad_row": bound.on_bad_row,
@@ -229,21 +229,6 @@ def _spark_step(step: SparkStep, bound: SourceConfig) -> dict[str, Any]:
         "by": step.name if step.query is None else " ".join(step.query.split()),
         "tables": {name: bound.tables[name] for name in step.tables} or None,
     }
-
-
-_PLACES = {"delta": ["version", "file", "row"], "kafka": ["partition", "offset"]}
-
-
-def _input_of(bound: SourceConfig) -> str:
-    """Return the input of a source as text."""
-    if bound.format == "kafka":
-        skipped = f"; skip_offsets: {bound.skip_offsets}" if bound.skip_offsets else ""
-        return f"messages of {bound.place} (start: {bound.start or 'earliest'}{skipped})"
-    if bound.format != "delta":
-        return f"{bound.format} files in {bound.path}"
-    what = "changes of" if bound.change_feed else "rows appended to"
-    skipped = f"; skip_versions: {bound.skip_versions}" if bound.skip_versions else ""
-    return f"{what} the Delta table {bound.path} (start: {bound.start or 'earliest'}{skipped})"
 
 
 def _wait(config: JobConfig, wait: AsyncWait) -> dict[str, Any]:

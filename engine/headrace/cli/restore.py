@@ -151,7 +151,7 @@ def not_protected(sinks: Iterable[str]) -> str:
 def stays_sent(config: JobConfig) -> Iterator[str]:
     """Yield a sentence for each sink that has sent messages, which a restore cannot take back."""
     for name, sink in sorted(config.sinks.items()):
-        if sink.format == "kafka":
+        if sink.kind.sends_messages:
             yield f"Messages that sink '{name}' has sent to {sink.place} stay there: nobody can take them back."
 
 

@@ -237,7 +237,7 @@ def _source(facts: SourceFacts, timeline: Timeline) -> dict[str, Any]:
 
     return {
         "last_file": facts.last or None,
-        "version": None if facts.table is None else facts.table.version,
+        "version": facts.version,
         "tables": {table.name: table.version for table in facts.tables},
         "partitions": [
             {

@@ -30,7 +30,6 @@ from headrace.sources.position import TakenFile, digest
 from headrace.sources.source import ListedFile
 
 _SHOWN = 5
-_NO_FOLDERS = frozenset({"delta", "kafka"})
 
 
 class InputKind(StrEnum):
@@ -82,7 +81,7 @@ class InputRemark:
 
 def input_remarks(config: JobConfig, line: Sequence[Checkpoint]) -> list[InputRemark]:
     """Return the remarks on all folders of a job, whose `line` of checkpoints leads to the last one. Reads only listings, and changed files."""
-    folders = {name: source for name, source in config.sources.items() if source.format not in _NO_FOLDERS}
+    folders = {name: source for name, source in config.sources.items() if source.kind.is_folder}
     return [remark for name, source in folders.items() for remark in _of_folder(config, name, source, line)]
 
 
@@ -104,7 +103,7 @@ def touched_input(config: JobConfig, line: Sequence[Checkpoint]) -> dict[str, Se
     """Return by source the new records of files that were touched, or copied, since the job took them in; see `touched_files`."""
     touched: dict[str, Sequence[TakenFile]] = {}
     for name, source in config.sources.items():
-        if source.format not in _NO_FOLDERS and config.branch is None:
+        if source.kind.is_folder and config.branch is None:
             with suppress(SourceError):  # the run itself reports a folder that is gone
                 files = FolderListing(name, source, config.storage_options).content().files
                 touched[name] = touched_files(line, name, files, config.storage_options)

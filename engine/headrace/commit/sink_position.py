@@ -42,7 +42,6 @@ from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.lineage import Lineage
 from headrace.log.log import incarnation_of
 from headrace.log.sink_history import SinkHistory, claim_of, foreign_owner, last_claim, names_of_owner, other_sink_of
-from headrace.sinks.kafka import KafkaSink
 from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import NEVER, Sink
 from headrace.storage.files import list_files
@@ -416,10 +415,10 @@ class SentMessages:
 
 
 def sent_messages(config: JobConfig, checkpoints: Sequence[Checkpoint]) -> Iterator[SentMessages]:
-    """Yield the progress of each sink of the format kafka. Raises `StorageError` when an outbox cannot be read."""
-    for name in sorted(config.sinks):
-        sink = sink_of(config, name)
-        if isinstance(sink, KafkaSink):
+    """Yield the progress of each sink that sends messages. Raises `StorageError` when an outbox cannot be read."""
+    for name, bound in sorted(config.sinks.items()):
+        if bound.kind.sends_messages:
+            sink = sink_of(config, name)
             try:
                 sent = sink.sent(sink.latest())
             except TableMissingError:
@@ -427,4 +426,4 @@ def sent_messages(config: JobConfig, checkpoints: Sequence[Checkpoint]) -> Itera
             last = max(
                 (checkpoint.checkpoint_id for checkpoint in checkpoints if checkpoint.outputs.get(name)), default=NEVER
             )
-            yield SentMessages(name, config.sinks[name].place, sent, last)
+            yield SentMessages(name, bound.place, sent, last)

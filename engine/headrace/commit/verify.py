@@ -16,7 +16,7 @@ from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.declared import to_schemas
 from headrace.log.log import CheckpointLog
 from headrace.names import counted
-from headrace.sinks.parquet import ParquetFolderSink
+from headrace.sinks.delta import DeltaTableSink
 from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import NEVER
 from headrace.storage.delta_commits import OPENED_TABLES
@@ -126,9 +126,8 @@ def _sink(
     yield _published(name, position, problem)
     if keys and position.exists:
         yield _unique(name, config.sinks[name].table_path, schema, keys, config)
-    sink = sink_of(config, name)
-    if isinstance(sink, ParquetFolderSink) and position.exists:
-        yield _shown(sink)
+    if position.exists:
+        yield from _shown(sink_of(config, name))
 
 
 def _published(name: str, position: SinkPosition, problem: str | None) -> CheckResult:
@@ -144,12 +143,17 @@ def _published(name: str, position: SinkPosition, problem: str | None) -> CheckR
     return CheckResult(check, position.first_missing is None, detail)
 
 
-def _shown(sink: ParquetFolderSink) -> CheckResult:
+def _shown(sink: DeltaTableSink) -> Iterator[CheckResult]:
+    """Yield whether readers see the published files, where they read these files and not the table."""
     with doing(f"to list the files of sink '{sink.name}' at {sink.uri}"):
-        _, missing, surplus = sink.differences()
+        differences = sink.differences()
+    if differences is None:
+        return
+    _, missing, surplus = differences
     check = f"sink {sink.name} shows what was published"
     if not missing and not surplus:
-        return CheckResult(check, True, f"all files are in {sink.uri}")
+        yield CheckResult(check, True, f"all files are in {sink.uri}")
+        return
     lacks = f"lacks {counted(len(missing), 'file')}, or has damage there, such as {min(missing)}" if missing else ""
     has = (
         f"has {counted(len(surplus), 'file that is', 'files that are')} not published, such as {surplus[0]}"
@@ -157,7 +161,7 @@ def _shown(sink: ParquetFolderSink) -> CheckResult:
         else ""
     )
     wrong = " and ".join(filter(None, (lacks, has)))
-    return CheckResult(check, False, f"{sink.uri} {wrong}; the next publication to the sink mends that")
+    yield CheckResult(check, False, f"{sink.uri} {wrong}; the next publication to the sink mends that")
 
 
 def _sent(config: JobConfig, log: CheckpointLog) -> Iterator[CheckResult]:

@@ -8,7 +8,6 @@ from headrace.config._cluster import ClusterConfig, ClusterFile
 from headrace.config._document import raise_problems
 from headrace.config._interval_pattern import IntervalPattern
 from headrace.config._job import (
-    FOLDER_TABLE,
     LINES,
     AirflowConfig,
     AsyncIoConfig,
@@ -21,8 +20,6 @@ from headrace.config._job import (
     RunConfig,
     ScheduleConfig,
     ServiceConfig,
-    SinkConfig,
-    SourceConfig,
     StateConfig,
     WatermarkConfig,
 )
@@ -46,6 +43,8 @@ from headrace.config._sections import (
     OperatorConfig,
     UpsertMaterializeConfig,
 )
+from headrace.config._sink import FOLDER_TABLE, SinkConfig
+from headrace.config._source import SourceConfig
 from headrace.config._types import PipelineCode, Promote
 from headrace.config._values import PATTERN as DURATION_PATTERN
 from headrace.config._values import Start, StartKind, format_duration, parse_duration, parse_moment, shown_url

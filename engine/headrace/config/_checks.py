@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from posixpath import normpath, realpath
@@ -14,13 +13,14 @@ from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo
 
 from headrace.config._document import raise_problems
+from headrace.config._formats import foreign_keys
 from headrace.config._interval_pattern import IntervalPattern, interval_pattern
-from headrace.config._job import JobConfig, JobFile, SinkConfig, SourceConfig
+from headrace.config._job import JobConfig, JobFile
 from headrace.config._read import read_struct
 from headrace.config._scalars import Place
-from headrace.config._sections import CsvOptions
+from headrace.config._sink import SINK_FORMATS, SinkConfig
+from headrace.config._source import SOURCE_FORMATS, SourceConfig
 from headrace.config._values import (
-    StartKind,
     check_cron,
     intervals_of_cron,
     longest_common_period,
@@ -203,15 +203,11 @@ def _schedule(config: JobConfig) -> Iterator[Problem]:
 
 def _intervals(config: JobConfig) -> Iterator[Problem]:
     for name, source in config.sources.items():
-        if config.mode == "interval" and source.format == "delta":
+        kind = source.kind
+        if config.mode == "interval" and not kind.has_intervals:
             yield (
                 f"sources.{name}",
-                "a Delta table has no intervals: versions are taken in as they come; use mode 'caught_up'",
-            )
-        elif config.mode == "interval" and source.format == "kafka":
-            yield (
-                f"sources.{name}",
-                "a topic has no intervals: messages are taken in as they come; use mode 'caught_up'",
+                f"a {kind.noun} has no intervals: {kind.parts} are taken in as they come; use mode 'caught_up'",
             )
         elif config.mode == "interval" and source.interval is None:
             yield f"sources.{name}", "mode 'interval' needs 'interval', the pattern of the file names"
@@ -294,51 +290,43 @@ def _is_zone(name: str) -> bool:
     return True
 
 
-def _formats(config: JobConfig) -> Iterator[Problem]:
+def _source_formats(config: JobConfig) -> Iterator[Problem]:
     """Yield keys of a source that its format needs, and those that it does not have."""
     for name, source in config.sources.items():
-        for key in ("servers", "topic") if source.format == "kafka" else ("path",):
-            if not getattr(source, key):
-                yield f"sources.{name}", f"the key '{key}' is missing"
-        for key in _FOREIGN_KEYS[source.format]:
+        yield from _missing(f"sources.{name}", source, source.kind.required)
+        for key, owners in foreign_keys(source.kind, SOURCE_FORMATS.values()).items():
             if getattr(source, key) and getattr(source, key) != getattr(_PLAIN, key):
-                yield f"sources.{name}.{key}", f"the format {source.format} does not have it: {_REASONS[source.format]}"
+                why = f"write format: {owners[0]}" if len(owners) == 1 else source.kind.why_not
+                yield f"sources.{name}.{key}", f"the format {source.format} does not have it: {why}"
+
+
+def _missing(where: str, config: SourceConfig | SinkConfig, required: Iterable[str]) -> Iterator[Problem]:
+    for key in required:
+        if not getattr(config, key):
+            yield where, f"the key '{key}' is missing"
+
+
+_PLAIN = SourceConfig()
 
 
 def _sink_formats(config: JobConfig) -> Iterator[Problem]:
-    """Yield keys of a sink that its format does not have."""
+    """Yield keys of a sink that its format needs, and those that it does not have; and a topic that the job reads."""
     for name, sink in config.sinks.items():
-        if sink.format != "delta" and sink.mode == "merge":
-            what = "a folder of Parquet files" if sink.format == "parquet" else "a topic"
-            yield f"sinks.{name}.mode", f"rows are only added to {what}: write mode: append, or format: delta"
-        if sink.format == "parquet" and sink.cluster_by:
-            yield (
-                f"sinks.{name}.cluster_by",
-                "files of a Parquet folder are never rewritten: remove it, or write format: delta",
-            )
-        if sink.format == "kafka":
-            yield from _topic_of_sink(config, name, sink)
-            continue
-        for key in ("servers", "topic", "options", "key"):
+        where, kind = f"sinks.{name}", sink.kind
+        if sink.mode == "merge" and kind.only_appended is not None:
+            yield f"{where}.mode", f"rows are only added to {kind.only_appended}: write mode: append, or format: delta"
+        yield from _missing(where, sink, kind.required)
+        yield from ((f"{where}.{key}", why) for key, why in kind.refused.items() if getattr(sink, key))
+        for key, owners in foreign_keys(kind, SINK_FORMATS.values()).items():
             if getattr(sink, key):
-                yield f"sinks.{name}.{key}", f"the format {sink.format} does not have it: write format: kafka"
+                yield f"{where}.{key}", f"the format {sink.format} does not have it: write format: {', '.join(owners)}"
+        for source, bound in config.sources.items():
+            if sink.topic and (bound.servers, bound.topic) == (sink.servers, sink.topic):
+                yield f"{where}.topic", f"source '{source}' reads this topic: a job must not read what it writes"
 
 
-def _topic_of_sink(config: JobConfig, name: str, sink: SinkConfig) -> Iterator[Problem]:
-    for key in ("servers", "topic"):
-        if not getattr(sink, key):
-            yield f"sinks.{name}", f"the key '{key}' is missing"
-    if sink.partition_by:
-        yield f"sinks.{name}.partition_by", "messages go to partitions by their keys: remove it, and write key"
-    for source, bound in config.sources.items():
-        if bound.format == "kafka" and (bound.servers, bound.topic) == (sink.servers, sink.topic):
-            yield f"sinks.{name}.topic", f"source '{source}' reads this topic: a job must not read what it writes"
-    yield from _topic_name(f"sinks.{name}", sink.topic)
-    yield from _client_options(f"sinks.{name}", sink.options, _PRODUCER_OPTIONS)
-
-
-def _starts(config: JobConfig) -> Iterator[Problem]:
-    """Yield texts that name no versions, offsets, topic or limit."""
+def _values(config: JobConfig) -> Iterator[Problem]:
+    """Yield texts that name no versions, offsets, topic or limit, and other values that a format refuses."""
     parsers: tuple[tuple[str, Callable[[str], object]], ...] = (
         ("start", parse_start),
         ("skip_versions", parse_versions),
@@ -353,72 +341,9 @@ def _starts(config: JobConfig) -> Iterator[Problem]:
                     parse(text)
                 except ValueError as error:
                     yield f"sources.{name}.{key}", str(error)
-        if source.format == "kafka":
-            yield from _topic(name, source)
-
-
-def _topic(name: str, source: SourceConfig) -> Iterator[Problem]:
-    if source.start == StartKind.SNAPSHOT.value or (source.start or "").startswith(f"{StartKind.VERSION.value} "):
-        yield f"sources.{name}.start", "a topic has no versions: write earliest, latest, or a day or a moment"
-    yield from _topic_name(f"sources.{name}", source.topic)
-    yield from _client_options(f"sources.{name}", source.options, _OWN_OPTIONS)
-
-
-def _topic_name(key: str, topic: str | None) -> Iterator[Problem]:
-    if topic and not _TOPIC.fullmatch(topic):
-        yield f"{key}.topic", f"'{topic}' is no topic's name: letters, digits, '.', '_' and '-', 249 at most"
-
-
-def _client_options(key: str, options: Iterable[str], own: Collection[str]) -> Iterator[Problem]:
-    for option in options:
-        if not option.startswith("kafka.") or option in own:
-            rule = "the engine sets it" if option in own else "write settings of Kafka's clients, as kafka.NAME"
-            yield f"{key}.options.{option}", f"this cannot be set here: {rule}"
-
-
-def _csv(config: JobConfig) -> Iterator[Problem]:
-    """Yield options of CSV that another format does not have, or that no file can be read with."""
-    for name, source in config.sources.items():
-        if source.format != "csv" and source.csv != CsvOptions():
-            yield f"sources.{name}.csv", f"the format {source.format} does not have it: write format: csv"
-        if len(source.csv.delimiter) != 1 or source.csv.delimiter in _NO_DELIMITERS:
-            yield (
-                f"sources.{name}.csv.delimiter",
-                f"{source.csv.delimiter!r} cannot stand between fields: expected one character, such as ',' or \"\\t\", and no quote or line break",
-            )
-        escape = source.csv.escape
-        if escape is not None and (len(escape) != 1 or escape in {*_NO_DELIMITERS, source.csv.delimiter}):
-            yield (
-                f"sources.{name}.csv.escape",
-                f"{escape!r} cannot escape quotes: expected one character, such as '\\', and no quote, line break or delimiter",
-            )
-
-
-_NO_DELIMITERS = ('"', "\n", "\r")
-_PLAIN = SourceConfig()
-_FOLDER_KEYS = ("interval", "timezone", "complete_intervals", "ignore", "on_changed_file")
-_TABLE_KEYS = ("change_feed", "skip_versions")
-_TOPIC_KEYS = ("servers", "topic", "options", "on_tombstone", "skip_offsets")
-_FOLDERS = ("parquet", "json", "csv", "avro")
-_FOREIGN_KEYS = {
-    **dict.fromkeys(_FOLDERS, ("start", *_TABLE_KEYS, *_TOPIC_KEYS)),
-    "delta": (*_FOLDER_KEYS, *_TOPIC_KEYS),
-    "kafka": ("path", *_FOLDER_KEYS, *_TABLE_KEYS),
-}
-_REASONS = {
-    **dict.fromkeys(_FOLDERS, "a folder has no versions"),
-    "delta": "a Delta table's log names its files, and they have no intervals",
-    "kafka": "a topic is named by 'servers' and 'topic', and its messages have offsets",
-}
-_TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
-_OWN_OPTIONS = (
-    *("kafka.bootstrap.servers", "kafka.group.id", "kafka.isolation.level", "kafka.auto.offset.reset"),
-    *("kafka.enable.auto.commit", "kafka.key.deserializer", "kafka.value.deserializer"),
-)
-_PRODUCER_OPTIONS = (
-    *("kafka.bootstrap.servers", "kafka.acks", "kafka.enable.idempotence", "kafka.transactional.id"),
-    *("kafka.key.serializer", "kafka.value.serializer"),
-)
+        yield from ((f"sources.{name}.{key}", text) for key, text in source.kind.problems(source))
+    for name, sink in config.sinks.items():
+        yield from ((f"sinks.{name}.{key}", text) for key, text in sink.kind.problems(sink))
 
 
 def _limits(config: JobConfig) -> Iterator[Problem]:
@@ -473,10 +398,9 @@ _CHECKS: tuple[Callable[[JobConfig], Iterator[Problem]], ...] = (
     _schedule,
     _intervals,
     _cut,
-    _formats,
+    _source_formats,
     _sink_formats,
-    _starts,
-    _csv,
+    _values,
     _limits,
     _services,
     _kept_answers,

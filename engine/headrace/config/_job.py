@@ -14,10 +14,11 @@ from zoneinfo import ZoneInfo
 import msgspec
 from msgspec.structs import replace as replace_fields
 
-from headrace.config._cluster import HIDDEN, ClusterConfig
-from headrace.config._interval_pattern import IntervalPattern, interval_pattern
-from headrace.config._sections import CsvOptions, ExecutionConfig, FileOptions, OperatorConfig
+from headrace.config._cluster import ClusterConfig
+from headrace.config._sections import ExecutionConfig, OperatorConfig
 from headrace.config._settings import shown_setting
+from headrace.config._sink import SinkConfig
+from headrace.config._source import SourceConfig
 from headrace.config._types import (
     Count,
     FunctionRef,
@@ -28,21 +29,13 @@ from headrace.config._types import (
     PipelineRef,
     Promote,
     Rate,
-    Scalar,
     Section,
     Span,
-    SpanOrNone,
     Tasks,
     Whole,
     shown_repr,
 )
 from headrace.config._values import (
-    QuarantineLimit,
-    Start,
-    parse_offsets,
-    parse_quarantine_limit,
-    parse_start,
-    parse_versions,
     shown_url,
     with_path,
 )
@@ -132,185 +125,8 @@ class WatermarkConfig(Section, frozen=True, kw_only=True):
     """Rows of arrival order between two watermarks. Part of the job's meaning: keep it."""
 
 
-class SourceConfig(Section, frozen=True, kw_only=True):
-    """Location and format of a source of the pipeline."""
-
-    format: Literal["parquet", "json", "csv", "avro", "delta", "kafka"] = "parquet"
-    """parquet, json, csv, avro: a folder of such files (json: one object a line). delta: a Delta table. kafka: a topic of Apache Kafka."""
-
-    path: Location = ""
-    """Folder of the files, which are read in the order of their names and must not change; or folder or URI of the Delta table. A topic has none."""
-
-    servers: str | None = None
-    """Format kafka: brokers to ask first, as HOST:PORT, separated by commas."""
-
-    topic: str | None = None
-    """Format kafka: the topic's name."""
-
-    options: dict[str, Scalar] = msgspec.field(default_factory=dict)
-    """Format kafka: settings of Kafka's clients, with `kafka.` before their names, such as kafka.security.protocol. Secrets: "${NAME}"."""
-
-    on_tombstone: Literal["quarantine", "skip"] = "quarantine"
-    """Format kafka: what happens to a message without a value."""
-
-    skip_offsets: Scalar | None = None
-    """Format kafka: messages that are passed over, as PARTITION:OFFSETS, such as `0:17` or `0:120-499, 3:7`."""
-
-    csv: CsvOptions = CsvOptions()
-    """Format csv: how the files are written."""
-
-    change_feed: bool = False
-    """Format delta: read what each commit of the table inserted, updated and deleted, from its change data feed. false: read rows that are appended, and stop where others are changed."""
-
-    start: Scalar | None = None
-    """Formats delta and kafka: where a job begins that has read nothing of the table or topic: earliest, latest, or a day or a moment; of a table also snapshot (all rows that are in it at the first run, then what comes) or a version such as `version 12`; null: earliest."""
-
-    skip_versions: Scalar | None = None
-    """Format delta: versions of the table that are passed over, whatever they changed, such as `17` or `3, 13-17`."""
-
-    interval: str | None = None
-    """Pattern of the file's name without its ending, in directives of strptime, that gives the file's interval: `%Y-%m-%d` a day, `%Y-%m-%dT%H` an hour, `%G-W%V` a week, `%Y-%m` a month; null: none."""
-
-    timezone: str | None = None
-    """The time zone of the times in file names, as in Europe/Berlin; null: UTC. Needed where the schedule has another zone than UTC. Part of the job's meaning: keep it."""
-
-    complete_intervals: bool = False
-    """Whether a file, once it is there, holds all rows of its interval: the watermark then moves to the interval's end behind its last row. Needs `interval`. Part of the job's meaning: keep it."""
-
-    idle_after: Span | None = None
-    """After this time without new files, sources that meet this one wait for it no longer; null: they wait for ever."""
-
-    max_ahead: SpanOrNone | None = timedelta(days=1)
-    """How far a row's event time may lie ahead of the processing time of its micro-batch: a row further ahead is a bad row. none: any time, for sources of bookings and the like."""
-
-    tables: dict[Name, Location] = msgspec.field(default_factory=dict)
-    """Delta tables that Spark's step over the source joins, by the names that the pipeline gives them: folders or URIs."""
-
-    max_files_per_batch: Count = 16
-    """Files that one micro-batch takes at most."""
-
-    max_rows_per_batch: Count | None = None
-    """Rows that one micro-batch takes at most, in whole files; null: no limit. Of a topic: offsets that one micro-batch reads at most, shared among its partitions; null: 100,000 of each."""
-
-    ignore: tuple[str, ...] = ()
-    """Names in the folder that are neither read nor reported, as patterns such as "*.md" or "archive"."""
-
-    on_changed_file: Literal["warn", "fail"] = "warn"
-    """What a run does if a file has changed, or is gone, since it was taken in. warn: it goes on, and its report names the file. fail: it ends before it takes anything in. A backfill takes the file in again."""
-
-    on_bad_file: Literal["fail", "quarantine"] = "fail"
-    """What happens to a file that cannot be read."""
-
-    on_bad_row: Literal["quarantine", "fail"] = "quarantine"
-    """What happens to a row that does not fit the record type."""
-
-    max_quarantined: Scalar | None = None
-    """Rows of one micro-batch that may go to the quarantine: a number such as 100, a share such as 5%, or none: any. With more, the run fails. null: any, but no file as a whole, unless on_bad_file is quarantine."""
-
-    @property
-    def files(self) -> FileOptions:
-        """Return the format of the files of a folder."""
-        return FileOptions(format=self.format, csv=self.csv)
-
-    @property
-    def pattern(self) -> IntervalPattern | None:
-        """Return the pattern of file names in its time zone; None without one."""
-        return None if self.interval is None else interval_pattern(self.interval, self.timezone or "UTC")
-
-    @property
-    def begins_at(self) -> Start:
-        """Return the place where reading of a table begins."""
-        return parse_start(self.start or "earliest")
-
-    @property
-    def quarantine_limit(self) -> QuarantineLimit | None:
-        """Return the limit of the rows that may go to the quarantine; None: no file as a whole."""
-        return None if self.max_quarantined is None else parse_quarantine_limit(self.max_quarantined)
-
-    @property
-    def skipped(self) -> tuple[range, ...]:
-        """Return the versions of a table to skip."""
-        return parse_versions(self.skip_versions) if self.skip_versions else ()
-
-    @property
-    def skipped_offsets(self) -> dict[int, tuple[range, ...]]:
-        """Return the offsets of a topic to skip, by partition."""
-        return parse_offsets(self.skip_offsets) if self.skip_offsets else {}
-
-    @property
-    def place(self) -> str:
-        """Return the place of the source, for messages."""
-        return f"topic {self.topic} at {self.servers}" if self.format == "kafka" else self.path
-
-    def shown(self) -> dict[str, Any]:
-        """Return the settings for printing: values of a client's settings are hidden, since they may be secrets."""
-        return _without_settings(self)
-
-    def __repr__(self) -> str:
-        """Return a struct's text without the values of settings: configurations end up in tracebacks and logs."""
-        return shown_repr(self, self.shown())
-
-
 LINES: Final = "lines"
 """The folder of the branches, in the job's folder."""
-
-FOLDER_TABLE: Final = "_headrace"
-"""Folder of a Parquet sink's table, within the sink's own. Readers of Parquet folders skip names that begin with `_`."""
-
-
-class SinkConfig(Section, frozen=True, kw_only=True):
-    """Location and format of a sink of the pipeline."""
-
-    format: Literal["delta", "parquet", "kafka"] = "delta"
-    """delta: a Delta table. parquet: a folder of Parquet files that rows are only added to, for readers without Delta. kafka: a topic of Apache Kafka that rows are sent to, at least once."""
-
-    path: Location
-    """Folder or URI of the Delta table, or of the Parquet files. Format kafka: of the Delta table that rows are sent from, the outbox."""
-
-    servers: str | None = None
-    """Format kafka: brokers to ask first, as HOST:PORT, separated by commas."""
-
-    topic: str | None = None
-    """Format kafka: the topic's name."""
-
-    options: dict[str, Scalar] = msgspec.field(default_factory=dict)
-    """Format kafka: settings of Kafka's clients, with `kafka.` before their names, such as kafka.security.protocol. Secrets: "${NAME}"."""
-
-    key: str | None = None
-    """Format kafka: the column whose values are the keys of the messages: those of a key stay in order. null: messages have no keys."""
-
-    mode: Literal["merge", "append"]
-    """merge: one row per primary key, updated in place. append: rows are only added. Behind a materializer they are its changes then, with `_row_kind` and `_order`."""
-
-    partition_by: tuple[str, ...] = ()
-    """Columns that the table is partitioned by when it is created: texts, whole numbers or truth values. A table that is there keeps its partitions."""
-
-    cluster_by: tuple[str, ...] = ()
-    """Columns by which `headrace compact --sinks` puts rows that are alike into the same files (Z-order)."""
-
-    @property
-    def table_path(self) -> str:
-        """Return the folder or URI of the Delta table of published rows: the sink itself, or one within its folder."""
-        return f"{self.path}/{FOLDER_TABLE}" if self.format == "parquet" else self.path
-
-    @property
-    def place(self) -> str:
-        """Return the place where readers find the sink, for messages."""
-        return f"topic {self.topic} at {self.servers}" if self.format == "kafka" else self.path
-
-    def shown(self) -> dict[str, Any]:
-        """Return the settings for printing: values of a client's settings are hidden, since they may be secrets."""
-        return _without_settings(self)
-
-    def __repr__(self) -> str:
-        """Return a struct's text without the values of settings: configurations end up in tracebacks and logs."""
-        return shown_repr(self, self.shown())
-
-
-def _without_settings(config: SourceConfig | SinkConfig) -> dict[str, Any]:
-    """Return the settings of a source or a sink for printing, without the values of its client's settings."""
-    plain: dict[str, Any] = msgspec.to_builtins(config, enc_hook=str)
-    return plain | {"options": dict.fromkeys(config.options, HIDDEN)}
 
 
 class ServiceConfig(Section, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.config import _cluster, _job, _sections
+from headrace.config import _cluster, _job, _sections, _sink, _source
 from headrace.config._values import PATTERN, RULE
 
 _REFERENCE = {"type": "string", "pattern": r"\$\{[^}]+\}"}
@@ -76,9 +76,11 @@ def _ours(schema: Any) -> Any:
 def _field_documentation() -> dict[tuple[str, str], str]:
     """Return the string below each field of a struct, by struct and key of the file: Python itself drops them."""
     texts = {}
-    for module in (_cluster, _sections, _job):
+    for module in (_cluster, _sections, _source, _sink, _job):
         tree = ast.parse(Path(inspect.getfile(module)).read_text(encoding="utf-8"))
         for cls in (node for node in tree.body if isinstance(node, ast.ClassDef)):
+            if not issubclass(getattr(module, cls.name), msgspec.Struct):
+                continue
             keys = {field.name: field.encode_name for field in msgspec.structs.fields(getattr(module, cls.name))}
             for field, below in zip(cls.body, cls.body[1:], strict=False):
                 if text := _text_of(field, below):

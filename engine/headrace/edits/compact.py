@@ -52,17 +52,16 @@ def find_small_files(config: JobConfig, target_size: int) -> list[SmallFiles]:
 
     Raises `StorageError` when a sink's log cannot be read.
     """
-    names = [name for name in sorted(config.sinks) if config.sinks[name].format != "parquet"]
+    names = [name for name in sorted(config.sinks) if config.sinks[name].kind.kept_files is None]
     return [files for name in names if (files := _of_sink(config, name, target_size)) is not None]
 
 
 def left_alone(config: JobConfig) -> list[str]:
     """Return a sentence for each sink whose files are never rewritten."""
     return [
-        f"sink '{name}' at {sink.path} is left alone: readers of a folder of Parquet files know the files by name, and would take "
-        "rewritten files for new rows."
+        f"sink '{name}' at {sink.path} is left alone: {sink.kind.kept_files}."
         for name, sink in sorted(config.sinks.items())
-        if sink.format == "parquet"
+        if sink.kind.kept_files is not None
     ]
 
 

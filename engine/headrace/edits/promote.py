@@ -467,7 +467,7 @@ def catch_up_call(config: JobConfig, branch: Branch) -> str:
 
 def _about_topics(config: JobConfig) -> str:
     """Return a sentence on branches that cannot catch up; empty for a job that reads no topic."""
-    has_topic = any(source.format == "kafka" for source in config.sources.values())
+    has_topic = any(source.kind.has_partitions for source in config.sources.values())
     sentence = " A branch that has read a topic further than its job cannot repeat a later requeue: drop it, and fork one behind the requeue."
     return sentence if has_topic else ""
 

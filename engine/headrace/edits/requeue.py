@@ -115,7 +115,7 @@ class RefusedRows:
 
     def _of_source(self, name: str, files: Mapping[str, _FileEntries]) -> tuple[RequeuedRows, ...]:
         config = self._job.config.sources[name]
-        source = source_of(self._nodes[name], config, self._job.config)
+        source = source_of(self._nodes[name], self._job.config)
         stored = source.named(files.keys())
         if missing := sorted(files.keys() - stored.keys()):
             raise SourceError(
@@ -136,9 +136,7 @@ class RefusedRows:
                 "NAME), and deliver these rows again in a new file."
             )
         try:
-            rows = read_rows_of(
-                file, self._nodes[name], self._job.config.sources[name].files, self._job.config.storage_options
-            )
+            rows = read_rows_of(file, self._nodes[name], self._job.config.storage_options)
         except UNREADABLE as error:
             msg = f"source '{name}': cannot read {file.path}: {error}. Nothing was requeued. Put the former file back."
             raise SourceError(msg) from error

@@ -26,7 +26,6 @@ from headrace.log.log import CheckpointLog
 from headrace.log.sink_history import claim_of
 from headrace.plan.loader import plan_of
 from headrace.sinks.delta import DeltaTableSink
-from headrace.sinks.kafka import KafkaSink
 from headrace.sinks.registry import sink_of
 from headrace.storage.files import Usage, folder_usage
 from headrace.storage.refusals import doing
@@ -171,7 +170,7 @@ def _commit(job: OpenJob, sink: DeltaTableSink, commit: Callable[[], None]) -> N
 
 def _refuse_unsent(job: OpenJob, sink: DeltaTableSink) -> None:
     table = sink.latest()
-    if isinstance(sink, KafkaSink) and sink.sent(table) < sink.published(table):
+    if sink.sent(table) < sink.published(table):
         msg = (
             f"sink '{sink.name}' has messages that are not sent (headrace status {job.config.job}). Nothing was changed. Go back to the former "
             "name, run the job once, then rename."

@@ -35,7 +35,7 @@ from headrace.log.log import CheckpointLog
 from headrace.log.marks import INTENTS, VacuumIntent, complete, intent_path, live_savepoints, open_intents, purged_ids
 from headrace.names import counted
 from headrace.sources.kafka.landed import LANDED, digest_of, parse_landed
-from headrace.sources.position import NO_FACTS, stored_name
+from headrace.sources.position import NO_FACTS, TopicPosition, stored_name
 from headrace.sources.transformed.source import landed_file
 from headrace.storage.files import path_of, stage
 from headrace.storage.refusals import doing
@@ -194,8 +194,8 @@ def unneeded_landed(
 def is_needed_by_branch(file: str, fork: Checkpoint) -> bool:
     """Return whether a file has messages that a branch may take in that begins at the checkpoint `fork`."""
     facts = fork.sources.get(file.split("/")[1], NO_FACTS) if file.count("/") == _PARTS - 1 else NO_FACTS
-    landed = parse_landed(file.rpartition("/")[2])
-    if landed is None or (facts.topic is not None and digest_of(facts.topic.topic_id) != landed.topic_id):
+    landed, topic = parse_landed(file.rpartition("/")[2]), facts.position_as(TopicPosition)
+    if landed is None or (topic is not None and digest_of(topic.topic_id) != landed.topic_id):
         return False
     partition = facts.partitions.get(landed.range.partition)
     return landed.range.end > (0 if partition is None else partition.read_up_to)
@@ -209,7 +209,8 @@ def _is_ahead(file: str, last: Checkpoint) -> bool:
     landed = parse_landed(stored)
     if landed is None and stored != parts[-1]:
         return stored > facts.last
-    if landed is None or facts.topic is None or digest_of(facts.topic.topic_id) != landed.topic_id:
+    topic = facts.position_as(TopicPosition)
+    if landed is None or topic is None or digest_of(topic.topic_id) != landed.topic_id:
         return False
     partition = facts.partitions.get(landed.range.partition)
     return landed.range.first >= (0 if partition is None else partition.next)

@@ -120,7 +120,7 @@ def _has_functions(flow: Flow) -> bool:
 def _sample_file(config: JobConfig, name: str) -> Path | None:
     """Return the largest file of a source that is small enough; None where the source is no local folder, or has none."""
     source = config.sources[name]
-    if source.format in {"delta", "kafka"} or "://" in source.path:
+    if not source.kind.is_folder or "://" in source.path:
         return None
     suffixes = tuple(format_of(source.files).suffixes)
     try:

@@ -33,13 +33,13 @@ def only_on_spark(config: JobConfig, plan: Plan) -> Iterator[str]:
     if config.profile.deploy_mode == "cluster":
         yield f"the cluster profile '{config.profile.name}' has deploy_mode cluster: its driver runs on Spark's cluster"
     for source in plan.sources:
-        if config.sources[source.name].format == "kafka":
-            yield f"source '{source.name}' reads a topic of Kafka, which needs Spark: land it as files first, and read those"
+        if (what := config.sources[source.name].kind.only_on_spark) is not None:
+            yield f"source '{source.name}' {what}"
         if source.step is not None:
             yield f"source '{source.name}' has a step of Spark, .spark() or .sql(): write it as map, filter or flat_map"
     for name, sink in config.sinks.items():
-        if sink.format == "kafka":
-            yield f"sink '{name}' sends its rows to a topic of Kafka, which needs Spark: write them to a Delta table (format: delta)"
+        if sink.kind.only_on_spark is not None:
+            yield f"sink '{name}' {sink.kind.only_on_spark}"
 
 
 ROWS_WORTH_WORKERS: Final = 100_000

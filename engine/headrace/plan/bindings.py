@@ -96,14 +96,14 @@ def _tables(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
 
 
 def _orders(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
-    """Yield topics that the pipeline wants to sort: the sorted rows would depend on the size of a micro-batch."""
+    """Yield sources with an order of their own that the pipeline wants to sort: the sorted rows would depend on the size of a micro-batch."""
     from headrace.api.graph import SourceNode
 
     for node in pipeline.operators:
         if not isinstance(node, SourceNode) or node.name not in config.sources or not node.order_by:
             continue
-        if config.sources[node.name].format == "kafka":
-            what = "the pipeline gives the source an order_by, and messages of a topic arrive in the order of their offsets"
+        if (own_order := config.sources[node.name].kind.own_order) is not None:
+            what = f"the pipeline gives the source an order_by, and {own_order}"
             yield f"sources.{node.name}.format", f"{what}: leave order_by out"
 
 
@@ -196,7 +196,7 @@ def _modes(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
                 f"merge needs a primary key, and {what} has none: add upsert_materialize() before the sink, or write mode: append",
             )
     for name in kindless_sinks(config, pipeline):
-        if config.sinks[name].format != "delta":
+        if config.sinks[name].kind.only_appended is not None:
             text = (
                 f"the stream may take rows back (-U, -D), and {config.sinks[name].format} keeps all of them: put upsert_materialize() "
                 "before the sink, which then has the kind of each row in _row_kind, or write format: delta"

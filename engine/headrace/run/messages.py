@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from headrace.async_io.metrics import ServiceMetrics
-from headrace.config import FileOptions, PipelineCode
+from headrace.config import PipelineCode
 from headrace.options import AsyncStateOptions, MaterializerOptions
 from headrace.records.source_columns import EventTimeLimit
 from headrace.run.services import LiveAnswers
@@ -83,7 +83,6 @@ class SourceTask(msgspec.Struct, frozen=True, kw_only=True):
     stop_file: str | None = None
     on_bad_file: str = "fail"
     on_bad_row: str = "quarantine"
-    file_options: FileOptions = FileOptions()
 
 
 class KeyedTask(msgspec.Struct, frozen=True, kw_only=True):

@@ -112,7 +112,7 @@ class MicroBatch:
             sinks={name: sink.table_path for name, sink in config.sinks.items()},
             appended=config.appended,
             partition_by={name: sink.partition_by for name, sink in config.sinks.items() if sink.partition_by},
-            folders=tuple(name for name, sink in config.sinks.items() if sink.format == "parquet"),
+            folders=tuple(name for name, sink in config.sinks.items() if sink.kind.has_folders),
             storage=config.storage_options,
             limits=event_time_limits(plan, config.sources, processing_time),
             progress_from=watch.progress_from(),
@@ -262,7 +262,6 @@ class MicroBatch:
                 stop_file=stop_file(self._shared.job_folder, self._shared.attempt_id),
                 on_bad_file=bound.on_bad_file,
                 on_bad_row=bound.on_bad_row,
-                file_options=bound.files,
             )
             for index, share in enumerate(shares)
         ]

@@ -24,7 +24,7 @@ from headrace.run.output import TaskOutput
 from headrace.run.rows import ColumnarRows
 from headrace.run.watch import SOURCES, StopSign, TaskNotes
 from headrace.sources.folder.format import UNREADABLE, FileRows, is_damage, unreadable
-from headrace.sources.position import rows_in, stored_name
+from headrace.sources.position import rows_in
 from headrace.sources.registry import read_rows_of
 from headrace.sources.row_check import CheckedRows, RefusedRows, RowCheck
 from headrace.sources.source import InputFile
@@ -120,7 +120,7 @@ class _FileReader:
         rows = self._rows(file)
         if rows is None:
             return None
-        check = self._check(file)
+        check = self._check(rows)
         try:
             taken = self._slice(file, rows)
             checked = check.check(taken.table, taken.faults(file))
@@ -130,7 +130,8 @@ class _FileReader:
         self.rows += len(taken.ordinals)
         self.ahead += checked.ahead
         # A Spark step gives times a unit. They stay doubtful where it took numbers that are, and has not converted them.
-        self.doubtful += check.doubtful_times(checked.columns) if rows.doubtful else checked.doubtful
+        took_doubtful = rows.before is not None and rows.before.doubtful > 0
+        self.doubtful += check.doubtful_times(checked.columns) if took_doubtful else checked.doubtful
         times = check.times(checked.columns)
         self._note_times(times, taken.ordinals)
         for row in checked.bad:
@@ -145,8 +146,8 @@ class _FileReader:
         good = rows.filter(columns.is_valid()) if columns.null_count else rows
         return good if len(good) else None
 
-    def _check(self, file: InputFile) -> RowCheck:
-        return RowCheck(self._source, file.messages, self._task.batch.limits.get(self._source.name))
+    def _check(self, rows: FileRows) -> RowCheck:
+        return RowCheck(self._source, rows.decoder, self._task.batch.limits.get(self._source.name))
 
     def _slice(self, file: InputFile, rows: FileRows) -> _Slice:
         taken, table = file.taken, rows.table
@@ -176,21 +177,22 @@ class _FileReader:
 
     def _rows(self, file: InputFile) -> FileRows | None:
         try:
-            rows = read_rows_of(file, self._source, self._task.file_options, self._task.batch.storage)
+            rows = read_rows_of(file, self._source, self._task.batch.storage)
         except UNREADABLE as error:
             refusal = unreadable(self._source.name, file.path, error)
             if not is_damage(error):
                 raise refusal from error
             self._refuse_file(file, refusal)
             return None
-        fault = self._fault(file, rows.table)
+        fault = self._fault(file, rows)
         if fault is not None:
             self._refuse_file(file, unreadable(self._source.name, file.path, SourceError(fault)), rows)
             return None
         return rows
 
-    def _fault(self, file: InputFile, table: pa.Table) -> str | None:
-        if (problem := self._check(file).problem(table)) is not None:
+    def _fault(self, file: InputFile, rows: FileRows) -> str | None:
+        table = rows.table
+        if (problem := self._check(rows).problem(table)) is not None:
             return problem
         # The arrival order of other files depends on this number.
         return (
@@ -212,9 +214,9 @@ class _FileReader:
         """Note the refused rows of a file, for the driver. Rows that return from the quarantine were noted before."""
         if file.picked is not None:
             return
-        before_step = len(taken.rows.faults) if file.derived else 0
-        is_whole = before_step < len(bad) == file.rows
-        path = stored_name(file.name) if file.derived else file.path
+        before = taken.rows.before
+        is_whole = (0 if before is None else before.refused) < len(bad) == file.rows
+        path = file.path if before is None else before.file
         error = f"row {taken.position(file, bad[0].position)}: {bad[0].error}"
         self.refused.append(RefusedRows(path, len(bad), is_whole, error))
 

@@ -14,7 +14,7 @@ from headrace.config import JobConfig
 from headrace.errors import StorageError
 from headrace.names import counted
 from headrace.sinks.layout import layout_problems
-from headrace.sinks.sink import NEVER, NO_WRITERS, Deliveries, OutputFile, Publication, SparkWriters
+from headrace.sinks.sink import NEVER, NO_WRITERS, Deliveries, FolderDifferences, OutputFile, Publication, SparkWriters
 from headrace.storage.delta_commits import APPEND_ONLY, not_null
 from headrace.storage.files import StagedFile, Storage, read_parquet
 from headrace.storage.overlay import OverlaySnapshot, changes_of_branch, own_rows
@@ -192,6 +192,10 @@ class DeltaTableSink:
         version = table.transaction(self.app_id)
         return NEVER if version is None else version
 
+    def sent(self, table: Snapshot, /) -> int:
+        """Return the id of the last checkpoint that readers have got; `NEVER` without one. They read the table, unless a sink sends messages."""
+        return self.published(table)
+
     def incarnation(self, table: Snapshot, /) -> int | None:
         """Return the incarnation of the job that published last; None where that publication did not record it."""
         incarnation = table.transaction(self._incarnation_id)
@@ -298,6 +302,10 @@ class DeltaTableSink:
 
     def deliver(self, deliveries: Deliveries) -> None:
         """Do nothing: readers read the table."""
+
+    def differences(self) -> FolderDifferences | None:
+        """Return the differences between the files that readers see and those of the table; None where readers read the table."""
+        return None
 
     def _check_staged(self, files: Sequence[OutputFile], checkpoint_id: int) -> None:
         """Raise `StorageError` when a staged file is gone or cut off: a commit with it would damage the sink."""

@@ -39,7 +39,7 @@ class KafkaSink(DeltaTableSink):
             yield f"sinks.{self.name}.key: {key} is {kind}; keys of messages are texts, whole numbers or truth values"
         yield from super().column_problems()
 
-    def sent(self, table: Snapshot) -> int:
+    def sent(self, table: Snapshot, /) -> int:
         """Return the id of the last checkpoint that was sent; `NEVER` without one."""
         version = table.transaction(self._sent_id)
         return NEVER if version is None else version

@@ -18,7 +18,7 @@ import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import unquote
 
 from pyarrow import fs
@@ -27,33 +27,13 @@ from headrace import clock, crash_points
 from headrace.config import FOLDER_TABLE
 from headrace.sinks.delta import DeltaTableSink
 from headrace.sinks.layout import folder_name
-from headrace.sinks.sink import Deliveries
+from headrace.sinks.sink import Deliveries, FolderDifferences, TableFile
 from headrace.storage.files import delete_files, path_of, sync_files
 from headrace.storage.schemes import file_system, is_on_local_disk, make_folder, sync_path
 from headrace.storage.table import Snapshot
 
 _STAGED_NAME: Final = re.compile(r"\d{10}-.+-[0-9a-f]{12}\.parquet")
 """Names of files that tasks stage."""
-
-
-class _TableFile(NamedTuple):
-    """File of the table: its path in the table's folder, and its size in bytes."""
-
-    path: str
-    size: int
-
-
-class FolderDifferences(NamedTuple):
-    """Differences between a folder and its table, without files of other programs."""
-
-    shown: set[str]
-    """Paths of the files that readers see, in the folder."""
-
-    missing: dict[str, _TableFile]
-    """Files that the folder lacks or has in another size, by path in the folder."""
-
-    surplus: list[str]
-    """Paths of files that the folder has and the latest version of the table lacks."""
 
 
 class ParquetFolderSink(DeltaTableSink):
@@ -104,7 +84,7 @@ class ParquetFolderSink(DeltaTableSink):
     def _differences(self, table: Snapshot) -> FolderDifferences:
         shown, known = self._listed()
         actions = table.add_actions().to_pylist()
-        wanted = {_place(action): _TableFile(unquote(action["path"]), action["size_bytes"]) for action in actions}
+        wanted = {_place(action): TableFile(unquote(action["path"]), action["size_bytes"]) for action in actions}
         missing = {place: file for place, file in wanted.items() if shown.get(place) != file.size}
         surplus = [
             place
@@ -129,7 +109,7 @@ class ParquetFolderSink(DeltaTableSink):
                 shown[place] = file.size
         return shown, known
 
-    def _put(self, file: _TableFile, place: str) -> None:
+    def _put(self, file: TableFile, place: str) -> None:
         """Show a file of the table atomically, replacing an existing one. Raises `OSError` when it is gone or damaged."""
         store, root = file_system(self.uri, self.storage)
         path = f"{root}/{FOLDER_TABLE}/{file.path}"

@@ -54,6 +54,26 @@ Deliveries = Callable[[int], Sequence[Delivery]]
 """Function that returns the deliveries of all checkpoints after an id, oldest first."""
 
 
+class TableFile(NamedTuple):
+    """File of the table: its path in the table's folder, and its size in bytes."""
+
+    path: str
+    size: int
+
+
+class FolderDifferences(NamedTuple):
+    """Differences between a folder and its table, without files of other programs."""
+
+    shown: set[str]
+    """Paths of the files that readers see, in the folder."""
+
+    missing: dict[str, TableFile]
+    """Files that the folder lacks or has in another size, by path in the folder."""
+
+    surplus: list[str]
+    """Paths of files that the folder has and the latest version of the table lacks."""
+
+
 class Sink(Protocol):
     """Sink of a job."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import msgspec
 
@@ -18,23 +19,18 @@ from headrace.config import IntervalPattern, JobConfig
 from headrace.errors import ConfigError, SourceError
 from headrace.execution.process_context import END_OF_INPUT
 from headrace.plan.stages import Plan
-from headrace.records.watermarks import Timelines, latest, timeline_of
+from headrace.records.watermarks import Timelines, timeline_of
 from headrace.sources.arrival import Line
 from headrace.sources.interval import Interval
 from headrace.sources.kafka.landed import Topic
-from headrace.sources.kafka.source import KafkaPartition, KafkaSource
 from headrace.sources.merge import Merge, MergeRules
 from headrace.sources.position import (
     NO_FACTS,
-    FolderPosition,
-    PartitionPosition,
     SourceFacts,
-    TablePosition,
-    TopicPosition,
     digest,
     last_number,
 )
-from headrace.sources.registry import source_of
+from headrace.sources.registry import KINDS, source_of
 from headrace.sources.requeued import RequeuedSlice
 from headrace.sources.source import (
     NEXT_SLICE,
@@ -50,35 +46,7 @@ from headrace.sources.source import (
     TakenIn,
     Waiting,
 )
-from headrace.sources.transformed.source import Derivation, DerivedSource
-
-_POSITIONS: dict[str, type] = {"delta": TablePosition, "kafka": TopicPosition}
-"""Kind of the position in a source by its format; in all others it is that in a folder."""
-
-
-def with_partitions(
-    sources: Mapping[str, Source],
-    facts: Mapping[str, SourceFacts],
-    until: Mapping[str, SourceFacts] | None = None,
-) -> dict[str, SourceFacts]:
-    """Return the facts of sources, with all partitions of topics. New partitions get numbers that no source ever had.
-
-    For a slice that ends where a recorded micro-batch did, `until` are the facts after that: they say which partitions are new, and
-    where they begin. Raises `SourceError` for a topic that was replaced, and for a partition that no longer exists.
-    """
-    result = dict(facts)
-    for name, source in sources.items():
-        topic = topic_of(source)
-        if topic is not None:
-            recorded = None if until is None else until.get(name, NO_FACTS)
-            result[name] = topic.with_partitions(result[name], last_number(result.values()) + 1, recorded)
-    return result
-
-
-def topic_of(source: Source) -> KafkaSource | None:
-    """Return the topic that a source reads, directly or below a Spark step; None for a source of another kind."""
-    stored = source.stored if isinstance(source, DerivedSource) else source
-    return stored if isinstance(stored, KafkaSource) else None
+from headrace.sources.transformed.source import Derivation
 
 
 class Pieces:
@@ -97,28 +65,19 @@ class Pieces:
         `until` are the facts after the recorded micro-batch that the slice repeats, if any.
         """
         self.names = tuple(names)
-        self._until = None if until is None else {**until}
-        self.sources: dict[str, Source] = {}
-        self.facts: dict[str, SourceFacts] = {}
-        self.owners: dict[str, str] = {}
-        for name in names:
-            topic = topic_of(sources[name])
-            if topic is None:
-                self._add(name, name, sources[name], facts[name])
-                continue
-            is_provisional = topic.is_provisional(recorded.get(name, NO_FACTS))
-            ends = (until or {}).get(name, NO_FACTS)
-            for number in facts[name].partitions:
-                end = ends.partitions.get(number)
-                partition = KafkaPartition(topic, number, is_provisional=is_provisional, until=end)
-                self._add(
-                    piece_name(name, number), name, _over(sources[name], partition), _of_partition(facts[name], number)
-                )
-                if self._until is not None and end is not None:
-                    self._until[piece_name(name, number)] = _of_partition(ends, number)
-
-    def _add(self, piece: str, owner: str, source: Source, facts: SourceFacts) -> None:
-        self.sources[piece], self.facts[piece], self.owners[piece] = source, facts, owner
+        self._whole = {name: sources[name] for name in names}
+        self._divided = {
+            name: source.pieces(
+                name, facts[name], recorded.get(name, NO_FACTS), None if until is None else until.get(name, NO_FACTS)
+            )
+            for name, source in self._whole.items()
+        }
+        pieces = [*chain.from_iterable(self._divided.values())]
+        self.sources = {piece.name: piece.source for piece in pieces}
+        self.facts = {piece.name: piece.facts for piece in pieces}
+        self.owners = {piece.name: name for name, own in self._divided.items() for piece in own}
+        ends = {piece.name: piece.until for piece in pieces if piece.until is not None}
+        self._until = None if until is None else {**until, **ends}
 
     def request(self, wanted: SliceRequest) -> SliceRequest:
         """Return a request whose recorded facts are those of pieces."""
@@ -126,53 +85,15 @@ class Pieces:
 
     def join(self, part: GroupSlice, facts: Mapping[str, SourceFacts]) -> GroupSlice:
         """Return the part of a slice with its pieces joined to sources; `facts` are those before the slice."""
-        moved: dict[str, SourceFacts] = {}
-        for name in self.names:
-            own = [piece for piece, owner in self.owners.items() if owner == name]
-            moved[name] = (
-                part.sources[name] if own == [name] else _of_topic(facts[name], [part.sources[piece] for piece in own])
-            )
         return replace(
             part,
             line=replace(part.line, sources=self.names),
             files=tuple(msgspec.structs.replace(file, source=self.owners[file.source]) for file in part.files),
-            sources=moved,
+            sources={
+                name: source.joined(facts[name], [part.sources[piece.name] for piece in self._divided[name]])
+                for name, source in self._whole.items()
+            },
         )
-
-
-def piece_name(source: str, partition: int) -> str:
-    """Return the name of the piece that is a partition of a topic."""
-    return f"{source}[{partition}]"
-
-
-def _over(source: Source, partition: KafkaPartition) -> Source:
-    """Return a partition as a source, below the Spark transform that the topic has."""
-    return source.over(partition) if isinstance(source, DerivedSource) else partition
-
-
-def _of_partition(facts: SourceFacts, number: int) -> SourceFacts:
-    """Return the facts of a partition as those of a source."""
-    own = facts.partitions[number]
-    return msgspec.structs.replace(facts, number=own.number, position=own, taken_at=own.taken_at, idle=own.idle)
-
-
-def _of_topic(facts: SourceFacts, moved: Sequence[SourceFacts]) -> SourceFacts:
-    """Return the facts of a topic from those of its partitions, in their order."""
-    assert facts.topic is not None  # noqa: S101 - `with_partitions` has set it
-    partitions = {
-        number: msgspec.structs.replace(after.position, taken_at=after.taken_at, idle=after.idle)
-        for number, after in zip(facts.partitions, moved, strict=True)
-        if isinstance(after.position, PartitionPosition)
-    }
-    return msgspec.structs.replace(
-        facts,
-        position=msgspec.structs.replace(facts.topic, partitions=partitions),
-        taken_at=latest(partition.taken_at for partition in partitions.values()),
-        tables=next((after.tables for after in moved if after.tables != facts.tables), facts.tables),
-        file_tables=tuple(versions for after in moved for versions in after.file_tables),
-        idle=all(partition.idle for partition in partitions.values()),
-        taken=(),
-    )
 
 
 class Intake:
@@ -188,15 +109,13 @@ class Intake:
     ) -> None:
         """Make the planner for a job's sources, or for the `sources` given.
 
-        `topics` are the readers of sources with the format kafka, and `steps` run the Spark steps over sources; both by the
+        `topics` are the connections of sources that need one, and `steps` run the Spark steps over sources; both by the
         name of the source. Without its step, a source has the rows that were landed for it.
         """
         self._groups = plan.groups
         self._config = config
         self._sources: Mapping[str, Source] = sources or {
-            node.name: source_of(
-                node, config.sources[node.name], config, (topics or {}).get(node.name), (steps or {}).get(node.name)
-            )
+            node.name: source_of(node, config, (topics or {}).get(node.name), (steps or {}).get(node.name))
             for node in plan.sources
         }
         self._rules = MergeRules(
@@ -281,7 +200,7 @@ class Intake:
         ended; `ConfigError` when the pipeline lacks a source whose rows are not all taken in.
         """
         self._check_left_over(at.sources)
-        facts = with_partitions(self._sources, numbered([*self._sources], at.sources), wanted.until)
+        facts = self._with_pieces(numbered([*self._sources], at.sources), wanted.until)
         parts = [self._plan_group(names, facts, at, wanted) for names in self._groups]
         self.waiting = tuple(waiting for part in parts for waiting in part.waiting)
         if not any(part.moves for part in parts) and (wanted.interval is None or wanted.until is not None):
@@ -290,6 +209,16 @@ class Intake:
         files = tuple(file for part in parts for file in part.files)
         interval = wanted.interval or self._interval_of(files, {**facts, **moved}, at)
         return Slice(files, tuple(part.line for part in parts), moved, interval, at.now)
+
+    def _with_pieces(
+        self, facts: Mapping[str, SourceFacts], until: Mapping[str, SourceFacts] | None
+    ) -> dict[str, SourceFacts]:
+        """Return the facts of all sources, with all of their pieces. New pieces get numbers that no source ever had."""
+        result = dict(facts)
+        for name, source in self._sources.items():
+            recorded = None if until is None else until.get(name, NO_FACTS)
+            result[name] = source.with_pieces(result[name], last_number(result.values()) + 1, recorded)
+        return result
 
     def requeued(self, at: JobPosition) -> Slice | None:
         """Return the next slice of rows that have left the quarantine; None when no such rows wait.
@@ -331,17 +260,15 @@ class Intake:
     ) -> SourceScan:
         until = None if wanted.until is None else wanted.until.get(name, NO_FACTS).last
         taken_in = at.taken_in.get(name, TakenIn())
-        if isinstance(source, DerivedSource):
-            recorded = [] if self._config.reads_latest_tables else wanted.recorded(name)
-            source.begin(at.sources.get(name, NO_FACTS), at.timeline([name]), recorded)
+        recorded = [] if self._config.reads_latest_tables else wanted.recorded(name)
+        source.begin(at.sources.get(name, NO_FACTS), at.timeline([name]), recorded)
         self._check_format(name, at.sources.get(name, NO_FACTS))
         return source.scan(facts, taken_in, interval=wanted.interval, until=until, meets=meets)
 
     def _check_format(self, name: str, facts: SourceFacts) -> None:
         """Refuse a source that has changed its kind (folder, table, topic): its position has no meaning there."""
-        now = _POSITIONS.get(self._config.sources[name].format, FolderPosition)
-        position = facts.position
-        if position is not None and not isinstance(position, now) and position != FolderPosition():
+        position, own = facts.position, KINDS[self._config.sources[name].format].position
+        if position is not None and position.frontier() and not isinstance(position, own):
             msg = (
                 f"source '{name}' has read {position.kind_text} up to {position.reached}, "
                 f"and the job's file says format: {self._config.sources[name].format} now. Nothing was taken in. Go back to the "
@@ -354,14 +281,13 @@ class Intake:
     ) -> GroupSlice:
         source = self._sources[name]
         chosen = scan.files if wanted.is_whole else source.within_limits(scan.files)
-        if isinstance(source, DerivedSource):
-            source.derive(chosen)
+        source.prepare(chosen)
         before = at.timeline([name]).bucket
         ordinal = before.next_ordinal
         files: list[InputFile] = []
         for file in chosen:
             rows = source.rows(file)
-            files.append(InputFile(name, file.path, file.name, rows, ordinal, delta=file.delta, derived=file.derived))
+            files.append(file.taken(name, rows, ordinal))
             ordinal += rows
         line = LineSlice((name,), before, ordinal - before.next_ordinal)
         if not chosen and wanted.interval is None and not scan.needs_checkpoint:

@@ -62,7 +62,7 @@ class MergeRules:
     def are_merged(self, names: Sequence[str], first: SourceFacts) -> bool:
         """Return whether a group of sources is merged; `first` has the facts of its first source."""
         config = self.configs[names[0]]
-        return len(names) > 1 or config.complete_intervals or config.format == "kafka" or bool(first.begun)
+        return len(names) > 1 or config.complete_intervals or config.kind.has_partitions or bool(first.begun)
 
     def limit(self, name: str, began_at: int) -> EventTimeLimit | None:
         """Return the latest event time of a source's rows in a micro-batch that began at `began_at` (ms); None: any."""
@@ -337,18 +337,13 @@ class Merge:
             own = ordinals[start : start + max(0, min(len(part.keys), part.rows - part.skipped))]
             start += len(part.keys)
             if len(own) or (index < whole and not part.rows):
-                yield InputFile(
+                yield part.file.taken(
                     reading.name,
-                    part.file.path,
-                    part.file.name,
                     part.rows,
                     own[0].as_py() if len(own) else self._line.bucket.next_ordinal,
-                    part.skipped,
-                    part.skipped + len(own),
-                    self._staged(reading.name, own),
-                    delta=part.file.delta,
-                    messages=part.file.messages,
-                    derived=part.file.derived,
+                    first_row=part.skipped,
+                    last_row=part.skipped + len(own),
+                    ordinals=self._staged(reading.name, own),
                 )
 
     def _staged(self, name: str, ordinals: pa.Int64Array) -> str | None:

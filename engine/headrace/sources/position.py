@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from itertools import groupby
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self, TypeVar
 
 import msgspec
 
@@ -110,6 +110,16 @@ class Ordered:
 
     __slots__ = ()
 
+    @property
+    def version(self) -> int | None:
+        """Version of a table up to which its files are taken up; None for sources without versions."""
+        return None
+
+    @property
+    def partitions(self) -> Mapping[int, PartitionPosition]:
+        """Positions in the partitions of a source; none for sources without partitions."""
+        return {}
+
     def frontier(self) -> Mapping[str, Reach]:
         """Return how far each piece is read, up to its first file that is not whole. Pieces of which nothing is read are left out."""
         raise NotImplementedError
@@ -133,6 +143,10 @@ class _OfFiles(msgspec.Struct, frozen=True, omit_defaults=True):
     """Files up to `last` that are not finished: some rows are ahead of the other sources."""
     rows: int = 0
     """Rows taken in from the first of them, in arrival order. The punctuation after its last row counts as a row."""
+
+    def with_begun(self, begun: tuple[str, ...], rows: int) -> Self:
+        """Return the position with other begun files, and rows taken in from the first one."""
+        return msgspec.structs.replace(self, begun=begun, rows=rows)
 
 
 class FolderPosition(_OfFiles, Ordered, frozen=True, tag_field="kind", tag="folder", omit_defaults=True):
@@ -210,6 +224,10 @@ class PartitionPosition(
         begun = None if not self.begun else parse_landed(messages_name(self.begun[0]))
         return self.next if begun is None else begun.range.first + self.rows
 
+    def with_begun(self, begun: tuple[str, ...], rows: int) -> Self:
+        """Return the position with other begun files, and rows taken in from the first one."""
+        return msgspec.structs.replace(self, begun=begun, rows=rows)
+
     def frontier(self) -> Mapping[str, Reach]:
         """Return how far the partition is read."""
         return {"": (self.read_up_to, "", 0)}
@@ -236,12 +254,17 @@ class TopicPosition(Ordered, msgspec.Struct, frozen=True, tag_field="kind", tag=
         """Return the begun files of all partitions."""
         return tuple(name for partition in self.partitions.values() for name in partition.begun)
 
+    def with_begun(self, begun: tuple[str, ...], rows: int) -> Self:  # noqa: ARG002 - each partition has its own
+        """Return the position as it is: only partitions have begun files."""
+        return self
+
     def frontier(self) -> Mapping[str, Reach]:
         """Return how far each partition is read."""
         return {str(number): reach for number, own in self.partitions.items() for reach in own.frontier().values()}
 
 
 Position = FolderPosition | TablePosition | PartitionPosition | TopicPosition
+_P = TypeVar("_P", FolderPosition, TablePosition, PartitionPosition, TopicPosition)
 
 
 class TakenFile(msgspec.Struct, frozen=True, array_like=True):
@@ -308,25 +331,24 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return 0 if self.position is None else self.position.rows
 
     @property
-    def table(self) -> TablePosition | None:
-        """Return the position in a Delta table; None before the first scan, and for another source."""
-        return self.position if isinstance(self.position, TablePosition) else None
-
-    @property
-    def topic(self) -> TopicPosition | None:
-        """Return the position in a topic; None before the first look at it, and for another source."""
-        return self.position if isinstance(self.position, TopicPosition) else None
+    def version(self) -> int | None:
+        """Return the version of a table up to which its files are taken up; None before the first scan, and for another source."""
+        return None if self.position is None else self.position.version
 
     @property
     def partitions(self) -> Mapping[int, PartitionPosition]:
-        """Return the positions in the partitions of a topic; none for another source."""
-        return {} if self.topic is None else self.topic.partitions
+        """Return the positions in the partitions of a source; none for one without partitions."""
+        return {} if self.position is None else self.position.partitions
+
+    def position_as(self, kind: type[_P]) -> _P | None:
+        """Return the position if it is of this kind; None for another kind, and before the first look at the source."""
+        return self.position if isinstance(self.position, kind) else None
 
     def with_begun(self, begun: tuple[str, ...], rows: int) -> SourceFacts:
         """Return the facts with other begun files, and rows taken of the first one; unchanged without a position, and for a topic."""
-        if self.position is None or isinstance(self.position, TopicPosition):
+        if self.position is None:
             return self
-        return msgspec.structs.replace(self, position=msgspec.structs.replace(self.position, begun=begun, rows=rows))
+        return msgspec.structs.replace(self, position=self.position.with_begun(begun, rows))
 
     def is_ahead_of(self, other: SourceFacts | None) -> bool:
         """Return whether the source is read further than in `other`, in some piece."""

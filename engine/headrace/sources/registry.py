@@ -1,56 +1,53 @@
-"""Choice of the kind of a source, and reading of a file of any kind."""
+"""Kinds of sources, by their formats in a job's file: each makes a source, and reads its files in tasks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Final
 
 from headrace.api.graph import SourceNode
-from headrace.config import FileOptions, JobConfig, SourceConfig
+from headrace.config import JobConfig
 from headrace.sources.delta.source import DeltaSource
 from headrace.sources.folder.format import FileRows
-from headrace.sources.folder.formats import read_file
+from headrace.sources.folder.formats import FORMATS
 from headrace.sources.folder.source import FolderSource
 from headrace.sources.kafka.landed import Topic, landed_folder
-from headrace.sources.kafka.messages import read_messages
 from headrace.sources.kafka.source import KafkaSource
-from headrace.sources.source import InputFile, Source, SourceFile
-from headrace.sources.transformed.source import Derivation, DerivedSource, read_derived
+from headrace.sources.source import InputFile, Source, SourceFile, SourceKind
+from headrace.sources.transformed.source import TRANSFORMED, Derivation, TransformedSource
 from headrace.storage.files import Storage
+
+KINDS: Final[Mapping[str, type[SourceKind]]] = {
+    **dict.fromkeys(FORMATS, FolderSource),
+    "delta": DeltaSource,
+    "kafka": KafkaSource,
+}
+
+_READERS: Final[Mapping[str, Callable[[SourceFile | InputFile, SourceNode, Storage], FileRows]]] = {
+    **{name: kind.read for name, kind in KINDS.items()},
+    TRANSFORMED: TransformedSource.read,
+}
 
 
 def source_of(
-    node: SourceNode,
-    bound: SourceConfig,
-    job: JobConfig,
-    topic: Topic | None = None,
-    step: Derivation | None = None,
+    node: SourceNode, job: JobConfig, connection: Topic | None = None, step: Derivation | None = None
 ) -> Source:
-    """Make the source that the pipeline declares as `node` and the job's file configures as `bound`. Read nothing.
+    """Make the source that the pipeline declares as `node`, of its kind in the job's file. Read nothing.
 
-    Without a `topic`, a source of the format kafka has only the files that are landed. `step` runs the Spark step over the
-    source; without it, the source has only the results that are landed.
+    Without a `connection`, a source whose files the job lands has only those that are landed. `step` runs the Spark step over
+    the source; without it, the source has only the results that are landed.
     """
     if node.step is not None:
         below = node.stored if step is not None else replace(node, step=None)
-        stored = source_of(below, bound, job, topic)
-        return DerivedSource(node, stored, landed_folder(job.job_folder, node.name), job.storage_options, step)
-    if bound.format == "kafka":
-        folder = landed_folder(job.job_folder, node.name)
-        of_job = None if job.branch is None else landed_folder(job.itself.job_folder, node.name)
-        return KafkaSource(node, bound, job.storage_options, folder, topic, job_folder=of_job)
-    kind = DeltaSource if bound.format == "delta" else FolderSource
-    return kind(node, bound, job.storage_options)
+        stored = source_of(below, job, connection)
+        return TransformedSource(node, stored, landed_folder(job.job_folder, node.name), job.storage_options, step)
+    return KINDS[job.sources[node.name].format].of(node, job, connection)
 
 
-def read_rows_of(
-    file: SourceFile | InputFile, node: SourceNode, options: FileOptions, storage: Storage = None
-) -> FileRows:
+def read_rows_of(file: SourceFile | InputFile, node: SourceNode, storage: Storage = None) -> FileRows:
     """Read all rows of a file of any kind of source.
 
     Raises one of `headrace.sources.folder.format.UNREADABLE`.
     """
-    if file.derived:
-        return read_derived(file.path, storage)
-    if file.messages is not None:
-        return FileRows(read_messages(file.path, storage))
-    return read_file(file.path, node, options, delta=file.delta, storage=storage)
+    return _READERS[file.format](file, node, storage)

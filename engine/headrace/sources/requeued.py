@@ -81,17 +81,7 @@ class RequeuedSlice:
         if rows.file_rows not in {None, count}:
             what = f"{stored.path} has changed (it had {counted(rows.file_rows or 0, 'row')}, and now {count} can be read), and"
             raise self._refused(name, what)
-        return InputFile(
-            name,
-            stored.path,
-            stored.name,
-            count,
-            ordinal,
-            picked=rows.ranges,
-            delta=stored.delta,
-            messages=stored.messages,
-            derived=stored.derived,
-        )
+        return stored.taken(name, count, ordinal, picked=rows.ranges)
 
     def _refused(self, name: str, what: str) -> SourceError:
         return SourceError(

@@ -30,8 +30,7 @@ from headrace.records.record_columns import to_struct_array
 from headrace.records.source_columns import EventTimeLimit, arrival_order
 from headrace.records.source_values import count_doubtful, is_kindred, is_number, too_fine
 from headrace.records.value_arrays import UnfitRecord
-from headrace.sources.folder.format import wanted_columns
-from headrace.sources.kafka.messages import MessageReader, Messages, message_places
+from headrace.sources.folder.format import FileRows, RowDecoder, wanted_columns
 
 
 class CheckedRows(NamedTuple):
@@ -49,11 +48,13 @@ class CheckedRows(NamedTuple):
 class RowCheck:
     """Check of the rows of one source, for one micro-batch."""
 
-    def __init__(self, node: SourceNode, messages: Messages | None = None, limit: EventTimeLimit | None = None) -> None:
-        """Make the check. `messages` has the settings of a topic; with a `limit`, rows with later event times are refused."""
+    def __init__(
+        self, node: SourceNode, decoder: RowDecoder | None = None, limit: EventTimeLimit | None = None
+    ) -> None:
+        """Make the check, of rows that need a `decoder` if one is given; with a `limit`, rows with later event times are refused."""
         self._node, self._limit = node, limit
         self._reader = RecordReader(node.record, node.row_kind, node.needed_of_deletions)
-        self._messages = None if messages is None else MessageReader(node, messages)
+        self._decoder = decoder
         self._place_of_event_time = node.record.__struct_fields__.index(node.event_time)
 
     def problem(self, table: pa.Table) -> str | None:
@@ -61,7 +62,7 @@ class RowCheck:
 
         A column is missing, there twice, or there under a name that is almost its own; or it has times that are finer than a millisecond.
         """
-        if self._messages is not None:
+        if self._decoder is not None:
             return None
         names = table.schema.names
         if (near := near_names(table.schema, wanted_columns(self._node))) is not None:
@@ -103,12 +104,12 @@ class RowCheck:
         return times if order is None else times.take(order)
 
     def _records(self, table: pa.Table, faults: Mapping[int, str]) -> CheckedRows:
-        if self._messages is None:
+        if self._decoder is None:
             return self._fitting(table, faults)
-        messages = self._messages.read(table)
-        rows = self._fitting(messages.table, messages.faults)
-        bad = [row for row in rows.bad if row.position not in messages.skipped]
-        places = message_places(table, [row.position for row in bad])
+        decoded = self._decoder.read(table)
+        rows = self._fitting(decoded.table, decoded.faults)
+        bad = [row for row in rows.bad if row.position not in decoded.skipped]
+        places = self._decoder.places(table, [row.position for row in bad])
         named = [BadRow(row.position, f"{place}: {row.error}") for row, place in zip(bad, places, strict=True)]
         return rows._replace(bad=named)
 
@@ -144,7 +145,9 @@ class RowCheck:
         ahead = pc.fill_null(pc.greater(times, limit.latest), False)
         positions = pc.indices_nonzero(ahead).to_pylist()
         places = (
-            [f"{place}: " for place in message_places(table, positions)] if self._messages else [""] * len(positions)
+            [f"{place}: " for place in self._decoder.places(table, positions)]
+            if self._decoder is not None
+            else [""] * len(positions)
         )
         bad = [
             BadRow(position, f"{place}{self._node.event_time} {limit.problem(times[position].as_py())}")
@@ -153,6 +156,14 @@ class RowCheck:
         columns = pc.if_else(ahead, pa.scalar(None, rows.columns.type), rows.columns)
         every = sorted([*rows.bad, *bad], key=lambda row: row.position)
         return CheckedRows(columns, rows.kinds, every, len(bad), rows.doubtful)
+
+
+def event_times_of(rows: FileRows, node: SourceNode, limit: EventTimeLimit | None = None) -> pa.Int64Array:
+    """Return the event times of a file's rows in arrival order (ms), null for a row that is refused, also one beyond the `limit`.
+
+    Raises as `RowCheck.check` does.
+    """
+    return RowCheck(node, rows.decoder, limit).times_in_order(rows.table, rows.faults)
 
 
 def _columns_of(
@@ -200,7 +211,7 @@ class QuarantineCheck:
     def _whole_files(self, refused: Sequence[RefusedRows], taken: int) -> Iterator[RefusedRows]:
         if self.config.on_bad_file == "quarantine":
             return
-        if self.config.format == "kafka":
+        if self.config.kind.lands_files:
             rows = sum(file.rows for file in refused)
             if rows == taken >= _MESSAGES:
                 yield msgspec.structs.replace(refused[0], path=self.config.place, rows=rows)
@@ -208,7 +219,7 @@ class QuarantineCheck:
         yield from (file for file in refused if file.is_whole)
 
     def _nothing_fits(self, files: Sequence[RefusedRows]) -> SourceError:
-        first, what = files[0], "message" if self.config.format == "kafka" else "row"
+        first, what = files[0], self.config.kind.row
         rows = (
             f"the only {what} of {first.path} does"
             if first.rows == 1
@@ -217,12 +228,12 @@ class QuarantineCheck:
         more = f" The same holds for {len(files) - 1:,} more of its files." if len(files) > 1 else ""
         return SourceError(
             f"source '{self.source}': {rows} not fit. The first problem: {first.error}.{more} Nothing was taken in. Correct the "
-            f"{'record' if what == 'message' else 'file or the record'}, then run again. To put them into the quarantine instead, set "
+            f"{'record' if self.config.kind.lands_files else 'file or the record'}, then run again. To put them into the quarantine instead, set "
             f"'sources.{self.source}.max_quarantined', as a number of rows, a share such as 5%, or none.{self._passing_over(first)}"
         )
 
     def _passing_over(self, file: RefusedRows) -> str:
-        if self.config.format in {"kafka", "delta"}:
+        if not self.config.kind.is_folder:
             return ""
         name = file.path.rpartition("/")[2]
         return f" 'headrace input' with --acknowledge {name} passes the file over for good."

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import ClassVar, Final, Literal, NamedTuple, Protocol, Self
 
 import msgspec
 import pyarrow as pa
 
-from headrace.config import SourceConfig
+from headrace.api.graph import SourceNode
+from headrace.config import JobConfig, SourceConfig
 from headrace.records.source_columns import EventTimeLimit
 from headrace.records.watermarks import Bucket, Timeline, Timelines, Watermarks, timeline_of
-from headrace.sources.delta.rows import DeltaRows
+from headrace.sources.folder.format import FileRows
 from headrace.sources.interval import Interval
-from headrace.sources.kafka.messages import Messages
-from headrace.sources.position import Ranges, SourceFacts, count_rows
+from headrace.sources.kafka.landed import Topic
+from headrace.sources.position import Position, Ranges, SourceFacts, count_rows
+from headrace.storage.files import Storage
+
+NOTHING_MORE: Final = msgspec.Raw(b"null")
+"""Facts of a file of which its format needs to know nothing more."""
 
 
 class InputFile(msgspec.Struct, frozen=True):
@@ -37,12 +42,10 @@ class InputFile(msgspec.Struct, frozen=True):
     last_row: int | None = None
     ordinals: str | None = None
     picked: Ranges | None = None
-    delta: DeltaRows | None = None
-    """Facts of a Delta table's log about the rows; None for other files."""
-    messages: Messages | None = None
-    """Settings for decoding the messages of a topic; None for other files."""
-    derived: bool = False
-    """True: a Spark step over the source has made the rows (`headrace.sources.transformed.source`)."""
+    format: str = "parquet"
+    """Format of the file: `headrace.sources.registry` finds its reader by it."""
+    facts: msgspec.Raw = NOTHING_MORE
+    """What only this format knows of the rows, as JSON. No other code reads it."""
 
     @property
     def taken(self) -> int:
@@ -124,10 +127,35 @@ class SourceFile(NamedTuple):
     name: str
     path: str
     modified: int
-    delta: DeltaRows | None = None
-    messages: Messages | None = None
-    derived: bool = False
+    format: str = "parquet"
+    facts: msgspec.Raw = NOTHING_MORE
     size: int = 0
+
+    def taken(
+        self,
+        source: str,
+        rows: int,
+        first_ordinal: int,
+        *,
+        first_row: int = 0,
+        last_row: int | None = None,
+        ordinals: str | None = None,
+        picked: Ranges | None = None,
+    ) -> InputFile:
+        """Return the file in a slice; `InputFile` describes the arguments."""
+        return InputFile(
+            source,
+            self.path,
+            self.name,
+            rows,
+            first_ordinal,
+            first_row,
+            last_row,
+            ordinals,
+            picked,
+            self.format,
+            self.facts,
+        )
 
 
 class ListedFile(NamedTuple):
@@ -166,8 +194,81 @@ class SourceScan:
         return self.reach is not None and self.reach.is_provisional
 
 
+Outcome = Literal["ok", "warn", "fail"]
+"""Result of a check."""
+
+
+class Remark(NamedTuple):
+    """Remark on a source for people: whether a run could read it, and what to do. `key` is the key in its configuration to mend."""
+
+    outcome: Outcome
+    text: str
+    advice: str = ""
+    key: str | None = None
+
+
+class Piece(NamedTuple):
+    """Part of a source whose rows are in one order: a source of the merge, with its facts.
+
+    `until` are its facts after the recorded micro-batch that the slice repeats; None where they are those of the whole source.
+    """
+
+    name: str
+    source: Source
+    facts: SourceFacts
+    until: SourceFacts | None = None
+
+
 class Source(Protocol):
-    """Input of a job, as its driver sees it."""
+    """Input of a job, as its driver sees it. A source is one piece, unless its kind divides it."""
+
+    def with_pieces(
+        self,
+        facts: SourceFacts,
+        number: int,  # noqa: ARG002 - for kinds with several pieces
+        until: SourceFacts | None = None,  # noqa: ARG002 - as above
+    ) -> SourceFacts:
+        """Look at the source before a slice; return the facts with all of its pieces. New pieces get numbers from `number` on.
+
+        For a slice that ends where a recorded micro-batch did, `until` are the facts after that: they say which pieces are new, and
+        where they begin. Raises `SourceError` for a source that was replaced, and for a piece that no longer exists.
+        """
+        return facts
+
+    def pieces(
+        self,
+        name: str,
+        facts: SourceFacts,
+        recorded: SourceFacts,  # noqa: ARG002 - as above
+        until: SourceFacts | None = None,  # noqa: ARG002 - as above
+    ) -> Sequence[Piece]:
+        """Divide the source called `name`. `recorded` are the facts of the last checkpoint, and `until` those of `with_pieces`."""
+        return (Piece(name, self, facts),)
+
+    def joined(self, facts: SourceFacts, moved: Sequence[SourceFacts]) -> SourceFacts:  # noqa: ARG002 - as above
+        """Return the facts of the source from those of its pieces after a slice; `facts` are those before it."""
+        (whole,) = moved
+        return whole
+
+    def begin(
+        self,
+        facts: SourceFacts,  # noqa: ARG002 - for kinds that make their files
+        timeline: Timeline,  # noqa: ARG002 - as above
+        recorded: Sequence[SourceFacts],  # noqa: ARG002 - as above
+    ) -> None:
+        """Begin a micro-batch at the facts of the last checkpoint.
+
+        If it repeats or follows another one, `recorded` has the facts after that one, and may have those after later ones.
+        """
+        return
+
+    def prepare(self, files: Sequence[SourceFile]) -> None:  # noqa: ARG002 - as above
+        """Make the files that tasks will read, where they are not there yet. Raises `SourceError` for one that cannot be made."""
+        return
+
+    def remarks(self) -> Iterator[Remark]:
+        """Yield remarks on whether a run could read the source. Reads no rows."""
+        ...
 
     def latest(self) -> str | None:
         """Return the name of the last file; None without files."""
@@ -230,6 +331,26 @@ class Source(Protocol):
 
     def check_intervals(self, taken_in: TakenIn) -> None:
         """Raise `ConfigError` or `SourceError` for an interval run that could not continue after `taken_in`."""
+        ...
+
+
+class SourceKind(Source, Protocol):
+    """Kind of a source that a job's file names by its format."""
+
+    position: ClassVar[type[Position]]
+    """Kind of its positions."""
+
+    @classmethod
+    def of(cls, node: SourceNode, job: JobConfig, connection: Topic | None = None) -> Self:
+        """Make the source that the pipeline declares as `node`. Read nothing.
+
+        Without a `connection`, where the kind has one, the source has only the files that are landed.
+        """
+        ...
+
+    @staticmethod
+    def read(file: SourceFile | InputFile, node: SourceNode, storage: Storage = None) -> FileRows:
+        """Read all rows of a file, in the driver or in a task. Raises one of `headrace.sources.folder.format.UNREADABLE`."""
         ...
 
 

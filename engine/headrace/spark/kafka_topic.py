@@ -43,9 +43,7 @@ class LandedPart(msgspec.Struct, frozen=True):
 
 def topics_of(spark: SparkSession, config: JobConfig) -> dict[str, Topic]:
     """Return the topics that a job reads, by name of the source. Makes no request yet."""
-    return {
-        name: SparkTopic(spark, name, source) for name, source in config.sources.items() if source.format == "kafka"
-    }
+    return {name: SparkTopic(spark, name, source) for name, source in config.sources.items() if source.kind.lands_files}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 import pyarrow as pa
 
-from headrace.config import FileOptions, PipelineCode
+from headrace.config import PipelineCode
 from headrace.plan.loader import plan_of
 from headrace.sources.folder.format import UNREADABLE, DamagedFileError, is_damage, is_tried_again
 from headrace.sources.kafka.landed import temporary_name
@@ -30,7 +30,6 @@ class StepTask(msgspec.Struct, frozen=True):
     code: PipelineCode
     source: str
     files: tuple[InputFile, ...]
-    file_options: FileOptions
     on_bad_file: str
     folder: str
     origin: Origin
@@ -116,8 +115,8 @@ def _read(task: StepTask, file: InputFile) -> tuple[pa.Table | None, Sequence[Re
     """Return the good rows of a file, the refused ones, and the number of doubtful times. An unreadable file counts as refused, or raises, as configured."""
     node = next(source for source in plan_of(task.code).sources if source.name == task.source).stored
     try:
-        rows = read_rows_of(file, node, task.file_options, task.storage)
-        checked = columns_of_rows(file, node, rows)
+        rows = read_rows_of(file, node, task.storage)
+        checked = columns_of_rows(node, rows)
         if checked.bad and len(checked.bad) == rows.table.num_rows and not task.allows_whole:
             first = min(checked.bad, key=lambda row: row.position)
             msg = f"none of its rows fits; row {first.position}: {first.error}"

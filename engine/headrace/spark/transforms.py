@@ -23,7 +23,7 @@ from headrace.config import JobConfig
 from headrace.errors import ConfigError, HeadraceError, SourceError, StorageError
 from headrace.interrupts import is_interrupt
 from headrace.sources.kafka.landed import landed_folder, publish_landed
-from headrace.sources.source import InputFile, SourceFile
+from headrace.sources.source import SourceFile
 from headrace.sources.transformed.rows import DimensionTables, input_schema, misfits
 from headrace.sources.transformed.source import Origin
 from headrace.spark.errors import in_short, jvm_answers, spark_errors, text_of
@@ -132,16 +132,12 @@ class SourceStep:
         return StepTask(
             self.config.code,
             self.node.name,
-            tuple(
-                InputFile(self.node.name, file.path, file.name, 0, 0, delta=file.delta, messages=file.messages)
-                for file in files.values()
-            ),
-            bound.files,
+            tuple(file.taken(self.node.name, 0, 0) for file in files.values()),
             bound.on_bad_file,
             landed_folder(self.config.job_folder, self.node.name),
             origin,
             None if storage is None else dict(storage),
-            bound.on_bad_file == "quarantine" or bound.max_quarantined is not None or bound.format == "kafka",
+            bound.on_bad_file == "quarantine" or bound.max_quarantined is not None or bound.kind.lands_files,
         )
 
     def _result(self, task: StepTask) -> DataFrame:

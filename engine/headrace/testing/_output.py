@@ -149,9 +149,8 @@ def _of_files(node: SourceNode, config: JobConfig, names: Collection[str]) -> It
     from headrace.sources.source import TakenIn
 
     bound = config.sources[node.name]
-    source = source_of(node, bound, config)
-    is_table = bound.format == "delta"
-    files = source.scan(NO_FACTS, TakenIn()).files if is_table else source.named(names).values()
+    source = source_of(node, config)
+    files = source.named(names).values() if bound.kind.is_folder else source.scan(NO_FACTS, TakenIn()).files
     for file in files:
         interval = source.interval_of(file.name) if bound.complete_intervals else None
         if interval is not None:
@@ -161,8 +160,8 @@ def _of_files(node: SourceNode, config: JobConfig, names: Collection[str]) -> It
 
 
 def _of_messages(node: SourceNode, topic: MemoryTopic) -> Iterator[pa.Int64Array]:
-    from headrace.sources.kafka.messages import Messages
+    from headrace.sources.kafka.messages import MessageReader, Messages
     from headrace.sources.row_check import RowCheck
 
     for table in topic.tables():
-        yield RowCheck(node, Messages("skip")).times_in_order(table)
+        yield RowCheck(node, MessageReader(node, Messages("skip"))).times_in_order(table)

@@ -25,7 +25,7 @@ from headrace.config._types import PipelineCode
 from headrace.errors import ConfigError, UserFunctionError
 from headrace.operators import running_aggregate
 from headrace.plan.loader import load_pipeline
-from headrace.sources.kafka.messages import Messages
+from headrace.sources.kafka.messages import MessageReader, Messages
 from headrace.sources.row_check import RowCheck
 from headrace.testing import KeyedHarness, PipelineHarness
 
@@ -299,7 +299,8 @@ def test_exception_of_a_source_record_names_the_row(place, exception, is_topic):
     if is_topic:
         value = msgspec.json.encode(row).decode()
         table = pa.table({"topic": ["t"], "partition": [0], "offset": [0], "value": [value]})
-    rows = RowCheck(SourceNode("rows", record, "at", (), None, timedelta(0)), messages=Messages() if is_topic else None)
+    node = SourceNode("rows", record, "at", (), None, timedelta(0))
+    rows = RowCheck(node, MessageReader(node, Messages()) if is_topic else None)
     with pytest.raises(UserFunctionError) as error:
         rows.check(table)
     assert_names_line_and(error, exception, "'id': 'a'" if record is Checked else "part")

@@ -12,18 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.config import SourceConfig
 from headrace.errors import ConfigError, SourceError
 from headrace.records.watermarks import Timeline, advance
 from headrace.sources.arrival import EARLIEST, Queue, release
 from headrace.sources.intake import Intake, numbered
 from headrace.sources.interval import Interval
 from headrace.sources.position import FolderPosition, SourceFacts
-from headrace.sources.source import JobPosition, SliceRequest, SourceFile, SourceScan, TakenIn, first_files
+from headrace.sources.source import JobPosition, SliceRequest, Source, SourceFile, SourceScan, TakenIn, first_files
 
 HOUR = 10
 
 
-class Files:
+class Files(Source):
     """A source in memory: event times by file, None for an unreadable row. Each file is an interval of `HOUR`, numbered by its name."""
 
     def __init__(self, name, *, limit=100, span=HOUR):
@@ -78,8 +79,7 @@ class Job:
         nodes = [SimpleNamespace(name=n, out_of_orderness=timedelta(milliseconds=self.disorder)) for n in self.sources]
         idle_after = None if self.idle_after is None else timedelta(milliseconds=self.idle_after)
         configs = {
-            name: SimpleNamespace(
-                format="parquet",
+            name: SourceConfig(
                 complete_intervals=name in self.complete,
                 idle_after=idle_after,
                 interval="%H",

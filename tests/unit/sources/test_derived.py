@@ -91,7 +91,7 @@ class Slices:
             return taken is not None
         placed = []
         for file in taken.files:
-            rows = read_rows_of(file, self.plan.sources[0], self.config.sources["rows"].files)
+            rows = read_rows_of(file, self.plan.sources[0])
             ordinals = range(file.first_ordinal, file.first_ordinal + file.taken)
             if file.ordinals is not None:
                 ordinals = read_parquet(file.ordinals).column(0).to_pylist()

@@ -19,7 +19,7 @@ from headrace.edits.restore import restore
 from headrace.edits.vacuum import vacuum
 from headrace.errors import ConfigError, SourceError
 from headrace.sources.kafka.landed import MESSAGES
-from headrace.sources.kafka.messages import Messages, text_columns
+from headrace.sources.kafka.messages import MessageReader, Messages, text_columns
 from headrace.sources.row_check import RowCheck
 from tests.jobs.home import PROJECT
 from tests.unit.support.table_job import pipeline, table
@@ -215,11 +215,11 @@ def test_bad_message_does_not_affect_good_ones(value, error):
     values = [b'{"shop": "a", "at": 1, "name": "p"}', encoded(value), b'{"shop": "a", "at": 2, "name": "q"}']
     rows = [{"value": value, "topic": "t", "partition": 3, "offset": 7 + at} for at, value in enumerate(values)]
     table = text_columns(pa.Table.from_pylist(rows, MESSAGES))
-    columns, kinds, bad, *_ = RowCheck(node, Messages()).check(table)
+    columns, kinds, bad, *_ = RowCheck(node, MessageReader(node, Messages())).check(table)
     assert [row and row["name"] for row in columns.to_pylist()] == ["p", None, "q"]
     assert kinds.to_pylist() == [0, 0, 0]
     assert [(row.position, bool(re.match(rf"t-3@8: .*({error})", row.error))) for row in bad] == [(1, True)], bad
-    assert RowCheck(node, Messages()).times_in_order(table).to_pylist() == [1, None, 2]
+    assert RowCheck(node, MessageReader(node, Messages())).times_in_order(table).to_pylist() == [1, None, 2]
 
 
 def encoded(value):

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from headrace import Pipeline, Struct, Timestamp
-from headrace.config import FileOptions
 from headrace.config._types import PipelineCode
 from headrace.sources.source import InputFile
 from headrace.sources.transformed.source import Origin, read_derived
@@ -43,8 +42,7 @@ def task(tmp_path, monkeypatch):
         return StepTask(
             PipelineCode("stepped_pipeline:pipeline", str(PROJECT), ()),
             "orders",
-            (InputFile("orders", str(path), path.name, 0, 0),),
-            FileOptions(format="json"),
+            (InputFile("orders", str(path), path.name, 0, 0, format="json"),),
             on_bad_file,
             f"{tmp_path}/landed",
             Origin({"dims": 3}),

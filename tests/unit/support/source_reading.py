@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 from headrace import Pipeline
 from headrace.config import CsvOptions, FileOptions
 from headrace.records.record_columns import from_struct_array
-from headrace.sources.delta.rows import DeltaRows
+from headrace.sources.delta.rows import DeltaRows, null_columns, read_rows
 from headrace.sources.folder.format import UNREADABLE, FileRows
 from headrace.sources.folder.formats import format_of, read_file
 from headrace.sources.kafka.landed import MESSAGES
-from headrace.sources.kafka.messages import Messages, text_columns
+from headrace.sources.kafka.messages import MessageReader, Messages, text_columns
 from headrace.sources.row_check import RowCheck
 from headrace.storage.files import touch
 from headrace.testing._memory_disk import forget_disk, memory_disk
@@ -46,9 +46,11 @@ def read_bytes(
     uri = f"memory://{disk}/{name}"
     touch(uri)
     memory_disk(disk).files[name].content = content
-    delta = DeltaRows(tuple(record.__struct_fields__)) if kind == "delta" else None
     try:
-        rows = read_file(uri, node, options, delta=delta)
+        if kind == "delta":
+            rows = FileRows(read_rows(uri, DeltaRows(tuple(record.__struct_fields__)), nulls=null_columns(record)))
+        else:
+            rows = read_file(uri, node, options)
         if (count := format_of(options).count(uri, node)) != rows.table.num_rows:
             return Outcome([], {}, f"{rows.table.num_rows} rows, {count} by its count")  # a run refuses it, too
         for number in range(rows.table.num_rows):
@@ -64,7 +66,8 @@ def read_messages(values: list[bytes | None], record: type[msgspec.Struct]) -> O
     """Read the values of a topic's messages."""
     rows = [{"value": value, "topic": "t", "partition": 0, "offset": at} for at, value in enumerate(values)]
     table = text_columns(pa.Table.from_pylist(rows, MESSAGES))
-    return _checked(RowCheck(_node(record), Messages()), FileRows(table), record)
+    node = _node(record)
+    return _checked(RowCheck(node, MessageReader(node, Messages())), FileRows(table), record)
 
 
 def parquet_bytes(table: pa.Table, **options: Any) -> bytes:

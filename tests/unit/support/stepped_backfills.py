@@ -47,8 +47,8 @@ class Prices:
             if not self.are_fixed:
                 version = origin.tables["prices"]
                 self.tables.read("prices", version)
-            rows = read_rows_of(file, self.node.stored, self.config.sources["orders"].files)
-            checked = columns_of_rows(file, self.node.stored, rows)
+            rows = read_rows_of(file, self.node.stored)
+            checked = columns_of_rows(self.node.stored, rows)
             result = [
                 row | {"amount": row["amount"] and row["amount"] + 100 * version}
                 for row in step_input(checked.columns, checked.kinds, self.node.stored).to_pylist()

@@ -54,8 +54,8 @@ class Copies:
         for path, file in files.items():
             if self.dies_after == self.lands:
                 raise KeyboardInterrupt
-            rows = read_rows_of(file, stored, self.config.sources["rows"].files)
-            checked = columns_of_rows(file, stored, rows)
+            rows = read_rows_of(file, stored)
+            checked = columns_of_rows(stored, rows)
             result = [
                 {
                     "name": f"{row['name']}.{copy}",

@@ -17,9 +17,9 @@ from headrace import KeyedProcessFunction, Pipeline, Struct, Timestamp, ValueSta
 from headrace.log.log import CheckpointLog
 from headrace.plan.loader import plan_of
 from headrace.records.watermarks import Timeline
-from headrace.sources.delta.rows import read_rows
 from headrace.sources.intake import Intake
 from headrace.sources.position import NO_FACTS, SourceFacts
+from headrace.sources.registry import read_rows_of
 from headrace.sources.source import JobPosition
 from headrace.tables.schemas import QUARANTINE
 from headrace.tables.view import state_view
@@ -216,7 +216,7 @@ class TableSlices:
             return False
         rows = 0
         for file in taken.files:
-            table = read_rows(file.path, file.delta)
+            table = read_rows_of(file, self._plan.sources[0]).table
             assert table.num_rows == file.rows
             kinds = table["_change_type"].to_pylist() if "_change_type" in table.schema.names else [""] * file.rows
             names = table["name"].to_pylist()

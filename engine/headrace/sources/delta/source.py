@@ -8,23 +8,33 @@ before inserts and post-images (`plus`). Arrival order does not depend on the fi
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple, Self
 
 import msgspec
 import pyarrow as pa
 
 from headrace.api.graph import CHANGE_TYPE, SourceNode
 from headrace.api.records import RowKind
-from headrace.config import SourceConfig, StartKind
+from headrace.config import JobConfig, SourceConfig, StartKind
 from headrace.errors import ConfigError, HeadraceError, SourceError
 from headrace.records.source_columns import EventTimeLimit
 from headrace.sources.delta.errors import DeltaFaults
 from headrace.sources.delta.rows import DeltaRows, PartitionValue, Side, count_rows_of, null_columns, read_rows
-from headrace.sources.folder.format import UNREADABLE, is_damage, unreadable
+from headrace.sources.folder.format import UNREADABLE, FileRows, is_damage, unreadable
 from headrace.sources.interval import Interval
-from headrace.sources.position import SourceFacts, TablePosition
-from headrace.sources.row_check import RowCheck, column_problems
-from headrace.sources.source import SourceFile, SourceScan, TableReach, TakenIn, first_files
+from headrace.sources.kafka.landed import Topic
+from headrace.sources.position import Position, SourceFacts, TablePosition
+from headrace.sources.row_check import column_problems, event_times_of
+from headrace.sources.source import (
+    InputFile,
+    Remark,
+    Source,
+    SourceFile,
+    SourceScan,
+    TableReach,
+    TakenIn,
+    first_files,
+)
 from headrace.storage.delta_log import DeltaCommit, DeltaLog, LoggedFile, TableState
 from headrace.storage.files import Storage, is_file
 from headrace.storage.refusals import StoreError
@@ -45,8 +55,15 @@ class _Place(NamedTuple):
     is_provisional: bool = False
 
 
-class DeltaSource:
+class DeltaSource(Source):
     """Delta table, read by the driver of a job."""
+
+    position: ClassVar[type[Position]] = TablePosition
+
+    @classmethod
+    def of(cls, node: SourceNode, job: JobConfig, connection: Topic | None = None) -> Self:  # noqa: ARG003 - it has none
+        """Make the source that the pipeline declares as `node`."""
+        return cls(node, job.sources[node.name], job.storage_options)
 
     def __init__(self, source: SourceNode, config: SourceConfig, storage: Storage = None) -> None:
         """Keep the source as the pipeline declares it, and its `config` in the job's file. Read nothing yet."""
@@ -54,6 +71,11 @@ class DeltaSource:
         self._log = DeltaLog(config.path, storage)
         self._faults = DeltaFaults(source.name, config)
         self._files: dict[tuple[int, bool], list[SourceFile]] = {}
+
+    @staticmethod
+    def read(file: SourceFile | InputFile, node: SourceNode, storage: Storage = None) -> FileRows:
+        """Read all rows of a file. Raises one of `headrace.sources.folder.format.UNREADABLE`."""
+        return FileRows(read_rows(file.path, _logged(file), storage, nulls=null_columns(node.record)))
 
     def latest(self) -> str | None:
         """Return the latest version, as the first part of file names."""
@@ -76,8 +98,9 @@ class DeltaSource:
         if interval is not None and until is None:
             raise self._no_intervals()
         versions = self._versions()
-        place = self._place(facts.table, versions)
-        self._check_table(facts.table, place, versions)
+        position = facts.position_as(TablePosition)
+        place = self._place(position, versions)
+        self._check_table(position, place, versions)
         unread = self._unread(facts)
         new: list[SourceFile] = []
         reached = place.version - 1
@@ -126,9 +149,8 @@ class DeltaSource:
 
         Raises `SourceError` for a missing file, and for an unreadable one unless `on_bad_file` is quarantine: then it counts 0.
         """
-        assert file.delta is not None  # noqa: S101 - this source has made it
         try:
-            return count_rows_of(file.path, file.delta, self._storage)
+            return count_rows_of(file.path, _logged(file), self._storage)
         except FileNotFoundError as error:
             raise self._faults.vacuumed(version_of(file.name), file.path) from error
         except UNREADABLE as error:
@@ -142,8 +164,7 @@ class DeltaSource:
         Raises `SourceError` as `rows` does; all times of an unreadable file in quarantine are null.
         """
         try:
-            table = read_rows(file.path, file.delta, self._storage, nulls=null_columns(self._node.record))
-            return RowCheck(self._node, limit=limit).times_in_order(table)
+            return event_times_of(self.read(file, self._node, self._storage), self._node, limit)
         except FileNotFoundError as error:
             raise self._faults.vacuumed(version_of(file.name), file.path) from error
         except UNREADABLE as error:
@@ -168,7 +189,7 @@ class DeltaSource:
             begun=facts.begun,
             rows=facts.rows,
             table_id=scan.reach.table,
-            version=max(reached, -1 if facts.table is None else facts.table.version),
+            version=max(reached, -1 if facts.version is None else facts.version),
             snapshot=scan.reach.snapshot,
         )
         return msgspec.structs.replace(facts, position=position)
@@ -181,11 +202,16 @@ class DeltaSource:
         """Raise `ConfigError`: versions have no intervals."""
         raise self._no_intervals()
 
-    def problems(self) -> Iterator[str]:
-        """Yield the reasons why a run could not read the latest version: features of the table, columns that do not fit the record.
+    def remarks(self) -> Iterator[Remark]:
+        """Yield remarks on whether a run could read the latest version: features of the table, columns that do not fit the record."""
+        try:
+            problems = [*self._problems()]
+            ok = f"{self._config.path}: version {self._versions()[-1]}"
+        except HeadraceError as error:
+            problems, ok = [str(error)], ""
+        yield from [Remark("fail", problem) for problem in problems] or [Remark("ok", ok)]
 
-        Raises `SourceError` where there is no table, or its log cannot be read.
-        """
+    def _problems(self) -> Iterator[str]:
         latest = self._versions()[-1]
         fault = self._faults.of_snapshot(latest, self._guarded(latest), ())
         if fault is not None:
@@ -282,7 +308,9 @@ class DeltaSource:
         times = tuple(name for name, kind in types.items() if kind in _TIMES)
         rows = DeltaRows(tuple(types), partition, symbol, side, times)
         name = f"{_version_text(version)}/{kind}/{logged.path}"
-        return SourceFile(name, f"{self._config.path}/{logged.path}", 0, rows)
+        return SourceFile(
+            name, f"{self._config.path}/{logged.path}", 0, self._config.format, msgspec.Raw(msgspec.json.encode(rows))
+        )
 
     # ------------------------------------------------------------------------------------------------------ position
 
@@ -351,6 +379,11 @@ class DeltaSource:
             f"source '{self._name}' is a Delta table, and its versions have no intervals: an interval run cannot tell which versions to "
             "take; use --mode caught-up"
         )
+
+
+def _logged(file: SourceFile | InputFile) -> DeltaRows:
+    """Return the facts of a file's rows that are in the table's log."""
+    return msgspec.json.decode(file.facts, type=DeltaRows)
 
 
 def version_of(name: str) -> int:

@@ -6,7 +6,7 @@ import gzip
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -36,19 +36,49 @@ _GZIP: Final = 16
 """What zlib adds to the size of its window for the format of gzip."""
 
 
+class DecodedRows(NamedTuple):
+    """Rows with the columns of a record, the reasons of those that do not fit, and those of them that are skipped without a word."""
+
+    table: pa.Table
+    faults: Mapping[int, str]
+    skipped: frozenset[int]
+
+
+class RowDecoder(Protocol):
+    """Decoder of rows that hold their record in a form of their own. Only rows that are taken in are decoded."""
+
+    def read(self, table: pa.Table) -> DecodedRows:
+        """Return the rows of a table in its order."""
+        ...
+
+    def places(self, table: pa.Table, positions: Sequence[int]) -> Sequence[str]:
+        """Return where rows of a table are in their source, for messages."""
+        ...
+
+
+class RowsBefore(NamedTuple):
+    """Facts of the rows that a Spark transform took: their file, and the numbers of refused rows and of doubtful times among them."""
+
+    file: str
+    refused: int
+    doubtful: int
+
+
 @dataclass(frozen=True, slots=True)
 class FileRows:
     """All rows of a file, also bad ones, in the file's order.
 
     `faults` has the reasons of bad rows by row number; a bad row is null in each column that cannot be read. `texts` returns
-    a row's text in the file; None for formats without text, whose rows are columns only. `doubtful` is the number of doubtful
-    times in what a Spark step took to make the rows.
+    a row's text in the file; None for formats without text, whose rows are columns only.
     """
 
     table: pa.Table
     faults: Mapping[int, str] = field(default_factory=dict)
     texts: Callable[[int], str] | None = field(default=None, repr=False)
-    doubtful: int = 0
+    decoder: RowDecoder | None = None
+    """Decoder of the rows, where the columns of `table` are not those of the record."""
+    before: RowsBefore | None = None
+    """Facts of the rows that a Spark transform made these rows of; None: no transform did."""
 
     def raw(self, number: int) -> str:
         """Return a row as the quarantine stores it: its text, or a JSON object of its columns."""

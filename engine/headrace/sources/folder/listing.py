@@ -15,14 +15,15 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from pyarrow import fs
 
-from headrace.config import SourceConfig
+from headrace.config import CsvOptions, SourceConfig
 from headrace.errors import SourceError
 from headrace.names import counted
 from headrace.sources.folder.formats import format_of, stem_of
 from headrace.sources.interval import Interval
-from headrace.sources.source import SourceFile
+from headrace.sources.source import NOTHING_MORE, SourceFile
 from headrace.storage.files import Storage, path_of
 from headrace.storage.schemes import file_system
 
@@ -50,6 +51,7 @@ class FolderListing:
         self._store, self._folder = file_system(config.path, storage)
         self.suffixes: Sequence[str] = format_of(config.files).suffixes
         """Endings of the files that the source reads."""
+        self._facts = NOTHING_MORE if config.csv == CsvOptions() else msgspec.Raw(msgspec.json.encode(config.csv))
 
     def content(self) -> FolderContent:
         """List the folder. Raises `SourceError` where it is missing or cannot be listed, and for a name that is not UTF-8."""
@@ -59,7 +61,14 @@ class FolderListing:
             self._check_names()
         shown = [(name, info) for name, info in names if not self._is_ignored(name)]
         files = [
-            SourceFile(name, f"{self._config.path}/{name}", info.mtime_ns or 0, size=info.size or 0)
+            SourceFile(
+                name,
+                f"{self._config.path}/{name}",
+                info.mtime_ns or 0,
+                self._config.format,
+                self._facts,
+                info.size or 0,
+            )
             for name, info in shown
             if self._is_input(name, info)
         ]

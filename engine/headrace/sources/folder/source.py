@@ -7,28 +7,39 @@ Files are read in the order of their names, and must not change after they appea
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from typing import ClassVar, Final, Self
 
 import msgspec
 import pyarrow as pa
 
 from headrace.api.graph import SourceNode
-from headrace.config import SourceConfig
+from headrace.config import CsvOptions, FileOptions, JobConfig, SourceConfig
 from headrace.errors import ConfigError, SourceError
 from headrace.names import counted
 from headrace.records.source_columns import EventTimeLimit
-from headrace.sources.folder.format import UNREADABLE, is_damage, unreadable
+from headrace.sources.folder.format import UNREADABLE, FileRows, is_damage, unreadable
 from headrace.sources.folder.formats import format_of, read_file
 from headrace.sources.folder.listing import UNKNOWN, FolderListing, content_digests, stamp
 from headrace.sources.interval import Interval, moment_text
-from headrace.sources.position import FolderPosition, SourceFacts, TakenFile, digest
-from headrace.sources.row_check import RowCheck
-from headrace.sources.source import SourceFile, SourceScan, TakenIn, first_files
+from headrace.sources.kafka.landed import Topic
+from headrace.sources.position import FolderPosition, Position, SourceFacts, TakenFile, digest
+from headrace.sources.row_check import column_problems, event_times_of
+from headrace.sources.source import InputFile, Outcome, Remark, Source, SourceFile, SourceScan, TakenIn, first_files
 from headrace.storage.files import Storage
 
+_BAD_FILE: Final = "repair or remove it, or set on_bad_file: quarantine to go on without it"
 
-class FolderSource:
+
+class FolderSource(Source):
     """Folder, read by the driver of a job."""
+
+    position: ClassVar[type[Position]] = FolderPosition
+
+    @classmethod
+    def of(cls, node: SourceNode, job: JobConfig, connection: Topic | None = None) -> Self:  # noqa: ARG003 - it has none
+        """Make the source that the pipeline declares as `node`."""
+        return cls(node, job.sources[node.name], job.storage_options)
 
     def __init__(self, source: SourceNode, config: SourceConfig, storage: Storage = None) -> None:
         """Keep the source as the pipeline declares it, and its `config` in the job's file."""
@@ -40,6 +51,42 @@ class FolderSource:
         self.listing = FolderListing(source.name, config, storage)
         self._counts: dict[str, int] = {}
         self._digests: dict[tuple[str, str], str] = {}
+
+    @staticmethod
+    def read(file: SourceFile | InputFile, node: SourceNode, storage: Storage = None) -> FileRows:
+        """Read all rows of a file. Raises one of `headrace.sources.folder.format.UNREADABLE`."""
+        csv = msgspec.json.decode(file.facts, type=CsvOptions | None) or CsvOptions()
+        return read_file(file.path, node, FileOptions(format=file.format, csv=csv), storage=storage)
+
+    def remarks(self) -> Iterator[Remark]:
+        """Yield remarks on whether a run could list the folder, and read the columns of its newest file."""
+        try:
+            files = self._files()
+        except SourceError as error:
+            yield Remark("fail", str(error), "make it, or mend", "path")
+            return
+        if not files:
+            what = f"{self._config.path} has no {self.listing.suffixes[0]} file"
+            yield Remark("warn", what, "a run would find nothing to do")
+            return
+        problems = [*self._problems_of(max(files, key=lambda file: (file.modified, file.name)).path)]
+        yield from problems or [Remark("ok", f"{self._config.path}: {counted(len(files), 'file')}")]
+
+    def _problems_of(self, newest: str) -> Iterator[Remark]:
+        """Yield a remark for each column of the newest file that a run would refuse, as its header or footer shows it."""
+        of_file: Outcome = "fail" if self._config.on_bad_file == "fail" else "warn"
+        of_row: Outcome = "fail" if self._config.on_bad_row == "fail" else "warn"
+        try:
+            schema = self._format.schema(newest, self._storage)
+        except UNREADABLE as error:
+            yield Remark(of_file, f"{newest}, the newest file, cannot be read: {error}", _BAD_FILE)
+            return
+        for problem in () if schema is None else column_problems(self._node, schema, newest):
+            advice = "correct the field, or the file"
+            if problem.of_file:
+                yield Remark(of_file, problem.why, advice)
+            else:
+                yield Remark(of_row, problem.why, f"its rows are refused: {advice}")
 
     def latest(self) -> str | None:
         """Return the name of the last file; None without files. Raises `SourceError` where the folder is missing."""
@@ -116,8 +163,7 @@ class FolderSource:
         Raises `SourceError` as `rows` does; all times of an unreadable file in quarantine are null.
         """
         try:
-            rows = read_file(file.path, self._node, self._config.files, storage=self._storage)
-            return RowCheck(self._node, limit=limit).times_in_order(rows.table, rows.faults)
+            return event_times_of(self.read(file, self._node, self._storage), self._node, limit)
         except UNREADABLE as error:
             if self._config.on_bad_file == "quarantine" and is_damage(error):
                 return pa.nulls(self.rows(file), pa.int64())

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Final, Literal
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.api.graph import SourceNode
-from headrace.sources.folder.format import wanted_columns
+from headrace.sources.folder.format import DecodedRows, wanted_columns
 from headrace.sources.json_rows import JsonRows
 from headrace.storage.files import Storage, read_parquet
 
 _NOT_UTF8: Final = "the value is not UTF-8"
 _IS_UTF8: Final = "is_utf8"
 _TOMBSTONE: Final = "the message has no value (a tombstone)"
-
-
-class MessageRows(NamedTuple):
-    """Rows of messages, the reasons of those that do not fit, and those of them that are skipped without a word."""
-
-    table: pa.Table
-    faults: Mapping[int, str]
-    skipped: frozenset[int]
 
 
 class Messages(msgspec.Struct, frozen=True):
@@ -79,7 +71,7 @@ class MessageReader:
         self._rows = JsonRows(node, wanted_columns(node), of_file=False)
         self._skips = messages.on_tombstone == "skip"
 
-    def read(self, table: pa.Table) -> MessageRows:
+    def read(self, table: pa.Table) -> DecodedRows:
         """Return the rows of messages; `table` comes from `read_messages`."""
         values = table["value"].to_pylist()
         tombstones = {position: _TOMBSTONE for position, value in enumerate(values) if value is None}
@@ -89,11 +81,10 @@ class MessageReader:
             faults = dict.fromkeys(wrong, _NOT_UTF8)
             values = [None if position in faults else value for position, value in enumerate(values)]
         rows = self._rows.table(values, faults, lambda _: "the value")
-        return MessageRows(rows, {**faults, **tombstones}, frozenset(tombstones if self._skips else ()))
+        return DecodedRows(rows, {**faults, **tombstones}, frozenset(tombstones if self._skips else ()))
 
-
-def message_places(table: pa.Table, positions: Sequence[int]) -> list[str]:
-    """Return where messages are in their topic, as TOPIC-PARTITION@OFFSET."""
-    chosen = table.select(["topic", "partition", "offset"]).take(pa.array(positions, pa.int64()))
-    places = zip(*(column.to_pylist() for column in chosen.columns), strict=True)
-    return [f"{topic}-{partition}@{offset}" for topic, partition, offset in places]
+    def places(self, table: pa.Table, positions: Sequence[int]) -> Sequence[str]:
+        """Return where messages are in their topic, as TOPIC-PARTITION@OFFSET."""
+        chosen = table.select(["topic", "partition", "offset"]).take(pa.array(positions, pa.int64()))
+        places = zip(*(column.to_pylist() for column in chosen.columns), strict=True)
+        return [f"{topic}-{partition}@{offset}" for topic, partition, offset in places]

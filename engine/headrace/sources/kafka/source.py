@@ -9,18 +9,19 @@ also where the topic has expired or compacted them since.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import ClassVar, Final, Self
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.api.graph import SourceNode
-from headrace.config import SourceConfig, StartKind
+from headrace.config import JobConfig, SourceConfig, StartKind
 from headrace.errors import EngineBug
 from headrace.records.source_columns import EventTimeLimit
-from headrace.sources.folder.format import UNREADABLE, unreadable
+from headrace.records.watermarks import latest
+from headrace.sources.folder.format import UNREADABLE, FileRows, unreadable
 from headrace.sources.folder.parquet import count_rows
 from headrace.sources.interval import Interval
 from headrace.sources.kafka.errors import KafkaFaults
@@ -30,6 +31,7 @@ from headrace.sources.kafka.landed import (
     Topic,
     TopicState,
     digest_of,
+    landed_folder,
     landed_name,
     list_landed,
     messages_name,
@@ -38,10 +40,10 @@ from headrace.sources.kafka.landed import (
     temporary_name,
     write_messages,
 )
-from headrace.sources.kafka.messages import Messages, read_messages
-from headrace.sources.position import PartitionPosition, SourceFacts, TopicPosition
-from headrace.sources.row_check import RowCheck
-from headrace.sources.source import SourceFile, SourceScan, TableReach, TakenIn
+from headrace.sources.kafka.messages import MessageReader, Messages, read_messages
+from headrace.sources.position import PartitionPosition, Position, SourceFacts, TopicPosition
+from headrace.sources.row_check import event_times_of
+from headrace.sources.source import InputFile, Piece, Remark, Source, SourceFile, SourceScan, TableReach, TakenIn
 from headrace.storage.files import Storage, is_file, read_parquet
 from headrace.storage.refusals import doing
 
@@ -49,8 +51,17 @@ OFFSETS_AT_ONCE: Final = 100_000
 """Number of offsets of a partition that one micro-batch reads, unless the job's file sets another limit."""
 
 
-class KafkaSource:
+class KafkaSource(Source):
     """Topic as a whole, read by the driver of a job: its partitions, and its landed files."""
+
+    position: ClassVar[type[Position]] = TopicPosition
+
+    @classmethod
+    def of(cls, node: SourceNode, job: JobConfig, connection: Topic | None = None) -> Self:
+        """Make the source that the pipeline declares as `node`. Without a `connection`, it has only the files that are landed."""
+        folder = landed_folder(job.job_folder, node.name)
+        of_job = None if job.branch is None else landed_folder(job.itself.job_folder, node.name)
+        return cls(node, job.sources[node.name], job.storage_options, folder, connection, job_folder=of_job)
 
     def __init__(
         self,
@@ -76,9 +87,19 @@ class KafkaSource:
         self._next: dict[str, OffsetRange] = {}
         """Files that the next micro-batch begins with and that are not landed yet: at most one per partition."""
 
+    @staticmethod
+    def read(file: SourceFile | InputFile, node: SourceNode, storage: Storage = None) -> FileRows:
+        """Read all messages of a landed file. Raises one of `headrace.sources.folder.format.UNREADABLE`."""
+        messages = msgspec.json.decode(file.facts, type=Messages)
+        return FileRows(read_messages(file.path, storage), decoder=MessageReader(node, messages))
+
+    def remarks(self) -> Iterator[Remark]:
+        """Yield that nobody looks at the topic before the first run."""
+        yield Remark("ok", f"{self.config.place} (not looked at: the first run asks the brokers)")
+
     # --------------------------------------------------------------------------------------------------- partitions
 
-    def with_partitions(self, facts: SourceFacts, number: int, until: SourceFacts | None = None) -> SourceFacts:
+    def with_pieces(self, facts: SourceFacts, number: int, until: SourceFacts | None = None) -> SourceFacts:
         """Ask the brokers for the topic's partitions; return the facts with all of them. New partitions get numbers from `number` on.
 
         At the first call, partitions begin where `start` says; partitions that appear later begin at their first message. A slice that
@@ -87,7 +108,7 @@ class KafkaSource:
         """
         self._next = {}
         state = self._state = self._reader().state()
-        read = facts.topic or (None if until is None else until.topic)
+        read = facts.position_as(TopicPosition) or (None if until is None else until.position_as(TopicPosition))
         if read is not None and read.topic_id != state.topic_id:
             raise self.faults.replaced(state.topic_id, read.topic_id)
         known = dict(facts.partitions)
@@ -109,9 +130,39 @@ class KafkaSource:
             return {partition: bounds.end for partition, bounds in state.partitions.items()}
         return self._reader().offsets_at(start.value) if start.kind is StartKind.TIME else {}
 
-    def is_provisional(self, facts: SourceFacts) -> bool:
-        """Return whether a later first scan would begin elsewhere, for the facts of the last checkpoint."""
-        return not facts.partitions and self.config.begins_at.kind is not StartKind.EARLIEST
+    def pieces(
+        self, name: str, facts: SourceFacts, recorded: SourceFacts, until: SourceFacts | None = None
+    ) -> Sequence[Piece]:
+        """Return the partitions, with their facts."""
+        is_drawn = not recorded.partitions and self.config.begins_at.kind is not StartKind.EARLIEST
+        ends = {} if until is None else until.partitions
+        return [
+            Piece(
+                f"{name}[{number}]",
+                KafkaPartition(self, number, is_provisional=is_drawn, until=ends.get(number)),
+                _of_partition(facts, own),
+                None if until is None or number not in ends else _of_partition(until, ends[number]),
+            )
+            for number, own in facts.partitions.items()
+        ]
+
+    def joined(self, facts: SourceFacts, moved: Sequence[SourceFacts]) -> SourceFacts:
+        """Return the facts of the topic from those of its partitions, in their order."""
+        topic = facts.position_as(TopicPosition)
+        assert topic is not None  # noqa: S101 - `with_pieces` has set it
+        partitions = {
+            number: msgspec.structs.replace(_position_of(after), taken_at=after.taken_at, idle=after.idle)
+            for number, after in zip(facts.partitions, moved, strict=True)
+        }
+        return msgspec.structs.replace(
+            facts,
+            position=msgspec.structs.replace(topic, partitions=partitions),
+            taken_at=latest(partition.taken_at for partition in partitions.values()),
+            tables=next((after.tables for after in moved if after.tables != facts.tables), facts.tables),
+            file_tables=tuple(versions for after in moved for versions in after.file_tables),
+            idle=all(partition.idle for partition in partitions.values()),
+            taken=(),
+        )
 
     def _reader(self) -> Topic:
         if self._topic is None:
@@ -124,14 +175,15 @@ class KafkaSource:
     def file(self, name: str) -> SourceFile:
         """Return the file with this name, landed or to be landed."""
         folder = self.folder if self._job_folder is None or not self._is_of_job(name) else self._job_folder
-        return SourceFile(name, f"{folder}/{name}", 0, messages=Messages(self.config.on_tombstone))
+        facts = msgspec.Raw(msgspec.json.encode(Messages(self.config.on_tombstone)))
+        return SourceFile(name, f"{folder}/{name}", 0, self.config.format, facts)
 
     def ranges(self, partition: int, position: int) -> list[str]:
         """Return the names of the files from `position` to the partition's end; files that are landed already come first.
 
         Raises `SourceError` where the partition no longer has the next message, or ends before `position`.
         """
-        assert self._state is not None  # noqa: S101 - `with_partitions` is called first
+        assert self._state is not None  # noqa: S101 - `with_pieces` is called first
         bounds, names = self._state.partitions[partition], list[str]()
         while (position := self._behind_skipped(partition, position)) < bounds.end:
             landed = self._landed_from(partition, position)
@@ -166,7 +218,7 @@ class KafkaSource:
 
         Raises `SourceError` where the messages are neither in the topic nor in a landed file.
         """
-        assert self._state is not None  # noqa: S101 - `with_partitions` is called first
+        assert self._state is not None  # noqa: S101 - `with_pieces` is called first
         first, last = self._state.partitions[partition]
         end = min(position + self._step(), self._next_skipped(partition, position), end)
         if not first <= position < last:
@@ -218,7 +270,7 @@ class KafkaSource:
 
     def _landed_around(self, partition: int, position: int) -> LandedName | None:
         """Return the landed file with this offset that reaches furthest; None without one."""
-        assert self._state is not None  # noqa: S101 - `with_partitions` is called first
+        assert self._state is not None  # noqa: S101 - `with_pieces` is called first
         topic_id = digest_of(self._state.topic_id)
         around = (
             file
@@ -230,7 +282,7 @@ class KafkaSource:
 
     def _landed_from(self, partition: int, position: int) -> LandedName | None:
         """Return the landed file whose range begins here; None without one, or if `skip_offsets` skips a part of it."""
-        assert self._state is not None  # noqa: S101 - `with_partitions` is called first
+        assert self._state is not None  # noqa: S101 - `with_pieces` is called first
         topic_id = digest_of(self._state.topic_id)
         for file in self._known_files().values():
             if (file.range.partition, file.range.first, file.topic_id) == (partition, position, topic_id):
@@ -250,7 +302,7 @@ class KafkaSource:
         return name in self._of_job
 
     def _step(self) -> int:
-        assert self._state is not None  # noqa: S101 - `with_partitions` is called first
+        assert self._state is not None  # noqa: S101 - `with_pieces` is called first
         limit = self.config.max_rows_per_batch
         return OFFSETS_AT_ONCE if limit is None else max(1, limit // len(self._state.partitions))
 
@@ -312,7 +364,7 @@ class KafkaSource:
         """
         self.land(file.name)
         try:
-            return RowCheck(self.node, file.messages, limit).times_in_order(read_messages(file.path, self.storage))
+            return event_times_of(self.read(file, self.node, self.storage), self.node, limit)
         except UNREADABLE as error:
             raise unreadable(self.node.name, file.path, error) from error
 
@@ -336,7 +388,7 @@ class KafkaSource:
         raise self.faults.no_intervals()
 
 
-class KafkaPartition:
+class KafkaPartition(Source):
     """Partition of a topic, as a source of the merge. The position in its facts is that of the partition."""
 
     def __init__(
@@ -348,9 +400,14 @@ class KafkaPartition:
         """
         self._whole, self._partition, self._is_drawn, self._until = whole, partition, is_provisional, until
 
-    def land(self, name: str) -> None:
-        """Land a file, unless it is landed already."""
-        self._whole.land(name)
+    def prepare(self, files: Sequence[SourceFile]) -> None:
+        """Land files, unless they are landed already."""
+        for file in files:
+            self._whole.land(file.name)
+
+    def remarks(self) -> Iterator[Remark]:
+        """Yield the remarks on the topic."""
+        return self._whole.remarks()
 
     def latest(self) -> str | None:
         """Return None: the last file is not known before it is landed."""
@@ -443,9 +500,15 @@ def _beginning(recorded: PartitionPosition) -> PartitionPosition:
     return PartitionPosition(number=recorded.number, begins_at=recorded.begins_at, next=recorded.begins_at)
 
 
+def _of_partition(facts: SourceFacts, own: PartitionPosition) -> SourceFacts:
+    """Return the facts of a partition as those of a source."""
+    return msgspec.structs.replace(facts, number=own.number, position=own, taken_at=own.taken_at, idle=own.idle)
+
+
 def _position_of(facts: SourceFacts) -> PartitionPosition:
-    assert isinstance(facts.position, PartitionPosition)  # noqa: S101 - the merge gives a partition these facts
-    return facts.position
+    position = facts.position_as(PartitionPosition)
+    assert position is not None  # noqa: S101 - `pieces` gives a partition these facts
+    return position
 
 
 def _end_of(name: str) -> int:

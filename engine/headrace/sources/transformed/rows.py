@@ -27,7 +27,6 @@ from headrace.records.watermarks import Timeline
 from headrace.sources.folder.format import DamagedFileError, FileRows
 from headrace.sources.position import SourceFacts, TableVersion
 from headrace.sources.row_check import CheckedRows, RowCheck
-from headrace.sources.source import InputFile, SourceFile
 from headrace.storage.files import Storage
 from headrace.storage.refusals import reason_of
 from headrace.storage.table import TableMissingError
@@ -51,12 +50,12 @@ def input_schema(node: SourceNode) -> pa.Schema:
     return pa.schema(fields)
 
 
-def columns_of_rows(file: SourceFile | InputFile, node: SourceNode, rows: FileRows) -> CheckedRows:
+def columns_of_rows(node: SourceNode, rows: FileRows) -> CheckedRows:
     """Convert rows of a file to columns of the source's record.
 
     Raises `DamagedFileError` for a file that lacks a required column, or has a column twice.
     """
-    check = RowCheck(node, file.messages)
+    check = RowCheck(node, rows.decoder)
     if (problem := check.problem(rows.table)) is not None:
         raise DamagedFileError(problem)
     return check.check(rows.table, rows.faults)

@@ -12,7 +12,7 @@ Rows of the source that do not fit its own record never reach the step. They are
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Final, Protocol
 from urllib.parse import quote
@@ -26,10 +26,9 @@ from headrace.errors import SourceError
 from headrace.records.source_columns import EventTimeLimit
 from headrace.records.source_values import raw_row
 from headrace.records.watermarks import Timeline
-from headrace.sources.folder.format import UNREADABLE, FileRows, unreadable
+from headrace.sources.folder.format import UNREADABLE, FileRows, RowsBefore, unreadable
 from headrace.sources.folder.parquet import count_rows
 from headrace.sources.interval import Interval
-from headrace.sources.kafka.source import KafkaPartition
 from headrace.sources.position import (
     FileVersions,
     SourceFacts,
@@ -38,11 +37,14 @@ from headrace.sources.position import (
     parts_of_derived,
     stored_name,
 )
-from headrace.sources.row_check import RowCheck
-from headrace.sources.source import Source, SourceFile, SourceScan, TakenIn
+from headrace.sources.row_check import event_times_of
+from headrace.sources.source import InputFile, Piece, Remark, Source, SourceFile, SourceScan, TakenIn
 from headrace.sources.transformed.rows import DimensionTables, Refused, Versions
 from headrace.storage.files import SMALL, Storage, is_file, make_folder_of, read_parquet
 from headrace.storage.schemes import file_system
+
+TRANSFORMED: Final = "transformed"
+"""Format of landed files, for `headrace.sources.registry`."""
 
 ERROR: Final = "_headrace_error"
 RAW: Final = "_headrace_raw"
@@ -132,19 +134,26 @@ def write_derived(
             writer.write_table(pa.Table.from_arrays(arrays, schema=writer.schema))
 
 
-def read_derived(uri: str, storage: Storage = None) -> FileRows:
-    """Read a landed file of derived rows; its faults are the rows that were refused before the step."""
+def read_derived(uri: str, storage: Storage = None, stored: str = "") -> FileRows:
+    """Read a landed file of derived rows; its faults are the rows that were refused before the step. `stored` is the file that they are from."""
     table = read_parquet(uri, storage)
     errors, raw = table[ERROR].to_pylist(), table[RAW].to_pylist()
     faults = {number: error for number, error in enumerate(errors) if error is not None}
     columns = table.drop_columns([ERROR, RAW])
     doubtful = int((table.schema.metadata or {}).get(DOUBTFUL, b"0"))
     return FileRows(
-        columns, faults, lambda number: raw[number] if number in faults else raw_row(columns, number), doubtful
+        columns,
+        faults,
+        lambda number: raw[number] if number in faults else raw_row(columns, number),
+        before=RowsBefore(stored, len(faults), doubtful),
     )
 
 
-class DerivedSource:
+def _is_derived(file: SourceFile) -> bool:
+    return file.format == TRANSFORMED
+
+
+class TransformedSource(Source):
     """Source whose files hold the results of a Spark step over the files of another source."""
 
     def __init__(
@@ -157,9 +166,35 @@ class DerivedSource:
         self._landed: set[str] = set()
         self._recorded: Sequence[SourceFacts] = ()
 
-    def over(self, stored: Source) -> DerivedSource:
-        """Return the same step over a part of the source, such as a partition."""
-        return DerivedSource(self.node, stored, self._folder, self._storage, self._step)
+    @staticmethod
+    def read(file: SourceFile | InputFile, node: SourceNode, storage: Storage = None) -> FileRows:  # noqa: ARG004
+        """Read all rows of a landed file. Raises one of `headrace.sources.folder.format.UNREADABLE`."""
+        return read_derived(file.path, storage, stored_name(file.name))
+
+    def remarks(self) -> Iterator[Remark]:
+        """Yield the remarks on the source below."""
+        return self.stored.remarks()
+
+    def with_pieces(self, facts: SourceFacts, number: int, until: SourceFacts | None = None) -> SourceFacts:
+        """Return the facts with all pieces of the source below."""
+        return self.stored.with_pieces(facts, number, until)
+
+    def pieces(
+        self, name: str, facts: SourceFacts, recorded: SourceFacts, until: SourceFacts | None = None
+    ) -> Sequence[Piece]:
+        """Return the pieces of the source below, each with the same step over it."""
+        below = self.stored.pieces(name, facts, recorded, until)
+        return [piece._replace(source=self._over(piece.source)) for piece in below]
+
+    def joined(self, facts: SourceFacts, moved: Sequence[SourceFacts]) -> SourceFacts:
+        """Return the facts of the source from those of its pieces."""
+        return self.stored.joined(facts, moved)
+
+    def _over(self, stored: Source) -> TransformedSource:
+        """Return the same step over a piece of the source below; itself over the whole."""
+        if stored is self.stored:
+            return self
+        return TransformedSource(self.node, stored, self._folder, self._storage, self._step)
 
     def begin(self, facts: SourceFacts, timeline: Timeline, recorded: Sequence[SourceFacts]) -> None:
         """Begin a micro-batch at the facts of the last checkpoint.
@@ -171,21 +206,20 @@ class DerivedSource:
         if self._step is not None:
             self._step.tables.begin((facts, timeline), recorded[0].tables if recorded else ())
 
-    def derive(self, files: Sequence[SourceFile]) -> None:
+    def prepare(self, files: Sequence[SourceFile]) -> None:
         """Land the rows of these files, unless they are landed already.
 
         Raises `SourceError` for a file whose rows an earlier step has made and that is gone, and as `Derivation.derive` does.
         """
         if self._step is None:
             return
-        missing = [file for file in files if file.derived and not self._is_landed(file)]
+        missing = [file for file in files if _is_derived(file) and not self._is_landed(file)]
         if not missing:
             return
         for file in missing:
             if file.name != derived_name(stored_name(file.name), self._step.digest()):
                 raise self._missing(file)
-            if isinstance(self.stored, KafkaPartition):
-                self.stored.land(stored_name(file.name))
+            self.stored.prepare([self._below[file.name]])
         for versions, files_of_versions in itertools.groupby(missing, self._versions_for):
             derived = [*files_of_versions]
             origin = Origin({**versions}, self._step.tables.place)
@@ -245,9 +279,9 @@ class DerivedSource:
 
     def rows(self, file: SourceFile) -> int:
         """Count the rows of a file; land them first if necessary. Raises `SourceError` where the file cannot be read."""
-        if not file.derived:
+        if not _is_derived(file):
             return self.stored.rows(file)
-        self.derive([file])
+        self.prepare([file])
         try:
             return count_rows(file.path, self._storage)
         except UNREADABLE as error:
@@ -259,14 +293,13 @@ class DerivedSource:
         Lands the rows first if necessary, together with those of the next files. Raises `SourceError` where the file cannot
         be read.
         """
-        if not file.derived:
+        if not _is_derived(file):
             return self.stored.event_times(file, limit)
         if not self._is_landed(file):
             behind = self._ahead[self._ahead.index(file) :] if file in self._ahead else (file,)
-            self.derive(self.within_limits(behind) or [file])
+            self.prepare(self.within_limits(behind) or [file])
         try:
-            rows = read_derived(file.path, self._storage)
-            return RowCheck(self.node, limit=limit).times_in_order(rows.table, rows.faults)
+            return event_times_of(read_derived(file.path, self._storage), self.node, limit)
         except UNREADABLE as error:
             raise unreadable(self.node.name, file.path, error) from error
 
@@ -303,7 +336,7 @@ class DerivedSource:
     # ------------------------------------------------------------------------------------------------ landed files
 
     def _file(self, name: str, modified: int = 0) -> SourceFile:
-        return SourceFile(name, f"{self._folder}/{landed_file(name)}", modified, derived=True)
+        return SourceFile(name, f"{self._folder}/{landed_file(name)}", modified, TRANSFORMED)
 
     def _is_landed(self, file: SourceFile) -> bool:
         if file.name not in self._landed and is_file(file.path, self._storage):

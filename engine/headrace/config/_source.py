@@ -1,0 +1,305 @@
+"""Sources in a job's file: their keys, and the formats that have them.
+
+Code asks what a format is (`SourceConfig.kind`), and never compares names of formats. So a new format is a class here, and its
+kind in `headrace.sources.registry`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any, ClassVar, Final, Literal
+
+import msgspec
+
+from headrace.config._formats import Problem, client_problems, topic_place, without_settings
+from headrace.config._interval_pattern import IntervalPattern, interval_pattern
+from headrace.config._sections import CsvOptions, FileOptions
+from headrace.config._types import Count, Location, Name, Scalar, Section, Span, SpanOrNone, shown_repr
+from headrace.config._values import (
+    QuarantineLimit,
+    Start,
+    StartKind,
+    parse_offsets,
+    parse_quarantine_limit,
+    parse_start,
+    parse_versions,
+)
+
+
+class SourceConfig(Section, frozen=True, kw_only=True):
+    """Location and format of a source of the pipeline."""
+
+    format: Literal["parquet", "json", "csv", "avro", "delta", "kafka"] = "parquet"
+    """parquet, json, csv, avro: a folder of such files (json: one object a line). delta: a Delta table. kafka: a topic of Apache Kafka."""
+
+    path: Location = ""
+    """Folder of the files, which are read in the order of their names and must not change; or folder or URI of the Delta table. A topic has none."""
+
+    servers: str | None = None
+    """Format kafka: brokers to ask first, as HOST:PORT, separated by commas."""
+
+    topic: str | None = None
+    """Format kafka: the topic's name."""
+
+    options: dict[str, Scalar] = msgspec.field(default_factory=dict)
+    """Format kafka: settings of Kafka's clients, with `kafka.` before their names, such as kafka.security.protocol. Secrets: "${NAME}"."""
+
+    on_tombstone: Literal["quarantine", "skip"] = "quarantine"
+    """Format kafka: what happens to a message without a value."""
+
+    skip_offsets: Scalar | None = None
+    """Format kafka: messages that are passed over, as PARTITION:OFFSETS, such as `0:17` or `0:120-499, 3:7`."""
+
+    csv: CsvOptions = CsvOptions()
+    """Format csv: how the files are written."""
+
+    change_feed: bool = False
+    """Format delta: read what each commit of the table inserted, updated and deleted, from its change data feed. false: read rows that are appended, and stop where others are changed."""
+
+    start: Scalar | None = None
+    """Formats delta and kafka: where a job begins that has read nothing of the table or topic: earliest, latest, or a day or a moment; of a table also snapshot (all rows that are in it at the first run, then what comes) or a version such as `version 12`; null: earliest."""
+
+    skip_versions: Scalar | None = None
+    """Format delta: versions of the table that are passed over, whatever they changed, such as `17` or `3, 13-17`."""
+
+    interval: str | None = None
+    """Pattern of the file's name without its ending, in directives of strptime, that gives the file's interval: `%Y-%m-%d` a day, `%Y-%m-%dT%H` an hour, `%G-W%V` a week, `%Y-%m` a month; null: none."""
+
+    timezone: str | None = None
+    """The time zone of the times in file names, as in Europe/Berlin; null: UTC. Needed where the schedule has another zone than UTC. Part of the job's meaning: keep it."""
+
+    complete_intervals: bool = False
+    """Whether a file, once it is there, holds all rows of its interval: the watermark then moves to the interval's end behind its last row. Needs `interval`. Part of the job's meaning: keep it."""
+
+    idle_after: Span | None = None
+    """After this time without new files, sources that meet this one wait for it no longer; null: they wait for ever."""
+
+    max_ahead: SpanOrNone | None = timedelta(days=1)
+    """How far a row's event time may lie ahead of the processing time of its micro-batch: a row further ahead is a bad row. none: any time, for sources of bookings and the like."""
+
+    tables: dict[Name, Location] = msgspec.field(default_factory=dict)
+    """Delta tables that Spark's step over the source joins, by the names that the pipeline gives them: folders or URIs."""
+
+    max_files_per_batch: Count = 16
+    """Files that one micro-batch takes at most."""
+
+    max_rows_per_batch: Count | None = None
+    """Rows that one micro-batch takes at most, in whole files; null: no limit. Of a topic: offsets that one micro-batch reads at most, shared among its partitions; null: 100,000 of each."""
+
+    ignore: tuple[str, ...] = ()
+    """Names in the folder that are neither read nor reported, as patterns such as "*.md" or "archive"."""
+
+    on_changed_file: Literal["warn", "fail"] = "warn"
+    """What a run does if a file has changed, or is gone, since it was taken in. warn: it goes on, and its report names the file. fail: it ends before it takes anything in. A backfill takes the file in again."""
+
+    on_bad_file: Literal["fail", "quarantine"] = "fail"
+    """What happens to a file that cannot be read."""
+
+    on_bad_row: Literal["quarantine", "fail"] = "quarantine"
+    """What happens to a row that does not fit the record type."""
+
+    max_quarantined: Scalar | None = None
+    """Rows of one micro-batch that may go to the quarantine: a number such as 100, a share such as 5%, or none: any. With more, the run fails. null: any, but no file as a whole, unless on_bad_file is quarantine."""
+
+    @property
+    def kind(self) -> SourceFormat:
+        """Return the facts of the format."""
+        return SOURCE_FORMATS[self.format]
+
+    @property
+    def files(self) -> FileOptions:
+        """Return the format of the files of a folder."""
+        return FileOptions(format=self.format, csv=self.csv)
+
+    @property
+    def pattern(self) -> IntervalPattern | None:
+        """Return the pattern of file names in its time zone; None without one."""
+        return None if self.interval is None else interval_pattern(self.interval, self.timezone or "UTC")
+
+    @property
+    def begins_at(self) -> Start:
+        """Return the place where reading of a table begins."""
+        return parse_start(self.start or "earliest")
+
+    @property
+    def quarantine_limit(self) -> QuarantineLimit | None:
+        """Return the limit of the rows that may go to the quarantine; None: no file as a whole."""
+        return None if self.max_quarantined is None else parse_quarantine_limit(self.max_quarantined)
+
+    @property
+    def skipped(self) -> tuple[range, ...]:
+        """Return the versions of a table to skip."""
+        return parse_versions(self.skip_versions) if self.skip_versions else ()
+
+    @property
+    def skipped_offsets(self) -> dict[int, tuple[range, ...]]:
+        """Return the offsets of a topic to skip, by partition."""
+        return parse_offsets(self.skip_offsets) if self.skip_offsets else {}
+
+    @property
+    def place(self) -> str:
+        """Return the place of the source, for messages."""
+        return self.kind.place(self)
+
+    def shown(self) -> dict[str, Any]:
+        """Return the settings for printing: values of a client's settings are hidden, since they may be secrets."""
+        return without_settings(self)
+
+    def __repr__(self) -> str:
+        """Return a struct's text without the values of settings: configurations end up in tracebacks and logs."""
+        return shown_repr(self, self.shown())
+
+
+class SourceFormat:
+    """Format of a source."""
+
+    noun: ClassVar[str]
+    """Such a source, for messages."""
+    parts: ClassVar[str]
+    """Its parts that are taken in one after the other, for messages."""
+    row: ClassVar[str] = "row"
+    """One row of it, for messages."""
+    keys: ClassVar[tuple[str, ...]]
+    """Keys that it has, and some other format lacks."""
+    required: ClassVar[tuple[str, ...]] = ("path",)
+    why_not: ClassVar[str]
+    """Why it lacks keys of other formats."""
+    places: ClassVar[tuple[str, ...]]
+    """Parts of a row's place in arrival order, as people name them."""
+
+    has_intervals: ClassVar[bool] = False
+    """True: its parts may be named after intervals, so jobs can run by interval, and have backfills."""
+    is_folder: ClassVar[bool] = False
+    """True: other people put its files there, and know them by name."""
+    lands_files: ClassVar[bool] = False
+    """True: its rows have no files of their own, and the job lands them. Where such files begin and end means nothing."""
+    has_partitions: ClassVar[bool] = False
+    """True: it consists of parts whose rows have no order among each other."""
+    own_order: ClassVar[str | None] = None
+    """Why its rows cannot be sorted before they are taken in; None: they can."""
+    only_on_spark: ClassVar[str | None] = None
+    """What only Spark can do with it, and what to do instead; None: it is read without Spark."""
+
+    def __init__(self, name: str) -> None:
+        """Keep the name that the job's file has."""
+        self.name = name
+
+    def place(self, config: SourceConfig) -> str:
+        """Return the place of the source, for messages."""
+        return config.path
+
+    def reads(self, config: SourceConfig) -> str:
+        """Return what a job reads of the source, as text."""
+        raise NotImplementedError
+
+    def problems(self, config: SourceConfig) -> Iterator[Problem]:  # noqa: ARG002 - for subclasses
+        """Yield the problems with values of its keys."""
+        yield from ()
+
+
+class FolderFormat(SourceFormat):
+    """Folder of files of one format."""
+
+    noun = "folder of files"
+    parts = "files"
+    keys: ClassVar[tuple[str, ...]] = (
+        "path",
+        "interval",
+        "timezone",
+        "complete_intervals",
+        "ignore",
+        "on_changed_file",
+    )
+    why_not = "a folder has no versions"
+    places = ("file", "row")
+    has_intervals = is_folder = True
+
+    def reads(self, config: SourceConfig) -> str:
+        """Return what a job reads of the source, as text."""
+        return f"{self.name} files in {config.path}"
+
+
+class CsvFormat(FolderFormat):
+    """Folder of CSV files."""
+
+    keys = (*FolderFormat.keys, "csv")
+
+    def problems(self, config: SourceConfig) -> Iterator[Problem]:
+        """Yield options with which no file can be read."""
+        csv = config.csv
+        if len(csv.delimiter) != 1 or csv.delimiter in _NO_DELIMITERS:
+            yield (
+                "csv.delimiter",
+                f"{csv.delimiter!r} cannot stand between fields: expected one character, such as ',' or \"\\t\", and no quote or line break",
+            )
+        if csv.escape is not None and (len(csv.escape) != 1 or csv.escape in {*_NO_DELIMITERS, csv.delimiter}):
+            yield (
+                "csv.escape",
+                f"{csv.escape!r} cannot escape quotes: expected one character, such as '\\', and no quote, line break or delimiter",
+            )
+
+
+class TableFormat(SourceFormat):
+    """Delta table: its appended rows, or its change data feed."""
+
+    noun = "Delta table"
+    parts = "versions"
+    keys = ("path", "start", "change_feed", "skip_versions")
+    why_not = "a Delta table's log names its files, and they have no intervals"
+    places = ("version", "file", "row")
+
+    def reads(self, config: SourceConfig) -> str:
+        """Return what a job reads of the source, as text."""
+        what = "changes of" if config.change_feed else "rows appended to"
+        skipped = f"; skip_versions: {config.skip_versions}" if config.skip_versions else ""
+        return f"{what} the Delta table {config.path} (start: {config.start or 'earliest'}{skipped})"
+
+
+class TopicFormat(SourceFormat):
+    """Topic of Apache Kafka."""
+
+    noun = "topic"
+    parts = "messages"
+    row = "message"
+    keys = ("start", "servers", "topic", "options", "on_tombstone", "skip_offsets")
+    required = ("servers", "topic")
+    why_not = "a topic is named by 'servers' and 'topic', and its messages have offsets"
+    places = ("partition", "offset")
+    lands_files = has_partitions = True
+    own_order = "messages of a topic arrive in the order of their offsets"
+    only_on_spark = "reads a topic of Kafka, which needs Spark: land it as files first, and read those"
+
+    def place(self, config: SourceConfig) -> str:
+        """Return the place of the source, for messages."""
+        return topic_place(config.topic, config.servers)
+
+    def reads(self, config: SourceConfig) -> str:
+        """Return what a job reads of the source, as text."""
+        skipped = f"; skip_offsets: {config.skip_offsets}" if config.skip_offsets else ""
+        return f"messages of {self.place(config)} (start: {config.start or 'earliest'}{skipped})"
+
+    def problems(self, config: SourceConfig) -> Iterator[Problem]:
+        """Yield a place to begin at that no topic has, and what is wrong with its name and the client's settings."""
+        start = config.start or ""
+        if start == StartKind.SNAPSHOT.value or start.startswith(f"{StartKind.VERSION.value} "):
+            yield "start", "a topic has no versions: write earliest, latest, or a day or a moment"
+        yield from client_problems(config.topic, config.options, _CONSUMER_OPTIONS)
+
+
+SOURCE_FORMATS: Final[Mapping[str, SourceFormat]] = {
+    kind.name: kind
+    for kind in (
+        *map(FolderFormat, ("parquet", "json", "avro")),
+        CsvFormat("csv"),
+        TableFormat("delta"),
+        TopicFormat("kafka"),
+    )
+}
+
+
+_NO_DELIMITERS: Final = ('"', "\n", "\r")
+_CONSUMER_OPTIONS: Final = (
+    *("kafka.bootstrap.servers", "kafka.group.id", "kafka.isolation.level", "kafka.auto.offset.reset"),
+    *("kafka.enable.auto.commit", "kafka.key.deserializer", "kafka.value.deserializer"),
+)

@@ -49,6 +49,9 @@ def shown(pair: tuple[int, int]) -> str:
     return f"{pair[0]:,} in {pair[1]:,}"
 
 
+FORMATS = r"\.format (?:==|!=|in|not in) "
+KINDS = r"isinstance\([^()]*\b(?:(?:Folder|Delta|Kafka|Transformed)\w*(?:Source|Sink)|KafkaPartition|(?:Folder|Table|Topic|Partition)Position)\b"
+
 FIGURES: dict[str, Callable[[], object]] = {
     "files of the package": lambda: sum(1 for _ in texts(PACKAGE)),
     "code lines of the package": lambda: f"{sum(code_lines(text) for _, text in texts(PACKAGE)):,}",
@@ -68,7 +71,8 @@ FIGURES: dict[str, Callable[[], object]] = {
     "is_in_memory": lambda: shown(hits(r"is_in_memory")),
     "SourceOffset": lambda: shown(hits(r"SourceOffset")),
     "notes that are read": lambda: shown(hits(r"_NOTE|again_note|replay_note|backfill_note")),
-    "comparisons of .format": lambda: shown(hits(r"\.format (?:==|!=|in|not in) ")),
+    "comparisons of .format": lambda: shown(hits(FORMATS)),
+    "isinstance of kinds of sources and sinks": lambda: shown(hits(KINDS)),
     "as_json": lambda: shown(hits(r"as_json")),
     "without_pandas()": lambda: shown(hits(r"without_pandas\(\)")),
     "set_slot, attach": lambda: shown(hits(r"set_slot|\.attach\(")),

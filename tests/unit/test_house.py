@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.house import PACKAGE, ROOT, hits, texts
+from tests.house import FORMATS, KINDS, PACKAGE, ROOT, hits, texts
 
 GONE = ["earlier release", r"storage_errors\(", "is_in_memory", "SourceOffset", r"import_module\(.headrace\.operators"]
 MODULE = re.compile(r"`((?:[a-z_]+/)+[a-z_]+\.py)\b")
@@ -18,6 +18,13 @@ SEARCHES_NOTES = {"edits/erase_survey.py"}
 @pytest.mark.parametrize("pattern", GONE)
 def test_removed_names_stay_away(pattern):
     assert hits(pattern) == (0, 0)
+
+
+def test_formats_are_asked_and_never_compared():
+    """Facts of a format stand in `config/_source.py` and `config/_sink.py`, its code in its kind."""
+    comparisons, _ = hits(FORMATS)
+    assert comparisons <= 1
+    assert hits(KINDS) == (0, 0)
 
 
 def is_shown(path):

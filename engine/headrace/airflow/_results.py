@@ -15,7 +15,7 @@ from airflow.sdk import Asset, BaseOperatorLink, conf
 from airflow.sdk.exceptions import AirflowRuntimeError
 
 from headrace.airflow._rest import CONNECTION, AirflowApi, ApiError, run_path
-from headrace.config import JobConfig, SourceConfig
+from headrace.config import JobConfig
 from headrace.names import counted
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _path(task_instance: Any) -> str:
 def datasets_of(job: JobConfig) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """Return OpenLineage's namespace and name of each dataset that a job reads, and of each that it writes."""
     return (
-        [_source(source) for source in job.sources.values()],
+        [_place(source.kind.address(source)) for source in job.sources.values()],
         [_place(sink.path) for sink in job.sinks.values()],
     )
 
@@ -209,15 +209,8 @@ def operator_lineage(job: JobConfig) -> Any:
     return lineage(inputs=inputs, outputs=outputs)
 
 
-def _source(source: SourceConfig) -> tuple[str, str]:
-    """Return the dataset of a source: a topic by its first broker, others by their place."""
-    if source.topic is not None and source.servers is not None:
-        return f"kafka://{source.servers.partition(',')[0].strip()}", source.topic
-    return _place(source.path)
-
-
 def _place(path: str) -> tuple[str, str]:
-    """Return the dataset of a folder: on a disk `file` and the path; on a store the bucket and the rest of the URI."""
+    """Return the dataset of a place: on a disk `file` and the path; else the store, or the broker, and the rest of the URI."""
     place = urlsplit(path)
     if place.scheme and place.netloc:
         return f"{place.scheme}://{place.netloc}", place.path.strip("/") or "/"

@@ -189,6 +189,10 @@ class SourceFormat:
         """Return the place of the source, for messages."""
         return config.path
 
+    def address(self, config: SourceConfig) -> str:
+        """Return the path or URI of the source, as OpenLineage names data."""
+        return config.path
+
     def reads(self, config: SourceConfig) -> str:
         """Return what a job reads of the source, as text."""
         raise NotImplementedError
@@ -273,6 +277,10 @@ class TopicFormat(SourceFormat):
     def place(self, config: SourceConfig) -> str:
         """Return the place of the source, for messages."""
         return topic_place(config.topic, config.servers)
+
+    def address(self, config: SourceConfig) -> str:
+        """Return the URI of the topic at its first broker."""
+        return f"kafka://{(config.servers or '').partition(',')[0].strip()}/{config.topic}"
 
     def reads(self, config: SourceConfig) -> str:
         """Return what a job reads of the source, as text."""

@@ -116,7 +116,7 @@ class RefusedRows:
     def _of_source(self, name: str, files: Mapping[str, _FileEntries]) -> tuple[RequeuedRows, ...]:
         config = self._job.config.sources[name]
         source = source_of(self._nodes[name], self._job.config)
-        stored = source.named(files.keys())
+        stored = source.find(files.keys())
         if missing := sorted(files.keys() - stored.keys()):
             raise SourceError(
                 f"source '{name}': {_listed(missing)} of {config.place} {'is' if len(missing) == 1 else 'are'} gone, and only the "

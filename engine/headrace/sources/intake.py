@@ -127,10 +127,6 @@ class Intake:
         self.waiting: tuple[Waiting, ...] = ()
         """Set by `next`: rows that were read, and that wait for a source without more input."""
 
-    def latest(self) -> dict[str, str | None]:
-        """Return the name of the last file of each source."""
-        return {name: source.latest() for name, source in self._sources.items()}
-
     def listed(self) -> dict[str, list[ListedFile]]:
         """Return by source the files that are there. Raises `SourceError` when a folder is gone, or a name does not fit the pattern."""
         return {
@@ -143,8 +139,18 @@ class Intake:
 
         Raises `ConfigError` for a source without intervals, and `SourceError` for a late file of an interval taken in already.
         """
+        self._refuse_without_intervals()
         for name, source in self._sources.items():
             source.check_intervals(taken_in.get(name, TakenIn()))
+
+    def _refuse_without_intervals(self) -> None:
+        for name in self._sources:
+            kind = self._config.sources[name].kind
+            if not kind.has_intervals:
+                raise ConfigError(
+                    f"source '{name}' is a {kind.noun}, and its {kind.parts} have no intervals: an interval run cannot tell which {kind.parts} "
+                    "to take; use --mode caught-up"
+                )
 
     def check_cut(self, wanted: Interval, taken_in: Mapping[str, TakenIn]) -> None:
         """Refuse an interval that does not fit the intervals of the files: it would have no rows, or rows that were `taken_in` before.
@@ -200,6 +206,8 @@ class Intake:
         ended; `ConfigError` when the pipeline lacks a source whose rows are not all taken in.
         """
         self._check_left_over(at.sources)
+        if wanted.interval is not None and wanted.until is None:
+            self._refuse_without_intervals()
         facts = self._with_pieces(numbered([*self._sources], at.sources), wanted.until)
         parts = [self._plan_group(names, facts, at, wanted) for names in self._groups]
         self.waiting = tuple(waiting for part in parts for waiting in part.waiting)

@@ -61,7 +61,7 @@ class RequeuedSlice:
     def _files(self, name: str, ordinal: int) -> list[InputFile]:
         """Return the files taken from a source, with ordinals from `ordinal` on."""
         waiting, config = self.facts[name].requeued, self.rules.configs[name]
-        listed = self.sources[name].named({rows.file for rows in waiting}) if waiting else {}
+        listed = self.sources[name].find({rows.file for rows in waiting}) if waiting else {}
         files: list[InputFile] = []
         taken = 0
         for rows in waiting[: config.max_files_per_batch]:

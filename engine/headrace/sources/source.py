@@ -220,7 +220,74 @@ class Piece(NamedTuple):
 
 
 class Source(Protocol):
-    """Input of a job, as its driver sees it. A source is one piece, unless its kind divides it."""
+    """Input of a job, as its driver sees it. Each kind says what stands first; the rest is for kinds that have more."""
+
+    def remarks(self) -> Iterator[Remark]:
+        """Yield remarks on whether a run could read the source. Reads no rows."""
+        ...
+
+    def scan(
+        self,
+        facts: SourceFacts,
+        taken_in: TakenIn,
+        *,
+        interval: Interval | None = None,
+        until: str | None = None,
+        meets: bool = False,
+    ) -> SourceScan:
+        """Return the files after the position in `facts`: those of `interval`, or those up to and including file `until`, or all.
+
+        A source that `meets` others may have taken up files of the interval before. With both `interval` and `until`, return
+        the files of the recorded micro-batch that ended with `until`, and late files of the interval. Raises `SourceError`
+        when the folder is gone, or a late file would never be read.
+        """
+        ...
+
+    def find(self, names: Collection[str]) -> dict[str, SourceFile]:
+        """Return the files with these names that exist. Raises `SourceError` when the folder is gone."""
+        ...
+
+    def within_limits(self, files: Sequence[SourceFile], rows_taken: int = 0) -> Sequence[SourceFile]:
+        """Return the first files, as many as one micro-batch may take. `rows_taken` rows of the first one were taken in before."""
+        ...
+
+    def rows(self, file: SourceFile) -> int:
+        """Count the rows of a file. Raises `SourceError` when it cannot be read, unless such files go to quarantine."""
+        ...
+
+    def event_times(self, file: SourceFile, limit: EventTimeLimit | None = None) -> pa.Int64Array:
+        """Return the event times of a file in arrival order (ms), null for a row that is refused, also one beyond the `limit`."""
+        ...
+
+    def facts_after(
+        self,
+        facts: SourceFacts,
+        scan: SourceScan,
+        files: Sequence[SourceFile],
+        taken_in: TakenIn,
+        interval: Interval | None = None,
+    ) -> SourceFacts:
+        """Return the facts after `files`, with the records of files that a checkpoint has to make."""
+        ...
+
+    # -------------------------------------------------------------------------------- with intervals in names of files
+
+    def listed(self) -> Sequence[SourceFile]:
+        """Return all files there are, in order; none where a position alone tells what was taken in.
+
+        Raises `SourceError` when the folder is gone.
+        """
+        return ()
+
+    def interval_of(self, name: str) -> Interval | None:  # noqa: ARG002 - for kinds with intervals
+        """Return the interval in a file's name; None for sources without intervals."""
+        return None
+
+    def check_intervals(self, taken_in: TakenIn) -> None:  # noqa: ARG002 - as above
+        """Raise `ConfigError` or `SourceError` for an interval run that could not continue after `taken_in`."""
+        return
+
+    # --------------------------------------------------------------------------------------------- with several pieces
 
     def with_pieces(
         self,
@@ -250,6 +317,8 @@ class Source(Protocol):
         (whole,) = moved
         return whole
 
+    # ---------------------------------------------------------------------------------- with files of their own making
+
     def begin(
         self,
         facts: SourceFacts,  # noqa: ARG002 - for kinds that make their files
@@ -265,73 +334,6 @@ class Source(Protocol):
     def prepare(self, files: Sequence[SourceFile]) -> None:  # noqa: ARG002 - as above
         """Make the files that tasks will read, where they are not there yet. Raises `SourceError` for one that cannot be made."""
         return
-
-    def remarks(self) -> Iterator[Remark]:
-        """Yield remarks on whether a run could read the source. Reads no rows."""
-        ...
-
-    def latest(self) -> str | None:
-        """Return the name of the last file; None without files."""
-        ...
-
-    def scan(
-        self,
-        facts: SourceFacts,
-        taken_in: TakenIn,
-        *,
-        interval: Interval | None = None,
-        until: str | None = None,
-        meets: bool = False,
-    ) -> SourceScan:
-        """Return the files after the position in `facts`: those of `interval`, or those up to and including file `until`, or all.
-
-        A source that `meets` others may have taken up files of the interval before. With both `interval` and `until`, return
-        the files of the recorded micro-batch that ended with `until`, and late files of the interval. Raises `SourceError`
-        when the folder is gone, or a late file would never be read.
-        """
-        ...
-
-    def listed(self) -> Sequence[SourceFile]:
-        """Return all files there are, in order; none of a table or topic: there, versions and offsets tell what was taken in.
-
-        Raises `SourceError` when the folder is gone.
-        """
-        ...
-
-    def named(self, names: Collection[str]) -> dict[str, SourceFile]:
-        """Return the files with these names that exist. Raises `SourceError` when the folder is gone."""
-        ...
-
-    def within_limits(self, files: Sequence[SourceFile], rows_taken: int = 0) -> Sequence[SourceFile]:
-        """Return the first files, as many as one micro-batch may take. `rows_taken` rows of the first one were taken in before."""
-        ...
-
-    def rows(self, file: SourceFile) -> int:
-        """Count the rows of a file. Raises `SourceError` when it cannot be read, unless such files go to quarantine."""
-        ...
-
-    def event_times(self, file: SourceFile, limit: EventTimeLimit | None = None) -> pa.Int64Array:
-        """Return the event times of a file in arrival order (ms), null for a row that is refused, also one beyond the `limit`."""
-        ...
-
-    def facts_after(
-        self,
-        facts: SourceFacts,
-        scan: SourceScan,
-        files: Sequence[SourceFile],
-        taken_in: TakenIn,
-        interval: Interval | None = None,
-    ) -> SourceFacts:
-        """Return the facts after `files`, with the records of files that a checkpoint has to make."""
-        ...
-
-    def interval_of(self, name: str) -> Interval | None:
-        """Return the interval in a file's name; None for sources without intervals."""
-        ...
-
-    def check_intervals(self, taken_in: TakenIn) -> None:
-        """Raise `ConfigError` or `SourceError` for an interval run that could not continue after `taken_in`."""
-        ...
 
 
 class SourceKind(Source, Protocol):

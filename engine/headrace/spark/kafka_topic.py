@@ -43,7 +43,9 @@ class LandedPart(msgspec.Struct, frozen=True):
 
 def topics_of(spark: SparkSession, config: JobConfig) -> dict[str, Topic]:
     """Return the topics that a job reads, by name of the source. Makes no request yet."""
-    return {name: SparkTopic(spark, name, source) for name, source in config.sources.items() if source.kind.lands_files}
+    return {
+        name: SparkTopic(spark, name, source) for name, source in config.sources.items() if source.kind.has_partitions
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,7 +150,7 @@ def _of_files(node: SourceNode, config: JobConfig, names: Collection[str]) -> It
 
     bound = config.sources[node.name]
     source = source_of(node, config)
-    files = source.named(names).values() if bound.kind.is_folder else source.scan(NO_FACTS, TakenIn()).files
+    files = source.find(names).values() if bound.kind.is_folder else source.scan(NO_FACTS, TakenIn()).files
     for file in files:
         interval = source.interval_of(file.name) if bound.complete_intervals else None
         if interval is not None:

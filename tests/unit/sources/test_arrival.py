@@ -34,9 +34,6 @@ class Files(Source):
     def put(self, times):
         self.contents[f"{len(self.contents):03}"] = times
 
-    def latest(self):
-        return max(self.contents, default=None)
-
     def scan(self, facts, _taken_in, *, interval=None, until=None, meets=False):
         listed = [SourceFile(name, f"{self.name}/{name}", 0) for name in sorted(self.contents)]
         new = [file for file in listed if file.name > facts.last]
@@ -87,7 +84,12 @@ class Job:
             )
             for name in self.sources
         }
-        config = SimpleNamespace(sources=configs, watermark=SimpleNamespace(bucket=self.bucket), storage_options=None)
+        config = SimpleNamespace(
+            sources=configs,
+            watermark=SimpleNamespace(bucket=self.bucket),
+            storage_options=None,
+            reads_latest_tables=False,
+        )
         return Intake(SimpleNamespace(groups=self.groups, sources=nodes), config, self.sources)
 
     def step(self, **wanted):

@@ -264,5 +264,5 @@ def test_folder_that_cannot_be_listed_is_named(job):
     disk = memory_disk("unlisted")
     touch("memory://unlisted/input/a.parquet")
     with disk.failing(refuse), pytest.raises(SourceError, match=r"cannot list memory://unlisted/input: .*Input/output"):
-        FolderSource(node, config).latest()
+        FolderSource(node, config).listed()
     forget_disk("unlisted")

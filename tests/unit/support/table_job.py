@@ -179,7 +179,7 @@ class TableJob:
 
     @property
     def table(self):
-        return self.last.sources["rows"].table
+        return self.last.sources["rows"].position
 
     def seen(self, shop="a"):
         rows = sorted((row for row in self.harness.sink("arrived") if row.shop == shop), key=lambda item: item.number)

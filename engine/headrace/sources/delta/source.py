@@ -77,26 +77,20 @@ class DeltaSource(Source):
         """Read all rows of a file. Raises one of `headrace.sources.folder.format.UNREADABLE`."""
         return FileRows(read_rows(file.path, _logged(file), storage, nulls=null_columns(node.record)))
 
-    def latest(self) -> str | None:
-        """Return the latest version, as the first part of file names."""
-        return _version_text(self._versions()[-1])
-
     def scan(
         self,
         facts: SourceFacts,
         taken_in: TakenIn,  # noqa: ARG002 - versions record the rows taken in
         *,
-        interval: Interval | None = None,
+        interval: Interval | None = None,  # noqa: ARG002 - versions have none
         until: str | None = None,
         meets: bool = False,  # noqa: ARG002 - as above
     ) -> SourceScan:
         """Return the files to take in next; `Source.scan` describes the arguments.
 
         Files before an unreadable commit are returned; `SourceError` is raised once that commit is the next one. Raises
-        `ConfigError` for an interval run, and for a `change_feed` that has changed in the middle of a version.
+        `ConfigError` for a `change_feed` that has changed in the middle of a version.
         """
-        if interval is not None and until is None:
-            raise self._no_intervals()
         versions = self._versions()
         position = facts.position_as(TablePosition)
         place = self._place(position, versions)
@@ -119,11 +113,7 @@ class DeltaSource(Source):
         reach = TableReach(self._table_id(place, versions), reached, place.snapshot, place.is_provisional)
         return SourceScan(tuple(files_ahead), tuple(files_ahead), reach)
 
-    def listed(self) -> Sequence[SourceFile]:
-        """Return no files: versions tell what was taken in."""
-        return ()
-
-    def named(self, names: Collection[str]) -> dict[str, SourceFile]:
+    def find(self, names: Collection[str]) -> dict[str, SourceFile]:
         """Return the files with these names that exist: the log has the version, and the folder has the file.
 
         Raises `SourceError` where there is no table, or its log cannot be read.
@@ -193,14 +183,6 @@ class DeltaSource(Source):
             snapshot=scan.reach.snapshot,
         )
         return msgspec.structs.replace(facts, position=position)
-
-    def interval_of(self, name: str) -> Interval | None:  # noqa: ARG002 - no file has one
-        """Return None: versions have no intervals."""
-        return None
-
-    def check_intervals(self, taken_in: TakenIn) -> None:  # noqa: ARG002 - none will do
-        """Raise `ConfigError`: versions have no intervals."""
-        raise self._no_intervals()
 
     def remarks(self) -> Iterator[Remark]:
         """Yield remarks on whether a run could read the latest version: features of the table, columns that do not fit the record."""
@@ -364,7 +346,7 @@ class DeltaSource(Source):
         wanted = [
             name for name in facts.begun if not any(version_of(name) in skipped for skipped in self._config.skipped)
         ]
-        files_by_name = self.named(wanted) if wanted else {}
+        files_by_name = self.find(wanted) if wanted else {}
         if missing := sorted({*wanted} - files_by_name.keys()):
             version, first = version_of(missing[0]), self._versions()[0]
             raise (
@@ -373,12 +355,6 @@ class DeltaSource(Source):
                 else self._faults.vacuumed(version, missing[0])
             )
         return [files_by_name[name] for name in wanted]
-
-    def _no_intervals(self) -> ConfigError:
-        return ConfigError(
-            f"source '{self._name}' is a Delta table, and its versions have no intervals: an interval run cannot tell which versions to "
-            "take; use --mode caught-up"
-        )
 
 
 def _logged(file: SourceFile | InputFile) -> DeltaRows:

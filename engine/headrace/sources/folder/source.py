@@ -88,11 +88,6 @@ class FolderSource(Source):
             else:
                 yield Remark(of_row, problem.why, f"its rows are refused: {advice}")
 
-    def latest(self) -> str | None:
-        """Return the name of the last file; None without files. Raises `SourceError` where the folder is missing."""
-        files = self._files()
-        return files[-1].name if files else None
-
     def scan(
         self,
         facts: SourceFacts,
@@ -134,7 +129,7 @@ class FolderSource(Source):
         """Return all files of the folder, in order. Raises `SourceError` where the folder is missing."""
         return self._files()
 
-    def named(self, names: Collection[str]) -> dict[str, SourceFile]:
+    def find(self, names: Collection[str]) -> dict[str, SourceFile]:
         """Return the files with these names that exist. Raises `SourceError` where the folder is missing."""
         return {file.name: file for file in self._files() if file.name in names}
 

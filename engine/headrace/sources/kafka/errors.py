@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.config import SourceConfig
-from headrace.errors import ConfigError, SourceError
+from headrace.errors import SourceError
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,4 @@ class KafkaFaults:
         return SourceError(
             f"source '{self.source}': {', '.join(names)} in {folder} is gone, and not all of its messages were taken in yet. Nothing was "
             "taken in. Put it back, or restore a checkpoint before it ('headrace checkpoints' lists them)."
-        )
-
-    def no_intervals(self) -> ConfigError:
-        """Return the error for an interval run."""
-        return ConfigError(
-            f"source '{self.source}' is a topic, and its messages have no intervals: an interval run cannot tell which messages to take; "
-            "use --mode caught-up"
         )

@@ -321,10 +321,6 @@ class KafkaSource(Source):
 
     # ------------------------------------------------------------------------------------------------ as a `Source`
 
-    def latest(self) -> str | None:
-        """Return None: partitions have no common last file."""
-        return None
-
     def scan(
         self,
         facts: SourceFacts,  # noqa: ARG002 - only partitions are read
@@ -337,11 +333,7 @@ class KafkaSource(Source):
         """Raise `EngineBug`: only partitions are scanned, never the topic."""
         raise EngineBug(f"source '{self.node.name}' was read as a whole, not by partition")
 
-    def listed(self) -> Sequence[SourceFile]:
-        """Return no files: offsets tell what was taken in."""
-        return ()
-
-    def named(self, names: Collection[str]) -> dict[str, SourceFile]:
+    def find(self, names: Collection[str]) -> dict[str, SourceFile]:
         """Return the landed files with these names."""
         files = {name: self.file(name) for name in names if parse_landed(name) is not None}
         return {name: file for name, file in files.items() if is_file(file.path, self.storage)}
@@ -379,14 +371,6 @@ class KafkaSource(Source):
         """Raise `EngineBug`: only partitions have positions of their own, never the topic."""
         raise EngineBug(f"source '{self.node.name}' was read as a whole, not by partition")
 
-    def interval_of(self, name: str) -> Interval | None:  # noqa: ARG002 - no file has one
-        """Return None: offsets have no intervals."""
-        return None
-
-    def check_intervals(self, taken_in: TakenIn) -> None:  # noqa: ARG002 - none will do
-        """Raise `ConfigError`: offsets have no intervals."""
-        raise self.faults.no_intervals()
-
 
 class KafkaPartition(Source):
     """Partition of a topic, as a source of the merge. The position in its facts is that of the partition."""
@@ -409,30 +393,24 @@ class KafkaPartition(Source):
         """Yield the remarks on the topic."""
         return self._whole.remarks()
 
-    def latest(self) -> str | None:
-        """Return None: the last file is not known before it is landed."""
-        return None
-
     def scan(
         self,
         facts: SourceFacts,
         taken_in: TakenIn,  # noqa: ARG002 - offsets record the rows taken in
         *,
-        interval: Interval | None = None,
+        interval: Interval | None = None,  # noqa: ARG002 - offsets have none
         until: str | None = None,
         meets: bool = False,  # noqa: ARG002 - as above
     ) -> SourceScan:
         """Return the files to take in next, also those that are not landed yet; `Source.scan` describes the arguments.
 
-        `until` is no name of a file: with it, the scan ends at the recorded position. Raises `ConfigError` for an interval run,
-        `SourceError` where a landed file or the next message is gone.
+        `until` is no name of a file: with it, the scan ends at the recorded position. Raises `SourceError` where a landed file or the
+        next message is gone.
         """
-        if interval is not None and until is None:
-            raise self._whole.faults.no_intervals()
         position = _position_of(facts)
         begun = position.begun
         names = [*begun, *self._next(position.next, is_recorded=until is not None)]
-        if missing := sorted({*begun} - self._whole.named(begun).keys()):
+        if missing := sorted({*begun} - self._whole.find(begun).keys()):
             raise self._whole.faults.not_landed(self._whole.folder, missing)
         if names and not begun:
             self._whole.schedule_landing(names[0])
@@ -446,13 +424,9 @@ class KafkaPartition(Source):
             return []
         return self._whole.recorded_ranges(self._partition, position, self._until)
 
-    def listed(self) -> Sequence[SourceFile]:
-        """Return no files: offsets tell what was taken in."""
-        return ()
-
-    def named(self, names: Collection[str]) -> dict[str, SourceFile]:
+    def find(self, names: Collection[str]) -> dict[str, SourceFile]:
         """Return the landed files with these names."""
-        return self._whole.named(names)
+        return self._whole.find(names)
 
     def within_limits(self, files: Sequence[SourceFile], rows_taken: int = 0) -> Sequence[SourceFile]:
         """Return the first files, as many as one micro-batch may take."""
@@ -480,14 +454,6 @@ class KafkaPartition(Source):
         return msgspec.structs.replace(
             facts, position=msgspec.structs.replace(position, next=max([*ends, position.next]))
         )
-
-    def interval_of(self, name: str) -> Interval | None:
-        """Return None: offsets have no intervals."""
-        return self._whole.interval_of(name)
-
-    def check_intervals(self, taken_in: TakenIn) -> None:
-        """Raise `ConfigError`: offsets have no intervals."""
-        self._whole.check_intervals(taken_in)
 
 
 def _with(facts: SourceFacts, partitions: Mapping[int, PartitionPosition], state: TopicState) -> SourceFacts:

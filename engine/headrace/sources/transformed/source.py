@@ -228,10 +228,6 @@ class TransformedSource(Source):
 
     # ------------------------------------------------------------------------------------------------ as a `Source`
 
-    def latest(self) -> str | None:
-        """Return the name of the last file of the source below."""
-        return self.stored.latest()
-
     def scan(
         self,
         facts: SourceFacts,
@@ -262,12 +258,12 @@ class TransformedSource(Source):
         """Return all files of the source below the step, in order."""
         return self.stored.listed()
 
-    def named(self, names: Collection[str]) -> dict[str, SourceFile]:
+    def find(self, names: Collection[str]) -> dict[str, SourceFile]:
         """Return the files with these names that exist: landed files, and files of the source below for names without a digest."""
         derived = {name: self._file(name) for name in names if parts_of_derived(name) is not None}
         landed = {name: file for name, file in derived.items() if is_file(file.path, self._storage)}
         others = [name for name in names if name not in derived]
-        return landed | (self.stored.named(others) if others else {})
+        return landed | (self.stored.find(others) if others else {})
 
     def within_limits(self, files: Sequence[SourceFile], rows_taken: int = 0) -> Sequence[SourceFile]:
         """Return the first files, as many as one micro-batch may take. Limits count files and rows of the source below.

@@ -33,7 +33,7 @@ REASONS = {
     "len(texts):,": "rows that meet are two at least",
     "len(self._ranks)": "more than a limit",
     "len(uses)": "more than a limit",
-    "bound.format": "the name of a format",
+    "config.format": "the name of a format",
     "kind": "the name of a format",
     "self._wanted": "the name of a format",
     "side.name": "left or right",

@@ -221,7 +221,7 @@ class FolderFormat(SourceFormat):
 
     def reads(self, config: SourceConfig) -> str:
         """Return what a job reads of the source, as text."""
-        return f"{self.name} files in {config.path}"
+        return f"{config.format} files in {config.path}"
 
 
 class CsvFormat(FolderFormat):

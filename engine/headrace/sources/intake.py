@@ -34,6 +34,7 @@ from headrace.sources.registry import KINDS, source_of
 from headrace.sources.requeued import RequeuedSlice
 from headrace.sources.source import (
     NEXT_SLICE,
+    Ahead,
     GroupSlice,
     InputFile,
     JobPosition,
@@ -42,9 +43,9 @@ from headrace.sources.source import (
     Slice,
     SliceRequest,
     Source,
-    SourceScan,
     TakenIn,
     Waiting,
+    Want,
 )
 from headrace.sources.transformed.source import Derivation
 
@@ -245,33 +246,32 @@ class Intake:
         if self._rules.are_merged(names, first):
             pieces = Pieces(names, self._sources, facts, at.sources, wanted.until)
             return pieces.join(self._merged(pieces, at, wanted), facts)
-        scan = self._scan(names[0], self._sources[names[0]], first, at, wanted, meets=False)
-        if first.ended and scan.files:
-            raise _input_has_ended(names[0], scan)
-        return self._take_whole_files(names[0], scan, first, at, wanted)
+        ahead = self._ahead(names[0], self._sources[names[0]], first, at, wanted, meets=False)
+        if first.ended and ahead.files:
+            raise _input_has_ended(names[0], ahead)
+        return self._take_whole_files(names[0], ahead, first, at, wanted)
 
     def _merged(self, pieces: Pieces, at: JobPosition, wanted: SliceRequest) -> GroupSlice:
-        scans = {
-            piece: self._scan(pieces.owners[piece], source, pieces.facts[piece], at, wanted, meets=True)
+        ahead = {
+            piece: self._ahead(pieces.owners[piece], source, pieces.facts[piece], at, wanted, meets=True)
             for piece, source in pieces.sources.items()
         }
-        for piece, scan in scans.items():
-            if pieces.facts[piece].ended and scan.files:
-                raise _input_has_ended(piece, scan)
+        for piece, own in ahead.items():
+            if pieces.facts[piece].ended and own.files:
+                raise _input_has_ended(piece, own)
         rules = self._rules.of_pieces(pieces.owners)
         return Merge(
-            rules, pieces.sources, scans, pieces.facts, at.timeline(pieces.names), at, pieces.request(wanted)
+            rules, pieces.sources, ahead, pieces.facts, at.timeline(pieces.names), at, pieces.request(wanted)
         ).plan()
 
-    def _scan(
+    def _ahead(
         self, name: str, source: Source, facts: SourceFacts, at: JobPosition, wanted: SliceRequest, *, meets: bool
-    ) -> SourceScan:
+    ) -> Ahead:
         until = None if wanted.until is None else wanted.until.get(name, NO_FACTS).last
-        taken_in = at.taken_in.get(name, TakenIn())
         recorded = [] if self._config.reads_latest_tables else wanted.recorded(name)
         source.begin(at.sources.get(name, NO_FACTS), at.timeline([name]), recorded)
         self._check_format(name, at.sources.get(name, NO_FACTS))
-        return source.scan(facts, taken_in, interval=wanted.interval, until=until, meets=meets)
+        return source.plan(facts, Want(at.taken_in.get(name, TakenIn()), wanted.interval, until, meets=meets))
 
     def _check_format(self, name: str, facts: SourceFacts) -> None:
         """Refuse a source that has changed its kind (folder, table, topic): its position has no meaning there."""
@@ -285,10 +285,10 @@ class Intake:
             raise ConfigError(msg)
 
     def _take_whole_files(
-        self, name: str, scan: SourceScan, facts: SourceFacts, at: JobPosition, wanted: SliceRequest
+        self, name: str, ahead: Ahead, facts: SourceFacts, at: JobPosition, wanted: SliceRequest
     ) -> GroupSlice:
         source = self._sources[name]
-        chosen = scan.files if wanted.is_whole else source.within_limits(scan.files)
+        chosen = ahead.files if wanted.is_whole else source.within_limits(ahead.files)
         source.prepare(chosen)
         before = at.timeline([name]).bucket
         ordinal = before.next_ordinal
@@ -298,15 +298,15 @@ class Intake:
             files.append(file.taken(name, rows, ordinal))
             ordinal += rows
         line = LineSlice((name,), before, ordinal - before.next_ordinal)
-        if not chosen and wanted.interval is None and not scan.needs_checkpoint:
+        if not chosen and wanted.interval is None and not ahead.needs_checkpoint:
             return GroupSlice(line)
-        passed = source.facts_after(facts, scan, chosen, at.taken_in.get(name, TakenIn()), wanted.interval)
+        passed = source.facts_after(facts, ahead, chosen)
         taken_at = at.now if files else facts.taken_at
         return GroupSlice(
             line,
             tuple(files),
             {name: msgspec.structs.replace(passed, taken_at=taken_at)},
-            moves=bool(chosen) or scan.needs_checkpoint,
+            moves=bool(chosen) or ahead.needs_checkpoint,
         )
 
     def _interval_of(
@@ -398,9 +398,9 @@ def _cut_of(pattern: IntervalPattern, wanted: Interval) -> str:
     return f"{pattern.text} in {pattern.zone} gives {', '.join(map(str, periods))}"
 
 
-def _input_has_ended(name: str, scan: SourceScan) -> SourceError:
+def _input_has_ended(name: str, ahead: Ahead) -> SourceError:
     return SourceError(
-        f"source '{name}': the end of input was declared (--end-of-input), and now there is {scan.files[0].name}. Nothing "
+        f"source '{name}': the end of input was declared (--end-of-input), and now there is {ahead.files[0].name}. Nothing "
         "was taken in. The last windows are closed: to take in more, restore the checkpoint before the end ('headrace checkpoints' "
         "lists them), and run again."
     )

@@ -34,6 +34,7 @@ from headrace.sources.arrival import (
 from headrace.sources.interval import Interval
 from headrace.sources.position import NO_FACTS, SourceFacts, stored_name
 from headrace.sources.source import (
+    Ahead,
     GroupSlice,
     InputFile,
     JobPosition,
@@ -41,8 +42,6 @@ from headrace.sources.source import (
     SliceRequest,
     Source,
     SourceFile,
-    SourceScan,
-    TakenIn,
     Waiting,
 )
 from headrace.storage.files import Storage, stage
@@ -97,7 +96,7 @@ class _Reading:
     source: Source
     config: SourceConfig
     facts: SourceFacts
-    scan: SourceScan
+    ahead: Ahead
     limit: EventTimeLimit | None = None
     files: list[_FileItems] = field(default_factory=list)
     punctuations: dict[int, int] = field(default_factory=dict)
@@ -106,13 +105,13 @@ class _Reading:
     """Number of files to take in if the slice is taken whole."""
 
     def __post_init__(self) -> None:
-        """Count the files that the scan found without those beyond."""
-        self.recorded_files = len(self.scan.files)
+        """Count the files ahead without those beyond."""
+        self.recorded_files = len(self.ahead.files)
 
     @property
     def is_read(self) -> bool:
         """Return whether all files are read."""
-        return len(self.files) == len(self.scan.files)
+        return len(self.files) == len(self.ahead.files)
 
     @property
     def is_drained(self) -> bool:
@@ -120,7 +119,7 @@ class _Reading:
         if not self.is_read or any(pc.any(part.counts).as_py() for part in self.files):
             return False
         last = max([self.facts.last, *(stored_name(part.file.name) for part in self.files)])
-        return all(file.name <= last for file in self.scan.listed)
+        return all(file.name <= last for file in self.ahead.listed)
 
     @property
     def count(self) -> int:
@@ -134,11 +133,11 @@ class _Reading:
 
     def within_limits(self) -> Sequence[SourceFile]:
         """Return the first files, as many as one micro-batch may take."""
-        return self.source.within_limits(self.scan.files, self.facts.rows)
+        return self.source.within_limits(self.ahead.files, self.facts.rows)
 
     def read_more(self, key: int | None) -> None:
         """Read the next file. Merge keys continue from `key`, the line's key, which includes the rows taken in before."""
-        file = self.scan.files[len(self.files)]
+        file = self.ahead.files[len(self.files)]
         times = self.source.event_times(file, self.limit)
         rows = len(times)
         interval = self.source.interval_of(file.name) if self.config.complete_intervals else None
@@ -214,13 +213,13 @@ class Merge:
         self,
         rules: MergeRules,
         sources: Mapping[str, Source],
-        scans: Mapping[str, SourceScan],
+        ahead: Mapping[str, Ahead],
         facts: Mapping[str, SourceFacts],
         timeline: Timeline,
         at: JobPosition,
         wanted: SliceRequest,
     ) -> None:
-        """Keep the scan and the facts of each source of the group, and its timeline; the other arguments are those of `Intake.next`."""
+        """Keep what is ahead in each source of the group, and its facts, and its timeline; the other arguments are those of `Intake.next`."""
         self._rules, self._at, self._wanted = rules, at, wanted
         self._readings = [
             _Reading(
@@ -228,7 +227,7 @@ class Merge:
                 sources[name],
                 rules.configs[name],
                 facts[name],
-                scans[name],
+                ahead[name],
                 rules.limit(name, at.now),
             )
             for name in facts
@@ -250,7 +249,7 @@ class Merge:
             tuple(self._waiting(released)),
             moves=len(released) > 0
             or any(
-                _has_moved(reading.facts, facts[reading.name]) or reading.scan.needs_checkpoint
+                _has_moved(reading.facts, facts[reading.name]) or reading.ahead.needs_checkpoint
                 for reading in self._readings
             ),
         )
@@ -258,7 +257,7 @@ class Merge:
     def _read(self) -> None:
         """Read the files of this slice. While nothing can be released, read more of the source that the others wait for."""
         for reading in self._readings:
-            for _ in reading.scan.files if self._wanted.is_whole else reading.within_limits():
+            for _ in reading.ahead.files if self._wanted.is_whole else reading.within_limits():
                 reading.read_more(self._line.key)
             reading.is_idle = self._is_idle(reading)
         if self._wanted.until is not None:
@@ -271,7 +270,7 @@ class Merge:
         last = last_recorded(self._recorded_queues(), self._counts(until))
         for reading in self._readings:
             recorded = until.get(reading.name, NO_FACTS)
-            reading.scan = replace(reading.scan, files=(*reading.scan.files, *reading.scan.beyond))
+            reading.ahead = replace(reading.ahead, files=(*reading.ahead.files, *reading.ahead.beyond))
             while not (last is None or recorded.idle or recorded.ended or reading.is_read) and (
                 (reading.frontier(self._line.key), reading.facts.number) < (last.frontier, last.number)
             ):
@@ -316,11 +315,10 @@ class Merge:
         files = [part.file for part in reading.files]
         passed_files = whole + (rows_taken > 0)
         taken_up = files[: max(reading.recorded_files, passed_files) if self._wanted.is_whole else passed_files]
-        taken_in = self._at.taken_in.get(reading.name, TakenIn())
-        passed = reading.source.facts_after(reading.facts, reading.scan, taken_up, taken_in, self._wanted.interval)
+        passed = reading.source.facts_after(reading.facts, reading.ahead, taken_up)
         known = {*reading.facts.begun, *(file.name for file in taken_up)}
         recorded = None if self._wanted.until is None else self._wanted.until.get(reading.name)
-        begun = tuple(file.name for file in reading.scan.files[whole:] if file.name in known)
+        begun = tuple(file.name for file in reading.ahead.files[whole:] if file.name in known)
         return msgspec.structs.replace(
             passed.with_begun(begun, rows_taken),
             punctuated=line.punctuated.get(reading.facts.number),

@@ -179,9 +179,24 @@ class TableReach(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class SourceScan:
-    """Result of one scan of a source: the files to take in next, in order, and all files that exist (`listed`)."""
+class Want:
+    """Input that a slice wants of a source: that of `interval`, or up to and including file `until`, or all there is.
 
+    With both, it wants the files of the recorded micro-batch that ended with `until`, and late files of the interval. `taken_in` is what
+    checkpoints record. A source that `meets` others may have taken up files of the interval before.
+    """
+
+    taken_in: TakenIn = TakenIn()
+    interval: Interval | None = None
+    until: str | None = None
+    meets: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Input that lies ahead of a position, as `want` asked: the files to take in next, in order, and all files that exist (`listed`)."""
+
+    want: Want
     files: tuple[SourceFile, ...]
     listed: tuple[SourceFile, ...]
     reach: TableReach | None = None
@@ -226,20 +241,10 @@ class Source(Protocol):
         """Yield remarks on whether a run could read the source. Reads no rows."""
         ...
 
-    def scan(
-        self,
-        facts: SourceFacts,
-        taken_in: TakenIn,
-        *,
-        interval: Interval | None = None,
-        until: str | None = None,
-        meets: bool = False,
-    ) -> SourceScan:
-        """Return the files after the position in `facts`: those of `interval`, or those up to and including file `until`, or all.
+    def plan(self, since: SourceFacts, want: Want) -> Ahead:
+        """Return the files after the position in `since`, in order.
 
-        A source that `meets` others may have taken up files of the interval before. With both `interval` and `until`, return
-        the files of the recorded micro-batch that ended with `until`, and late files of the interval. Raises `SourceError`
-        when the folder is gone, or a late file would never be read.
+        Raises `SourceError` for input that is gone or was replaced, and for a late file that would never be read.
         """
         ...
 
@@ -259,15 +264,8 @@ class Source(Protocol):
         """Return the event times of a file in arrival order (ms), null for a row that is refused, also one beyond the `limit`."""
         ...
 
-    def facts_after(
-        self,
-        facts: SourceFacts,
-        scan: SourceScan,
-        files: Sequence[SourceFile],
-        taken_in: TakenIn,
-        interval: Interval | None = None,
-    ) -> SourceFacts:
-        """Return the facts after `files`, with the records of files that a checkpoint has to make."""
+    def facts_after(self, since: SourceFacts, ahead: Ahead, files: Sequence[SourceFile]) -> SourceFacts:
+        """Return the facts after the first `files` of those ahead, with the records of files that a checkpoint has to make."""
         ...
 
     # -------------------------------------------------------------------------------- with intervals in names of files

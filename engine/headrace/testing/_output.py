@@ -146,11 +146,11 @@ def _of_files(node: SourceNode, config: JobConfig, names: Collection[str]) -> It
 
     from headrace.sources.position import NO_FACTS
     from headrace.sources.registry import source_of
-    from headrace.sources.source import TakenIn
+    from headrace.sources.source import Want
 
     bound = config.sources[node.name]
     source = source_of(node, config)
-    files = source.find(names).values() if bound.kind.is_folder else source.scan(NO_FACTS, TakenIn()).files
+    files = source.find(names).values() if bound.kind.is_folder else source.plan(NO_FACTS, Want()).files
     for file in files:
         interval = source.interval_of(file.name) if bound.complete_intervals else None
         if interval is not None:

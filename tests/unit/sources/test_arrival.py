@@ -19,7 +19,7 @@ from headrace.sources.arrival import EARLIEST, Queue, release
 from headrace.sources.intake import Intake, numbered
 from headrace.sources.interval import Interval
 from headrace.sources.position import FolderPosition, SourceFacts
-from headrace.sources.source import JobPosition, SliceRequest, Source, SourceFile, SourceScan, TakenIn, first_files
+from headrace.sources.source import Ahead, JobPosition, SliceRequest, Source, SourceFile, TakenIn, first_files
 
 HOUR = 10
 
@@ -34,13 +34,14 @@ class Files(Source):
     def put(self, times):
         self.contents[f"{len(self.contents):03}"] = times
 
-    def scan(self, facts, _taken_in, *, interval=None, until=None, meets=False):
+    def plan(self, facts, want):
+        interval, until = want.interval, want.until
         listed = [SourceFile(name, f"{self.name}/{name}", 0) for name in sorted(self.contents)]
         new = [file for file in listed if file.name > facts.last]
         new = [file for file in new if until is None or file.name <= until]
         if interval is not None and until is None:
             new = [file for file in new if interval.start <= self.interval_of(file.name).start < interval.end]
-        return SourceScan((*(file for file in listed if file.name in facts.begun), *new), tuple(listed))
+        return Ahead(want, (*(file for file in listed if file.name in facts.begun), *new), tuple(listed))
 
     def within_limits(self, files, rows_taken=0):
         config = SimpleNamespace(max_files_per_batch=self.limit, max_rows_per_batch=None)
@@ -52,7 +53,7 @@ class Files(Source):
     def event_times(self, file, _limit=None):
         return pa.array(self.contents[file.name], pa.int64())
 
-    def facts_after(self, facts, _scan, files, _taken_in, _interval=None):
+    def facts_after(self, facts, _ahead, files):
         last = max([*(file.name for file in files), facts.last])
         return msgspec.structs.replace(facts, position=FolderPosition(last, facts.begun, facts.rows))
 

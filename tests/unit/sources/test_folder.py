@@ -19,7 +19,7 @@ from headrace.sources.folder.source import FolderSource
 from headrace.sources.intake import Intake
 from headrace.sources.interval import Interval, moment_text
 from headrace.sources.position import NO_FACTS, FolderPosition, SourceFacts, digest
-from headrace.sources.source import JobPosition, SliceRequest, TakenIn
+from headrace.sources.source import JobPosition, SliceRequest, TakenIn, Want
 from headrace.storage.files import touch
 from headrace.testing._memory_disk import forget_disk, memory_disk
 from tests.jobs.home import Home
@@ -207,7 +207,7 @@ def test_file_interval_follows_its_pattern(job, pattern, stem, end):
 def test_invalid_times_are_null(job):
     rows = purchases_of(0, rows=4)
     write_rows(job.home.input, day_name(0), rows[::-1])
-    (file,) = job.source.scan(NO_FACTS, TakenIn()).files
+    (file,) = job.source.plan(NO_FACTS, Want()).files
     assert job.source.event_times(file).to_pylist() == [row["at"] for row in rows]
     good = {"customer": ["c", "c"], "item": [rows[0]["item"]] * 2, "cents": [1, 1], "seq": [2, 1], "kind": ["+I", "+I"]}
     for changed, times in [

@@ -15,7 +15,7 @@ from headrace.sources.folder.format import FileRows
 from headrace.sources.position import FolderPosition
 from headrace.sources.registry import KINDS
 from headrace.sources.row_check import event_times_of
-from headrace.sources.source import Remark, Source, SourceFile, SourceScan
+from headrace.sources.source import Ahead, Remark, Source, SourceFile
 from headrace.testing import PipelineHarness
 from tests.unit.support.table_job import pipeline
 
@@ -49,9 +49,9 @@ class Hours(Source):
     def _file(self, hour):
         return SourceFile(f"{hour:02}", f"hours/{hour}", 0, "delta", msgspec.Raw(b"%d" % hour))
 
-    def scan(self, facts, taken_in, *, interval=None, until=None, meets=False):
-        files = tuple(self._file(hour) for hour in range(int(facts.last or -1) + 1, self.last))
-        return SourceScan(files, files)
+    def plan(self, since, want):
+        files = tuple(self._file(hour) for hour in range(int(since.last or -1) + 1, self.last))
+        return Ahead(want, files, files)
 
     def find(self, names):
         return {name: self._file(int(name)) for name in names}
@@ -65,9 +65,9 @@ class Hours(Source):
     def event_times(self, file, limit=None):
         return event_times_of(self.read(file, self.node), self.node, limit)
 
-    def facts_after(self, facts, scan, files, taken_in, interval=None):
-        last = max([facts.last, *(file.name for file in files)])
-        return msgspec.structs.replace(facts, position=FolderPosition(last, facts.begun, facts.rows))
+    def facts_after(self, since, ahead, files):
+        last = max([since.last, *(file.name for file in files)])
+        return msgspec.structs.replace(since, position=FolderPosition(last, since.begun, since.rows))
 
 
 @pytest.fixture

@@ -21,20 +21,10 @@ from headrace.records.source_columns import EventTimeLimit
 from headrace.sources.delta.errors import DeltaFaults
 from headrace.sources.delta.rows import DeltaRows, PartitionValue, Side, count_rows_of, null_columns, read_rows
 from headrace.sources.folder.format import UNREADABLE, FileRows, is_damage, unreadable
-from headrace.sources.interval import Interval
 from headrace.sources.kafka.landed import Topic
 from headrace.sources.position import Position, SourceFacts, TablePosition
 from headrace.sources.row_check import column_problems, event_times_of
-from headrace.sources.source import (
-    InputFile,
-    Remark,
-    Source,
-    SourceFile,
-    SourceScan,
-    TableReach,
-    TakenIn,
-    first_files,
-)
+from headrace.sources.source import Ahead, InputFile, Remark, Source, SourceFile, TableReach, Want, first_files
 from headrace.storage.delta_log import DeltaCommit, DeltaLog, LoggedFile, TableState
 from headrace.storage.files import Storage, is_file
 from headrace.storage.refusals import StoreError
@@ -77,25 +67,17 @@ class DeltaSource(Source):
         """Read all rows of a file. Raises one of `headrace.sources.folder.format.UNREADABLE`."""
         return FileRows(read_rows(file.path, _logged(file), storage, nulls=null_columns(node.record)))
 
-    def scan(
-        self,
-        facts: SourceFacts,
-        taken_in: TakenIn,  # noqa: ARG002 - versions record the rows taken in
-        *,
-        interval: Interval | None = None,  # noqa: ARG002 - versions have none
-        until: str | None = None,
-        meets: bool = False,  # noqa: ARG002 - as above
-    ) -> SourceScan:
-        """Return the files to take in next; `Source.scan` describes the arguments.
+    def plan(self, since: SourceFacts, want: Want) -> Ahead:
+        """Return the files to take in next.
 
         Files before an unreadable commit are returned; `SourceError` is raised once that commit is the next one. Raises
         `ConfigError` for a `change_feed` that has changed in the middle of a version.
         """
-        versions = self._versions()
-        position = facts.position_as(TablePosition)
+        versions, until = self._versions(), want.until
+        position = since.position_as(TablePosition)
         place = self._place(position, versions)
         self._check_table(position, place, versions)
-        unread = self._unread(facts)
+        unread = self._unread(since)
         new: list[SourceFile] = []
         reached = place.version - 1
         for version in range(place.version, versions[-1] + 1):
@@ -104,14 +86,14 @@ class DeltaSource(Source):
                 if new or unread:
                     break
                 raise files
-            new += [file for file in files if file.name > facts.last]
+            new += [file for file in files if file.name > since.last]
             reached = version
         files_ahead = [*unread, *new]
         if until is not None:
             files_ahead = [file for file in files_ahead if file.name <= until]
             reached = min(reached, version_of(until) - 1) if until else place.version - 1
         reach = TableReach(self._table_id(place, versions), reached, place.snapshot, place.is_provisional)
-        return SourceScan(tuple(files_ahead), tuple(files_ahead), reach)
+        return Ahead(want, tuple(files_ahead), tuple(files_ahead), reach)
 
     def find(self, names: Collection[str]) -> dict[str, SourceFile]:
         """Return the files with these names that exist: the log has the version, and the folder has the file.
@@ -162,27 +144,20 @@ class DeltaSource(Source):
                 return pa.nulls(self.rows(file), pa.int64())
             raise unreadable(self._name, file.path, error) from error
 
-    def facts_after(
-        self,
-        facts: SourceFacts,
-        scan: SourceScan,
-        files: Sequence[SourceFile],
-        taken_in: TakenIn,  # noqa: ARG002 - versions record the rows taken in
-        interval: Interval | None = None,  # noqa: ARG002 - as above
-    ) -> SourceFacts:
+    def facts_after(self, since: SourceFacts, ahead: Ahead, files: Sequence[SourceFile]) -> SourceFacts:
         """Return the facts after these files."""
-        assert scan.reach is not None  # noqa: S101 - this source has made it
-        left = scan.files[len(files) :]
-        reached = version_of(left[0].name) - 1 if left else scan.reach.version
+        assert ahead.reach is not None  # noqa: S101 - this source has made it
+        left = ahead.files[len(files) :]
+        reached = version_of(left[0].name) - 1 if left else ahead.reach.version
         position = TablePosition(
-            last=max((*(file.name for file in files), facts.last)),
-            begun=facts.begun,
-            rows=facts.rows,
-            table_id=scan.reach.table,
-            version=max(reached, -1 if facts.version is None else facts.version),
-            snapshot=scan.reach.snapshot,
+            last=max((*(file.name for file in files), since.last)),
+            begun=since.begun,
+            rows=since.rows,
+            table_id=ahead.reach.table,
+            version=max(reached, -1 if since.version is None else since.version),
+            snapshot=ahead.reach.snapshot,
         )
-        return msgspec.structs.replace(facts, position=position)
+        return msgspec.structs.replace(since, position=position)
 
     def remarks(self) -> Iterator[Remark]:
         """Yield remarks on whether a run could read the latest version: features of the table, columns that do not fit the record."""

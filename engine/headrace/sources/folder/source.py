@@ -25,7 +25,7 @@ from headrace.sources.interval import Interval, moment_text
 from headrace.sources.kafka.landed import Topic
 from headrace.sources.position import FolderPosition, Position, SourceFacts, TakenFile, digest
 from headrace.sources.row_check import column_problems, event_times_of
-from headrace.sources.source import InputFile, Outcome, Remark, Source, SourceFile, SourceScan, TakenIn, first_files
+from headrace.sources.source import Ahead, InputFile, Outcome, Remark, Source, SourceFile, TakenIn, Want, first_files
 from headrace.storage.files import Storage
 
 _BAD_FILE: Final = "repair or remove it, or set on_bad_file: quarantine to go on without it"
@@ -88,42 +88,35 @@ class FolderSource(Source):
             else:
                 yield Remark(of_row, problem.why, f"its rows are refused: {advice}")
 
-    def scan(
-        self,
-        facts: SourceFacts,
-        taken_in: TakenIn,
-        *,
-        interval: Interval | None = None,
-        until: str | None = None,
-        meets: bool = False,
-    ) -> SourceScan:
-        """Return the files to take in next; `Source.scan` describes the arguments.
+    def plan(self, since: SourceFacts, want: Want) -> Ahead:
+        """Return the files to take in next.
 
         Raises `SourceError` where the folder or an unfinished file is missing, where a late file would never be read, and
         where a merged source's names do not sort by interval.
         """
         files = self._files()
-        unread = [file for file in files if file.name in facts.begun]
+        taken_in, interval, until = want.taken_in, want.interval, want.until
+        unread = [file for file in files if file.name in since.begun]
         if until is None:
-            self._check_unread(unread, facts)
+            self._check_unread(unread, since)
         if until is None and interval is not None:
             self._check_no_late_intervals(files, taken_in)
             new = self._of_interval(files, interval)
-            if meets:
+            if want.meets:
                 self._check_order(files)
-                self._check_no_late_names(new, facts, taken_in)
-                new = _behind(new, facts)
+                self._check_no_late_names(new, since, taken_in)
+                new = _behind(new, since)
         else:
             if until is None and taken_in.names is not None:
-                self._check_twins(_unrecorded(files, taken_in), files, facts, taken_in)
-            self._check_no_late_names(files, facts, taken_in)
-            new = [file for file in _behind(files, facts) if until is None or self._is_taken_by(file, until, interval)]
+                self._check_twins(_unrecorded(files, taken_in), files, since, taken_in)
+            self._check_no_late_names(files, since, taken_in)
+            new = [file for file in _behind(files, since) if until is None or self._is_taken_by(file, until, interval)]
         new = _unrecorded(new, taken_in)  # somebody may have acknowledged a file ahead of the position
-        self._check_twins(new, files, facts, taken_in)
+        self._check_twins(new, files, since, taken_in)
         taken = (*unread, *(file for file in new if file not in unread))
-        ahead = _unrecorded(_behind(files, facts), taken_in)
-        beyond = [] if until is None else [file for file in ahead if file not in taken]
-        return SourceScan(taken, tuple(files), beyond=tuple(beyond))
+        later = _unrecorded(_behind(files, since), taken_in)
+        beyond = [] if until is None else [file for file in later if file not in taken]
+        return Ahead(want, taken, tuple(files), beyond=tuple(beyond))
 
     def listed(self) -> Sequence[SourceFile]:
         """Return all files of the folder, in order. Raises `SourceError` where the folder is missing."""
@@ -164,22 +157,15 @@ class FolderSource(Source):
                 return pa.nulls(self.rows(file), pa.int64())
             raise unreadable(self._name, file.path, error) from error
 
-    def facts_after(
-        self,
-        facts: SourceFacts,
-        scan: SourceScan,
-        files: Sequence[SourceFile],
-        taken_in: TakenIn,
-        interval: Interval | None = None,
-    ) -> SourceFacts:
+    def facts_after(self, since: SourceFacts, ahead: Ahead, files: Sequence[SourceFile]) -> SourceFacts:
         """Return the facts after these files, with records of those that no checkpoint has yet."""
         names = [file.name for file in files]
-        last = max(*names, facts.last, "")
-        new = self._new_files(scan.listed, last, taken_in, interval)
+        last = max(*names, since.last, "")
+        new = self._new_files(ahead.listed, last, ahead.want)
         contents = self._contents([file for file in new.values() if file.name in names])
         taken = (TakenFile(name, stamp(file), contents.get(name, UNKNOWN)) for name, file in new.items())
         return msgspec.structs.replace(
-            facts, position=FolderPosition(last, facts.begun, facts.rows), taken=tuple(taken)
+            since, position=FolderPosition(last, since.begun, since.rows), taken=tuple(taken)
         )
 
     def interval_of(self, name: str) -> Interval | None:
@@ -219,11 +205,9 @@ class FolderSource(Source):
     def _of_interval(self, files: Sequence[SourceFile], interval: Interval) -> list[SourceFile]:
         return [file for file in files if interval.start <= self._start(file) < interval.end]
 
-    def _new_files(
-        self, files: Sequence[SourceFile], last: str, taken_in: TakenIn, interval: Interval | None
-    ) -> dict[str, SourceFile]:
+    def _new_files(self, files: Sequence[SourceFile], last: str, want: Want) -> dict[str, SourceFile]:
         """Return the files that no later run takes up, as far as no checkpoint has recorded them, by the digests of their names."""
-        known = taken_in.names or frozenset()
+        known, interval = want.taken_in.names or frozenset(), want.interval
         behind = {
             digest(file.name): file
             for file in files

@@ -23,7 +23,6 @@ from headrace.records.source_columns import EventTimeLimit
 from headrace.records.watermarks import latest
 from headrace.sources.folder.format import UNREADABLE, FileRows, unreadable
 from headrace.sources.folder.parquet import count_rows
-from headrace.sources.interval import Interval
 from headrace.sources.kafka.errors import KafkaFaults
 from headrace.sources.kafka.landed import (
     LandedName,
@@ -43,7 +42,7 @@ from headrace.sources.kafka.landed import (
 from headrace.sources.kafka.messages import MessageReader, Messages, read_messages
 from headrace.sources.position import PartitionPosition, Position, SourceFacts, TopicPosition
 from headrace.sources.row_check import event_times_of
-from headrace.sources.source import InputFile, Piece, Remark, Source, SourceFile, SourceScan, TableReach, TakenIn
+from headrace.sources.source import Ahead, InputFile, Piece, Remark, Source, SourceFile, TableReach, Want
 from headrace.storage.files import Storage, is_file, read_parquet
 from headrace.storage.refusals import doing
 
@@ -321,16 +320,8 @@ class KafkaSource(Source):
 
     # ------------------------------------------------------------------------------------------------ as a `Source`
 
-    def scan(
-        self,
-        facts: SourceFacts,  # noqa: ARG002 - only partitions are read
-        taken_in: TakenIn,  # noqa: ARG002 - as above
-        *,
-        interval: Interval | None = None,  # noqa: ARG002 - as above
-        until: str | None = None,  # noqa: ARG002 - as above
-        meets: bool = False,  # noqa: ARG002 - as above
-    ) -> SourceScan:
-        """Raise `EngineBug`: only partitions are scanned, never the topic."""
+    def plan(self, since: SourceFacts, want: Want) -> Ahead:  # noqa: ARG002 - only partitions are read
+        """Raise `EngineBug`: only partitions have input ahead, never the topic."""
         raise EngineBug(f"source '{self.node.name}' was read as a whole, not by partition")
 
     def find(self, names: Collection[str]) -> dict[str, SourceFile]:
@@ -360,14 +351,7 @@ class KafkaSource(Source):
         except UNREADABLE as error:
             raise unreadable(self.node.name, file.path, error) from error
 
-    def facts_after(
-        self,
-        facts: SourceFacts,  # noqa: ARG002 - only partitions are read
-        scan: SourceScan,  # noqa: ARG002 - as above
-        files: Sequence[SourceFile],  # noqa: ARG002 - as above
-        taken_in: TakenIn,  # noqa: ARG002 - as above
-        interval: Interval | None = None,  # noqa: ARG002 - as above
-    ) -> SourceFacts:
+    def facts_after(self, since: SourceFacts, ahead: Ahead, files: Sequence[SourceFile]) -> SourceFacts:  # noqa: ARG002
         """Raise `EngineBug`: only partitions have positions of their own, never the topic."""
         raise EngineBug(f"source '{self.node.name}' was read as a whole, not by partition")
 
@@ -380,7 +364,7 @@ class KafkaPartition(Source):
     ) -> None:
         """Make a source of one partition. `is_provisional`: a later first scan would begin elsewhere, so a checkpoint must record it.
 
-        `until` is the position after the micro-batch that a scan repeats.
+        `until` is the position after the micro-batch that a slice repeats.
         """
         self._whole, self._partition, self._is_drawn, self._until = whole, partition, is_provisional, until
 
@@ -393,29 +377,21 @@ class KafkaPartition(Source):
         """Yield the remarks on the topic."""
         return self._whole.remarks()
 
-    def scan(
-        self,
-        facts: SourceFacts,
-        taken_in: TakenIn,  # noqa: ARG002 - offsets record the rows taken in
-        *,
-        interval: Interval | None = None,  # noqa: ARG002 - offsets have none
-        until: str | None = None,
-        meets: bool = False,  # noqa: ARG002 - as above
-    ) -> SourceScan:
-        """Return the files to take in next, also those that are not landed yet; `Source.scan` describes the arguments.
+    def plan(self, since: SourceFacts, want: Want) -> Ahead:
+        """Return the files to take in next, also those that are not landed yet.
 
-        `until` is no name of a file: with it, the scan ends at the recorded position. Raises `SourceError` where a landed file or the
+        `until` is no name of a file: with it, the files end at the recorded position. Raises `SourceError` where a landed file or the
         next message is gone.
         """
-        position = _position_of(facts)
+        position = _position_of(since)
         begun = position.begun
-        names = [*begun, *self._next(position.next, is_recorded=until is not None)]
+        names = [*begun, *self._next(position.next, is_recorded=want.until is not None)]
         if missing := sorted({*begun} - self._whole.find(begun).keys()):
             raise self._whole.faults.not_landed(self._whole.folder, missing)
         if names and not begun:
             self._whole.schedule_landing(names[0])
         files = tuple(self._whole.file(name) for name in names)
-        return SourceScan(files, files, TableReach("", position.next, is_provisional=self._is_drawn))
+        return Ahead(want, files, files, TableReach("", position.next, is_provisional=self._is_drawn))
 
     def _next(self, position: int, *, is_recorded: bool) -> list[str]:
         if not is_recorded:
@@ -440,19 +416,12 @@ class KafkaPartition(Source):
         """Return the event times of a file's messages (ms), null for a refused one, also one beyond the `limit`; land the file first if necessary."""
         return self._whole.event_times(file, limit)
 
-    def facts_after(
-        self,
-        facts: SourceFacts,
-        scan: SourceScan,  # noqa: ARG002 - file names hold the offsets
-        files: Sequence[SourceFile],
-        taken_in: TakenIn,  # noqa: ARG002 - as above
-        interval: Interval | None = None,  # noqa: ARG002 - as above
-    ) -> SourceFacts:
-        """Return the facts after these files."""
+    def facts_after(self, since: SourceFacts, ahead: Ahead, files: Sequence[SourceFile]) -> SourceFacts:  # noqa: ARG002
+        """Return the facts after these files: their names hold the offsets."""
         ends = [landed.range.end for file in files if (landed := parse_landed(file.name)) is not None]
-        position = _position_of(facts)
+        position = _position_of(since)
         return msgspec.structs.replace(
-            facts, position=msgspec.structs.replace(position, next=max([*ends, position.next]))
+            since, position=msgspec.structs.replace(position, next=max([*ends, position.next]))
         )
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Final, Protocol
 from urllib.parse import quote
@@ -38,7 +39,7 @@ from headrace.sources.position import (
     stored_name,
 )
 from headrace.sources.row_check import event_times_of
-from headrace.sources.source import InputFile, Piece, Remark, Source, SourceFile, SourceScan, TakenIn
+from headrace.sources.source import Ahead, InputFile, Piece, Remark, Source, SourceFile, TakenIn, Want
 from headrace.sources.transformed.rows import DimensionTables, Refused, Versions
 from headrace.storage.files import SMALL, Storage, is_file, make_folder_of, read_parquet
 from headrace.storage.schemes import file_system
@@ -228,31 +229,22 @@ class TransformedSource(Source):
 
     # ------------------------------------------------------------------------------------------------ as a `Source`
 
-    def scan(
-        self,
-        facts: SourceFacts,
-        taken_in: TakenIn,
-        *,
-        interval: Interval | None = None,
-        until: str | None = None,
-        meets: bool = False,
-    ) -> SourceScan:
-        """Return the files to take in next; their rows may not be landed yet. `Source.scan` describes the arguments.
+    def plan(self, since: SourceFacts, want: Want) -> Ahead:
+        """Return the files to take in next; their rows may not be landed yet.
 
         Raises as the source below and `Derivation.digest` do.
         """
         digest = None if self._step is None else self._step.digest()
-        unread = {stored_name(name): name for name in facts.begun}
-        below = facts.with_begun(tuple(unread), facts.rows)
-        scan = self.stored.scan(below, taken_in, interval=interval, until=until, meets=meets)
+        unread = {stored_name(name): name for name in since.begun}
+        below = self.stored.plan(since.with_begun(tuple(unread), since.rows), want)
         if digest is None:
-            return scan
-        below_files = (*scan.files, *scan.beyond)
+            return below
+        below_files = (*below.files, *below.beyond)
         names = [unread.get(file.name) or derived_name(file.name, digest) for file in below_files]
         self._below = dict(zip(names, below_files, strict=True))
         files = tuple(self._file(name, file.modified) for name, file in self._below.items())
-        self._ahead, beyond = files[: len(scan.files)], files[len(scan.files) :]
-        return SourceScan(self._ahead, scan.listed, scan.reach, beyond)
+        self._ahead, beyond = files[: len(below.files)], files[len(below.files) :]
+        return replace(below, files=self._ahead, beyond=beyond)
 
     def listed(self) -> Sequence[SourceFile]:
         """Return all files of the source below the step, in order."""
@@ -299,19 +291,10 @@ class TransformedSource(Source):
         except UNREADABLE as error:
             raise unreadable(self.node.name, file.path, error) from error
 
-    def facts_after(
-        self,
-        facts: SourceFacts,
-        scan: SourceScan,
-        files: Sequence[SourceFile],
-        taken_in: TakenIn,
-        interval: Interval | None = None,
-    ) -> SourceFacts:
+    def facts_after(self, since: SourceFacts, ahead: Ahead, files: Sequence[SourceFile]) -> SourceFacts:
         """Return the facts after these files. They hold names of the source's files, and versions of dimension tables."""
-        below = SourceScan(tuple(self._below.get(file.name, file) for file in scan.files), scan.listed, scan.reach)
-        passed = self.stored.facts_after(
-            facts, below, [self._below.get(file.name, file) for file in files], taken_in, interval
-        )
+        below = replace(ahead, files=tuple(self._below.get(file.name, file) for file in ahead.files), beyond=())
+        passed = self.stored.facts_after(since, below, [self._below.get(file.name, file) for file in files])
         if self._step is None or not self._step.tables.paths or not files or not self._is_landed(files[-1]):
             return passed
         file_versions = tuple(

@@ -27,7 +27,8 @@ from headrace.run.watch import NO_WATCH, Watch, stop_file
 from headrace.sources.intake import Intake
 from headrace.sources.interval import Interval
 from headrace.sources.position import SourceFacts, TakenFile
-from headrace.sources.source import NO_INPUT, JobPosition, Slice, TakenIn
+from headrace.sources.slices import NO_INPUT, JobPosition, Slice
+from headrace.sources.source import TakenIn
 from headrace.storage.files import remove_file, remove_folder, touch
 
 

@@ -16,7 +16,7 @@ from headrace.run.remaining_work import RemainingWork
 from headrace.run.replay import Replay, Step, branch_replay
 from headrace.sources.intake import Intake
 from headrace.sources.interval import Interval
-from headrace.sources.source import Slice, SliceRequest
+from headrace.sources.slices import Slice, SliceRequest
 
 
 @dataclass(frozen=True, slots=True)

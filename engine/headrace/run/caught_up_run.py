@@ -12,7 +12,7 @@ from headrace.run.due_timers import any_timer_due
 from headrace.run.options import StoppedBecause
 from headrace.run.remaining_work import RemainingWork
 from headrace.sources.intake import Intake
-from headrace.sources.source import SliceRequest
+from headrace.sources.slices import SliceRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from headrace.names import counted
 from headrace.run.options import Event, SinkReport, StoppedBecause
 from headrace.run.replay import Replay
 from headrace.sources.interval import Interval
-from headrace.sources.source import Slice, Waiting
+from headrace.sources.slices import Slice, Waiting
 from headrace.state.ttl import Gap, TtlHistory
 
 OnEvent = Callable[[Event], None]

@@ -31,7 +31,8 @@ from headrace.run.services import LiveAnswers
 from headrace.run.tasks import StageTasks
 from headrace.run.watch import NO_WATCH, SOURCES, Watch, keyed_stage, stop_file
 from headrace.sources.row_check import QuarantineCheck
-from headrace.sources.source import InputFile, Slice
+from headrace.sources.slices import Slice
+from headrace.sources.source import InputFile
 
 
 def event_time_limits(plan: Plan, configs: Mapping[str, SourceConfig], began_at: int) -> dict[str, EventTimeLimit]:

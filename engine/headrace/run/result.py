@@ -36,7 +36,7 @@ from headrace.records.watermarks import (
 from headrace.run.messages import TaskReport
 from headrace.sinks.sink import OutputFile
 from headrace.sources.position import NO_FACTS, SourceFacts
-from headrace.sources.source import LineSlice, Slice
+from headrace.sources.slices import LineSlice, Slice
 from headrace.storage.files import StagedFile
 
 Group = tuple[str, ...]

@@ -32,21 +32,8 @@ from headrace.sources.position import (
 )
 from headrace.sources.registry import KINDS, source_of
 from headrace.sources.requeued import RequeuedSlice
-from headrace.sources.source import (
-    NEXT_SLICE,
-    Ahead,
-    GroupSlice,
-    InputFile,
-    JobPosition,
-    LineSlice,
-    ListedFile,
-    Slice,
-    SliceRequest,
-    Source,
-    TakenIn,
-    Waiting,
-    Want,
-)
+from headrace.sources.slices import NEXT_SLICE, GroupSlice, JobPosition, LineSlice, Slice, SliceRequest, Waiting
+from headrace.sources.source import Ahead, InputFile, ListedFile, Source, TakenIn, Want
 from headrace.sources.transformed.source import Derivation
 
 

@@ -33,17 +33,8 @@ from headrace.sources.arrival import (
 )
 from headrace.sources.interval import Interval
 from headrace.sources.position import NO_FACTS, SourceFacts, stored_name
-from headrace.sources.source import (
-    Ahead,
-    GroupSlice,
-    InputFile,
-    JobPosition,
-    LineSlice,
-    SliceRequest,
-    Source,
-    SourceFile,
-    Waiting,
-)
+from headrace.sources.slices import GroupSlice, JobPosition, LineSlice, SliceRequest, Waiting
+from headrace.sources.source import Ahead, InputFile, Source, SourceFile
 from headrace.storage.files import Storage, stage
 
 _MILLISECOND = timedelta(milliseconds=1)

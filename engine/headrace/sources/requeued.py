@@ -18,7 +18,8 @@ from headrace.records.watermarks import Timelines, lag_of, timeline_of
 from headrace.sources.arrival import EARLIEST, Line, Released
 from headrace.sources.merge import MergeRules
 from headrace.sources.position import RequeuedRows, SourceFacts
-from headrace.sources.source import InputFile, LineSlice, Slice, Source, SourceFile
+from headrace.sources.slices import LineSlice, Slice
+from headrace.sources.source import InputFile, Source, SourceFile
 
 
 @dataclass(frozen=True, slots=True)

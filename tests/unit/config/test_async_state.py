@@ -19,7 +19,7 @@ from headrace.log.lineage import Lineage
 from headrace.options import AsyncStateOptions, EventOrder, KeyOrder
 from headrace.plan.planner import plan_stages
 from headrace.run.micro_batch import MicroBatch
-from headrace.sources.source import NO_INPUT
+from headrace.sources.slices import NO_INPUT
 
 
 class Leg(Struct, frozen=True):

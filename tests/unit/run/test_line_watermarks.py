@@ -11,7 +11,7 @@ from headrace.records.order import record_order
 from headrace.records.watermarks import Bucket, Timeline
 from headrace.run.messages import TaskReport
 from headrace.run.result import LineResult, line_after
-from headrace.sources.source import LineSlice
+from headrace.sources.slices import LineSlice
 
 BEFORE = Bucket(8, open_max=70)
 

@@ -19,7 +19,8 @@ from headrace.sources.arrival import EARLIEST, Queue, release
 from headrace.sources.intake import Intake, numbered
 from headrace.sources.interval import Interval
 from headrace.sources.position import FolderPosition, SourceFacts
-from headrace.sources.source import Ahead, JobPosition, SliceRequest, Source, SourceFile, TakenIn, first_files
+from headrace.sources.slices import JobPosition, SliceRequest
+from headrace.sources.source import Ahead, Source, SourceFile, TakenIn, first_files
 
 HOUR = 10
 

@@ -21,7 +21,8 @@ from headrace.records.watermarks import Timeline
 from headrace.sources.intake import Intake
 from headrace.sources.position import FolderPosition, SourceFacts, TableVersion, derived_name, stored_name
 from headrace.sources.registry import read_rows_of
-from headrace.sources.source import JobPosition, SliceRequest, TakenIn
+from headrace.sources.slices import JobPosition, SliceRequest
+from headrace.sources.source import TakenIn
 from headrace.sources.transformed.rows import DimensionTables, input_schema, misfits
 from headrace.sources.transformed.source import landed_file, read_derived, write_derived
 from headrace.storage.files import read_parquet

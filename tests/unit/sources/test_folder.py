@@ -19,7 +19,8 @@ from headrace.sources.folder.source import FolderSource
 from headrace.sources.intake import Intake
 from headrace.sources.interval import Interval, moment_text
 from headrace.sources.position import NO_FACTS, FolderPosition, SourceFacts, digest
-from headrace.sources.source import JobPosition, SliceRequest, TakenIn, Want
+from headrace.sources.slices import JobPosition, SliceRequest
+from headrace.sources.source import TakenIn, Want
 from headrace.storage.files import touch
 from headrace.testing._memory_disk import forget_disk, memory_disk
 from tests.jobs.home import Home

@@ -20,7 +20,7 @@ from headrace.records.watermarks import Timeline
 from headrace.sources.intake import Intake
 from headrace.sources.position import NO_FACTS, SourceFacts
 from headrace.sources.registry import read_rows_of
-from headrace.sources.source import JobPosition
+from headrace.sources.slices import JobPosition
 from headrace.tables.schemas import QUARANTINE
 from headrace.tables.view import state_view
 from headrace.testing import PipelineHarness

@@ -12,7 +12,7 @@ from headrace.records.watermarks import Timeline
 from headrace.sources.intake import Intake
 from headrace.sources.kafka.messages import read_messages
 from headrace.sources.position import SourceFacts
-from headrace.sources.source import JobPosition, SliceRequest
+from headrace.sources.slices import JobPosition, SliceRequest
 from headrace.storage.files import read_parquet
 from headrace.tables.schemas import QUARANTINE
 from headrace.tables.view import state_view

@@ -1,4 +1,4 @@
-"""Choice of the kind of a sink."""
+"""Kinds of sinks, by their formats in a job's file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.sinks.kafka import KafkaSink
 from headrace.sinks.parquet import ParquetFolderSink
 from headrace.sinks.sink import NO_WRITERS, SparkWriters
 
-_KINDS: Final = {"delta": DeltaTableSink, "parquet": ParquetFolderSink, "kafka": KafkaSink}
+KINDS: Final = {"delta": DeltaTableSink, "parquet": ParquetFolderSink, "kafka": KafkaSink}
 
 
 def sink_of(
@@ -26,4 +26,4 @@ def sink_of(
 
     Read nothing.
     """
-    return _KINDS[config.sinks[name].format].of(config, name, schema, keys, writers)
+    return KINDS[config.sinks[name].format].of(config, name, schema, keys, writers)

@@ -1,4 +1,4 @@
-"""What formats of sources and of sinks share: keys that only some have, and topics."""
+"""Parts that formats of sources and of sinks share: keys that only some have, and topics."""
 
 from __future__ import annotations
 

@@ -21,7 +21,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Final, NamedTuple
-from urllib.parse import unquote
 
 import pyarrow as pa
 from pyarrow import fs
@@ -34,9 +33,9 @@ from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.log import CheckpointLog
 from headrace.log.marks import INTENTS, VacuumIntent, complete, intent_path, live_savepoints, open_intents, purged_ids
 from headrace.names import counted
-from headrace.sources.kafka.landed import LANDED, digest_of, parse_landed
-from headrace.sources.position import NO_FACTS, TopicPosition, stored_name
-from headrace.sources.transformed.source import landed_file
+from headrace.sources.kafka.landed import LANDED
+from headrace.sources.landed import comes_after, has_unread_messages, names_of
+from headrace.sources.position import NO_FACTS, SourceFacts
 from headrace.storage.files import path_of, stage
 from headrace.storage.refusals import doing
 from headrace.storage.schemes import file_system
@@ -179,7 +178,7 @@ def unneeded_landed(
         for checkpoint in (*kept.recent, *kept.savepoints, last)
         for source, facts in checkpoint.sources.items()
         for file in (*facts.begun, *(rows.file for rows in facts.requeued))
-        for name in {stored_name(file), landed_file(file) if stored_name(file) != file else file}
+        for name in names_of(file)
     }
     forks = [*forks]
     return {
@@ -193,27 +192,18 @@ def unneeded_landed(
 
 def is_needed_by_branch(file: str, fork: Checkpoint) -> bool:
     """Return whether a file has messages that a branch may take in that begins at the checkpoint `fork`."""
-    facts = fork.sources.get(file.split("/")[1], NO_FACTS) if file.count("/") == _PARTS - 1 else NO_FACTS
-    landed, topic = parse_landed(file.rpartition("/")[2]), facts.position_as(TopicPosition)
-    if landed is None or (topic is not None and digest_of(topic.topic_id) != landed.topic_id):
-        return False
-    partition = facts.partitions.get(landed.range.partition)
-    return landed.range.end > (0 if partition is None else partition.read_up_to)
+    return has_unread_messages(file.rpartition("/")[2], _facts_of(file, fork))
 
 
 def _is_ahead(file: str, last: Checkpoint) -> bool:
     """Return whether the rows of a landed file come after the last checkpoint's position in their source or partition."""
+    return comes_after(file.rpartition("/")[2], _facts_of(file, last))
+
+
+def _facts_of(file: str, checkpoint: Checkpoint) -> SourceFacts:
+    """Return the facts of the source that landed a file, given by its path."""
     parts = file.split("/")
-    facts = last.sources.get(parts[1], NO_FACTS) if len(parts) == _PARTS else NO_FACTS
-    stored = unquote(stored_name(parts[-1]))
-    landed = parse_landed(stored)
-    if landed is None and stored != parts[-1]:
-        return stored > facts.last
-    topic = facts.position_as(TopicPosition)
-    if landed is None or topic is None or digest_of(topic.topic_id) != landed.topic_id:
-        return False
-    partition = facts.partitions.get(landed.range.partition)
-    return landed.range.first >= (0 if partition is None else partition.next)
+    return checkpoint.sources.get(parts[1], NO_FACTS) if len(parts) == _PARTS else NO_FACTS
 
 
 _HOUR = 3_600_000

@@ -349,7 +349,8 @@ def test_start_option_applies_only_to_first_run():
         ({"start": "tomorrow"}, r"sources\.rows\.start: 'tomorrow' is no start: expected earliest"),
         ({"skip_versions": "7-3"}, r"sources\.rows\.skip_versions: '7-3' names no versions"),
         ({"interval": "%Y"}, r"sources\.rows\.interval: the format delta does not have it"),
-        ({"format": "parquet", "start": "latest"}, r"sources\.rows\.start: the format parquet does not have it"),
+        ({"format": "parquet", "start": "latest"}, r"the format parquet does not have it: a folder has no versions"),
+        ({"format": "json", "skip_versions": "7"}, r"the format json does not have it: write format: delta"),
     ],
 )
 def test_keys_that_do_not_fit_are_refused(keys, match):

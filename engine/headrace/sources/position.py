@@ -296,7 +296,7 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     number: int = 0
     """Number of the source, never changed: it orders rows with equal merge keys."""
     position: Position | None = None
-    """None before the first scan of a table, and before the first file of a folder."""
+    """None before the first look of a table, and before the first file of a folder."""
     taken_at: int | None = None
     """Processing time at which rows of the source were last taken in (ms)."""
     idle: bool = False
@@ -332,7 +332,7 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def version(self) -> int | None:
-        """Return the version of a table up to which its files are taken up; None before the first scan, and for another source."""
+        """Return the version of a table up to which its files are taken up; None before the first look, and for another source."""
         return None if self.position is None else self.position.version
 
     @property

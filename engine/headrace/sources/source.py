@@ -127,9 +127,9 @@ class ListedFile(NamedTuple):
 
 
 class TableReach(NamedTuple):
-    """Position that one scan of a table or a partition reached: up to and including `version`.
+    """Position that the files ahead in a table or a partition lead to: up to and including `version`.
 
-    `snapshot` is the version that is taken in as a whole. The position `is_provisional` if a later first scan would begin
+    `snapshot` is the version that is taken in as a whole. The position `is_provisional` if a later first look would begin
     elsewhere.
     """
 

@@ -362,7 +362,7 @@ class KafkaPartition(Source):
     def __init__(
         self, whole: KafkaSource, partition: int, *, is_provisional: bool, until: PartitionPosition | None = None
     ) -> None:
-        """Make a source of one partition. `is_provisional`: a later first scan would begin elsewhere, so a checkpoint must record it.
+        """Make a source of one partition. `is_provisional`: a later first look would begin elsewhere, so a checkpoint must record it.
 
         `until` is the position after the micro-batch that a slice repeats.
         """

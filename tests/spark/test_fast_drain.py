@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import StateSchemaError
-from headrace.run import caught_up_run
+from headrace.run import job_run
 from headrace.run.batch_sequence import BatchSequence
 from tests.jobs.outcome import assert_well_formed, checkpoints, live_rows, outcome
 from tests.jobs.purchase_files import day_start, purchases_of, write_days
@@ -64,7 +64,7 @@ def test_records_of_removed_operator_are_not_lost_silently(home, run, hurried, m
         run(home)
     assert held(home) == before
     # The records are kept as well if the check of its state is switched off.
-    monkeypatch.setattr(caught_up_run, "settle_schemas", lambda *_: None)
+    monkeypatch.setattr(job_run, "settle_schemas", lambda *_: None)
     with pytest.raises(StateSchemaError, match="operator 'customers' holds records"):
         run(home)
     assert held(home) == before

@@ -14,6 +14,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
+from headrace.config import JobConfig
 from headrace.errors import IntervalError
 from headrace.log.checkpoint import Checkpoint
 from headrace.log.intervals import interval_of, intervals_of, position_of
@@ -214,3 +215,22 @@ def _parts(wanted: Interval, line: Sequence[Checkpoint]) -> list[tuple[Interval,
 
 def _meet(one: Interval, other: Interval) -> bool:
     return one.start < other.end and other.start < one.end
+
+
+def refuse_unless_done(
+    wanted: Interval,
+    line: Sequence[Checkpoint],
+    listed: Mapping[str, Sequence[ListedFile]],
+    config: JobConfig,
+    *,
+    asked_at: int | None,
+) -> None:
+    """Raise `IntervalError` for an interval behind the job's position whose input has changed, or that somebody asked for again.
+
+    `listed` are the files that are there now, by source; somebody asked at `asked_at` (ms).
+    """
+    has_all, changes = is_taken_in(wanted, line), []
+    if has_all:
+        changes = changes_within(wanted, line, input_changes(line, listed, config.storage_options))
+    if not has_all or changes or (asked_at is not None and not is_computed_again(wanted, line, asked_at)):
+        raise refusal(config.job, wanted, line, changes)

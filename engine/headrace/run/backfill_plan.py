@@ -25,7 +25,7 @@ from headrace.run.backfill_branches import (
     open_branch,
     union,
 )
-from headrace.run.replay import Step, branch_replay
+from headrace.run.replay import Part, branch_replay
 from headrace.sources.intake import Intake
 from headrace.sources.interval import Interval, moment_text
 from headrace.sources.source import ListedFile
@@ -64,7 +64,7 @@ class BackfillPlan:
     """Changes of the job's input since it was taken in, the earliest first."""
     reason: InputChange | None
     """Change of input that moved the fork before the interval; None without one."""
-    steps: tuple[Step, ...]
+    steps: tuple[Part, ...]
     """Steps that the branch has to take in, one micro-batch each."""
     estimate: Estimate
     replaced: Branch | None = None
@@ -131,7 +131,7 @@ def plan_backfill(
         branch=branch,
         changes=tuple(changes),
         reason=reason,
-        steps=() if replay is None else replay.steps,
+        steps=() if replay is None else replay.parts,
         estimate=_estimate(
             _behind(line, fork_id, reached),
             _files_between(listed, reached, position_of(line)),

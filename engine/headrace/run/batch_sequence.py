@@ -16,6 +16,7 @@ from headrace.log.checkpoint import Checkpoint, Kind, metrics_of, services_entry
 from headrace.log.intervals import taken_in
 from headrace.log.warnings import row_times_entry, steps_entry
 from headrace.plan.stages import Plan
+from headrace.run.due_timers import any_timer_due
 from headrace.run.events import RunEvents
 from headrace.run.followed import FollowedLine
 from headrace.run.micro_batch import MicroBatch
@@ -24,7 +25,7 @@ from headrace.run.output import OUTPUTS, transit_folder
 from headrace.run.services import LiveAnswers
 from headrace.run.tasks import StageTasks
 from headrace.run.watch import NO_WATCH, Watch, stop_file
-from headrace.sources.intake import Intake
+from headrace.sources.intake import Intake, end_of_input
 from headrace.sources.interval import Interval
 from headrace.sources.position import SourceFacts, TakenFile
 from headrace.sources.slices import NO_INPUT, JobPosition, Slice
@@ -123,33 +124,36 @@ class BatchSequence:
         """Make a micro-batch without new input, for waiting elements, held records and timers."""
         self.make(NO_INPUT, self.last_interval(), finishes=finishes, follows=follows)
 
-    def follow_without_input(self) -> None:
-        """Make, on a branch, the job's next micro-batches without input: for timers, waiting elements and held records."""
-        while (live := self.followed.next()) is not None and not self.followed.takes_input() and not self.limit():
-            self.make_without_input(follows=live)
-
-    def make_requeued(self, intake: Intake) -> bool:
-        """Make a micro-batch of requeued rows; return whether there were any. Raises the errors of `Intake.requeued`.
+    def make_requeued(self, intake: Intake) -> None:
+        """Make a micro-batch of requeued rows if there are any. Raises the errors of `Intake.requeued`.
 
         On a branch, it gets the time of the job's next micro-batch if that took in no new input either.
         """
         live = self.followed.next()
         follows = None if live is None or self.followed.takes_input() else live
         taken = intake.requeued(self.standing(follows))
-        if taken is None:
-            return False
-        self.events.requeued(taken)
-        self.make(taken, self.last_interval(), follows=follows)
-        return True
+        if taken is not None:
+            self.events.requeued(taken)
+            self.make(taken, self.last_interval(), follows=follows)
 
-    def repeat_requeue(self) -> bool:
-        """Repeat, on a branch, the job's next requeue if its turn has come; return whether there was one."""
-        requeue = self.followed.next_requeue()
-        if requeue is None:
-            return False
+    def repeat(self, requeue: Checkpoint) -> None:
+        """Repeat, on a branch, a requeue of the job."""
         self.events.repeats_requeue(requeue.checkpoint_id)
         self.committed.append(requeue_again(self.job, self.plan, requeue))
-        return True
+
+    def fire_timers(self, follows: Checkpoint | None = None) -> None:
+        """Make a micro-batch if timers of processing time are due; on a branch, at the time of the one that it `follows`."""
+        if not any_timer_due(self.job, self._began(follows)):
+            return
+        if follows is None:
+            self.events.timers_due()
+        self.make_without_input(follows=follows)
+
+    def end_input(self) -> None:
+        """Make the micro-batch that declares the end of the input."""
+        self.events.ending()
+        last = self.job.last
+        self.make(end_of_input(self.plan, last.sources, last.timelines), self.last_interval())
 
     def make(
         self, taken: Slice, interval: Interval | None, *, finishes: bool = False, follows: Checkpoint | None = None

@@ -1,4 +1,4 @@
-"""Run of a job, on Spark or in local processes.
+"""Run of a job, on Spark or in local processes: ask the agenda for the next step, take it, commit.
 
 Handling of SIGTERM: end a run in order.
 """
@@ -9,31 +9,54 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Final
+from dataclasses import dataclass
 
 from headrace import clock
 from headrace.commit.branch_code import check_forked, record_run, refuse_effects
+from headrace.commit.input_changes import refuse_unless_done
 from headrace.commit.input_report import input_warnings, refuse_changed_files, touched_input
 from headrace.commit.protocol import open_job
 from headrace.commit.run_check import checked_plan
 from headrace.config import JobConfig
+from headrace.edits.migrate import settle_schemas
 from headrace.errors import ConfigError
 from headrace.log.checkpoint import Checkpoint
+from headrace.log.intervals import place_of
 from headrace.log.warnings import row_time_warnings, row_times_of, watermark_waits
+from headrace.run.agenda import (
+    NO_PAST,
+    Backfill,
+    CaughtUp,
+    Ending,
+    EndInput,
+    Finish,
+    FireTimers,
+    Now,
+    OneInterval,
+    PassOver,
+    Past,
+    ReadReplay,
+    Repeat,
+    Resume,
+    Step,
+    TakeIn,
+    TakeRequeued,
+    Wanted,
+    next_step,
+)
+from headrace.run.backfill_branches import left_behind
 from headrace.run.batch_sequence import BatchSequence
-from headrace.run.branch_replay import BranchReplay
-from headrace.run.caught_up_run import CaughtUpRun
 from headrace.run.events import OnEvent, RunEvents, sink_reports
 from headrace.run.followed import FollowedLine
-from headrace.run.interval_run import IntervalRun
-from headrace.run.options import RunOptions, RunReport
-from headrace.run.remaining_work import RemainingWork
+from headrace.run.options import RunOptions, RunReport, StoppedBecause
+from headrace.run.replay import Replay, branch_replay, fork_of
 from headrace.run.services import live_answers
 from headrace.run.tasks import StageTasks
 from headrace.run.unanswered_calls import UnansweredCalls
 from headrace.run.watch import NO_WATCH, watched
 from headrace.sinks.sink import NO_WRITERS, SparkWriters
 from headrace.sources.intake import Intake
+from headrace.sources.interval import Interval
 from headrace.sources.kafka.landed import Topic
 from headrace.sources.transformed.source import Derivation
 
@@ -51,11 +74,100 @@ def ended_by_sigterm(stop: Callable[[], None]) -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-_KINDS: Final[Mapping[str, type[CaughtUpRun | IntervalRun | BranchReplay]]] = {
-    "caught_up": CaughtUpRun,
-    "interval": IntervalRun,
-    "backfill": BranchReplay,
-}
+@dataclass(slots=True)
+class _Loop:
+    """Loop of a run: ask for the next step, take it, and ask again."""
+
+    batches: BatchSequence
+    intake: Intake
+    wanted: Wanted
+    ending: Ending
+    past: Past = NO_PAST
+    replay: Replay | None = None
+
+    def run(self) -> StoppedBecause:
+        """Take steps until there is a reason to stop, and return that."""
+        settle_schemas(self.batches.job, self.batches.plan)
+        while not isinstance(step := next_step(self._now(), self.wanted, self.ending), str):
+            waiting, committed = self.batches.job.last.work.pending, len(self.batches.committed)
+            self._take(step)
+            commits = len(self.batches.committed) > committed
+            self.past = self.past.after(step, commits=commits, waiting=waiting)
+        if self.replay is not None:
+            self.batches.events.backfill_stopped(self.replay, step)
+        return step
+
+    def _now(self) -> Now:
+        batches = self.batches
+        return Now(batches.job.last, clock.now(), batches.limit(), batches.followed, self.past, self.replay)
+
+    def _take(self, step: Step) -> None:
+        batches = self.batches
+        match step:
+            case TakeRequeued():
+                batches.make_requeued(self.intake)
+            case Repeat():
+                batches.repeat(step.requeue)
+                self._tried()
+            case TakeIn():
+                self._take_in(step)
+                self._tried()
+            case Resume():
+                batches.make_without_input(follows=step.follows)
+            case FireTimers():
+                batches.fire_timers(step.follows)
+            case PassOver():
+                batches.followed.pass_over()
+            case ReadReplay():
+                self.replay = self._read_replay()
+            case Finish():
+                batches.events.finishing(batches.job.last.work.pending)
+                batches.make_without_input(finishes=True)
+            case EndInput():
+                batches.end_input()
+
+    def _take_in(self, step: TakeIn) -> None:
+        batches = self.batches
+        if isinstance(self.wanted, OneInterval):
+            self.intake.check_cut(self.wanted.interval, batches.taken_in())
+        taken = self.intake.next(batches.standing(step.follows), step.wanted)
+        if taken is not None:
+            batches.make(taken, taken.interval, follows=step.follows)
+
+    def _read_replay(self) -> Replay | None:
+        """Return what the branch lacks of the interval and of all later input. The job may take in more meanwhile."""
+        batches, config = self.batches, self.batches.config
+        line, log = batches.job.lineage.line, batches.followed.live
+        fork_id = fork_of(config.job, line)
+        assert log is not None  # noqa: S101 - the line is a branch's
+        log.refresh()
+        live = log.lineage.line
+        if all(checkpoint.checkpoint_id != fork_id for checkpoint in live):
+            raise left_behind(config, config.branch or "", fork_id)
+        asked = Interval.of(batches.options.interval_start, batches.options.interval_end)
+        return branch_replay(asked, live, line, fork_id)
+
+    def _tried(self) -> None:
+        """Leave out the first step of a replay: it was tried."""
+        self.replay = None if self.replay is None else self.replay.rest
+
+
+def _wanted(mode: str, batches: BatchSequence, intake: Intake) -> Wanted:
+    """Return what a run takes in. Raises `IntervalError` for an interval that leaves a gap, or is taken in and not done."""
+    options = batches.options
+    if mode == "caught_up":
+        return CaughtUp(options.end_of_input)
+    intake.check_intervals({})
+    if mode == "backfill":
+        return Backfill()
+    interval = Interval.of(options.interval_start, options.interval_end)
+    is_done = place_of(interval, batches.job.checkpoints).restore_to is not None
+    if is_done:
+        refuse_unless_done(
+            interval, batches.job.lineage.line, intake.listed(), batches.config, asked_at=options.recompute
+        )
+        batches.events.interval_is_done(interval)
+    return OneInterval(interval, is_done)
 
 
 def run_on(
@@ -102,18 +214,16 @@ def run_on(
         batches = BatchSequence(tasks, job, plan, config, options, events, begun, followed, watch, answers)
         batches.touched = touched_input(config, job.lineage.line)
         intake = Intake(plan, config, topics=topics, steps=steps)
-        remaining = RemainingWork(batches)
-        this_run, calls = _KINDS[mode](batches, intake, remaining), UnansweredCalls(batches)
+        ending: Ending = "end" if options.end_of_input else "finish" if options.finish else None
+        calls = UnansweredCalls(batches)
         try:
             with ended_by_sigterm(batches.stop):
-                reason = this_run.run()
-                if options.end_of_input and not batches.limit():
-                    reason = remaining.end()
-                elif options.finish and not batches.limit():
-                    reason = remaining.finish()
+                reason = _Loop(batches, intake, _wanted(mode, batches, intake), ending).run()
             calls.refuse(reason)
+            if mode == "caught_up" and not batches.limit():
+                events.ahead(intake.waiting)
             events.answers_taken(batches.total("answers_taken"))
-            events.waiting(remaining.waiting, job.last.work.due)
+            events.waiting(job.last.work.pending, job.last.work.due)
             waits = watermark_waits(job.lineage, job.last, job.view)
             events.watermark_waits(waits)
             row_times = row_times_of([*job.unreported, *batches.committed])
@@ -135,7 +245,7 @@ def run_on(
         stopped_because=reason,
         quarantined=batches.total("quarantined"),
         answers_taken=batches.total("answers_taken"),
-        waiting=remaining.waiting,
+        waiting=job.last.work.pending,
         checkpoint=last.checkpoint_id,
         watermark=last.watermark,
         interval_start=interval[0],

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from headrace.errors import ConfigError
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.intervals import interval_of, intervals_of, position_of
 from headrace.sources.interval import Interval
@@ -15,7 +16,7 @@ from headrace.sources.position import SourceFacts, frontiers
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Part:
     """Part of a replay: an interval, or the files that a former checkpoint took in of each source.
 
     Files if the former checkpoint had no interval, or if sources meet: then the rows of a micro-batch depended on the rows of the
@@ -25,7 +26,7 @@ class Step:
     interval: Interval | None = None
     sources: Mapping[str, SourceFacts] | None = None
     requeue: Checkpoint | None = None
-    """Former checkpoint that requeued rows and elements. The step requeues them again."""
+    """Former checkpoint that requeued rows and elements. The part requeues them again."""
 
     def __str__(self) -> str:
         """Return the interval, or the files, as text."""
@@ -39,18 +40,23 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Replay on a branch: the requested interval, and the remaining steps."""
+    """Replay on a branch: the requested interval, and the remaining parts."""
 
     asked: Interval
-    steps: tuple[Step, ...]
+    parts: tuple[Part, ...]
+
+    @property
+    def rest(self) -> Replay | None:
+        """Return the replay without its first part; None if there is no other."""
+        return Replay(self.asked, self.parts[1:]) if self.parts[1:] else None
 
     @property
     def missing(self) -> str:
         """Return as text the input that the branch lacks until the replay is complete."""
-        first, last = self.steps[0], self.steps[-1]
+        first, last = self.parts[0], self.parts[-1]
         if first.interval is not None and last.interval is not None:
             return str(Interval(first.interval.start, last.interval.end))
-        return str(first) if len(self.steps) == 1 else f"{first} and what follows, up to {last}"
+        return str(first) if len(self.parts) == 1 else f"{first} and what follows, up to {last}"
 
 
 def branch_replay(
@@ -66,78 +72,87 @@ def branch_replay(
     if first is not None:  # from the fork's position to the end of the next cut, with gaps that had no files then
         position = position_of(kept)
         asked = Interval(min(asked.start, first.start) if position is None else position, first.end)
-    return _rest(Replay(asked, tuple(_steps(asked, kept, behind))), branch)
+    return _rest(Replay(asked, tuple(_parts(asked, kept, behind))), branch)
 
 
 def _rest(replay: Replay, trail: Sequence[Checkpoint]) -> Replay | None:
     """Return the part of a replay that a line has not taken in; None if it has all."""
-    steps = tuple(_left(replay.steps, trail))
-    return Replay(replay.asked, steps) if steps else None
+    parts = tuple(_left(replay.parts, trail))
+    return Replay(replay.asked, parts) if parts else None
 
 
-def _steps(asked: Interval, kept: Sequence[Checkpoint], left_behind: Sequence[Checkpoint]) -> list[Step]:
-    """Return the steps of a replay: the requested interval, and the input behind the fork, without gaps."""
+def _parts(asked: Interval, kept: Sequence[Checkpoint], left_behind: Sequence[Checkpoint]) -> list[Part]:
+    """Return the parts of a replay: the requested interval, and the input behind the fork, without gaps."""
     if any(len(checkpoint.sources) > 1 for checkpoint in left_behind):
-        return _recorded_steps(asked, kept, left_behind)
-    steps = [Step(asked)]
+        return _recorded_parts(asked, kept, left_behind)
+    parts = [Part(asked)]
     position = position_of(kept)
     first = next((interval.start for interval, _ in intervals_of(left_behind)), asked.start)
     begin = first if position is None else position
     if begin < asked.start:
-        steps.insert(0, Step(Interval(begin, asked.start)))
+        parts.insert(0, Part(Interval(begin, asked.start)))
     reached, sources, adjoins = asked.end, _sources(kept), True
     for checkpoint in left_behind:
         interval = interval_of(checkpoint)
         if interval is not None:
             if adjoins and reached < interval.start:
-                steps.append(Step(Interval(reached, interval.start)))
-            steps.append(Step(interval))
+                parts.append(Part(Interval(reached, interval.start)))
+            parts.append(Part(interval))
             reached, adjoins = max(reached, interval.end), True
         elif checkpoint.kind is Kind.BATCH and frontiers(checkpoint.sources) != frontiers(sources):
-            steps.append(Step(sources=checkpoint.sources))
+            parts.append(Part(sources=checkpoint.sources))
             adjoins = False
         elif checkpoint.requeues:
-            steps.append(Step(requeue=checkpoint))
+            parts.append(Part(requeue=checkpoint))
         sources = {**sources, **checkpoint.sources}
-    return steps
+    return parts
 
 
-def _recorded_steps(asked: Interval, kept: Sequence[Checkpoint], left_behind: Sequence[Checkpoint]) -> list[Step]:
-    """Return a step for each former micro-batch with input, and one for the rest of the requested interval."""
-    steps: list[Step] = []
+def _recorded_parts(asked: Interval, kept: Sequence[Checkpoint], left_behind: Sequence[Checkpoint]) -> list[Part]:
+    """Return a part for each former micro-batch with input, and one for the rest of the requested interval."""
+    parts: list[Part] = []
     places = frontiers(_sources(kept))
     for checkpoint in left_behind:
         if checkpoint.kind is Kind.BATCH and frontiers(checkpoint.sources) != places:
-            steps.append(Step(interval_of(checkpoint), checkpoint.sources))
+            parts.append(Part(interval_of(checkpoint), checkpoint.sources))
         elif checkpoint.requeues:
-            steps.append(Step(requeue=checkpoint))
+            parts.append(Part(requeue=checkpoint))
         places = frontiers(checkpoint.sources)
     reached = position_of([*kept, *left_behind])
     if reached is not None and reached < asked.end:
-        steps.append(Step(Interval(reached, asked.end)))
-    return steps
+        parts.append(Part(Interval(reached, asked.end)))
+    return parts
 
 
-def _left(steps: Iterable[Step], trail: Sequence[Checkpoint]) -> Iterator[Step]:
-    """Yield the steps that a line has not taken yet, without the parts of earlier steps."""
+def _left(parts: Iterable[Part], trail: Sequence[Checkpoint]) -> Iterator[Part]:
+    """Yield the parts that a line has not taken yet, without the parts of earlier parts."""
     reached, own = position_of(trail), _sources(trail)
     repeated = {checkpoint.repeats for checkpoint in trail}
-    for step in steps:
-        if step.requeue is not None:
-            if step.requeue.checkpoint_id not in repeated:
-                yield step
+    for part in parts:
+        if part.requeue is not None:
+            if part.requeue.checkpoint_id not in repeated:
+                yield part
             continue
-        if step.sources is not None:
-            if any(facts.is_ahead_of(own.get(name)) for name, facts in step.sources.items()):
-                yield step
+        if part.sources is not None:
+            if any(facts.is_ahead_of(own.get(name)) for name, facts in part.sources.items()):
+                yield part
             continue
-        assert step.interval is not None  # noqa: S101 - a step has one of them
-        start = step.interval.start if reached is None else max(step.interval.start, reached)
-        if start < step.interval.end:
-            yield Step(Interval(start, step.interval.end))
-            reached = step.interval.end
+        assert part.interval is not None  # noqa: S101 - a part has one of them
+        start = part.interval.start if reached is None else max(part.interval.start, reached)
+        if start < part.interval.end:
+            yield Part(Interval(start, part.interval.end))
+            reached = part.interval.end
 
 
 def _sources(trail: Sequence[Checkpoint]) -> Mapping[str, SourceFacts]:
     """Return the facts of sources at a line's last checkpoint."""
     return trail[-1].sources if trail else {}
+
+
+def fork_of(job: str, line: Sequence[Checkpoint]) -> int:
+    """Return the live checkpoint that a branch begins at. Raises `ConfigError` if the line is not a branch's."""
+    for checkpoint in line:
+        if checkpoint.kind is Kind.FORK and checkpoint.restored_from is not None:
+            return checkpoint.restored_from
+    msg = f"a run of mode backfill needs a branch of job '{job}': 'headrace backfill' makes one. Nothing was run."
+    raise ConfigError(msg)

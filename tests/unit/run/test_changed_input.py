@@ -7,7 +7,7 @@ import os
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace import Pipeline, Struct, Timestamp
@@ -238,6 +238,9 @@ ACTS = st.one_of(
 @pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(acts=st.lists(ACTS, min_size=3, max_size=9))
+@example(
+    acts=[*(("write", name, 0) for name in ("a.json", "b.json", "b.json.gz")), ("run", "", 0), ("acknowledge", "", 0)]
+)
 def test_no_change_of_a_folder_is_silent(acts):
     """The model knows what the tables have: each file as it was when a run took it in. Whatever differs is named."""
     folder, taken, agreed = Folder(), {}, {}
@@ -250,9 +253,10 @@ def test_no_change_of_a_folder_is_silent(acts):
         elif verb == "delete" and path.is_file():
             path.unlink()
         elif verb == "acknowledge":
+            named = {file for _, file in folder.named}
             try:
                 folder.acknowledge("all")
-                agreed = read(folder)
+                agreed |= {file: content for file, content in read(folder).items() if file in named}
             except ConfigError:
                 pass
         elif verb == "run":

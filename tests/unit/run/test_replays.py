@@ -27,7 +27,7 @@ class Replayed:
 
     def steps(self, asked):
         replay = self.replay(asked)
-        return [] if replay is None else [step.interval or step.sources["source"].last for step in replay.steps]
+        return [] if replay is None else [step.interval or step.sources["source"].last for step in replay.parts]
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def requeued(line, repeats=None):
 def test_requeue_remains_a_replay_step_until_repeated(replayed):
     requeued(replayed.job.days(1, 2)).days(3)
     branch = replayed.fork(1)
-    steps = replayed.replay(days(2)).steps
+    steps = replayed.replay(days(2)).parts
     assert [step.interval or step.requeue.checkpoint_id for step in steps] == [days(2), 3, days(3)]
     assert str(steps[1]) == "what checkpoint 3 requeued from the quarantine"
     requeued(branch.days(2), repeats=3)
@@ -116,7 +116,7 @@ def test_requeue_remains_a_replay_step_until_repeated(replayed):
 def test_requeue_of_elements_is_a_step(replayed):
     replayed.job.days(1, 2).add(Kind.REQUEUE, DAY, 3 * DAY, cause=Requeued(operators=("ask",)))
     replayed.fork(1)
-    steps = replayed.replay(days(2)).steps
+    steps = replayed.replay(days(2)).parts
     assert [step.requeue and step.requeue.checkpoint_id for step in steps] == [None, 3]
 
 

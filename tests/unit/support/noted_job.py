@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headrace.local.tasks import LocalTasks
 from headrace.log.checkpoint import Kind
+from headrace.log.facts import OperatorFacts
 from headrace.log.lineage import Lineage
 from headrace.records.watermarks import advance
 from headrace.run import batch_sequence, job_run
@@ -70,8 +71,8 @@ def noted_job(folder, monkeypatch, **changes):
         actual.home.configure(changes)
 
     class NotedBatch:
-        def __init__(self, _spark, opened, _plan, **_options):
-            self.opened, self.state_ttl = opened, opened.last.state_ttl
+        def __init__(self, _spark, opened, plan, **_options):
+            self.opened, self.plan, self.state_ttl = opened, plan, opened.last.state_ttl
 
         def run(self, taken):
             actual.files[self.opened.next_id] = [file.name for file in taken.files]
@@ -88,6 +89,9 @@ def noted_job(folder, monkeypatch, **changes):
                 result.lines[line.sources] = LineResult(after, watermarks, last, last)
             result.metrics["rows_in"] = taken.rows
             return result
+
+        def operators_after(self, _result):
+            return {name: OperatorFacts(timeline=line) for name, line in self.plan.lines().items()}
 
         def open_steps(self, _result):
             return ()

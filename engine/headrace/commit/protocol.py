@@ -16,7 +16,7 @@ process that was wrongly taken for dead fails at its next commit. docs/commit-pr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,7 +31,7 @@ from headrace.commit.publish import Publisher, Standing
 from headrace.commit.schema_check import check_sink_keys
 from headrace.commit.sink_position import check_sinks
 from headrace.config import JobConfig
-from headrace.errors import ConfigError, FencedError, SinkMismatchError
+from headrace.errors import ConfigError, FencedError, HeadraceError, SinkMismatchError
 from headrace.log.branches import finish_promotion
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.declared import OperatorKeys, SinkTables, StateSchemas, remembered_keys, to_schemas, to_stored
@@ -91,8 +91,9 @@ def open_job(
 
     If the caller `restores` the job, a sink may refuse the rows of the last checkpoint, which the restore replaces.
 
-    A run gives its `plan`, and writes its sinks as today's code says. Without a plan no user code is loaded: the last checkpoint
-    describes the sinks, except those that it does not know yet.
+    A run gives its `plan`, and writes its sinks as today's code says. Without a plan the last checkpoint describes the sinks, and no
+    user code is loaded, except for sinks that it does not know yet, and for tables that are missing or do not fit it: a table that is
+    made anew is one for today's code.
 
     Raises `FencedError` when another run holds the job, `SinkMismatchError` when the job and a sink disagree on what was
     published, and `ConfigError` when the job was never run (without `create`) or is being dropped, when the number of key groups
@@ -112,8 +113,12 @@ def open_job(
     publisher = Publisher(config, to_schemas(sinks), writers)
     with _while_the_branch_is_there(config), lease.claimed(force=force):
         refuse_dropped(config)  # a drop marks the job while it holds the lease: no drop can begin from here on
+        if plan is None and (unfit := publisher.unfit()):
+            sinks = {**sinks, **_of_code(config, unfit)}
+            publisher = publisher.writing(to_schemas(sinks))
         publisher.check_columns()
-        check_sink_keys(config, log, sinks)
+        if plan is not None:
+            check_sink_keys(config, log, sinks)
         # This must follow the claim: until then another run may publish, and the sinks may be newer than this log.
         try:
             publishes = sink_check(config, log.checkpoints, publisher.sinks)
@@ -405,6 +410,15 @@ def sinks_of(config: JobConfig, log: CheckpointLog, plan: Plan | None = None) ->
     if not config.sinks.keys() <= stored.keys():
         stored = {**to_stored(sink_schemas(plan or plan_of(config.code), config.appended)), **stored}
     return {name: table for name, table in stored.items() if name in config.sinks}
+
+
+def _of_code(config: JobConfig, names: Collection[str]) -> SinkTables:
+    """Return the tables of these sinks as today's code has them; nothing where it cannot be loaded: recorded columns do, too."""
+    try:
+        tables = to_stored(sink_schemas(plan_of(config.code), config.appended))
+    except HeadraceError:
+        return {}
+    return {name: table for name, table in tables.items() if name in names}
 
 
 def _initial(config: JobConfig, run_id: str, attempt_id: str, versions: Versions, sinks: SinkTables) -> Checkpoint:

@@ -61,6 +61,11 @@ class Publisher:
         for sink in self._sinks.values():
             yield from sink.column_problems()
 
+    def unfit(self) -> set[str]:
+        """Return the sinks whose tables are missing, or have other columns than these."""
+        there = self.tables()
+        return {name for name, sink in self._sinks.items() if name not in there or [*sink.column_problems()]}
+
     def new_columns(self) -> dict[str, pa.Schema]:
         """Return the columns that the next publication adds, by sink. Raises `StorageError` when a sink cannot be read."""
         columns_by_sink = {name: sink.new_columns() for name, sink in self._sinks.items()}

@@ -40,6 +40,12 @@ class DeltaTableSink:
     keys: tuple[str, ...] = ()
     """Columns of the primary key; empty for a sink in append mode."""
 
+    where: str = ""
+    """Place of its path in the job's file, for messages."""
+
+    job: str = "JOB"
+    """Name of the job in commands of messages."""
+
     message_key: str | None = None
     """Column with the keys of messages, for a sink that sends messages."""
 
@@ -68,6 +74,8 @@ class DeltaTableSink:
             cluster_by=sink.cluster_by,
             schema=schema or pa.schema([]),
             keys=keys,
+            where=config.where(f"sinks.{name}.path"),
+            job=config.job,
             message_key=sink.key,
             spark_above_rows=config.publish.spark_above_rows,
             writers=writers,
@@ -140,23 +148,24 @@ class DeltaTableSink:
             table, partitions = latest.schema, latest.partition_columns
         except TableMissingError:
             return
+        elsewhere = self._elsewhere(latest)
         if partitions != self.partition_by and (self.partition_by or self.mode == "append"):
             yield (
                 f"sink '{self.name}' at {self.uri} is partitioned by {', '.join(partitions) or 'nothing'}; the job's file says "
                 f"partition_by: {list(self.partition_by)}. A table keeps the partitions that it was created with. Nothing was written: "
-                f"change sinks.{self.name}.partition_by, give the sink another path, or move the old table away."
+                f"change sinks.{self.name}.partition_by back, or {elsewhere}."
             )
             return
         if not {*table.names} <= {*self.schema.names}:
             yield (
                 f"sink '{self.name}' at {self.uri} has the columns {', '.join(sorted(table.names))}; the pipeline writes "
-                f"{', '.join(self.schema.names)}. Give the sink another path, or move the old table away."
+                f"{', '.join(self.schema.names)}. Nothing was written: take the change back, or {elsewhere}."
             )
             return
         if new_keys := [key for key in self.keys if key not in table.names]:
             yield (
                 f"sink '{self.name}' at {self.uri} has no column {', '.join(new_keys)}, which is of the primary key now: "
-                "existing rows would have no value there. Nothing was written: give the sink another path, or move the old table away."
+                f"existing rows would have no value there. Nothing was written: take the change back, or {elsewhere}."
             )
             return
         for column in self.schema:
@@ -168,8 +177,15 @@ class DeltaTableSink:
             if kind != column.type and not is_cast:
                 yield (
                     f"column '{column.name}' of sink '{self.name}' at {self.uri} is {kind}; the pipeline writes "
-                    f"{column.type}. Nothing was written: give the sink another path, or move the old table away."
+                    f"{column.type}. Nothing was written: take the change back, or {elsewhere}."
                 )
+
+    def _elsewhere(self, table: Snapshot) -> str:
+        """Return the way on to another table, as a clause. What was published to the present one is to be published again."""
+        way = f"give the sink another path ({self.where}), or move the old table away"
+        if self.published(table) == NEVER:
+            return way
+        return f"{way}, then run 'headrace reconcile {self.job} --apply --why ...': the next run fills the new table from the start"
 
     def new_columns(self) -> pa.Schema:
         """Return the columns that the pipeline writes and the existing table lacks."""

@@ -112,7 +112,8 @@ def test_check_finds_a_sink_with_other_columns(headrace, state):
     output = [detail for what, outcome, detail in findings(result) if (what, outcome) == ("sinks", "fail")]
     assert result.exit_code == 1
     assert any(
-        "has the columns leg, tail; the pipeline writes tail, at. Give the sink another path" in t for t in output
+        "has the columns leg, tail; the pipeline writes tail, at. Nothing was written: take the change back" in t
+        for t in output
     )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 
 from headrace import Pipeline, Struct, Timestamp, clock
 from headrace.commit.run_check import new_sink_columns
+from headrace.edits.reconcile import reconcile
 from headrace.edits.restore import restore
 from headrace.errors import ConfigError
 from headrace.log.log import CheckpointLog
@@ -33,11 +36,24 @@ class Retyped(Struct, frozen=True):
     size: list[str] | None = None
 
 
+class Since(Struct, frozen=True):
+    id: str
+    since: Timestamp
+
+
 def pipeline(record, mode, key=("id",)):
     rows = Pipeline("job").source("rows", record, event_time="at")
     if mode == "append":
         return rows.sink("taken")
     return rows.upsert_materialize("latest", primary_key=key).sink("taken")
+
+
+def since(mode):
+    """A pipeline whose sink has another name for the time."""
+    rows = Pipeline("job").source("rows", Old, event_time="at").map(lambda row: Since(row.id, row.at), record=Since)
+    if mode == "append":
+        return rows.sink("taken")
+    return rows.upsert_materialize("latest", primary_key=("id",)).sink("taken")
 
 
 def rows_of(harness):
@@ -73,6 +89,29 @@ def test_new_column_is_announced_and_then_added(harness, mode):
     harness.run()
     assert rows_of(harness) == [("a", None), ("b", None), ("c", 3)]
     assert announced(harness) == []
+
+
+@pytest.mark.parametrize("way", ["another path", "table moved away", "moved away and reconciled before"])
+def test_renamed_column_goes_on_as_advised(harness, mode, way):
+    harness.feed("rows", [Old("c", 3)])
+    harness.run()
+    path = Path(harness.config.sinks["taken"].path)
+    if way == "moved away and reconciled before":
+        path.rename(path.with_name("before"))
+        reconcile(harness.config, "operator", "with the old code")
+    harness.change(pipeline=since(mode))
+    with pytest.raises(
+        ConfigError, match=r"job.yaml:\d+: sinks.taken.path.*, then run 'headrace reconcile job --apply"
+    ):
+        harness.run()
+    if way == "another path":
+        harness.change(job={"sinks": {"taken": {"path": f"{path}_2"}}})
+    else:
+        path.rename(path.with_name("moved_away"))
+    reconcile(harness.config, "operator", "renamed")
+    assert reconcile(harness.config, "operator", "again") is None
+    harness.run()
+    assert sorted(row["since"].microsecond for row in harness.sink_table("taken").to_pylist()) == [1000, 2000, 3000]
 
 
 def test_runs_without_rows_add_nothing(harness, mode):
@@ -122,7 +161,7 @@ def test_removed_and_retyped_columns_are_refused(harness, mode):
     harness.run()
     harness.change(pipeline=pipeline(Old, mode))
     with pytest.raises(
-        ConfigError, match="has the columns at, id, parts, size; the pipeline writes id, at. Give the sink"
+        ConfigError, match="has the columns at, id, parts, size; the pipeline writes id, at. Nothing was"
     ):
         harness.run()
     harness.change(pipeline=pipeline(Retyped, mode))

@@ -113,9 +113,7 @@ def open_job(
     publisher = Publisher(config, to_schemas(sinks), writers)
     with _while_the_branch_is_there(config), lease.claimed(force=force):
         refuse_dropped(config)  # a drop marks the job while it holds the lease: no drop can begin from here on
-        if plan is None and (unfit := publisher.unfit()):
-            sinks = {**sinks, **_of_code(config, unfit)}
-            publisher = publisher.writing(to_schemas(sinks))
+        sinks, publisher = (sinks, publisher) if plan is not None else _fitting(config, sinks, publisher)
         publisher.check_columns()
         if plan is not None:
             check_sink_keys(config, log, sinks)
@@ -410,6 +408,15 @@ def sinks_of(config: JobConfig, log: CheckpointLog, plan: Plan | None = None) ->
     if not config.sinks.keys() <= stored.keys():
         stored = {**to_stored(sink_schemas(plan or plan_of(config.code), config.appended)), **stored}
     return {name: table for name, table in stored.items() if name in config.sinks}
+
+
+def _fitting(config: JobConfig, sinks: SinkTables, publisher: Publisher) -> tuple[SinkTables, Publisher]:
+    """Return sinks and their publisher, with today's columns where a table is missing, or does not fit the recorded ones."""
+    unfit = publisher.unfit()
+    if not unfit:
+        return sinks, publisher
+    sinks = {**sinks, **_of_code(config, unfit)}
+    return sinks, publisher.writing(to_schemas(sinks))
 
 
 def _of_code(config: JobConfig, names: Collection[str]) -> SinkTables:

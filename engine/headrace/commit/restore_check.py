@@ -18,7 +18,8 @@ from headrace.log.lineage import Lineage
 from headrace.log.marks import open_intents
 from headrace.log.sink_history import SinkHistory
 from headrace.names import counted
-from headrace.storage.files import list_files
+from headrace.storage.damage import faults, logged_sizes
+from headrace.storage.files import list_sizes
 from headrace.storage.overlay import is_elsewhere, resolved
 from headrace.storage.refusals import doing, reason_of
 from headrace.storage.table import TableMissingError
@@ -48,7 +49,7 @@ class RestoreCheck:
         # This must precede any listing of a folder: an intent that is completed meanwhile leaves no files to find.
         folder = config.job_folder
         self._doomed = {f"{folder}/{file}" for i in open_intents(config, checkpoints) for file in i.files}
-        self._files: dict[str, set[str]] = {}
+        self._files: dict[str, dict[str, int]] = {}
         self._losses: dict[TableVersion, str | None] = {}
         self.histories = {name: self._history(name) for name in sorted(sinks)}
         """Publications of the job to each sink."""
@@ -105,32 +106,35 @@ class RestoreCheck:
         of = f"version {wanted.version} of {wanted.table} at {wanted.uri}"
         try:
             store = table_store(wanted.uri, self._storage)
-            files = store.at(wanted.version).files()
+            files = logged_sizes(store.at(wanted.version))
         except (StorageError, TableMissingError) as error:
             if isinstance(error, StorageError) and not error.is_missing:
                 raise
             return f"{of} cannot be read, since its Delta log no longer reaches back that far ({reason_of(error)})"
-        lost = sorted(file for file in files if not self._is_available(wanted.uri, file))
+        present = {file: self._size(wanted.uri, file) for file in sorted(files)}
+        lost = [file for file, size in present.items() if size is None]
         if lost:
             return (
                 f"{len(lost):,} of {counted(len(files), 'file')} of {of} are gone or being deleted, such as {lost[0]}"
             )
+        if (fault := next(iter(faults(wanted.uri, files, present)), None)) is not None:
+            return f"{fault} of {of}"
         doomed = {uri.removeprefix(f"{wanted.uri}/") for uri in self._doomed}
         if wanted.version not in store.log_as_of(0).versions_without(doomed):
             return f"{of} cannot be read for long, since its Delta log is being cut off behind it"
         return None
 
-    def _is_available(self, uri: str, file: str) -> bool:
-        """Return whether a file of a table exists, and stays. A branch's table has files of its base, in other folders."""
+    def _size(self, uri: str, file: str) -> int | None:
+        """Return the size of a file of a table; None if it is gone, or does not stay. A branch's table has files of its base, elsewhere."""
         if not is_elsewhere(file):
-            return file in self._available(uri)
+            return self._available(uri).get(file)
         folder, _, name = (resolved(f"{uri}/{file}") if file.startswith("../") else file).rpartition("/")
-        return name in self._available(folder)
+        return self._available(folder).get(name)
 
-    def _available(self, uri: str) -> set[str]:
+    def _available(self, uri: str) -> dict[str, int]:
         if uri not in self._files:
-            files = list_files(uri, self._storage)
-            self._files[uri] = {file for file in files if f"{uri}/{file}" not in self._doomed}
+            files = list_sizes(uri, self._storage)
+            self._files[uri] = {file: size for file, size in files.items() if f"{uri}/{file}" not in self._doomed}
         return self._files[uri]
 
     def _alternative(self, target: Checkpoint) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 import msgspec
@@ -19,13 +19,17 @@ from headrace.names import counted
 from headrace.sinks.delta import DeltaTableSink
 from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import NEVER
+from headrace.storage.damage import faults, logged_sizes
 from headrace.storage.delta_commits import OPENED_TABLES
-from headrace.storage.files import list_files
+from headrace.storage.files import list_sizes
 from headrace.storage.overlay import is_elsewhere
 from headrace.storage.refusals import doing, reason_of
 from headrace.storage.table import TableMissingError
 from headrace.tables.schemas import tables_in
 from headrace.tables.view import table_store
+
+_WHOLE_FOLDER = "Bring the whole job folder back from a backup that is not older than the job's sinks."
+_TABLE = "Bring the files back, or the whole table from a backup that has what the job published last."
 
 
 class CheckResult(msgspec.Struct, frozen=True):
@@ -39,7 +43,10 @@ class CheckResult(msgspec.Struct, frozen=True):
 def verify(config: JobConfig) -> list[CheckResult]:
     """Compare the last checkpoint with the tables and sinks, and read the whole log of each. Changes nothing, needs no lease."""
     OPENED_TABLES.forget()
-    log = CheckpointLog(config.job_folder, config.storage_options)
+    try:
+        log = CheckpointLog(config.job_folder, config.storage_options)
+    except StorageError as error:
+        return [CheckResult("checkpoints", False, str(error))]
     last = log.last
     if last is None:
         return [CheckResult("checkpoints", False, f"job '{config.job}' was never run")]
@@ -89,9 +96,8 @@ def _tables(config: JobConfig, last: Checkpoint) -> Iterator[CheckResult]:
         store = table_store(uri, config.storage_options)
         try:
             latest = store.latest().version
-            files = store.at(committed).files()
-            own = {file for file in files if not is_elsewhere(file)}
-            lost = sorted(own - list_files(uri, config.storage_options))
+            files = logged_sizes(store.at(committed))
+            damaged = _damaged(uri, files, config, _WHOLE_FOLDER)
         except (TableMissingError, StorageError, OSError) as error:
             yield CheckResult(f"table {name}", False, str(reason_of(error)))
             continue
@@ -100,10 +106,17 @@ def _tables(config: JobConfig, last: Checkpoint) -> Iterator[CheckResult]:
             if latest > committed
             else ""
         )
-        detail = (
-            f"version {committed}, {counted(len(files), 'file')}{ahead}" if not lost else f"files are gone: {lost[:3]}"
-        )
-        yield CheckResult(f"table {name}", not lost and latest >= committed, detail)
+        detail = damaged or f"version {committed}, {counted(len(files), 'file')}{ahead}"
+        yield CheckResult(f"table {name}", damaged is None and latest >= committed, detail)
+
+
+def _damaged(uri: str, files: Mapping[str, int], config: JobConfig, way_on: str) -> str | None:
+    """Return a sentence on files of a table that are gone or cut off; `files` has their sizes in the log. None if all are whole."""
+    own = {path: size for path, size in files.items() if not is_elsewhere(path)}
+    wrong = faults(uri, own, list_sizes(uri, config.storage_options))
+    if not wrong:
+        return None
+    return f"{wrong[0]} ({len(wrong):,} of {counted(len(files), 'file')} damaged). {way_on}"
 
 
 def _sinks(config: JobConfig, log: CheckpointLog) -> Iterator[CheckResult]:
@@ -124,6 +137,12 @@ def _sink(
         position = SinkPosition(config, name, log.checkpoints)
         problem = position.problem()
     yield _published(name, position, problem)
+    if position.exists:
+        uri = config.sinks[name].table_path
+        damaged = _damaged(uri, logged_sizes(table_store(uri, config.storage_options).latest()), config, _TABLE)
+        if damaged is not None:
+            yield CheckResult(f"sink {name} has whole files", False, damaged)
+            return
     if keys and position.exists:
         yield _unique(name, config.sinks[name].table_path, schema, keys, config)
     if position.exists:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.errors import StorageError
+from headrace.storage.damage import named_fault, plain, way_on
 from headrace.storage.refusals import reason_of
 from headrace.storage.table import ADVICE, TableMissingError, damaged
 from headrace.tables.live_rows import MARK, null_refused
@@ -157,8 +158,12 @@ def unreadable(table: str, version: int | None, error: BaseException) -> Storage
     if refused := null_refused(error):
         return damaged(table, refused)
     which = f"version {version} of {table}" if version is not None else table
+    file = named_fault(error)
+    if file is not None and file.expected is not None:
+        kept = ", though the table's last version has it, so that no vacuum removes it" if file.size is None else ""
+        return StorageError(f"{which} cannot be read: {file}{kept}. {way_on(file.uri)}")
     return StorageError(
-        f"{which} cannot be read: {error}\nIts files may have been vacuumed, or the storage is out of reach. "
+        f"{which} cannot be read: {file or plain(str(error))}.\nIts files may have been vacuumed, or the storage is out of reach. "
         "Checkpoints within the retention, and savepoints, stay readable: see 'headrace checkpoints'."
     )
 

@@ -25,6 +25,7 @@ from pyarrow import fs
 from headrace import clock
 from headrace.errors import EngineBug
 from headrace.storage import delta_commits
+from headrace.storage.damage import plain, torn_commit
 from headrace.storage.delta_commits import (
     OpenedTable,
     commit_info,
@@ -36,7 +37,7 @@ from headrace.storage.delta_log import trace_in_log
 from headrace.storage.files import StagedFile, Storage, delete_files, partition_text, stage, sync_files
 from headrace.storage.overlay import OverlaySnapshot, base_of
 from headrace.storage.predicate import Conditions, sql_of
-from headrace.storage.refusals import StoreError, TableRefusedError, committing, refusing
+from headrace.storage.refusals import DamagedError, StoreError, TableRefusedError, committing, refusing
 from headrace.storage.schemes import file_system, is_on_local_disk, make_folder
 from headrace.storage.small_files import SMALL_FILES
 from headrace.storage.table import (
@@ -57,8 +58,6 @@ from headrace.storage.table import (
 
 T = TypeVar("T")
 Commits = TypeVar("Commits", bound=Callable[..., int])
-
-_FRAMES = re.compile(r"(?:\n\s+\d+: .*)+")
 
 _PROPERTIES = {
     # Old versions must stay readable for the whole retention; Headrace itself removes what it no longer needs.
@@ -483,6 +482,8 @@ class DeltaStore:
                 self._remove_torn_checkpoint()
                 return self._opened(version)
             wanted = "its latest version" if version is None else f"version {version}"
+            if (torn := torn_commit(self.uri, self.storage)) is not None:
+                raise DamagedError(torn) from error
             msg = f"the Delta log in {self.uri}/{LOG} does not give {wanted} (damaged, incomplete or out of reach): {error}"
             raise StoreError(msg) from error
 
@@ -535,11 +536,11 @@ def _translated() -> Iterator[None]:
         yield
     except CommitFailedError as error:
         refusal = TableRefusedError if is_refusal(str(error)) else VersionTakenError
-        raise refusal(str(error)) from error
+        raise refusal(plain(str(error))) from error
     except TableNotFoundError as error:
-        raise TableMissingError(str(error)) from error
+        raise TableMissingError(plain(str(error))) from error
     except DeltaError as error:
-        message = _without_backtrace(str(error))
+        message = plain(str(error))
         raise (TableRefusedError if is_refusal(message) else StoreError)(message) from error
 
 
@@ -571,11 +572,6 @@ def _texts(partition: Mapping[str, Any] | None) -> dict[str, str | None]:
 def _decoded(action: dict[str, Any]) -> str:
     """Return the path of a file for a commit, which encodes it again."""
     return unquote(action["path"])
-
-
-def _without_backtrace(text: str) -> str:
-    """Return a message of deltalake without its stack trace (lines such as `0: <unknown>`)."""
-    return _FRAMES.sub("", text).rstrip()
 
 
 _ENTRY = re.compile(r"\d{20}(\.json|\.checkpoint.*\.parquet)")

@@ -219,10 +219,15 @@ def list_files(folder: str, storage: Storage = None) -> set[str]:
 
     A file whose name is not UTF-8 does not belong to Headrace, and is left out.
     """
+    return {*list_sizes(folder, storage)}
+
+
+def list_sizes(folder: str, storage: Storage = None) -> dict[str, int]:
+    """Return the sizes of all files below a folder, by path relative to it, as `list_files` lists them."""
     store, root = file_system(folder, storage)
     files = store.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True))
-    paths = (path_of(file) for file in files if file.is_file)
-    return {path.removeprefix(f"{root}/") for path in paths if path is not None}
+    sizes = ((path_of(file), file.size) for file in files if file.is_file)
+    return {path.removeprefix(f"{root}/"): size for path, size in sizes if path is not None}
 
 
 def list_folders(folder: str, storage: Storage = None) -> set[str]:

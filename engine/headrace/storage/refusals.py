@@ -15,6 +15,7 @@ from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 import pyarrow as pa
 
 from headrace.errors import SinkMismatchError, StorageError
+from headrace.storage.damage import FileFault, named_fault, plain, way_on
 
 _FULL: Final = "free space, then run again"
 _MISSING: Final = "correct the path, or bring what it names back (a disk that is not mounted?), then run again"
@@ -44,6 +45,15 @@ _BY_WORDS: Final = {
 
 class StoreError(OSError):
     """Refusal by Delta: the storage is full, read-only or out of reach, or a file or an old version is gone."""
+
+
+class DamagedError(StoreError):
+    """A file of a table is gone, cut off or overwritten."""
+
+    def __init__(self, fault: FileFault) -> None:
+        """Store the fault."""
+        super().__init__(str(fault))
+        self.fault = fault
 
 
 class TableRefusedError(Exception):
@@ -92,10 +102,11 @@ def _name(refusal: StorageError, what: tuple[str, ...]) -> None:
     refusal.doing = what
     inner = f" ({', '.join(what[1:])})" if what[1:] else ""
     reason = refusal.__cause__ or ""
-    text = (
-        f"storage refused {what[0]}{inner}: {reason}. What was committed before is untouched; {storage_advice(reason)}."
-    )
-    refusal.args = (text,)
+    fault = reason.fault if isinstance(reason, DamagedError) else named_fault(reason)
+    said = plain(str(reason)) if fault is None else str(fault)
+    untouched = f"What was committed before is untouched; {storage_advice(reason)}."
+    advice = untouched if fault is None else way_on(fault.uri)
+    refusal.args = (f"storage refused {what[0]}{inner}: {said}. {advice}",)
 
 
 class _Located(Protocol):

@@ -7,8 +7,11 @@ import pytest
 from msgspec.structs import replace
 
 from headrace.commit.verify import verify
+from headrace.edits.restore import restore
+from headrace.errors import StorageError
 from headrace.log.log import CheckpointLog
-from headrace.storage.files import delete_files, stage
+from headrace.storage.damage import logged_sizes
+from headrace.storage.files import delete_files, stage, write_bytes
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES, TIMERS
 from headrace.tables.view import table_store
 from tests.unit.support.memory_job import BOARD, REMINDERS, commit_batch, killed_at
@@ -52,7 +55,26 @@ def test_lost_files_are_found(job):
     store = table_store(f"{job.config.job_folder}/{KEYED_STATE}")
     lost = sorted(store.at(1).files())
     delete_files(store.uri, lost)
-    assert failed(job) == {f"table {KEYED_STATE}": f"files are gone: {lost}"}
+    (problem,) = failed(job).items()
+    assert problem[0] == f"table {KEYED_STATE}"
+    assert f"file {store.uri}/{lost[0]} is gone (1 of 2 files damaged). Bring the whole job folder back" in problem[1]
+
+
+def test_files_that_are_cut_off_are_found(job):
+    store = table_store(f"{job.config.job_folder}/{KEYED_STATE}")
+    name = min(store.at(1).files())
+    size = logged_sizes(store.at(1))[name]
+    write_bytes(f"{store.uri}/{name}", b"cut off")
+    assert f"file {store.uri}/{name} has 7 of {size:,} bytes" in failed(job)[f"table {KEYED_STATE}"]
+    with pytest.raises(StorageError, match=r"checkpoint 1 cannot be restored: file .* has 7 of .* bytes"):
+        restore(job.config, 1, "a test", "somebody")
+
+
+def test_sink_with_a_file_cut_off_is_found(job):
+    store = table_store(job.config.sinks[REMINDERS].table_path)
+    name = min(store.latest().files())
+    write_bytes(f"{store.uri}/{name}", b"cut off")
+    assert f"file {store.uri}/{name} has 7 of" in failed(job)[f"sink {REMINDERS} has whole files"]
 
 
 def test_lost_versions_are_found(job):

@@ -1,0 +1,123 @@
+"""Damage of tables: data files that are gone or cut off, and entries of a log that are cut off.
+
+Errors of Delta and Arrow name a file somewhere inside of their text, and do not say how large it should be.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import unquote
+
+import msgspec
+from pyarrow import fs
+
+from headrace.storage.schemes import Options, file_system
+
+if TYPE_CHECKING:
+    from headrace.storage.table import Snapshot
+
+_LOG: Final = "_delta_log"
+_NAMED: Final = re.compile(r"(?:for file|at location) (\S+?\.parquet)")
+_CHECKED: Final = 12
+"""Last entries of a log that are looked at: those behind a log checkpoint, and some more."""
+
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+_FRAMES: Final = re.compile(r"(?:\n\s+(?:\d+: |at ).*)+")
+_STEPS: Final = re.compile(r"\s*\n\s*\u21b3\s*")
+
+
+def plain(text: str) -> str:
+    """Return a message of a library on one line for each cause: without colours and stack traces."""
+    return _STEPS.sub(": ", _FRAMES.sub("", _COLOURS.sub("", text))).rstrip()
+
+
+class FileFault(NamedTuple):
+    """Data file that is not as the log of its table says: its location, its size (None: it is gone) and the one in the log."""
+
+    uri: str
+    size: int | None
+    expected: int | None
+
+    def __str__(self) -> str:
+        """Return the fault as a clause."""
+        if self.size is None:
+            return f"file {self.uri} is gone"
+        if self.expected is None or self.expected == self.size:
+            return f"file {self.uri} is damaged ({self.size:,} bytes)"
+        return f"file {self.uri} has {self.size:,} of {self.expected:,} bytes"
+
+
+def logged_sizes(table: Snapshot) -> dict[str, int]:
+    """Return the sizes of a table's data files as its log has them, by path relative to the table's folder."""
+    actions = table.add_actions()
+    return {
+        unquote(path): size
+        for path, size in zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
+    }
+
+
+def faults(uri: str, expected: Mapping[str, int], present: Mapping[str, int | None]) -> list[FileFault]:
+    """Return the faults of a table's data files: `expected` sizes, and those `present` in its folder, by relative path."""
+    return [
+        FileFault(f"{uri}/{path}", present.get(path), size)
+        for path, size in sorted(expected.items())
+        if present.get(path) != size
+    ]
+
+
+def named_fault(error: BaseException | str) -> FileFault | None:
+    """Return the fault of the data file that an error of reading names; None where it names none, or one of an object store."""
+    match = _NAMED.search(str(error))
+    path = None if match is None else Path("/", match[1])
+    folder = None if path is None else next((up for up in path.parents if (up / _LOG).is_dir()), None)
+    if path is None or folder is None:
+        return None
+    size = path.stat().st_size if path.is_file() else None
+    return FileFault(str(path), size, _logged_size(folder, path))
+
+
+def way_on(file: str) -> str:
+    """Return what to do about a damaged file of a table, given its location."""
+    table = next((up for up in Path(file).parents if (up / _LOG).is_dir()), Path(file).parent)
+    if not (table.parent / "checkpoints" / _LOG).is_dir():
+        return "Nothing was written to that table. Bring the file back, or the whole table from a backup that has what was last written to it."
+    return (
+        f"Nothing was changed now. Bring the file back, or the whole job folder {table.parent} from a backup that is not older than the "
+        f"job's sinks. 'headrace verify {table.parent.name}' lists all damage."
+    )
+
+
+def _logged_size(folder: Path, path: Path) -> int | None:
+    """Return the size of a data file that the latest version of its table has; None if it has not, or cannot be read."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        actions: Any = DeltaTable(str(folder)).get_add_actions()
+    except DeltaError:
+        return None
+    sizes = zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
+    name = str(path.relative_to(folder))
+    return next((size for logged, size in sizes if unquote(logged) == name), None)
+
+
+def torn_commit(uri: str, storage: Options) -> FileFault | None:
+    """Return the newest commit in a table's log that is cut off, or overwritten; None if there is none."""
+    store, root = file_system(uri, storage)
+    files = store.get_file_info(fs.FileSelector(f"{root}/{_LOG}", allow_not_found=True))
+    commits = sorted((file for file in files if file.base_name.endswith(".json")), key=lambda file: file.base_name)
+    for file in reversed(commits[-_CHECKED:]):
+        with store.open_input_stream(file.path) as stream:
+            if not _is_whole(stream.read()):
+                return FileFault(f"{uri}/{_LOG}/{file.base_name}", file.size, None)
+    return None
+
+
+def _is_whole(commit: bytes) -> bool:
+    try:
+        return bool([msgspec.json.decode(line) for line in commit.splitlines() if line])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False

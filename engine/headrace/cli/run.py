@@ -315,8 +315,7 @@ def run(
             cluster,
             run_id=run_id or new_run_id(),
             mode=_mode(mode),
-            interval_start=parsed_milliseconds(interval_start) if interval_start else None,
-            interval_end=parsed_milliseconds(interval_end) if interval_end else None,
+            **_interval(interval_start, interval_end),
             recompute=parsed_milliseconds(recompute) if recompute else None,
             budget=budget_seconds(budget),
             max_batches=max_batches,
@@ -329,10 +328,34 @@ def run(
             allow_effects=allow_effects,
         )
         config = with_options(config, pipeline, source, setting)
+        if report_file is None:  # a scheduler gives the interval of each of its runs
+            _note_unused_interval(config, options)
         report = _run(config, options, runner, without_spark=without_spark)
     if report_file is not None:
         write_report(report_file, plain_report(report))
     _show(report, options, as_json=as_json)
+
+
+def _interval(start: str | None, end: str | None) -> dict[str, int | None]:
+    """Return the options of the interval. Raises `ConfigError` for half of one."""
+    if bool(start) != bool(end):
+        given, missing = ("start", "end") if start else ("end", "start")
+        msg = f"--interval-{given} is given without --interval-{missing}: an interval has both. Nothing was run."
+        raise ConfigError(msg)
+    return {
+        "interval_start": parsed_milliseconds(start) if start else None,
+        "interval_end": parsed_milliseconds(end) if end else None,
+    }
+
+
+def _note_unused_interval(config: JobConfig, options: RunOptions) -> None:
+    mode = config.mode if options.mode == "auto" else options.mode
+    if options.interval_start is not None and mode == "caught_up":
+        print(
+            f"note: this run takes in all input, as {config.where('mode')} says, and does not look at the interval. To take in the "
+            "interval alone: --mode interval",
+            file=sys.stderr,
+        )
 
 
 def _wishes(job: str | None, cluster: str | None, **options: Any) -> tuple[JobConfig, RunOptions]:

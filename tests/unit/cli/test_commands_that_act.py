@@ -68,6 +68,23 @@ def test_run_passes_every_option_on(headrace, fake):
     assert options.end_of_input
 
 
+@pytest.mark.parametrize(("given", "missing"), [("start", "end"), ("end", "start")])
+def test_half_an_interval_is_refused(headrace, fake, given, missing):
+    result = headrace(f"run demo --interval-{given} 2013-01-31")
+    assert (result.exit_code, fake.calls) == (2, [])
+    assert f"--interval-{given} is given without --interval-{missing}" in result.stderr
+
+
+def test_interval_that_is_not_looked_at_is_noted(headrace, fake, home):
+    interval = "--interval-start 2013-01-31 --interval-end 2013-02-01"
+    assert "and does not look at the interval. To take in the interval alone: --mode interval" in " ".join(
+        headrace(f"run demo {interval}").stderr.split()
+    )
+    for words in (f"{interval} --mode interval", f"{interval} --report {home}/report.json", ""):
+        assert "note" not in headrace(f"run demo {words}").stderr
+    assert len(fake.calls) == 4
+
+
 def test_replay_in_place_names_the_backfill(headrace, fake):
     result = headrace("run demo --mode interval --interval-start 2013-01-31 --interval-end 2013-02-01 --replay")
     assert (result.exit_code, fake.calls) == (2, [])

@@ -50,6 +50,16 @@ def test_appends_arrive_by_version_and_once():
     assert (job.table.version, job.table.table_id) == (3, str(written.delta.metadata().id))
 
 
+def test_other_table_at_the_version_that_was_read_is_refused():
+    written = TableWriter()
+    written.append("p")
+    job = TableJob(written)
+    assert job.took() == ["p"]
+    shutil.rmtree(written.path)
+    TableWriter(folder=written.path).append("q")
+    nothing_taken(job, "is another table than the one that was read")
+
+
 def test_run_without_commits_leaves_no_checkpoint():
     job = TableJob(TableWriter())
     job.run()

@@ -302,10 +302,11 @@ class DeltaSource(Source):
             return
         if position.version > versions[-1]:
             raise self._faults.behind(versions[-1], position.version)
-        if versions[0] <= place.version <= versions[-1]:
-            table_id = self._guarded(place.version).table_id
+        version = min(place.version, versions[-1])  # another table may be at the version that was read last
+        if versions[0] <= version:
+            table_id = self._guarded(version).table_id
             if table_id != position.table_id:
-                raise self._faults.replaced(table_id, position.table_id, place.version)
+                raise self._faults.replaced(table_id, position.table_id, version)
         last = position.last
         if last and version_of(last) == place.version and kind_of(last) != SNAPSHOT:
             was_feed = kind_of(last) != APPENDED

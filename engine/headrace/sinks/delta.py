@@ -172,9 +172,8 @@ class DeltaTableSink:
             if column.name not in table.names:
                 continue
             kind = table.field(column.name).type
-            # A merge casts plain values. An append adds files unchanged, and a reader of the table would fail on other types.
-            is_cast = self.mode == "merge" and not (pa.types.is_nested(kind) or pa.types.is_nested(column.type))
-            if kind != column.type and not is_cast:
+            # A merge casts numbers and times. An append adds files unchanged, and a reader of the table would fail on other types.
+            if kind != column.type and not (self.mode == "merge" and _is_cast(kind, column.type)):
                 yield (
                     f"column '{column.name}' of sink '{self.name}' at {self.uri} is {kind}; the pipeline writes "
                     f"{column.type}. Nothing was written: take the change back, or {elsewhere}."
@@ -350,6 +349,19 @@ class DeltaTableSink:
             transaction=Transaction(self.app_id, number),
             incarnation=None if incarnation is None else Transaction(self._incarnation_id, incarnation),
         )
+
+
+_KINDS_OF_VALUES = (
+    lambda kind: pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind),
+    pa.types.is_temporal,
+    lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind),
+    lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind),
+)
+
+
+def _is_cast(table: pa.DataType, written: pa.DataType) -> bool:
+    """Return whether a merge gives a table's column the written values as they are: numbers stay numbers, and times stay times."""
+    return any(is_kind(table) and is_kind(written) for is_kind in _KINDS_OF_VALUES)
 
 
 def _is_table(store: fs.FileSystem, folder: PurePosixPath) -> bool:

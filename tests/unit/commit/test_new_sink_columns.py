@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from headrace import Pipeline, Struct, Timestamp, clock
 from headrace.commit.run_check import new_sink_columns
@@ -187,6 +188,16 @@ def test_retyped_column_of_append_sink_is_refused():
     ):
         harness.run()
     assert rows_of(harness) == [("a", "none")]
+
+
+def test_number_is_not_merged_into_a_text():
+    harness = PipelineHarness(pipeline(New, "merge"))
+    harness.feed("rows", [New("a", 3, at=1)])
+    folder = harness.config.sinks["taken"].path
+    foreign = {"id": ["b"], "size": ["big"], "at": pa.array([0], pa.timestamp("us", tz="UTC"))}
+    write_deltalake(folder, pa.table(foreign))
+    with pytest.raises(ConfigError, match=r"column 'size' of sink 'taken' at .* is string; the pipeline writes int64"):
+        harness.run()
 
 
 class Wide(Struct, frozen=True):

@@ -11,9 +11,10 @@ from headrace.commit.restore_check import RestoreCheck
 from headrace.commit.sink_position import check_sinks
 from headrace.config import JobConfig, checked_name
 from headrace.edits.rescale import rescale_in
+from headrace.errors import ConfigError
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.facts import Restored
-from headrace.log.marks import refuse_erased
+from headrace.log.marks import live_savepoints, refuse_erased
 from headrace.sinks.sink import Publication
 
 
@@ -72,11 +73,26 @@ def restore_in(
 def savepoint(config: JobConfig, name: str, why: str, run_id: str) -> Checkpoint:
     """Give the job's present state a name. Retention keeps it, and `restore` accepts the name.
 
-    Raises `ConfigError` for a name that is no identifier.
+    Raises `ConfigError` for a name that is no identifier, or that a savepoint has.
     """
     checked_name(name)
     with open_job(config, run_id) as job:
-        return job.commit(Kind.SAVEPOINT, versions=job.versions, name=name, note=why)
+        return _named(job, name) or job.commit(Kind.SAVEPOINT, versions=job.versions, name=name, note=why)
+
+
+def _named(job: OpenJob, name: str) -> Checkpoint | None:
+    """Return the savepoint with this name if this run has made it, as a task that is tried again; None without one.
+
+    Raises `ConfigError` for a savepoint of another run.
+    """
+    present = next((savepoint for savepoint in live_savepoints(job.checkpoints) if savepoint.name == name), None)
+    if present is not None and present.run_id != job.run_id:
+        msg = (
+            f"savepoint '{name}' of job '{job.config.job}' exists: it is checkpoint {present.checkpoint_id}. Nothing was changed. Choose "
+            f"another name, or drop it first: headrace savepoint {job.config.job} {name} --drop --why ..."
+        )
+        raise ConfigError(msg)
+    return present
 
 
 def drop_savepoint(config: JobConfig, name: str, why: str, run_id: str) -> Checkpoint:

@@ -7,7 +7,7 @@ from msgspec.structs import asdict, replace
 
 from headrace import crash_points
 from headrace.commit.protocol import OF_STATE, open_job
-from headrace.edits.restore import restore, savepoint
+from headrace.edits.restore import drop_savepoint, restore, savepoint
 from headrace.errors import ConfigError
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.facts import JobWork, OperatorFacts
@@ -59,10 +59,16 @@ def test_restore_takes_the_state_of_its_target(job):
     assert job.last == restored
 
 
-def test_latest_savepoint_of_a_name_counts(job):
+def test_name_of_a_savepoint_is_free_once_dropped(job):
     savepoint(job.config, "here", "", "somebody")
+    with pytest.raises(
+        ConfigError, match="savepoint 'here' of job 'purchases' exists: it is checkpoint 3. Nothing was changed"
+    ):
+        savepoint(job.config, "here", "", "somebody else")
+    assert savepoint(job.config, "here", "", "somebody").checkpoint_id == 3
+    drop_savepoint(job.config, "here", "", "somebody")
     savepoint(job.config, "here", "", "somebody")
-    assert restore(job.config, "here", "", "somebody").restored_from == 4
+    assert restore(job.config, "here", "", "somebody").restored_from == 5
 
 
 def test_checkpoints_are_committed_before_they_are_published(job):

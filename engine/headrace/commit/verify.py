@@ -113,7 +113,8 @@ def _tables(config: JobConfig, last: Checkpoint) -> Iterator[CheckResult]:
 def _damaged(uri: str, files: Mapping[str, int], config: JobConfig, way_on: str) -> str | None:
     """Return a sentence on files of a table that are gone or cut off; `files` has their sizes in the log. None if all are whole."""
     own = {path: size for path, size in files.items() if not is_elsewhere(path)}
-    wrong = faults(uri, own, list_sizes(uri, config.storage_options))
+    with doing(f"to list the files of {uri}"):
+        wrong = faults(uri, own, list_sizes(uri, config.storage_options))
     if not wrong:
         return None
     return f"{wrong[0]} ({len(wrong):,} of {counted(len(files), 'file')} damaged). {way_on}"

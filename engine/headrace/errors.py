@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import ClassVar, Final
 
 __all__ = [
@@ -50,6 +51,20 @@ class HeadraceError(Exception):
         error = cls.__new__(cls)
         Exception.__init__(error, message)
         return error
+
+
+_OF_RUN: Final = re.compile(r"Nothing (?:of this micro-batch )?was (taken in|committed)")
+
+
+def keep_committed(error: HeadraceError, checkpoints: Sequence[int]) -> None:
+    """Let the error of a run that left nothing behind say which checkpoints the run has committed before: they stay."""
+    if not checkpoints:
+        return
+    first, last = checkpoints[0], checkpoints[-1]
+    stay = (
+        f"checkpoint {first} of this run stays" if first == last else f"checkpoints {first} to {last} of this run stay"
+    )
+    error.args = (_OF_RUN.sub(rf"Nothing of this micro-batch was \1; {stay}", Exception.__str__(error), count=1),)
 
 
 class ConfigError(HeadraceError):
@@ -114,6 +129,9 @@ class StorageError(HeadraceError):
 
     doing: tuple[str, ...] = ()
     """What was being done when storage refused, from the outermost on; its cause is the refusal. Empty in other errors."""
+
+    kept: str = ""
+    """What stays, in place of the usual sentence: a clause."""
 
     is_missing: bool = False
     """The file, or the version of the table, is not there."""

@@ -190,7 +190,7 @@ def _publish(sink: Sink, checkpoint: Checkpoint, lineage: Lineage, claim: Claim 
         _sync(sink, table)
         return False
     try:
-        with doing(f"checkpoint {number} in sink '{sink.name}' at {sink.uri}"):
+        with doing(f"checkpoint {number} in sink '{sink.name}' at {sink.uri}", _is_committed(number)):
             files = checkpoint.outputs.get(sink.name, [])
             if checkpoint.kind is Kind.RESTORE:
                 sink.restore(table, version_of(table, sink.name, lineage), publication)
@@ -222,6 +222,10 @@ def _publish(sink: Sink, checkpoint: Checkpoint, lineage: Lineage, claim: Claim 
     return True
 
 
+def _is_committed(number: int) -> str:
+    return f"Checkpoint {number} is committed, and the next run publishes it first"
+
+
 def _ways_on(sink: Sink, job: str) -> str:
     return (
         f"Drop the rule from the table (ALTER TABLE), and run again. Or go on without this table: give the sink another path "
@@ -248,7 +252,8 @@ def _deliver(sink: Sink, checkpoint: Checkpoint, lineage: Lineage) -> None:
     crash_points.reached("deliver.before")
     try:
         with doing(
-            f"to deliver checkpoint {checkpoint.checkpoint_id} to the readers of sink '{sink.name}' at {sink.uri}"
+            f"to deliver checkpoint {checkpoint.checkpoint_id} to the readers of sink '{sink.name}' at {sink.uri}",
+            _is_committed(checkpoint.checkpoint_id),
         ):
             sink.deliver(behind)
     except TableMissingError as error:

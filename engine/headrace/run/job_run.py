@@ -19,7 +19,7 @@ from headrace.commit.protocol import open_job
 from headrace.commit.run_check import checked_plan
 from headrace.config import JobConfig
 from headrace.edits.migrate import settle_schemas
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, HeadraceError, keep_committed
 from headrace.log.checkpoint import Checkpoint
 from headrace.log.intervals import place_of
 from headrace.log.warnings import row_time_warnings, row_times_of, watermark_waits
@@ -216,7 +216,7 @@ def run_on(
         intake = Intake(plan, config, topics=topics, steps=steps)
         ending: Ending = "end" if options.end_of_input else "finish" if options.finish else None
         calls = UnansweredCalls(batches)
-        try:
+        with _ended(batches):
             with ended_by_sigterm(batches.stop):
                 reason = _Loop(batches, intake, _wanted(mode, batches, intake), ending).run()
             calls.refuse(reason)
@@ -229,8 +229,6 @@ def run_on(
             row_times = row_times_of([*job.unreported, *batches.committed])
             for warning in row_time_warnings(config.job, row_times):
                 events.degrade(warning)
-        finally:
-            batches.clean_up()
         for warning in input_warnings(config, job.lineage.line):
             events.degrade(warning)
         last, sinks = job.last, sink_reports(job)
@@ -255,6 +253,18 @@ def run_on(
         watermark_waits=tuple(waits),
         warnings=tuple(events.warnings),
     )
+
+
+@contextmanager
+def _ended(batches: BatchSequence) -> Iterator[None]:
+    """Clean up after a run. Its error says which of its checkpoints stay."""
+    try:
+        yield
+    except HeadraceError as error:
+        keep_committed(error, [checkpoint.checkpoint_id for checkpoint in batches.committed])
+        raise
+    finally:
+        batches.clean_up()
 
 
 def _interval_of(options: RunOptions, mode: str, last: Checkpoint) -> tuple[int | None, int | None]:

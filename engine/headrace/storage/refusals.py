@@ -20,12 +20,14 @@ from headrace.storage.damage import FileFault, named_fault, plain, way_on
 _FULL: Final = "free space, then run again"
 _MISSING: Final = "correct the path, or bring what it names back (a disk that is not mounted?), then run again"
 _FORBIDDEN: Final = "give the user of the job the right to read and write there, then run again"
+_READ_ONLY: Final = "mount the file system for writing, then run again"
 _OTHER: Final = "look at the disk or the object store, and repair what it reports, then run again"
 
 _BY_NUMBER: Final = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _FULL),
     **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG), _MISSING),
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _FORBIDDEN),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), _FORBIDDEN),
+    errno.EROFS: _READ_ONLY,
 }
 _BY_WORDS: Final = {
     "No space left": _FULL,
@@ -35,7 +37,8 @@ _BY_WORDS: Final = {
     "NoSuchBucket": _MISSING,
     "not found": _MISSING,
     "Permission denied": _FORBIDDEN,
-    "Read-only file system": _FORBIDDEN,
+    "Operation not permitted": _FORBIDDEN,
+    "Read-only file system": _READ_ONLY,
     "AccessDenied": _FORBIDDEN,
     "Forbidden": _FORBIDDEN,
     "InvalidAccessKeyId": _FORBIDDEN,
@@ -70,8 +73,8 @@ def storage_advice(error: BaseException | str) -> str:
 
 
 @contextmanager
-def doing(what: str) -> Iterator[None]:
-    """Say in each refusal of storage what was being done, such as "checkpoint 7 in sink 'board'".
+def doing(what: str, kept: str = "") -> Iterator[None]:
+    """Say in each refusal of storage what was being done, such as "checkpoint 7 in sink 'board'", and what is `kept` (a clause).
 
     Raw errors of disks, object stores, Delta and Arrow become `StorageError`, and a commit that a table refuses for what it is
     becomes `SinkMismatchError`. Callers handle `VersionTakenError` and `TableMissingError`, which pass.
@@ -80,7 +83,7 @@ def doing(what: str) -> Iterator[None]:
         yield
     except StorageError as error:
         if error.doing and what not in error.doing:
-            _name(error, (what, *error.doing))
+            _name(error, (what, *error.doing), kept)
         raise
     except TableRefusedError as error:
         msg = f"the table refused {what}: {error}\nNothing was written to it. Change the table, or the rows, then run again."
@@ -88,7 +91,7 @@ def doing(what: str) -> Iterator[None]:
     except (OSError, pa.ArrowException) as error:  # the last one: a file that is gone or damaged
         refusal = StorageError()
         refusal.is_missing, refusal.__cause__ = isinstance(error, FileNotFoundError | StoreError), error
-        _name(refusal, (what,))
+        _name(refusal, (what,), kept)
         raise refusal from error
 
 
@@ -97,16 +100,24 @@ def reason_of(error: BaseException) -> BaseException:
     return error.__cause__ or error if isinstance(error, StorageError) and error.doing else error
 
 
-def _name(refusal: StorageError, what: tuple[str, ...]) -> None:
+def _name(refusal: StorageError, what: tuple[str, ...], kept: str) -> None:
     """Write the message of a refusal; `what` was being done, from the outermost on."""
-    refusal.doing = what
-    inner = f" ({', '.join(what[1:])})" if what[1:] else ""
+    refusal.doing, refusal.kept = what, kept or refusal.kept
+    steps = [_without_place(step, what[0]) for step in what[1:]]
+    inner = f" ({', '.join(steps)})" if steps else ""
     reason = refusal.__cause__ or ""
     fault = reason.fault if isinstance(reason, DamagedError) else named_fault(reason)
-    said = plain(str(reason)) if fault is None else str(fault)
-    untouched = f"What was committed before is untouched; {storage_advice(reason)}."
-    advice = untouched if fault is None else way_on(fault.uri)
-    refusal.args = (f"storage refused {what[0]}{inner}: {said}. {advice}",)
+    said = plain(str(reason)).rstrip(".") if fault is None else str(fault)
+    advice = f"{storage_advice(reason)}." if fault is None else way_on(fault.uri)
+    untouched = refusal.kept or ("What was committed before is untouched" if fault is None else "")
+    between = "" if not untouched else "; " if fault is None else ". "
+    refusal.args = (f"storage refused {what[0]}{inner}: {said}. {untouched}{between}{advice}",)
+
+
+def _without_place(step: str, outer: str) -> str:
+    """Return a step without its table's location if the outer step names it."""
+    begin, _, place = step.rpartition(" of ")
+    return begin if begin and outer.endswith(place) else step
 
 
 class _Located(Protocol):

@@ -22,7 +22,7 @@ ADVICE = {
     errno.ENOSPC: "free space",
     errno.EACCES: "the right to read and write",
     errno.EIO: "repair what it reports",
-    errno.EROFS: "the right to read and write",
+    errno.EROFS: "mount the file system for writing",
 }
 """What an error advises, by its cause. Each step of an action is refused for one of them, in turns."""
 

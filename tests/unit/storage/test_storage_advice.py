@@ -20,7 +20,8 @@ CAUSES = {
     errno.ENOENT: "correct the path",
     errno.ENOTDIR: "correct the path",
     errno.EACCES: "the right to read and write",
-    errno.EROFS: "the right to read and write",
+    errno.EPERM: "the right to read and write",
+    errno.EROFS: "mount the file system for writing",
     errno.EIO: "repair what it reports",
     errno.ECONNREFUSED: "repair what it reports",
 }

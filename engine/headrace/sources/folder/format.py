@@ -222,6 +222,6 @@ def unreadable(source: str, path: str, error: Exception) -> HeadraceError:
         else str(error).rstrip(".")
     )
     return SourceError(
-        f"source '{source}': cannot read {path}: {what}. Repair or remove the file, or set "
+        f"source '{source}': cannot read {path}: {what}. Nothing was taken in. Repair or remove the file, or set "
         f"'sources.{source}.on_bad_file: quarantine' to go on without it."
     )

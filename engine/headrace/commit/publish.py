@@ -279,7 +279,7 @@ def _refuse_sink_of_another(sink: Sink, table: Snapshot, checkpoint: Checkpoint,
     msg = (
         f"sink '{sink.name}' at {sink.uri} has checkpoint {published} of another copy of the job (incarnation {incarnation:x}, not "
         f"{own:x}): it was reconciled with that copy, or brought back. Checkpoint {number} was not published to it. "
-        "'headrace reconcile JOB' shows how job and sinks can be brought together."
+        f"'headrace reconcile {sink.job}' shows how job and sinks can be brought together."
     )
     raise SinkMismatchError(msg)
 

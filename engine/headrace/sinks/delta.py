@@ -328,7 +328,7 @@ class DeltaTableSink:
             msg = (
                 f"checkpoint {checkpoint_id} is committed, and cannot be published to sink '{self.name}' at {self.uri}: staged file "
                 f"{lost[0]} ({len(lost)} of {counted(len(files), 'file')} damaged). Nothing was written to this sink. Bring the files "
-                "back and run again; or go back to the checkpoint before with 'headrace reconcile JOB', and the next run takes in the same input again."
+                f"back and run again; or go back to the checkpoint before with 'headrace reconcile {self.job}', and the next run takes in the same input again."
             )
             raise StorageError(msg)
 

@@ -87,6 +87,11 @@ class Sink(Protocol):
         """Location of the sink."""
         ...
 
+    @property
+    def job(self) -> str:
+        """Name of the job in commands of messages."""
+        ...
+
     def create(self, claim: Claim | None = None) -> None:
         """Create the sink, empty and with the claim, unless it exists."""
         ...

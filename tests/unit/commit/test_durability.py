@@ -66,7 +66,7 @@ def test_publishing_without_staged_files_is_refused(memory_job, sink, part):
     ):
         commit_batch(opened, "bob")
     assert f"checkpoint 2 is committed, and cannot be published to sink '{sink}'" in str(error.value)
-    assert "'headrace reconcile JOB'" in str(error.value)
+    assert "'headrace reconcile purchases'" in str(error.value)
     assert job.sink(sink).version == version
     assert job.last.checkpoint_id == 2
 

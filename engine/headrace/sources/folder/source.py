@@ -39,10 +39,11 @@ class FolderSource(Source):
     @classmethod
     def of(cls, node: SourceNode, job: JobConfig, connection: Topic | None = None) -> Self:  # noqa: ARG003 - it has none
         """Make the source that the pipeline declares as `node`."""
-        return cls(node, job.sources[node.name], job.storage_options)
+        return cls(node, job.sources[node.name], job.storage_options, job.job)
 
-    def __init__(self, source: SourceNode, config: SourceConfig, storage: Storage = None) -> None:
-        """Keep the source as the pipeline declares it, and its `config` in the job's file."""
+    def __init__(self, source: SourceNode, config: SourceConfig, storage: Storage = None, job: str = "JOB") -> None:
+        """Keep the source as the pipeline declares it, and its `config` in the file of `job`."""
+        self._job = job
         self._node = source
         self._name = source.name
         self._config = config
@@ -261,8 +262,7 @@ class FolderSource(Source):
             newest = max(late, key=lambda file: file.modified)
             msg = (
                 f"source '{self._name}': {counted(len(late), 'file')} appeared behind the last file read ({facts.last}), the "
-                f"newest is {newest.name}. They would never be read: give them later names, "
-                f"{self._backfill_advice(late[0], taken_in)}or restore the checkpoint before them and run again."
+                f"newest is {newest.name}. {_never_read(late)}. Nothing was taken in. {self._ways_on(late[0], newest, taken_in)}"
             )
             raise SourceError(msg)
 
@@ -275,19 +275,31 @@ class FolderSource(Source):
         if late:
             msg = (
                 f"source '{self._name}': {counted(len(late), 'file')} appeared in intervals that were taken in already, the first is "
-                f"{late[0].name}. They would never be read: {self._backfill_advice(late[0], taken_in)}or give them names of a "
-                "later interval. This interval was not taken in."
+                f"{late[0].name}. {_never_read(late)}. This interval was not taken in. {self._ways_on(late[0], late[0], taken_in)}"
             )
             raise SourceError(msg)
 
-    def _backfill_advice(self, late: SourceFile, taken_in: TakenIn) -> str:
-        """Return the advice to compute a late file's interval again, if that was taken in."""
-        own = self.interval_of(late.name)
+    def _ways_on(self, first: SourceFile, newest: SourceFile, taken_in: TakenIn) -> str:
+        """Return what to do about late files: sentences with commands."""
+        own, job = self.interval_of(first.name), self._job
         interval = None if own is None else taken_in.around(own.start)
-        if interval is None:
-            return ""
-        start, end = moment_text(interval.start), moment_text(interval.end)
-        return f"compute its interval again on a branch ('headrace backfill JOB --from {start} --to {end}'), "
+        ways = [
+            f"'headrace input {job} --acknowledge {newest.name}' leaves a file out for good",
+            f"or go back to the last checkpoint before what sorts behind {first.name}, and run again: 'headrace restore {job} --to ID "
+            f"--why ...' ('headrace checkpoints {job}' lists them)",
+        ]
+        if own is None:
+            ways.insert(0, "Give them later names")
+        if interval is not None:
+            start, end = moment_text(interval.start), moment_text(interval.end)
+            ways.insert(
+                0, f"'headrace backfill {job} --from {start} --to {end}' computes its interval again, on a branch"
+            )
+        return f"{'; '.join(ways)}."
+
+
+def _never_read(late: Sequence[SourceFile]) -> str:
+    return f"{'It' if len(late) == 1 else 'They'} would never be read"
 
 
 def _has_twin(source: str, name: str, twin: str, *, is_taken: bool) -> SourceError:

@@ -207,6 +207,10 @@ class Branches:
     def get(self, name: str) -> Branch:
         """Return an open branch. Raises `ConfigError` when none has the name."""
         open_branches = {branch.name: branch for branch in self.open}
+        if self.ended(name) is not None:
+            how = "dropped" if self.dropped(name) is not None else "promoted"
+            msg = f"branch '{name}' of job '{self._job}' was {how} already. Nothing was done now. 'headrace branch list {self._job}' lists the open ones."
+            raise ConfigError(msg)
         if name not in open_branches:
             listed = f"there are: {', '.join(open_branches)}" if open_branches else "it has none"
             msg = (

@@ -107,7 +107,7 @@ def test_dropped_branch_is_no_longer_listed(headrace, forked):
     assert "is gone, with its tables" in headrace("branch drop shop try_it").stdout
     answer = headrace("state list shop --branch try_it")
     assert answer.exit_code == 2
-    assert "job 'shop' has no branch 'try_it' (it has none)" in answer.output
+    assert "branch 'try_it' of job 'shop' was dropped already. Nothing was done now." in answer.output
 
 
 def test_branch_without_a_name_is_refused(headrace, job):

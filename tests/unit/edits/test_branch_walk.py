@@ -32,7 +32,7 @@ from tests.unit.support.memory_job import RETENTION, DiskCopy, MemoryJob, commit
 
 DAY = Interval(0, 86_400_000)
 VOID = re.compile(
-    r"has no branch '\w+'|has a branch '\w+' already|was promoted|no branch can begin at checkpoint \d+:|cannot be restored:"
+    r"has no branch '\w+'|has a branch '\w+' already|was promoted|was dropped|no branch can begin at checkpoint \d+:|cannot be restored:"
 )
 """Refusals that are right: there is nothing (any more) that the command could do."""
 

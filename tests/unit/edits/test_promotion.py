@@ -141,7 +141,7 @@ def test_promotion_removes_the_branch(job):
     folder = job.config.on_branch("other").job_folder
     promote(job)
     assert list_files(folder) == set()
-    with pytest.raises(ConfigError, match="has no branch 'other'"):
+    with pytest.raises(ConfigError, match="branch 'other' of job .* was promoted already"):
         promote(job)
 
 

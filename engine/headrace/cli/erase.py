@@ -146,7 +146,7 @@ def _show(key: ErasedKey, done: Erasure, left: ErasureSurvey, sinks: Sequence[Si
     if done.files_deleted:
         show(f"deleted {counted(done.files_deleted, 'file')}")
     if apply or not before.is_empty:
-        show(*_old_versions(left, apply=apply))
+        show(*_old_versions(left, apply=apply, was_there=not before.is_empty))
     if before.mentions:
         show("\nThese rows of other keys have it in their text, and stay:", _table(before.mentions))
         show("Erase such a key by a call of its own.")
@@ -170,15 +170,15 @@ def _table(rows: Sequence[FoundRows]) -> Table:
     return table(("table", "operator", "key", "rows", "live"), rows)
 
 
-def _old_versions(left: ErasureSurvey, *, apply: bool) -> Iterator[str]:
-    """Yield lines on the files that still have the bytes, and when they are gone."""
+def _old_versions(left: ErasureSurvey, *, apply: bool, was_there: bool) -> Iterator[str]:
+    """Yield lines on the files that still have the bytes, and when they are gone. `was_there`: this command found some."""
     from headrace.cli.output import at_time, shown
     from headrace.log.marks import id_ranges
 
     yield from _others(left)
     files = sum(map(len, left.files.values()))
     if not files:
-        rest = "" if left.others or left.mentions or left.notes else "The bytes are gone: "
+        rest = "" if left.others or left.mentions or left.notes or not was_there else "The bytes are gone: "
         yield f"{rest}{'no' if rest else 'No'} file below {left.config.job_folder} has rows of it."
         return
     ranges = id_ranges({checkpoint.checkpoint_id for checkpoint in left.holders})

@@ -147,6 +147,8 @@ def _broken(file: Path, text: str, error: yaml.YAMLError) -> ConfigError:
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or str(error)
     where = f"{file}:{mark.line + 1}" if mark else str(file)
+    if mark and text[mark.index : mark.index + 1] == "\t":
+        problem = "a tab begins here, and YAML is indented with spaces"
     return ConfigError(f"{where}: this is not valid YAML: {problem}")
 
 

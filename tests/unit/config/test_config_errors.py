@@ -65,6 +65,7 @@ MISTAKES = {
     ),
     "a merge key": ("run:\n  <<: {budget: 1m}\n", ["demo.yaml:11", "a key must be text, got a merge key"]),
     "no YAML": ("run: [\n", ["demo.yaml:", "not valid YAML"]),
+    "tab": ("run:\n\tbudget: 5m\n", ["demo.yaml:", "a tab begins here, and YAML is indented with spaces"]),
 }
 
 

@@ -73,7 +73,7 @@ def assert_next_run_takes_all_in(harness):
     ("name", "is_file", "error", "message"),
     [
         ("source", False, SourceError, "there is no folder .* Make it, or correct 'sources.orders.path'"),
-        ("source", True, SourceError, "there is no folder .* Make it, or correct 'sources.orders.path'"),
+        ("source", True, SourceError, "is a file, and a source reads all files of a folder. .* 'sources.orders.path'"),
         ("sink", False, SinkMismatchError, "sink 'out' at .* is gone, .*headrace reconcile shop"),
         ("sink", True, StorageError, "storage refused to .*out.*repair what it reports, then run again"),
         ("root", False, SinkMismatchError, "has no checkpoints. .*Bring back a copy of that folder"),

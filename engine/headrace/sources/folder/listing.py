@@ -110,7 +110,14 @@ class FolderListing:
 
     def _listed(self) -> list[fs.FileInfo]:
         try:
-            if self._store.get_file_info(self._folder).type is not fs.FileType.Directory:
+            kind = self._store.get_file_info(self._folder).type
+            if kind is fs.FileType.File:
+                msg = (
+                    f"source '{self._name}': {self._config.path} is a file, and a source reads all files of a folder. Nothing was taken in. "
+                    f"Name its folder in 'sources.{self._name}.path', then run again."
+                )
+                raise SourceError(msg)
+            if kind is not fs.FileType.Directory:
                 msg = (
                     f"source '{self._name}': there is no folder {self._config.path}. Nothing was taken in. Make it, or correct "
                     f"'sources.{self._name}.path', then run again."

@@ -285,8 +285,10 @@ class FolderSource(Source):
         interval = None if own is None else taken_in.around(own.start)
         ways = [
             f"'headrace input {job} --acknowledge {newest.name}' leaves a file out for good",
-            f"or go back to the last checkpoint before what sorts behind {first.name}, and run again: 'headrace restore {job} --to ID "
-            f"--why ...' ('headrace checkpoints {job}' lists them)",
+            (
+                f"or go back to the last checkpoint before what sorts behind {first.name}, and run again: 'headrace restore {job} --to ID "
+                f"--why ...' ('headrace checkpoints {job}' lists them)"
+            ),
         ]
         if own is None:
             ways.insert(0, "Give them later names")

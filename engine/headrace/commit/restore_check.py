@@ -18,11 +18,11 @@ from headrace.log.lineage import Lineage
 from headrace.log.marks import open_intents
 from headrace.log.sink_history import SinkHistory
 from headrace.names import counted
-from headrace.storage.damage import faults, logged_sizes
+from headrace.storage.damage import faults
 from headrace.storage.files import list_sizes
 from headrace.storage.overlay import is_elsewhere, resolved
 from headrace.storage.refusals import doing, reason_of
-from headrace.storage.table import TableMissingError
+from headrace.storage.table import TableMissingError, logged_sizes
 from headrace.tables.view import table_store
 
 

@@ -19,12 +19,12 @@ from headrace.names import counted
 from headrace.sinks.delta import DeltaTableSink
 from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import NEVER
-from headrace.storage.damage import faults, logged_sizes
+from headrace.storage.damage import faults
 from headrace.storage.delta_commits import OPENED_TABLES
 from headrace.storage.files import list_sizes
 from headrace.storage.overlay import is_elsewhere
 from headrace.storage.refusals import doing, reason_of
-from headrace.storage.table import TableMissingError
+from headrace.storage.table import TableMissingError, logged_sizes
 from headrace.tables.schemas import tables_in
 from headrace.tables.view import table_store
 

@@ -8,16 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
 from pyarrow import fs
 
+from headrace.names import counted
 from headrace.storage.schemes import Options, file_system
-
-if TYPE_CHECKING:
-    from headrace.storage.table import Snapshot
 
 _LOG: Final = "_delta_log"
 _NAMED: Final = re.compile(r"(?:for file|at location) (\S+?\.parquet)")
@@ -46,17 +44,8 @@ class FileFault(NamedTuple):
         if self.size is None:
             return f"file {self.uri} is gone"
         if self.expected is None or self.expected == self.size:
-            return f"file {self.uri} is damaged ({self.size:,} bytes)"
-        return f"file {self.uri} has {self.size:,} of {self.expected:,} bytes"
-
-
-def logged_sizes(table: Snapshot) -> dict[str, int]:
-    """Return the sizes of a table's data files as its log has them, by path relative to the table's folder."""
-    actions = table.add_actions()
-    return {
-        unquote(path): size
-        for path, size in zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
-    }
+            return f"file {self.uri} is damaged ({counted(self.size, 'byte')})"
+        return f"file {self.uri} has {self.size:,} of {counted(self.expected, 'byte')}"
 
 
 def faults(uri: str, expected: Mapping[str, int], present: Mapping[str, int | None]) -> list[FileFault]:
@@ -91,17 +80,22 @@ def way_on(file: str) -> str:
 
 
 def _logged_size(folder: Path, path: Path) -> int | None:
-    """Return the size of a data file that the latest version of its table has; None if it has not, or cannot be read."""
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
-
-    try:
-        actions: Any = DeltaTable(str(folder)).get_add_actions()
-    except DeltaError:
-        return None
-    sizes = zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
+    """Return the size of a data file that the latest version of its table has; None if it has not, or its commit is gone."""
     name = str(path.relative_to(folder))
-    return next((size for logged, size in sizes if unquote(logged) == name), None)
+    for entry in sorted((folder / _LOG).glob("*.json"), reverse=True):
+        for action in _actions(entry.read_bytes()):
+            if any(unquote(action.get(kind, {}).get("path", "")) == name for kind in ("add", "remove")):
+                size: int | None = action.get("add", {}).get("size")
+                return size
+    return None
+
+
+def _actions(commit: bytes) -> list[dict[str, Any]]:
+    """Return the actions of a commit; none if it is cut off or overwritten."""
+    try:
+        return [msgspec.json.decode(line, type=dict[str, Any]) for line in commit.splitlines() if line]
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return []
 
 
 def torn_commit(uri: str, storage: Options) -> FileFault | None:
@@ -111,13 +105,6 @@ def torn_commit(uri: str, storage: Options) -> FileFault | None:
     commits = sorted((file for file in files if file.base_name.endswith(".json")), key=lambda file: file.base_name)
     for file in reversed(commits[-_CHECKED:]):
         with store.open_input_stream(file.path) as stream:
-            if not _is_whole(stream.read()):
+            if not _actions(stream.read()):
                 return FileFault(f"{uri}/{_LOG}/{file.base_name}", file.size, None)
     return None
-
-
-def _is_whole(commit: bytes) -> bool:
-    try:
-        return bool([msgspec.json.decode(line) for line in commit.splitlines() if line])
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return False

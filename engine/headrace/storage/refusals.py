@@ -107,11 +107,11 @@ def _name(refusal: StorageError, what: tuple[str, ...], kept: str) -> None:
     inner = f" ({', '.join(steps)})" if steps else ""
     reason = refusal.__cause__ or ""
     fault = reason.fault if isinstance(reason, DamagedError) else named_fault(reason)
-    said = plain(str(reason)).rstrip(".") if fault is None else str(fault)
+    text = plain(str(reason)).rstrip(".") if fault is None else str(fault)
     advice = f"{storage_advice(reason)}." if fault is None else way_on(fault.uri)
     untouched = refusal.kept or ("What was committed before is untouched" if fault is None else "")
     between = "" if not untouched else "; " if fault is None else ". "
-    refusal.args = (f"storage refused {what[0]}{inner}: {said}. {untouched}{between}{advice}",)
+    refusal.args = (f"storage refused {what[0]}{inner}: {text}. {untouched}{between}{advice}",)
 
 
 def _without_place(step: str, outer: str) -> str:

@@ -10,8 +10,8 @@ from headrace.commit.verify import verify
 from headrace.edits.restore import restore
 from headrace.errors import StorageError
 from headrace.log.log import CheckpointLog
-from headrace.storage.damage import logged_sizes
 from headrace.storage.files import delete_files, stage, write_bytes
+from headrace.storage.table import logged_sizes
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES, TIMERS
 from headrace.tables.view import table_store
 from tests.unit.support.memory_job import BOARD, REMINDERS, commit_batch, killed_at

@@ -50,7 +50,7 @@ def test_appends_arrive_by_version_and_once():
     assert (job.table.version, job.table.table_id) == (3, str(written.delta.metadata().id))
 
 
-def test_other_table_at_the_version_that_was_read_is_refused():
+def test_other_table_at_the_same_version_is_refused():
     written = TableWriter()
     written.append("p")
     job = TableJob(written)

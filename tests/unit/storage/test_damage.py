@@ -42,7 +42,7 @@ def refusal_of(store):
 
 def assert_helps(text, file):
     assert str(file) in text
-    assert "Nothing was changed now. Bring the file back, or the whole job folder" in text
+    assert "Nothing was committed. Bring the file back, or the whole job folder" in text
     assert "'headrace verify shop'" in text
     assert [noise for noise in NOISE if noise in text] == []
 

@@ -120,7 +120,7 @@ def test_late_file_names_the_backfill(job):
     job.write(1)
     with pytest.raises(
         SourceError,
-        match=r"compute its interval again on a branch \('headrace backfill JOB --from 2024-03-02 --to 2024-03-03'\)",
+        match="'headrace backfill purchases --from 2024-03-02 --to 2024-03-03' computes its interval again, on a branch",
     ) as caught:
         job.days(3)
     assert caught.value.exit_code == 7

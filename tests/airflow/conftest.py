@@ -23,6 +23,8 @@ os.environ.update(
         "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "dags"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
+        # Each test has a home of its own: a DAG that another test stored a moment ago must not be used for it.
+        "AIRFLOW__CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "0",
         "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
     }
@@ -86,6 +88,20 @@ def needs_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     from headrace.airflow import HeadraceRunOperator
 
     monkeypatch.setattr(HeadraceRunOperator, "without_spark", lambda _: None)
+
+
+@pytest.fixture
+def assets_released() -> None:
+    """Deactivate the assets of earlier tests, as Airflow's scheduler does.
+
+    Each test has a home of its own, and Airflow refuses assets of one name in two places.
+    """
+    from airflow.models.asset import AssetActive
+    from airflow.utils.session import create_session
+    from sqlalchemy import delete
+
+    with create_session() as session:
+        session.execute(delete(AssetActive))
 
 
 @pytest.fixture

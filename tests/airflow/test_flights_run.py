@@ -65,7 +65,7 @@ def pipes_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SparkSubmitHook, "submit", submit_and_close)
 
 
-@pytest.mark.usefixtures("pipes_closed")
+@pytest.mark.usefixtures("assets_released", "pipes_closed")
 def test_run_of_the_dag_fills_the_board(dag_bag, home, weather, two_days):
     dag = dag_bag().dags["flights"]
 

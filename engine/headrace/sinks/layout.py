@@ -105,4 +105,5 @@ _LONGEST_NAME: Final = 255
 """Longest name that file systems allow, in bytes."""
 
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-_ESCAPED: Final = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
+_ESCAPED: Final = re.compile(r"""[\x00-\x1f\x7f~"#%'*/:=?\\{\[\]^]""")
+"""Characters that Spark escapes, and `~`: deltalake looks for `%7E` where the log has it, and OPTIMIZE misses the file."""

@@ -96,3 +96,13 @@ def test_long_values_are_refused_before_the_commit(mode, day):
     harness.feed("rows", [Row("b", 1, "tue"), Row("c", 1, "x" * 251)])
     harness.run()
     assert sorted(row.id for row in harness.sink("taken")) == ["a", "b", "c"]
+
+
+def test_compaction_finds_files_of_every_character():
+    harness = harness_of("append")
+    rows = [Row(str(number), 1, f"a{chr(number)}b", 0) for number in range(32, 127)]
+    for _ in range(2):
+        harness.feed("rows", rows)
+        harness.run()
+    compact_sinks(harness.config, "compaction", 2**20)
+    assert counted(harness.sink_table("taken").to_pylist()) == Counter(dict.fromkeys(counted(map(_fields, rows)), 2))

@@ -124,13 +124,14 @@ def left_behind(built, files, parallelism):
     checkpoints = harness.table("checkpoints")
     watermarks = checkpoints["watermark"].cast(pa.int64()).to_pylist()  # Python has no such late times
     places = checkpoints.select(FACTS).to_pylist()
-    for place in places:  # without the times of the files
+    for place in places:  # without the times of the files, and the names of local copies
+        place["operators"] = re.sub(r'"local_copies":{[^}]*}', "", place["operators"] or "")
         place["sources"] = re.sub(r'\["(\w*)","\w*","(\w*)"\]', r'["\1","\2"]', place["sources"] or "")
     sinks = {name: rows_of(harness.sink_table(name)) for name in ("counts", "latest", "others")}
     return tables | sinks | {"watermarks": watermarks, "places": places}
 
 
-FACTS = ["sources", "timelines", "held", "pending", "due", "lines", "timers_fired", "numbers", "state_ttl"]
+FACTS = ["sources", "timelines", "held", "pending", "due", "operators", "edges", "pauses", "declared"]
 
 
 def rows_of(table):

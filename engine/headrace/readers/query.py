@@ -116,7 +116,7 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
     """Return the values of a column. Moments are converted via integers: pyarrow needs a microsecond for each, and pandas."""
     import pyarrow as pa
 
-    from headrace.records.source_values import readable
+    from headrace.records.foreign_values import readable
 
     if pa.types.is_nested(column.type):
         return list(map(readable, column))

@@ -6,8 +6,8 @@ so readers refuse the name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Annotated, Any
 
@@ -16,19 +16,10 @@ import pyarrow as pa
 from msgspec import inspect
 from msgspec.structs import FieldInfo, fields
 
-from headrace.api.records import FLOORED, TIMESTAMP
 from headrace.errors import ConfigError
+from headrace.records.column_kinds import SCALARS, Choice, ColumnKind, List, Map, ScalarKind, Struct, Text, Time
+from headrace.records.foreign_values import item_type
 
-SINK_TIMESTAMP = pa.timestamp("us", tz="UTC")
-"""Type of a time in the table of a sink."""
-
-_SCALARS: dict[type, tuple[type, pa.DataType]] = {
-    inspect.IntType: (int, pa.int64()),
-    inspect.FloatType: (float, pa.float64()),
-    inspect.StrType: (str, pa.string()),
-    inspect.BoolType: (bool, pa.bool_()),
-    inspect.BytesType: (bytes, pa.binary()),
-}
 _Within = tuple[type[msgspec.Struct], ...]
 """Structs that contain a field, from the outermost on."""
 
@@ -40,23 +31,11 @@ class Column:
     """A field of a record as a column, or one part of it: the items of a list, the keys or the values of a map."""
 
     name: str
-    type: pa.DataType
-    """Type between stages: a time is an int64 of milliseconds, an enum is its text."""
-
-    sink_type: pa.DataType
-    """Type in the table of a sink: a time is a timestamp."""
-
+    kind: ColumnKind
     nullable: bool = False
     required: bool = True
     default: Any = msgspec.NODEFAULT
     """Value of a field that a row lacks; NODEFAULT also where a factory makes it."""
-
-    is_time: bool = False
-    floors: bool = False
-    """Whether times of a source that are finer than a millisecond are rounded down; else they are refused."""
-
-    allowed: dict[str, Any] = field(default_factory=dict)
-    """Values of a literal or enum by their texts; empty where every value is allowed."""
 
     limits: Any = None
     """Annotation with the `Meta` that limits the values: decoders of msgspec check it, constructors do not."""
@@ -71,9 +50,24 @@ class Column:
     """Annotation of a field; parts of a list or map have none."""
 
     @property
-    def is_enum(self) -> bool:
-        """Return whether records hold members of an enum, and columns their texts."""
-        return any(value is not text for text, value in self.allowed.items())
+    def type(self) -> pa.DataType:
+        """Return the type between stages: a time is an int64 of milliseconds, an enum is its text."""
+        return self.kind.type
+
+    @property
+    def sink_type(self) -> pa.DataType:
+        """Return the type in the table of a sink: a time is a timestamp."""
+        return self.kind.sink_type
+
+    @property
+    def is_time(self) -> bool:
+        """Return whether the values are timestamps."""
+        return isinstance(self.kind, Time)
+
+    @property
+    def allowed(self) -> Mapping[str, Any]:
+        """Return the values of a literal or enum by their texts; empty where every value is allowed."""
+        return self.kind.allowed if isinstance(self.kind, ScalarKind) else {}
 
     @property
     def is_constrained(self) -> bool:
@@ -93,13 +87,8 @@ def columns_of(record: type[msgspec.Struct]) -> tuple[Column, ...]:
 
 def struct_column(record: type[msgspec.Struct], columns: Sequence[Column], name: str = "") -> Column:
     """Return the column whose values are whole records."""
-    return Column(
-        name,
-        pa.struct([pa.field(column.name, column.type) for column in columns]),
-        pa.struct([pa.field(column.name, column.sink_type) for column in columns]),
-        parts=tuple(columns),
-        record=record,
-    )
+    kind = Struct({column.name: column.kind for column in columns})
+    return Column(name, kind, parts=tuple(columns), record=record)
 
 
 def _columns(record: type[msgspec.Struct], within: _Within) -> tuple[Column, ...]:
@@ -121,8 +110,9 @@ def _field(record: type[msgspec.Struct], info: FieldInfo, within: _Within) -> Co
     column = _column(info.name, inspect.type_info(info.type), within)
     if column is None:
         msg = (
-            f"field '{info.name}' of {record.__name__} is {info.type}, which has no column: use int, "
-            "float, str, bool, bytes, Timestamp, a Literal or Enum of strings, a Struct with fields, or list[...], "
+            f"field '{info.name}' of {record.__name__} is {info.type}, which has no column: use "
+            f"{', '.join(kind.python.__name__ for kind in SCALARS.values())}, Timestamp, "
+            "a Literal or Enum of strings, a Struct with fields, or list[...], "
             "tuple[..., ...] and dict[str, ...] of these, each optionally | None"
         )
         raise ConfigError(msg)
@@ -137,10 +127,9 @@ def _column(name: str, info: inspect.Type, within: _Within) -> Column | None:
 
 def _metadata(name: str, info: inspect.Metadata, within: _Within) -> Column | None:
     column = _column(name, info.type, within)
-    extra = info.extra or {}
-    if column is None or not isinstance(info.type, inspect.IntType) or extra.get("arrow") != TIMESTAMP:
+    if column is None or type(info.type) not in SCALARS:
         return column
-    return replace(column, sink_type=SINK_TIMESTAMP, is_time=True, floors=extra.get("finer") == FLOORED)
+    return replace(column, kind=SCALARS[type(info.type)].marked(info.extra or {}))
 
 
 def _union(name: str, info: inspect.UnionType, within: _Within) -> Column | None:
@@ -150,8 +139,8 @@ def _union(name: str, info: inspect.UnionType, within: _Within) -> Column | None
 
 
 def _scalar(name: str, info: inspect.Type, _: _Within) -> Column:
-    base, kind = _SCALARS[type(info)]
-    return Column(name, kind, kind, limits=_limits(info, base))
+    kind = SCALARS[type(info)]
+    return Column(name, kind, limits=_limits(info, kind.python))
 
 
 def _literal(name: str, info: inspect.LiteralType, _: _Within) -> Column | None:
@@ -166,7 +155,7 @@ def _enum(name: str, info: inspect.EnumType, _: _Within) -> Column | None:
 def _texts(name: str, allowed: dict[Any, Any], *, nullable: bool = False) -> Column | None:
     if not allowed or not all(isinstance(text, str) for text in allowed):
         return None
-    return Column(name, pa.string(), pa.string(), nullable, allowed=allowed)
+    return Column(name, Choice(allowed), nullable)
 
 
 def _struct(name: str, info: inspect.StructType, within: _Within) -> Column | None:
@@ -179,22 +168,20 @@ def _list(name: str, info: inspect.ListType | inspect.VarTupleType, within: _Wit
     items = _column("element", info.item_type, within)
     if items is None:
         return None
-    kind, sink_kind = (pa.list_(pa.field("element", element_type)) for element_type in (items.type, items.sink_type))
-    return Column(name, kind, sink_kind, limits=_limits(info, list[Any]), parts=(items,))
+    return Column(name, List(items.kind), limits=_limits(info, list[Any]), parts=(items,))
 
 
 def _map(name: str, info: inspect.DictType, within: _Within) -> Column | None:
     keys, values = (_column(*part, within) for part in (("key", info.key_type), ("value", info.value_type)))
-    if keys is None or values is None or keys.nullable or keys.type != pa.string():
+    if keys is None or values is None or keys.nullable or not isinstance(keys.kind, Text):
         return None
-    kind, sink_kind = (pa.map_(pa.string(), part) for part in (values.type, values.sink_type))
-    return Column(name, kind, sink_kind, limits=_limits(info, dict[str, Any]), parts=(keys, values))
+    return Column(name, Map(values.kind), limits=_limits(info, dict[str, Any]), parts=(keys, values))
 
 
 _MAKERS: dict[type, Callable[[str, Any, _Within], Column | None]] = {
     inspect.Metadata: _metadata,
     inspect.UnionType: _union,
-    **dict.fromkeys(_SCALARS, _scalar),
+    **dict.fromkeys(SCALARS, _scalar),
     inspect.LiteralType: _literal,
     inspect.EnumType: _enum,
     inspect.StructType: _struct,
@@ -207,11 +194,6 @@ _MAKERS: dict[type, Callable[[str, Any, _Within], Column | None]] = {
 def _limits(info: inspect.Type, base: Any) -> Any:
     limits = {name: value for name in _LIMITS if (value := getattr(info, name, None)) is not None}
     return Annotated[base, msgspec.Meta(**limits)] if limits else None
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Return whether a type holds text."""
-    return any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
 
 
 _IGNORED = str.maketrans("", "", " _-\t\u00a0\ufeff")
@@ -241,10 +223,9 @@ def _near(types: dict[str, pa.DataType], columns: Iterable[Column], path: str) -
 
 
 def _near_parts(kind: pa.DataType, column: Column, path: str) -> Iterator[str]:
-    if column.record is not None and pa.types.is_struct(kind):
+    if column.record is not None and column.kind.takes(kind):
         yield from _near({field.name: field.type for field in kind}, column.parts, f"{path}.")
-    elif column.record is None and column.parts and pa.types.is_nested(kind) and not pa.types.is_struct(kind):
-        item = kind.item_type if pa.types.is_map(kind) else kind.value_type
+    elif column.record is None and column.parts and (item := item_type(kind)) is not None:
         yield from _near_parts(item, column.parts[-1], f"{path}[]")
 
 

@@ -21,12 +21,14 @@ import pyarrow.compute as pc
 from headrace.api.records import RowKind
 from headrace.errors import ConfigError
 from headrace.interrupts import is_interrupt
-from headrace.records.column_types import Column, columns_of, is_text
+from headrace.records.column_kinds import ScalarKind
+from headrace.records.column_types import Column, columns_of
 from headrace.records.defaults import default_for_null, record_error
+from headrace.records.faults import Faults
+from headrace.records.foreign_values import decoded, is_text, shown_value
 from headrace.records.record_columns import build_records, column_values
-from headrace.records.source_values import Faults, fitting, shown_value, with_value
+from headrace.records.source_values import fitting, with_value
 from headrace.records.value_arrays import UnfitRecord, attributes, to_array
-from headrace.records.value_rules import FIRST_TIME, LAST_TIME
 from headrace.storage.table import ROW_KIND
 
 __all__ = [
@@ -47,14 +49,6 @@ NEEDS_ALL: Final = (
     "default, or declare it optional"
 )
 """Way out for a null in a deletion, after the reason."""
-
-_CONTENTLESS: Final[dict[pa.DataType, Any]] = {
-    pa.string(): "",
-    pa.int64(): 0,
-    pa.float64(): 0.0,
-    pa.bool_(): False,
-    pa.binary(): b"",
-}
 
 
 def contentless(record: type[msgspec.Struct], needed: Collection[str]) -> dict[str, pa.Scalar]:
@@ -83,9 +77,7 @@ def _placeholder(column: Column) -> Any:
         return None
     if column.record is not None:
         return {part.name: _placeholder(part) for part in column.parts}
-    if column.parts:
-        return []
-    return next(iter(column.allowed), _CONTENTLESS[column.type])
+    return column.kind.contentless if isinstance(column.kind, ScalarKind) else []
 
 
 ORDER = "_order"
@@ -280,9 +272,7 @@ class RecordReader:
 
     def _symbols_as_kinds(self, table: pa.Table) -> pa.Int32Array:
         """Return the row kinds of a table, null where there is no symbol of one."""
-        symbols = table[self._row_kind].combine_chunks()
-        if pa.types.is_dictionary(symbols.type):
-            symbols = symbols.dictionary_decode()
+        symbols = decoded(table[self._row_kind].combine_chunks())
         if not is_text(symbols.type):
             return pa.nulls(len(symbols), pa.int32())
         return pc.index_in(symbols.cast(pa.string()), value_set=pa.array(_KINDS))
@@ -319,30 +309,20 @@ def _bad_rows(errors: dict[int, str]) -> list[BadRow]:
     return [BadRow(position, errors[position]) for position in sorted(errors)]
 
 
-_MILLISECONDS = pa.timestamp("ms", tz="UTC")
-
-
 def sink_columns(rows: pa.StructArray, record: type[msgspec.Struct]) -> pa.Table | None:
     """Return records as rows of a sink: the same as `to_columns`.
 
     None where `to_columns` has to make them: for fields with parts, and where it would refuse a value.
     """
     columns = columns_of(record)
-    if any(column.parts or not _fits(rows.field(column.name), column) for column in columns):
+    if any(column.parts for column in columns):
         return None
     arrays = [_in_sink(rows.field(column.name), column) for column in columns]
-    return pa.Table.from_arrays(arrays, schema=sink_schema(record))
+    return None if None in arrays else pa.Table.from_arrays(arrays, schema=sink_schema(record))
 
 
-def _fits(values: pa.Array, column: Column) -> bool:
-    if values.null_count and not column.nullable:
-        return False
-    if not column.is_time or not len(values):
-        return True
-    extremes = pc.min_max(values)
-    least, largest = extremes["min"].as_py(), extremes["max"].as_py()
-    return least is None or (least >= FIRST_TIME and largest <= LAST_TIME)
-
-
-def _in_sink(values: pa.Array, column: Column) -> pa.Array:
-    return values.cast(_MILLISECONDS).cast(column.sink_type) if column.is_time else values
+def _in_sink(values: pa.Array, column: Column) -> pa.Array | None:
+    if not isinstance(column.kind, ScalarKind) or (values.null_count and not column.nullable):
+        return None
+    problem = column.kind.problem(values, sink=True)
+    return None if problem is not None and pc.any(problem[0]).as_py() else column.kind.to_sink(values)

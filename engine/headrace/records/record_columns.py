@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from headrace.records.column_kinds import ScalarKind, spark_ddl
 from headrace.records.column_types import Column, columns_of, struct_column
 from headrace.records.value_arrays import UnfitRecord, to_array
 
@@ -20,15 +21,6 @@ __all__ = ["UnfitRecord", "build_records", "from_struct_array", "spark_ddl", "st
 
 _AT_ONCE = 4096
 """Number of records converted at once: they fit the processor's cache, which saves a quarter of the time."""
-
-_DDL: dict[pa.DataType, str] = {
-    pa.int32(): "int",
-    pa.int64(): "bigint",
-    pa.float64(): "double",
-    pa.string(): "string",
-    pa.bool_(): "boolean",
-    pa.binary(): "binary",
-}
 
 
 def struct_type(record: type[msgspec.Struct]) -> pa.StructType:
@@ -71,11 +63,10 @@ def from_struct_array(
 
 def column_values(array: pa.Array, column: Column) -> list[Any]:
     """Return the values of a column as records hold them."""
-    if column.parts:
-        values: list[Any] = array.to_pylist(maps_as_pydicts="strict")
-        return msgspec.convert(values, list[column.annotation])  # type: ignore[name-defined]  # made at run time
-    values = array.to_pylist()
-    return [*map(column.allowed.get, values)] if column.is_enum else values
+    if isinstance(column.kind, ScalarKind):
+        return column.kind.values(array)
+    values: list[Any] = array.to_pylist(maps_as_pydicts="strict")
+    return msgspec.convert(values, list[column.annotation])  # type: ignore[name-defined]  # made at run time
 
 
 def build_records(
@@ -85,21 +76,6 @@ def build_records(
     if names == _positional(record)[: len(names)]:
         return itertools.starmap(record, rows)
     return (record(**dict(zip(names, row, strict=True))) for row in rows)
-
-
-def spark_ddl(kind: pa.DataType) -> str:
-    """Return the type of a column in Spark's DDL, as in "struct<`a`: bigint>"."""
-    if pa.types.is_struct(kind):
-        return f"struct<{', '.join(f'{_quoted(field.name)}: {spark_ddl(field.type)}' for field in kind)}>"
-    if pa.types.is_list(kind):
-        return f"array<{spark_ddl(kind.value_type)}>"
-    if pa.types.is_map(kind):
-        return f"map<{spark_ddl(kind.key_type)}, {spark_ddl(kind.item_type)}>"
-    return _DDL[kind]
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 @cache

@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.api.graph import SourceNode
-from headrace.records.column_types import Column, columns_of, is_text
+from headrace.records.column_types import Column, columns_of
 from headrace.records.defaults import default_for_null
-from headrace.records.source_values import fitting, is_kindred
+from headrace.records.foreign_values import is_text, sortable
+from headrace.records.source_values import fitting
 
 _ORDER_BYTES = 8
 
@@ -41,9 +42,7 @@ def arrival_order(table: pa.Table, source: SourceNode) -> pa.Array | None:
     """
     fields = {column.name: column for column in columns_of(source.record)}
     columns = {
-        name: _sortable(_comparable(table[name], fields[name]))
-        for name in source.order_by
-        if name in table.schema.names
+        name: sortable(_comparable(table[name], fields[name])) for name in source.order_by if name in table.schema.names
     }
     ordered = {name: values for name, values in columns.items() if fields[name].parts or _has_order(values)}
     by = {name: _with_default(values, source, fields[name]) for name, values in ordered.items()}
@@ -56,18 +55,7 @@ def _comparable(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
     """Return values whose stored form sorts in another order than the field's, such as texts of times, as the field has them."""
     kind = values.type
     is_stored_otherwise = isinstance(kind, pa.BaseExtensionType) or (column.is_time and is_text(kind))
-    return fitting(values, column)[0] if is_stored_otherwise and is_kindred(kind, column) else values
-
-
-def _sortable(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return values in a type that Arrow can sort, if it can sort them only in another type."""
-    kind = values.type
-    if pa.types.is_dictionary(kind):
-        return _sortable(pa.chunked_array([chunk.dictionary_decode() for chunk in values.chunks], kind.value_type))
-    if pa.types.is_float16(kind):
-        return values.cast(pa.float32())
-    is_view = pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
-    return values.cast(pa.large_binary()) if is_view else values
+    return fitting(values, column)[0] if is_stored_otherwise and column.kind.takes(kind) else values
 
 
 def _with_default(values: pa.ChunkedArray, source: SourceNode, column: Column) -> pa.ChunkedArray:

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import enum
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import accumulate, chain
 from keyword import iskeyword
 from types import NoneType
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.records.column_kinds import ScalarKind
 from headrace.records.column_types import Column
-from headrace.records.value_rules import FIRST_TIME, LAST_TIME, OUTSIDE
-
-_PYTHON: dict[pa.DataType, type] = {
-    pa.int64(): int,
-    pa.float64(): float,
-    pa.string(): str,
-    pa.bool_(): bool,
-    pa.binary(): bytes,
-}
-_MILLISECONDS = pa.timestamp("ms", tz="UTC")
-_SHOWN = 200
-"""Number of characters of a value that an error shows."""
+from headrace.records.faults import UnfitValue
+from headrace.records.foreign_values import shown
 
 
 class UnfitRecord(ValueError):  # noqa: N818 - it names the record, as "bad row" does
@@ -46,8 +36,8 @@ def to_array(values: Sequence[Any], column: Column, *, sink: bool = False) -> pa
 
     A sink takes NaN and infinity as well. Raises `UnfitRecord` with the position of the value, and the path below it.
     """
-    if not column.parts:
-        return _scalars(values, column, sink=sink)
+    if isinstance(column.kind, ScalarKind):
+        return _scalars(values, column, column.kind, sink=sink)
     kinds = {*map(type, values)}
     if NoneType not in kinds:
         return _nested(values, column, kinds, sink=sink)
@@ -125,82 +115,67 @@ def _maps(values: Sequence[Any], column: Column, *, sink: bool) -> pa.Array:
         ]
     except UnfitRecord as error:
         row = bisect_right(ends, error.index) - 1
-        raise UnfitRecord(row, f"[{_shown(keys[error.index])}]{error.field}", error.why) from None
+        raise UnfitRecord(row, f"[{shown(keys[error.index])}]{error.field}", error.why) from None
     kind = column.sink_type if sink else column.type
     return pa.MapArray.from_arrays(pa.array(ends, pa.int32()), *arrays, type=kind)
 
 
-def _scalars(values: Sequence[Any], column: Column, *, sink: bool) -> pa.Array:
-    python = _PYTHON[column.type]
-    if column.is_enum:
-        values = [value._value_ if isinstance(value, enum.Enum) else value for value in values]
-    values = _checked(values, column, python)
+def _scalars(values: Sequence[Any], column: Column, kind: ScalarKind, *, sink: bool) -> pa.Array:
+    values = _checked(kind.without_names(values), column, kind)
     try:
-        array = pa.array(values, column.type)
+        array = pa.array(values, kind.type)
     except (pa.ArrowException, OverflowError, UnicodeError):
         raise _culprit(values, column) from None
-    if python is float and not sink:
-        _check_finite(array)
-    if sink and column.is_time:
-        _check_years(array)
-        return array.cast(_MILLISECONDS).cast(column.sink_type)
-    return array
+    problem = kind.problem(array, sink=sink)
+    if problem is not None:
+        _check_none(array, *problem)
+    return kind.to_sink(array) if sink else array
 
 
-def _checked(values: Sequence[Any], column: Column, python: type) -> Sequence[Any]:
+def _checked(values: Sequence[Any], column: Column, kind: ScalarKind) -> Sequence[Any]:
     """Return values of a column's type as JSON would decode them. Raises `UnfitRecord` for any other value."""
-    if python is bytes and column.limits is None and {*map(type, values)} == {bytes}:
-        return values
-    if python is bytes:  # msgspec would take text for base64
-        return _plain(values, column, python)
-    wanted: Any = column.limits or python
-    if column.allowed:
-        wanted = Literal.__getitem__(tuple(column.allowed))
+    if kind.annotation is None:
+        is_plain = column.limits is None and {*map(type, values)} == {kind.python}
+        return values if is_plain else _plain(values, column, kind)
+    wanted: Any = column.limits or kind.annotation
     if column.nullable:
         wanted = wanted | None
     try:
         # This takes a third of the time of checking the types in Python.
         checked: list[Any] = msgspec.convert(values, list[wanted])
     except msgspec.ValidationError:
-        return _plain(values, column, python)
+        return _plain(values, column, kind)
     return checked
 
 
-def _plain(values: Sequence[Any], column: Column, python: type) -> list[Any]:
-    plain = [_scalar(at, value, python) for at, value in enumerate(values)]
+def _plain(values: Sequence[Any], column: Column, kind: ScalarKind) -> list[Any]:
+    plain = [_exact(at, value, kind) for at, value in enumerate(values)]
     if not column.nullable and None in plain:
         raise UnfitRecord(plain.index(None), "", "is null")
-    if column.allowed:
-        _check_allowed(plain, column)
+    if kind.allowed:
+        _check_allowed(plain, kind)
     _check_limits(plain, column)
     return plain
 
 
-def _scalar(position: int, value: Any, python: type) -> Any:
-    plain = value.value if isinstance(value, enum.Enum) else value
-    if type(plain) in {python, NoneType}:
-        return plain
-    if python is bytes and isinstance(plain, bytearray):
-        return bytes(plain)
-    if python is float and type(plain) is int:
-        try:
-            return float(plain)
-        except OverflowError:
-            raise UnfitRecord(position, "", "is too large for a float") from None
-    raise UnfitRecord(position, "", f"is {_shown(value)}, which is not {python.__name__}")
+def _exact(position: int, value: Any, kind: ScalarKind) -> Any:
+    try:
+        return kind.exact(value)
+    except UnfitValue as error:
+        raise UnfitRecord(position, "", error.fault.why) from None
 
 
 def _check_types(values: Sequence[Any], classes: tuple[type, ...], name: str) -> None:
     for at, value in enumerate(values):
         if not isinstance(value, classes):
-            raise UnfitRecord(at, "", f"is {_shown(value)}, which is not {name}")
+            raise UnfitRecord(at, "", f"is {shown(value)}, which is not {name}")
 
 
-def _check_allowed(values: Sequence[Any], column: Column) -> None:
-    wrong = {*values} - column.allowed.keys() - {None}
+def _check_allowed(values: Sequence[Any], kind: ScalarKind) -> None:
+    wrong = {*values} - kind.allowed.keys() - {None}
     if wrong:
         at = next(at for at, value in enumerate(values) if value in wrong)
-        raise UnfitRecord(at, "", f"is {_shown(values[at])}, not one of {', '.join(column.allowed)}")
+        raise UnfitRecord(at, "", f"is {shown(values[at])}, not one of {', '.join(kind.allowed)}")
 
 
 def _check_limits(values: Sequence[Any], column: Column) -> None:
@@ -213,22 +188,14 @@ def _check_limits(values: Sequence[Any], column: Column) -> None:
             try:
                 msgspec.convert(value, column.limits | None)
             except msgspec.ValidationError as error:
-                raise UnfitRecord(at, "", f"is {_shown(value)}: {error}") from None
+                raise UnfitRecord(at, "", f"is {shown(value)}: {error}") from None
         raise
 
 
-def _check_finite(array: pa.Array) -> None:
-    finite = pc.is_finite(array)
-    at = pc.index(finite, False).as_py()
-    if at >= 0:
-        raise UnfitRecord(at, "", f"is {array[at].as_py()}, which JSON cannot hold")
-
-
-def _check_years(array: pa.Array) -> None:
-    wrong = pc.or_(pc.less(array, FIRST_TIME), pc.greater(array, LAST_TIME))
+def _check_none(array: pa.Array, wrong: pa.BooleanArray, why: str) -> None:
     at = pc.index(wrong, True).as_py()
     if at >= 0:
-        raise UnfitRecord(at, "", f"is {array[at].as_py()} ms since 1970, {OUTSIDE}")
+        raise UnfitRecord(at, "", f"is {array[at].as_py()}{why}")
 
 
 def _culprit(values: Sequence[Any], column: Column) -> UnfitRecord:
@@ -237,13 +204,9 @@ def _culprit(values: Sequence[Any], column: Column) -> UnfitRecord:
         try:
             pa.array([value], column.type)
         except OverflowError:
-            return UnfitRecord(at, "", f"is {_shown(value)}, which 64 bits cannot hold")
+            return UnfitRecord(at, "", f"is {shown(value)}, which 64 bits cannot hold")
         except UnicodeError:
-            return UnfitRecord(at, "", f"is {_shown(value)}, which is not UTF-8")
+            return UnfitRecord(at, "", f"is {shown(value)}, which is not UTF-8")
         except pa.ArrowException as error:
-            return UnfitRecord(at, "", f"is {_shown(value)}: {error}")
+            return UnfitRecord(at, "", f"is {shown(value)}: {error}")
     return UnfitRecord(0, "", f"holds more than one column of {column.type} can")
-
-
-def _shown(value: Any) -> str:
-    return f"{value!r:.{_SHOWN}}"

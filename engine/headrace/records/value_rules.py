@@ -62,6 +62,37 @@ class IsoTime(NamedTuple):
     is_finer: bool
 
 
+class Instant(NamedTuple):
+    """A moment that a format marks as one: a number since 1970, and how many of its units are a millisecond."""
+
+    number: int
+    per_millisecond: int = 1
+
+    def __str__(self) -> str:
+        """Return the moment in milliseconds."""
+        return f"{self.number / self.per_millisecond} ms since 1970"
+
+    @property
+    def milliseconds(self) -> int:
+        """Return the milliseconds since 1970, rounded down."""
+        return self.number // self.per_millisecond
+
+    @property
+    def is_finer(self) -> bool:
+        """Return whether the moment is between two milliseconds."""
+        return self.number % self.per_millisecond != 0
+
+
+class OtherType(NamedTuple):
+    """A value of a type that no field of a record has, as errors show it."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        """Return the text."""
+        return self.text
+
+
 def written_number(text: str) -> float | Decimal:
     """Return the number that a text of JSON writes with a point or an exponent: a float if it shows all digits, else a decimal.
 

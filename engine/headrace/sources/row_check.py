@@ -26,9 +26,10 @@ from headrace.errors import SourceError
 from headrace.names import counted
 from headrace.records.column_types import columns_of, near_names
 from headrace.records.columns import NO_FAULTS, BadRow, RecordReader
+from headrace.records.foreign_values import is_number
 from headrace.records.record_columns import to_struct_array
 from headrace.records.source_columns import EventTimeLimit, arrival_order
-from headrace.records.source_values import count_doubtful, is_kindred, is_number, too_fine
+from headrace.records.source_values import count_doubtful, file_problem
 from headrace.records.value_arrays import UnfitRecord
 from headrace.sources.folder.format import FileRows, RowDecoder, wanted_columns
 
@@ -72,11 +73,11 @@ class RowCheck:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             return f"more than one column {', '.join(twice)}"
-        return next(self._too_fine(table), None)
+        return next(self._file_problems(table), None)
 
-    def _too_fine(self, table: pa.Table) -> Iterator[str]:
+    def _file_problems(self, table: pa.Table) -> Iterator[str]:
         for column in columns_of(self._node.record):
-            if column.name in table.schema.names and (why := too_fine(table[column.name], column)) is not None:
+            if column.name in table.schema.names and (why := file_problem(table[column.name], column)) is not None:
                 yield f"column {column.name} {why}"
 
     def check(self, table: pa.Table, faults: Mapping[int, str] = NO_FAULTS) -> CheckedRows:
@@ -269,6 +270,5 @@ def column_problems(
             yield ColumnProblem(f"{place} has no column {name}, which {node.record.__name__} needs", of_file=True)
     columns = {column.name: column for column in columns_of(node.record)}
     for name, kind in zip(schema.names, schema.types, strict=True):
-        if name in columns and not pa.types.is_null(kind) and not is_kindred(kind, columns[name]):
-            wanted = "a timestamp" if columns[name].is_time else columns[name].type
-            yield ColumnProblem(f"column {name} of {place} is {kind}, which is not {wanted}", of_file=False)
+        if name in columns and not pa.types.is_null(kind) and not columns[name].kind.takes(kind):
+            yield ColumnProblem(f"column {name} of {place} is {kind}, which is not {columns[name].kind}", of_file=False)

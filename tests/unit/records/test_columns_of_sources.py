@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from headrace import FlooredTimestamp, Struct, Timestamp
 from headrace.api.graph import SourceNode
 from headrace.records.columns import RecordReader
+from headrace.records.foreign_values import raw_row
 from headrace.records.keys import stage_key
 from headrace.records.order import record_order
 from headrace.records.record_columns import from_struct_array
 from headrace.records.source_columns import order_column
-from headrace.records.source_values import raw_row
 from headrace.sources.row_check import RowCheck
 from headrace.state.codec import encode
 from headrace.state.key_columns import key_json_column

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from headrace.api.graph import SourceNode
 from headrace.names import counted
-from headrace.records.plain_values import Instant, OtherType
+from headrace.records.value_rules import Instant, OtherType
 from headrace.sources.folder.format import (
     HEAD,
     DamagedFileError,

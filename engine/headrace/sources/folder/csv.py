@@ -22,8 +22,7 @@ from headrace.api.graph import SourceNode
 from headrace.config import CsvOptions
 from headrace.names import counted
 from headrace.records.column_types import Column
-from headrace.records.plain_values import OtherType
-from headrace.records.value_rules import written_number
+from headrace.records.value_rules import OtherType, written_number
 from headrace.sources.folder.format import (
     HEAD,
     DamagedFileError,

@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from headrace.api.graph import SourceNode
 from headrace.errors import HeadraceError, SourceError, StorageError
+from headrace.records.column_kinds import Text
 from headrace.records.column_types import Column, columns_of, near_misses
+from headrace.records.foreign_values import raw_row
 from headrace.records.plain_values import to_column
-from headrace.records.source_values import raw_row
 from headrace.storage.files import Storage
 from headrace.storage.refusals import storage_advice
 from headrace.storage.schemes import file_system
@@ -113,7 +114,7 @@ def wanted_columns(node: SourceNode, columns: Collection[str] = ()) -> list[Colu
     """Return the columns that a source reads: its record's fields and its row kind, or those of them in `columns`."""
     wanted = list(columns_of(node.record))
     if node.row_kind is not None and node.row_kind not in {column.name for column in wanted}:
-        wanted.append(Column(node.row_kind, pa.string(), pa.string(), nullable=True))
+        wanted.append(Column(node.row_kind, Text(), nullable=True))
     return [column for column in wanted if not columns or column.name in columns]
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -20,9 +20,8 @@ import pyarrow.compute as pc
 from headrace.api.graph import SourceNode
 from headrace.api.records import RowKind
 from headrace.errors import ConfigError, SourceError, StorageError
-from headrace.records.column_types import Column, columns_of
+from headrace.records.column_types import columns_of
 from headrace.records.columns import BadRow
-from headrace.records.source_values import is_kindred
 from headrace.records.watermarks import Timeline
 from headrace.sources.folder.format import DamagedFileError, FileRows
 from headrace.sources.position import SourceFacts, TableVersion
@@ -31,8 +30,6 @@ from headrace.storage.files import Storage
 from headrace.storage.refusals import reason_of
 from headrace.storage.table import TableMissingError
 from headrace.tables.view import table_store
-
-_MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
 
 
 class Refused(NamedTuple):
@@ -65,7 +62,7 @@ def step_input(columns: pa.StructArray, kinds: pa.Array, node: SourceNode) -> pa
     """Return the good rows as the input of a step, in their order."""
     schema, is_good = input_schema(node), columns.is_valid()
     good = columns.filter(is_good)
-    arrays = [_to_spark(good.field(column.name), column) for column in columns_of(node.record)]
+    arrays = [column.kind.to_sink(good.field(column.name)) for column in columns_of(node.record)]
     if len(schema) > len(arrays):
         # Not a constant: the first `pa.array` of a process imports pandas, and commands that only read import this module.
         arrays.append(pa.array([kind.symbol for kind in RowKind]).take(kinds.filter(is_good)))
@@ -89,7 +86,7 @@ def misfits(schema: pa.Schema, node: SourceNode) -> list[str]:
             problems.append(
                 f"the result has no column '{column.name}', a field of {record.__name__} (it has {', '.join(schema.names)})"
             )
-        if result_type is not None and not pa.types.is_null(result_type) and not is_kindred(result_type, column):
+        if result_type is not None and not pa.types.is_null(result_type) and not column.kind.takes(result_type):
             wanted = "timestamp" if column.is_time else column.type
             problems.append(
                 f"column '{column.name}' of the result is {result_type}, and the field of {record.__name__} is {wanted}"
@@ -97,23 +94,6 @@ def misfits(schema: pa.Schema, node: SourceNode) -> list[str]:
     if node.row_kind is not None and node.row_kind not in schema.names:
         problems.append(f"the result has no column '{node.row_kind}', which holds the kinds of rows: select it as well")
     return problems
-
-
-def _to_spark(array: pa.Array, column: Column) -> pa.Array:
-    """Convert times to timestamps; between stages they are milliseconds."""
-    if column.type == column.sink_type:
-        return array
-    return array.cast(_in_milliseconds(column.sink_type)).cast(column.sink_type)
-
-
-def _in_milliseconds(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_timestamp(kind):
-        return _MILLISECONDS
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _in_milliseconds(field.type)) for field in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(kind.key_type, _in_milliseconds(kind.item_type))
-    return pa.list_(pa.field("element", _in_milliseconds(kind.value_type))) if pa.types.is_list(kind) else kind
 
 
 Versions = Mapping[str, int]

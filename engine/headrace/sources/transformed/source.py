@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 
 from headrace.api.graph import SourceNode
 from headrace.errors import SourceError
+from headrace.records.foreign_values import raw_row
 from headrace.records.source_columns import EventTimeLimit
-from headrace.records.source_values import raw_row
 from headrace.records.watermarks import Timeline
 from headrace.sources.folder.format import UNREADABLE, FileRows, RowsBefore, unreadable
 from headrace.sources.folder.parquet import count_rows

@@ -41,6 +41,10 @@ from headrace.records.value_rules import (
     IsoTime,
     iso_time,
     nearest_float,
+    parsed_float,
+    parsed_json,
+    parsed_number,
+    parsed_truth,
     whole_number,
 )
 
@@ -59,6 +63,9 @@ class ColumnKind(ABC):
 
     through: pa.DataType
     """Type by way of which Arrow casts one of them to the other."""
+
+    parse: Callable[[str], Any] | None = None
+    """Parser of texts of a format without types, as CSV; None where the text is the value."""
 
     def __str__(self) -> str:
         """Return what an error calls such a value."""
@@ -176,6 +183,7 @@ class Integer(ScalarKind):
     type = sink_type = through = pa.int64()
     python = annotation = int
     ddl, contentless = "bigint", 0
+    parse = staticmethod(parsed_number)
 
     def marked(self, extra: Mapping[str, Any]) -> ScalarKind:
         """Return the kind of times for the marks of `Timestamp` and `FlooredTimestamp`."""
@@ -298,6 +306,7 @@ class Float(ScalarKind):
     type = sink_type = through = pa.float64()
     python = annotation = float
     ddl, contentless = "double", 0.0
+    parse = staticmethod(parsed_float)
 
     def takes(self, kind: pa.DataType) -> bool:
         """Return whether a foreign type holds numbers."""
@@ -430,6 +439,7 @@ class Truth(ScalarKind):
     type = sink_type = through = pa.bool_()
     python = annotation = bool
     ddl, contentless = "boolean", False
+    parse = staticmethod(parsed_truth)
 
     def takes(self, kind: pa.DataType) -> bool:
         """Return whether a foreign type holds truth values."""
@@ -490,6 +500,8 @@ SCALARS: Final[Mapping[type[inspect.Type], ScalarKind]] = {
 
 class NestedKind(ColumnKind):
     """Kind of values that consist of others."""
+
+    parse = staticmethod(parsed_json)
 
     def __init__(self, make: Callable[[Callable[[ColumnKind], pa.DataType]], pa.DataType]) -> None:
         """Take the function that makes a type from a function for the types of the parts."""

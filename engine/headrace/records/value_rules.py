@@ -3,6 +3,9 @@
 - A field of whole numbers takes any number that is whole and fits into 64 bits, however it is written: `5`, `5.0`, `5e0`.
 - A field of floats takes a number if the nearest float shows all of its digits, so that nothing is lost.
 - A time is a whole number of milliseconds, or a text of ISO 8601.
+
+A format without types, as CSV, has texts alone. The kind of a column says how they are parsed; a text that cannot be parsed stays a
+text, which the rules above refuse.
 """
 
 from __future__ import annotations
@@ -10,7 +13,9 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from decimal import Context, Decimal, InvalidOperation
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 FIRST_TIME: Final = -62_135_596_800_000
 LAST_TIME: Final = 253_402_300_799_999
@@ -169,3 +174,35 @@ def iso_time(text: str) -> IsoTime | None:
 def are_day_digits(number: int) -> bool:
     """Return whether a number has the digits of a day, as 20260131."""
     return _DAY_DIGITS.fullmatch(str(number)) is not None
+
+
+_NUMBER: Final = re.compile(r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
+_WHOLE: Final = re.compile(r"-?[0-9]{1,4000}", re.ASCII)
+_NO_NUMBERS: Final = {text: float(text) for text in ("nan", "inf", "-inf", "infinity", "-infinity")}
+_TRUTH: Final = {"true": True, "false": False}
+_decode_json: Final = msgspec.json.Decoder(float_hook=written_number).decode
+
+
+def parsed_number(text: str) -> int | float | Decimal | str:
+    """Parse a number."""
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    return written_number(text) if _NUMBER.fullmatch(text) else text
+
+
+def parsed_float(text: str) -> float | Decimal | str:
+    """Parse a number, or a word for NaN or infinity."""
+    return written_number(text) if _NUMBER.fullmatch(text) else _NO_NUMBERS.get(text.lower(), text)
+
+
+def parsed_truth(text: str) -> bool | str:
+    """Parse a word for a truth value, in any case."""
+    return _TRUTH.get(text.lower(), text)
+
+
+def parsed_json(text: str) -> Any:
+    """Parse JSON; a text that is none becomes an `OtherType`."""
+    try:
+        return _decode_json(text)
+    except (msgspec.DecodeError, RecursionError):
+        return OtherType(repr(text))

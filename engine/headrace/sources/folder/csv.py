@@ -10,19 +10,16 @@ Column names come from the first row of a file, or from the record.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
-import msgspec
 import pyarrow as pa
 
 from headrace.api.graph import SourceNode
 from headrace.config import CsvOptions
 from headrace.names import counted
 from headrace.records.column_types import Column
-from headrace.records.value_rules import OtherType, written_number
 from headrace.sources.folder.format import (
     HEAD,
     DamagedFileError,
@@ -148,10 +145,6 @@ class _Parser(NamedTuple):
         return CsvRow(line, self.text[start:end].rstrip("\r"), (), why), end
 
 
-_NUMBER: Final = re.compile(r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
-_WHOLE: Final = re.compile(r"-?[0-9]{1,4000}", re.ASCII)
-_NO_NUMBERS: Final = {text: float(text) for text in ("nan", "inf", "-inf", "infinity", "-infinity")}
-_TRUTH: Final = {"true": True, "false": False}
 _ESCAPED: Final = re.compile("[\udc80-\udcff]")
 """Characters that decoding puts in place of bytes that are not text."""
 
@@ -249,43 +242,11 @@ class CsvFiles:
 
     def _values(self, place: int, rows: Sequence[CsvRow], column: Column, faults: Mapping[int, str]) -> list[Any]:
         texts = [None if position in faults else row.fields[place] for position, row in enumerate(rows)]
-        read = _reader(column)
-        return texts if read is None else [None if text is None else read(text) for text in texts]
+        parse = column.kind.parse
+        return texts if parse is None else [None if text is None else parse(text) for text in texts]
 
     def _raw(self, row: CsvRow) -> str:
         if _ESCAPED.search(row.text) is None:
             return row.text
         content = row.text.encode(self.options.encoding, "surrogateescape")
         return content.decode(self.options.encoding, "backslashreplace")
-
-
-def _reader(column: Column) -> Callable[[str], Any] | None:
-    """Return the function that parses a text for a column; None where the text is the value.
-
-    A text that cannot be parsed stays a text, so the column's type check refuses it.
-    """
-    if column.parts:
-        return _json
-    if column.is_time or pa.types.is_integer(column.type):
-        return _number
-    if pa.types.is_floating(column.type):
-        return lambda text: written_number(text) if _NUMBER.fullmatch(text) else _NO_NUMBERS.get(text.lower(), text)
-    if pa.types.is_boolean(column.type):
-        return lambda text: _TRUTH.get(text.lower(), text)
-    return None
-
-
-def _number(text: str) -> int | float | Decimal | str:
-    if _WHOLE.fullmatch(text):
-        return int(text)
-    return written_number(text) if _NUMBER.fullmatch(text) else text
-
-
-_decode_json = msgspec.json.Decoder(float_hook=written_number).decode
-
-
-def _json(text: str) -> Any:
-    try:
-        return _decode_json(text)
-    except (msgspec.DecodeError, RecursionError):
-        return OtherType(repr(text))

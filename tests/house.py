@@ -11,6 +11,10 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "engine" / "headrace"
 
 
+ARROW_SWITCH = r"pa\.types\.|isinstance\([^)]*\bpa\.\w*Type|(?:==|!=|in) \{?pa\.\w+\(|^\s+pa\.\w+\([^)]*\): "
+"""Code that decides by the type of an Arrow column: a test, a comparison, or a table of types."""
+
+
 def code_lines(text: str) -> int:
     """Count lines with code: neither blank, nor a comment, nor part of a docstring."""
     documented = set()
@@ -61,6 +65,7 @@ FIGURES: dict[str, Callable[[], object]] = {
     "code lines of tests/unit/support": lambda: (
         f"{sum(code_lines(text) for _, text in texts(ROOT / 'tests/unit/support')):,}"
     ),
+    "records that switch on an Arrow type": lambda: shown(hits(ARROW_SWITCH, PACKAGE / "records")),
     "imports of pyspark or py4j": lambda: shown(hits(r"^\s*(?:from|import) (?:pyspark|py4j)")),
     'import_module("headrace': lambda: shown(hits(r'import_module\(f?"headrace')),
     "earlier release": lambda: shown(hits(r"earlier release")),

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.house import FORMATS, KINDS, PACKAGE, ROOT, hits, texts
+from tests.house import ARROW_SWITCH, FORMATS, KINDS, PACKAGE, ROOT, hits, texts
 
 GONE = ["earlier release", r"storage_errors\(", "is_in_memory", "SourceOffset", r"import_module\(.headrace\.operators"]
 MODULE = re.compile(r"`((?:[a-z_]+/)+[a-z_]+\.py)\b")
@@ -25,6 +25,11 @@ def test_formats_are_asked_and_never_compared():
     comparisons, _ = hits(FORMATS)
     assert comparisons <= 1
     assert hits(KINDS) == (0, 0)
+
+
+def test_few_records_files_switch_on_arrow_types():
+    """A new type of columns is a class of `column_kinds`; `foreign_values` knows types that no field has."""
+    assert hits(ARROW_SWITCH, PACKAGE / "records")[1] <= 2
 
 
 def is_shown(path):

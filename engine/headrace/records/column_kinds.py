@@ -78,6 +78,10 @@ class ColumnKind(ABC):
         Text never becomes a number, a number a truth value, or an instant an integer: that would hide mistakes upstream.
         """
 
+    def sorts_like(self, kind: pa.DataType) -> bool:
+        """Return whether values of a foreign type that this kind takes sort in the order of its own values."""
+        return not isinstance(kind, pa.BaseExtensionType)
+
     def to_sink(self, array: pa.Array) -> pa.Array:
         """Return values between stages as a sink stores them."""
         return array if self.type == self.sink_type else array.cast(self.through).cast(self.sink_type)
@@ -128,7 +132,7 @@ class ScalarKind(ColumnKind):
         return values
 
     def problem(self, array: pa.Array, *, sink: bool) -> Problem | None:
-        """Return which values of records neither JSON, nor with `sink` a sink can hold; None where each value can be held."""
+        """Return which values of records JSON cannot hold, or with `sink` a sink; None where it holds all."""
         del array, sink
         return None
 
@@ -143,9 +147,9 @@ class ScalarKind(ColumnKind):
     def read(self, value: Any) -> Any:
         """Return a plain value of JSON, CSV or Avro as Arrow takes it. Raises `UnfitValue`."""
 
-    @abstractmethod
     def fit(self, array: pa.Array, faults: Faults) -> pa.Array:
         """Return foreign values that this kind takes in its own type, null where there is a fault; add the faults."""
+        return self._cast(array, faults)
 
     def file_problem(self, array: pa.Array) -> str | None:
         """Return why a file with these values, of any type, is refused as a whole. None for all other values."""
@@ -198,10 +202,6 @@ class Integer(ScalarKind):
         number = whole_number(value) if type(value) in _NUMBERS else None
         return self._refuse(value) if number is None else number
 
-    def fit(self, array: pa.Array, faults: Faults) -> pa.Array:
-        """Return whole numbers."""
-        return self._cast(array, faults)
-
 
 class Time(Integer):
     """Milliseconds since 1970; in a sink they are timestamps.
@@ -224,6 +224,10 @@ class Time(Integer):
     def takes(self, kind: pa.DataType) -> bool:
         """Return whether a foreign type holds instants, days, texts or numbers."""
         return pa.types.is_timestamp(kind) or pa.types.is_date(kind) or is_text(kind) or is_number(kind)
+
+    def sorts_like(self, kind: pa.DataType) -> bool:
+        """Return whether values of a foreign type sort in the order of times, as texts do not."""
+        return super().sorts_like(kind) and not is_text(kind)
 
     def problem(self, array: pa.Array, *, sink: bool) -> Problem | None:
         """Return which times no sink can hold."""
@@ -449,10 +453,6 @@ class Truth(ScalarKind):
         """Return a truth value."""
         return value if isinstance(value, bool) else self._refuse(value)
 
-    def fit(self, array: pa.Array, faults: Faults) -> pa.Array:
-        """Return the truth values as they are."""
-        return self._cast(array, faults)
-
 
 class Binary(ScalarKind):
     """Bytes, in texts as base64."""
@@ -482,10 +482,6 @@ class Binary(ScalarKind):
         except (binascii.Error, ValueError):
             why = f"is {shown(value)}, which is not base64"
             raise UnfitValue(why) from None
-
-    def fit(self, array: pa.Array, faults: Faults) -> pa.Array:
-        """Return bytes."""
-        return self._cast(array, faults)
 
 
 SCALARS: Final[Mapping[type[inspect.Type], ScalarKind]] = {
@@ -584,10 +580,7 @@ def spark_ddl(kind: pa.DataType) -> str:
         return f"array<{spark_ddl(kind.value_type)}>"
     if pa.types.is_map(kind):
         return f"map<{spark_ddl(kind.key_type)}, {spark_ddl(kind.item_type)}>"
-    return _DDL[kind]
-
-
-_DDL: Final = {kind.type: kind.ddl for kind in SCALARS.values()} | {pa.int32(): "int"}
+    return next(scalar.ddl for scalar in SCALARS.values() if scalar.type == kind)
 
 
 def _quoted(name: str) -> str:

@@ -121,6 +121,8 @@ def _field(record: type[msgspec.Struct], info: FieldInfo, within: _Within) -> Co
 
 def _column(name: str, info: inspect.Type, within: _Within) -> Column | None:
     """Return the column of a type; None for a type without one."""
+    if type(info) in SCALARS:
+        return _scalar(name, info)
     make = _MAKERS.get(type(info))
     return make(name, info, within) if make is not None else None
 
@@ -138,7 +140,7 @@ def _union(name: str, info: inspect.UnionType, within: _Within) -> Column | None
     return column and replace(column, nullable=True)
 
 
-def _scalar(name: str, info: inspect.Type, _: _Within) -> Column:
+def _scalar(name: str, info: inspect.Type) -> Column:
     kind = SCALARS[type(info)]
     return Column(name, kind, limits=_limits(info, kind.python))
 
@@ -181,7 +183,6 @@ def _map(name: str, info: inspect.DictType, within: _Within) -> Column | None:
 _MAKERS: dict[type, Callable[[str, Any, _Within], Column | None]] = {
     inspect.Metadata: _metadata,
     inspect.UnionType: _union,
-    **dict.fromkeys(SCALARS, _scalar),
     inspect.LiteralType: _literal,
     inspect.EnumType: _enum,
     inspect.StructType: _struct,

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from headrace.api.graph import SourceNode
 from headrace.records.column_types import Column, columns_of
 from headrace.records.defaults import default_for_null
-from headrace.records.foreign_values import is_text, sortable
+from headrace.records.foreign_values import sortable
 from headrace.records.source_values import fitting
 
 _ORDER_BYTES = 8
@@ -54,8 +54,7 @@ def arrival_order(table: pa.Table, source: SourceNode) -> pa.Array | None:
 def _comparable(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
     """Return values whose stored form sorts in another order than the field's, such as texts of times, as the field has them."""
     kind = values.type
-    is_stored_otherwise = isinstance(kind, pa.BaseExtensionType) or (column.is_time and is_text(kind))
-    return fitting(values, column)[0] if is_stored_otherwise and column.kind.takes(kind) else values
+    return values if column.kind.sorts_like(kind) or not column.kind.takes(kind) else fitting(values, column)[0]
 
 
 def _with_default(values: pa.ChunkedArray, source: SourceNode, column: Column) -> pa.ChunkedArray:

@@ -11,6 +11,7 @@ import pytest
 from headrace.commit.schema_check import DeclaredState
 from headrace.log.checkpoint import Kind
 from headrace.log.declared import HISTORY_STATE, StateSchema
+from headrace.log.facts import NO_DECLARATIONS
 from headrace.state.type_schema import type_schema_of
 
 
@@ -30,7 +31,7 @@ def recorded(state):
             "legs": legs,
             "latest": {HISTORY_STATE: DeclaredState(HISTORY_STATE, Event, type_schema_of(Event)).stored()},
         }
-        state.commit(Kind.BATCH, state_schemas=schemas, schemas_of=state.log.last.checkpoint_id + 1)
+        state.commit(Kind.BATCH, declared=NO_DECLARATIONS.with_states(schemas))
 
     return record
 
@@ -56,7 +57,7 @@ def test_state_list_shows_kinds_and_types(headrace, recorded):
 
 def test_state_no_longer_declared_is_marked(headrace, state):
     removed = StateSchema(kind="value", types=(type_schema_of(str),), removed=True)
-    state.commit(Kind.BATCH, state_schemas={"legs": {"last_leg": removed}}, schemas_of=state.log.last.checkpoint_id + 1)
+    state.commit(Kind.BATCH, declared=NO_DECLARATIONS.with_states({"legs": {"last_leg": removed}}))
     document = {row["state"]: row["kind"] for row in json.loads(headrace("state list demo --json").stdout)["states"]}
     assert document["last_leg"] == "value, removed"
 

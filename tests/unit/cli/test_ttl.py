@@ -7,7 +7,8 @@ import json
 import pytest
 
 from headrace.log.checkpoint import Kind
-from headrace.state.ttl import Gap, TtlHistory
+from headrace.log.facts import NO_DECLARATIONS
+from headrace.state.ttl import Gap
 from tests.unit.support.demo_job import HOUR, PIPELINE, START, entry
 
 
@@ -80,7 +81,7 @@ def test_pause_never_revives_entries_ended_by_watermark(headrace, later, home, a
     (home / "demo_cli_pipeline.py").write_text(text)
     if resumed:
         gap = Gap(START + 5 * HOUR, START + 9 * HOUR, START + 20 * HOUR)
-        later.commit(Kind.BATCH, watermark=START + 20 * HOUR, state_ttl=TtlHistory((gap,)))
+        later.commit(Kind.BATCH, watermark=START + 20 * HOUR, pauses=(gap,))
     assert live(headrace) == ["N4"]
     (row,) = answer(headrace("state expired --json"))["entries"]
     assert (row["key"], row["expires_at"]) == ("N1", "2013-01-31T18:00:00Z")
@@ -145,7 +146,7 @@ def test_dry_run_tries_another_ttl(headrace, later, ttl, goes, comes_back):
 
 def test_enabling_ttl_expires_nothing_at_once(headrace, later, home):
     pipeline(home, "None")
-    later.commit(Kind.BATCH, state_ttl=TtlHistory(declared={"legs.last_leg": None}))
+    later.commit(Kind.BATCH, declared=NO_DECLARATIONS.with_ttls({"legs.last_leg": None}))
     result = headrace("state expired --state last_leg --ttl 1ms")
     assert "0 of 2 entries would be dead at once" in result.stdout
     assert "begin with the first micro-batch" in result.stdout

@@ -287,8 +287,6 @@ def _backfill(now: Now) -> Step | StoppedBecause:
 
 def _rest(now: Now) -> Step | StoppedBecause | None:
     """Return the step for what waits behind an interval; None if nothing is left to do."""
-    if now.past.has_fired:
-        return None
     if now.may_begin and (calls := now.calls) is not None:
         return calls
     if now.last.holds_records and (not now.last.work.pending or now.is_due):

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.commit.branch_code import code_differences, differences_to_file, listed
-from headrace.commit.input_changes import InputChange, changes_within, input_changes
+from headrace.commit.input_changes import InputChange, input_changes
 from headrace.config import JobConfig
 from headrace.edits.fork import log_of
 from headrace.errors import ConfigError, IntervalError, SourceError
 from headrace.log.branches import Branch
 from headrace.log.checkpoint import Checkpoint, Kind
-from headrace.log.intervals import interval_of, place_of, position_of
+from headrace.log.intervals import interval_of, intervals_of, place_of, position_of
 from headrace.log.lineage import Lineage
 from headrace.names import counted
 from headrace.plan.stages import Plan, waits_of
@@ -114,7 +114,7 @@ def plan_backfill(
     changes = input_changes(line, listed, config.storage_options)
     reason = None
     if branch is None:
-        _refuse_without_input(config, asked, listed, changes_within(asked, line, changes))
+        _refuse_without_input(config, asked, listed, line)
         fork_id, reason = _fork_of(asked, line, changes)
         branch_line: Sequence[Checkpoint] = Lineage(line, fork_id).line
     else:
@@ -211,11 +211,12 @@ def _taken_in(config: JobConfig, wanted: Interval, line: Sequence[Checkpoint]) -
 
 
 def _refuse_without_input(
-    config: JobConfig, asked: Interval, listed: Mapping[str, Sequence[ListedFile]], changes: Sequence[InputChange]
+    config: JobConfig, asked: Interval, listed: Mapping[str, Sequence[ListedFile]], line: Sequence[Checkpoint]
 ) -> None:
-    """Raise `IntervalError` if no input lies in an interval, and none has: a mistyped year would compute everything again."""
+    """Raise `IntervalError` if no input lies in an interval, and no run took it in: a mistyped year would compute everything again."""
     intervals = [file.interval for files in listed.values() for file in files if file.interval is not None]
-    if changes or not intervals or any(own.start < asked.end and asked.start < own.end for own in intervals):
+    known = [*intervals, *(interval for interval, _ in intervals_of(line))]
+    if not intervals or any(own.start < asked.end and asked.start < own.end for own in known):
         return
     first = min(intervals, key=lambda own: own.start)
     msg = f"no file of job '{config.job}' lies in {asked}; the first is of {first}. Nothing was done."

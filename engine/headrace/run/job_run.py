@@ -128,8 +128,6 @@ class _Loop:
 
     def _take_in(self, step: TakeIn) -> None:
         batches = self.batches
-        if isinstance(self.wanted, OneInterval):
-            self.intake.check_cut(self.wanted.interval, batches.taken_in())
         taken = self.intake.next(batches.standing(step.follows), step.wanted)
         if taken is not None:
             batches.make(taken, taken.interval, follows=step.follows)
@@ -167,6 +165,8 @@ def _wanted(mode: str, batches: BatchSequence, intake: Intake) -> Wanted:
             interval, batches.job.lineage.line, intake.listed(), batches.config, asked_at=options.recompute
         )
         batches.events.interval_is_done(interval)
+    else:
+        intake.check_cut(interval, batches.taken_in())
     return OneInterval(interval, is_done)
 
 

@@ -23,10 +23,10 @@ from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
 from headrace.storage.delta_log import DeltaLog
-from headrace.storage.files import Storage, size_of_file
+from headrace.storage.files import Storage, read_bytes, size_of_file
 from headrace.storage.refusals import StoreError
 from headrace.storage.schemes import file_system
-from headrace.storage.table import Claim, CommitInfo, commit_file
+from headrace.storage.table import HINT, Claim, CommitInfo, commit_file
 
 
 class _Commit(NamedTuple):
@@ -74,15 +74,20 @@ class OpenedTable:
         if now != self._version or last is None or last != self._ends_with:
             self._table = None
             return None
-        if version == now or not self.has_commit(now + 1):
-            return table if version in {None, now} else None
+        if version == now:
+            return table
+        if not self.has_commit(now + 1):
+            if self._last_log_checkpoint() > now:  # a purge has cut the commits between out of the log
+                self._table = None
+                return None
+            return table if version is None else None
         if version is not None and version < now:
             return None
         return self._advanced(table, version)
 
     def is_latest(self, version: int) -> bool:
         """Return whether a version's commit is in the log, and no later one. False also where only the whole log can tell."""
-        return self.has_commit(version) and not self.has_commit(version + 1)
+        return self.has_commit(version) and not self.has_commit(version + 1) and self._last_log_checkpoint() <= version
 
     def has_commit(self, version: int) -> bool:
         """Return whether a version's commit is in the log. One that lost its content in a power failure does not count."""
@@ -103,6 +108,13 @@ class OpenedTable:
         store, path = file_system(f"{self._uri}/{commit_file(version)}", self._storage)
         file = store.get_file_info(path)
         return _Commit(file.size, file.mtime_ns or 0) if file.type is fs.FileType.File and file.size else None
+
+    def _last_log_checkpoint(self) -> int:
+        """Return the version of the log checkpoint that the log names as its last one; -1 without one."""
+        try:
+            return int(msgspec.json.decode(read_bytes(f"{self._uri}/{HINT}", self._storage))["version"])
+        except (FileNotFoundError, msgspec.DecodeError, KeyError, TypeError, ValueError):
+            return -1
 
     def _transactions_after(self, known: Mapping[str, int | None], new: Sequence[int]) -> dict[str, int | None]:
         """Return the transactions after some new commits; nothing if they have to be asked for again."""

@@ -42,6 +42,7 @@ from headrace.storage.schemes import file_system, is_on_local_disk, make_folder
 from headrace.storage.small_files import SMALL_FILES
 from headrace.storage.table import (
     COMMIT_SUFFIX,
+    HINT,
     LOG,
     NO_INFO,
     ROW_KIND,
@@ -57,7 +58,7 @@ from headrace.storage.table import (
 )
 
 T = TypeVar("T")
-Commits = TypeVar("Commits", bound=Callable[..., int])
+Changes = TypeVar("Changes", bound=Callable[..., Any])
 
 _PROPERTIES = {
     # Old versions must stay readable for the whole retention; Headrace itself removes what it no longer needs.
@@ -77,15 +78,15 @@ _KEEP_ROWS = frozenset(
 """Operations of commits, as deltalake and Spark call them, behind which a table has the same rows."""
 
 
-def _alone(commit: Commits) -> Commits:
-    """Decorate a commit: other threads of this process neither move the open table on meanwhile nor commit to it."""
+def _alone(change: Changes) -> Changes:
+    """Decorate a change of a table: other threads of this process neither move the open table on meanwhile nor commit to it."""
 
-    @wraps(commit)
-    def held(store: DeltaStore, *arguments: Any, **named: Any) -> int:
+    @wraps(change)
+    def held(store: DeltaStore, *arguments: Any, **named: Any) -> Any:
         with store.opened_table.lock:
-            return commit(store, *arguments, **named)
+            return change(store, *arguments, **named)
 
-    return cast("Commits", held)
+    return cast("Changes", held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +116,11 @@ class DeltaSnapshot:
 
     def _ask(self, question: Callable[[DeltaTable], T]) -> T:
         """Return what the table answers. Another thread may move it on meanwhile: then ask again, at the version that is meant."""
+        table = self.table
         with _translated():
-            answer = question(self.table)
-            return answer if self.opened.version() == self.version or self.reopened else question(self.table)
+            answer = question(table)
+            has_moved = table is self.opened and table.version() != self.version
+            return question(self.table) if has_moved else answer
 
     @property
     @refusing("to read")
@@ -211,9 +214,11 @@ class DeltaSnapshot:
         log = OpenedTable(self.uri, self.storage)
         while True:
             latest = self.table if log.is_latest(self.version) else self._open()
+            version = latest.version()
             with _translated():
-                entries = latest.history(None if limit is None else limit + latest.version() - self.version)
-            if log.is_latest(latest.version()) or self._open().version() == latest.version():
+                entries = latest.history(None if limit is None else limit + version - self.version)
+            is_same = latest.version() == version  # another thread may have moved it on
+            if is_same and (log.is_latest(version) or self._open().version() == version):
                 return [
                     Commit(entry["version"], commit_info(entry), entry.get("operation") in _KEEP_ROWS)
                     for entry in entries
@@ -238,6 +243,7 @@ class DeltaStore:
         return delta_commits.OPENED_TABLES.of(self.uri, self.storage)
 
     @refusing("to create")
+    @_alone
     def create(
         self,
         schema: pa.Schema,
@@ -431,6 +437,7 @@ class DeltaStore:
         return TableLog(entries, max(old, default=min(map(_version_of, commits), default=0)))
 
     @refusing("a checkpoint in the log of")
+    @_alone
     def keep_versions(self, versions: Iterable[int]) -> None:
         """Write a log checkpoint for each version, so that entries of the log before it may be deleted."""
         store, root = file_system(self.uri, self.storage)
@@ -496,7 +503,7 @@ class DeltaStore:
         store, root = file_system(self.uri, self.storage)
         files = store.get_file_info(fs.FileSelector(f"{root}/{LOG}"))
         torn = [f"{LOG}/{file.base_name}" for file in files if file.extension == "parquet" and file.size == 0]
-        delete_files(self.uri, [_HINT, *torn], self.storage)
+        delete_files(self.uri, [HINT, *torn], self.storage)
 
     def _add(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], mode: Any, info: CommitInfo) -> int:
         return self._transact(self._open(parent), schema, [*map(_addition, files)], mode, info)
@@ -577,7 +584,6 @@ def _decoded(action: dict[str, Any]) -> str:
 _ENTRY = re.compile(r"\d{20}(\.json|\.checkpoint.*\.parquet)")
 """Names of entries of a table's log: commits and log checkpoints."""
 
-_HINT = f"{LOG}/_last_checkpoint"
 """File that names the last log checkpoint. Readers work without it, but not if the log checkpoint in it is gone."""
 
 

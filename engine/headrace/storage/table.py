@@ -188,6 +188,9 @@ NO_INFO = CommitInfo()
 LOG = "_delta_log"
 """Name of the log's folder in the table's folder."""
 
+HINT = f"{LOG}/_last_checkpoint"
+"""File with the version of the last log checkpoint."""
+
 COMMIT_SUFFIX = ".json"
 """Ending of the names of commits in the log. The other entries are log checkpoints, which hold a whole version."""
 

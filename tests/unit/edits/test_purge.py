@@ -11,6 +11,7 @@ from headrace.commit.verify import verify
 from headrace.edits.compact import compact
 from headrace.edits.erase import erase, find_key
 from headrace.edits.erased_key import ErasedKey
+from headrace.edits.fork import fork
 from headrace.edits.restore import drop_savepoint, restore, savepoint
 from headrace.edits.vacuum import vacuum
 from headrace.errors import ConfigError, FencedError, StorageError
@@ -122,6 +123,15 @@ def test_clean_versions_in_the_gap_stay(config):
         assert {key: bool(keyed_state.get(job, key).rows) for key in expected} == expected
     restore(config, "clean", "it is clean", "run")
     assert_erased(config)
+
+
+def test_branch_before_the_key_does_not_disturb_vacuum(config):
+    purge(config)
+    fork(config, "before", 1, "run")
+    with after_retention(config):
+        vacuum(config, "weekly", dry_run=False)
+    commit(config, {KEYED_STATE: [state("bob", "goes on")]})
+    assert all(finding.ok for finding in verify(config))
 
 
 def test_old_checkpoint_errors_name_the_purge(config):

@@ -171,6 +171,14 @@ def test_records_held_behind_an_interval_are_named():
     assert next_step(now(taken, work=HELD, limit="terminated"), wanted) == "terminated"
 
 
+def test_records_held_behind_timers_are_named():
+    fired = (tried(TakeIn(), committed=True), tried(FireTimers(), committed=True))
+    wanted = OneInterval(DAY, is_done=False)
+    assert next_step(now(*fired, work=HELD, limit="budget"), wanted) == "budget"
+    assert next_step(now(*fired, work=WAITING, time=10), wanted) == Resume(for_calls=True)
+    assert next_step(now(*fired), wanted) == "interval"
+
+
 def test_backfill_reads_again_after_progress():
     replay = Replay(DAY, (Part(DAY),))
     assert next_step(now(), Backfill()) == ReadReplay()

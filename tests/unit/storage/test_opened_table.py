@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
@@ -142,6 +143,27 @@ def test_replaced_table_of_equal_length_is_noticed(uri, tmp_path):
     shutil.rmtree(uri)
     shutil.move(tmp_path / "other", uri)
     assert keys_of(store.latest()) == ["new"]
+
+
+def test_latest_is_found_behind_a_hole(uri):
+    """A purge cuts commits out of the middle of a log, behind a log checkpoint."""
+    store = DeltaStore(uri)
+    for version in range(8):
+        store.append_rows(version, rows(f"k{version}"))
+    store.keep_versions([5])
+    for version in (3, 4):
+        Path(uri, commit_file(version)).unlink()
+    delta_commits.OPENED_TABLES.forget()
+    assert store.at(2).version == 2
+    assert store.latest().version == 8
+    assert [commit.version for commit in store.latest().history()][:3] == [8, 7, 6]
+
+
+def test_snapshot_answers_for_its_version_in_each_thread(uri):
+    snapshot = DeltaStore(uri).latest()
+    DeltaStore(uri).append_rows(0, rows("a"))
+    with ThreadPoolExecutor(4) as pool:
+        assert {*pool.map(lambda _: len(snapshot.files()), range(20))} == {0}
 
 
 def test_tables_asked_for_long_ago_are_forgotten(tmp_path, opens):

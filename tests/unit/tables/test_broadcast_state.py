@@ -13,6 +13,7 @@ from headrace.edits.compact import compact
 from headrace.edits.migrate import settle_schemas
 from headrace.errors import StateSchemaError
 from headrace.log.checkpoint import Kind
+from headrace.log.facts import OperatorFacts
 from headrace.plan.planner import plan_stages
 from headrace.readers import state as keyed_state
 from headrace.readers.job_at import JobAtCheckpoint
@@ -73,7 +74,9 @@ class Job:
             rows = Changelog("board", job.next_id, 128).values(store, store.changes())
             name = f"{next(self.names)}.parquet"
             staged = [stage_state(self.config.job_folder, KEYED_STATE, name, rows)] if rows.num_rows else []
-            job.commit(Kind.BATCH, files={KEYED_STATE: staged}, local_copies={"board": {"0-127": "a"}})
+            job.commit(
+                Kind.BATCH, files={KEYED_STATE: staged}, operators={"board": OperatorFacts(local_copies={"0-127": "a"})}
+            )
 
     def rows(self, operator="board"):
         with open_job(self.config, "looking") as job:

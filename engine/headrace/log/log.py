@@ -64,6 +64,7 @@ class CheckpointLog:
         self._storage = storage
         self._store = table_store(f"{job_folder}/{CHECKPOINTS}", storage)
         self._version = -1
+        self._table_id = ""
         self._files = 0
         self.checkpoints: list[Checkpoint] = []
         self.lease: Lease | None = None
@@ -87,7 +88,7 @@ class CheckpointLog:
             table = self._store.latest()
         except TableMissingError:
             return
-        if table.version == self._version:
+        if (table.version, table.table_id) == (self._version, self._table_id):
             return
         _check_columns(self._store.uri, table.schema)
         rows = in_milliseconds(table.read(CHECKPOINTS_SCHEMA)).to_pylist()
@@ -99,15 +100,17 @@ class CheckpointLog:
         self.checkpoints = sorted(decoded, key=lambda checkpoint: checkpoint.checkpoint_id)
         self._declared_by = {row["checkpoint_id"]: row["declared_by"] for row in committed}
         self.lease = _last_lease(rows)
-        self._version, self._files = table.version, len(table.files())
+        self._version, self._table_id, self._files = table.version, table.table_id, len(table.files())
 
     def check_newest(self) -> None:
         """Raise `FencedError` if somebody else has appended since the last refresh, `StorageError` if the table cannot be read."""
         try:
-            newest = self._store.latest().version
+            newest = self._store.latest()
         except TableMissingError as error:
             raise self._gone("its work") from error
-        if newest != self._version:
+        if newest.table_id != self._table_id:
+            raise self._gone("its work")
+        if newest.version != self._version:
             raise self._fenced("its work")
 
     @property
@@ -295,6 +298,8 @@ class CheckpointLog:
 
     def _committed(self, what: str, commit: Callable[[], int]) -> int:
         try:
+            if self._store.latest().table_id != self._table_id:
+                raise self._gone(what)  # made anew meanwhile, perhaps with as many versions
             return commit()
         except VersionTakenError as error:
             raise self._fenced(what) from error
@@ -303,7 +308,7 @@ class CheckpointLog:
 
     def _gone(self, what: str) -> FencedError:
         return FencedError(
-            f"lost the job before {what} was committed: {self._store.uri} is gone. Somebody has dropped the job meanwhile, or the "
+            f"lost the job before {what} was committed: {self._store.uri} is gone, or was made anew. Somebody has dropped the job meanwhile, or the "
             "branch that this is the log of was dropped, promoted, or forked anew. Nothing was committed."
         )
 

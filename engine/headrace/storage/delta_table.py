@@ -124,6 +124,12 @@ class DeltaSnapshot:
 
     @property
     @refusing("to read")
+    def table_id(self) -> str:
+        """Id in the table's metadata."""
+        return self._ask(lambda table: str(table.metadata().id))
+
+    @property
+    @refusing("to read")
     def schema(self) -> pa.Schema:
         """Columns of the table at this version."""
         return self._ask(lambda table: pa.schema(table.schema()))

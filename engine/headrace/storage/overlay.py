@@ -99,6 +99,11 @@ class OverlaySnapshot:
         return self.own.version
 
     @property
+    def table_id(self) -> str:
+        """Return the id of the table itself; see `Snapshot.table_id`."""
+        return self.own.table_id
+
+    @property
     def schema(self) -> pa.Schema:
         """Return the columns of its rows; see `Snapshot.schema`."""
         return pa.schema([column for column in self.own.schema if column.name != DELETED])

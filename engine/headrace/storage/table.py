@@ -214,6 +214,11 @@ class Snapshot(Protocol):
         ...
 
     @property
+    def table_id(self) -> str:
+        """Id that the table keeps for life: one that is made anew in its place has another. Empty where nobody could make it anew."""
+        ...
+
+    @property
     def schema(self) -> pa.Schema:
         """Columns of the table at this version."""
         ...

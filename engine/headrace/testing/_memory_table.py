@@ -68,6 +68,11 @@ class MemorySnapshot:
     _versions: Sequence[_Version] = field(repr=False)
 
     @property
+    def table_id(self) -> str:
+        """Return nothing: one process has the disk."""
+        return ""
+
+    @property
     def schema(self) -> pa.Schema:
         """Columns of the table at this version."""
         return self._now.schema

@@ -22,7 +22,7 @@ from headrace.errors import FencedError
 from headrace.log import lease as processes
 from headrace.log.checkpoint import Checkpoint, Kind, Lease
 from headrace.log.lease import JobLease, is_alive, this_process
-from headrace.log.log import CheckpointLog
+from headrace.log.log import CheckpointLog, lease_until
 from headrace.testing._memory_disk import disk_and_path, forget_disk
 from tests.jobs.home import PYTHONPATH
 from tests.unit.support.stepped_threads import SteppedThreads
@@ -376,3 +376,27 @@ def test_lease_ends_by_itself_if_storage_refuses(disk, clock):
     assert holder_in_log() == "run"
     clock.advance(SECONDS * 1000)
     assert holder_in_log() is None
+
+
+def first(attempt):
+    return Checkpoint(
+        incarnation=1, checkpoint_id=0, kind=Kind.INITIAL, run_id="r", attempt_id=attempt, max_parallelism=1, versions={}, committed_at=0
+    )  # fmt: skip
+
+
+def test_run_that_slept_finds_another_log(tmp_path):
+    """The job was dropped and begun anew meanwhile, with as many commits: a commit on top of them would succeed."""
+    folder = tmp_path / "job"
+    slept = CheckpointLog(folder)
+    slept.create()
+    slept.claim(lease_until("slept", "a", "x", 60))
+    shutil.rmtree(folder)
+    anew = CheckpointLog(folder)
+    anew.create()
+    anew.claim(lease_until("anew", "b", "y", 60))
+    with pytest.raises(FencedError, match="was made anew"):
+        slept.check_newest()
+    with pytest.raises(FencedError, match="was made anew"):
+        slept.append(first("a"), None)
+    anew.append(first("b"), None)
+    assert [checkpoint.attempt_id for checkpoint in CheckpointLog(folder).checkpoints] == ["b"]

@@ -78,10 +78,9 @@ class RestoreCheck:
         return next((problem for version in self._versions(target) if (problem := self._loss(version))), None)
 
     def _versions(self, target: Checkpoint) -> Iterator[TableVersion]:
-        """Yield the target versions of the tables that a restore changes."""
+        """Yield the target versions of the state tables, whose present versions may be damaged too, and of sinks that a restore changes."""
         for name, version in target.versions.items():
-            if version != self._checkpoints[-1].versions[name]:
-                yield TableVersion(f"state table {name}", f"{self._config.job_folder}/{name}", version)
+            yield TableVersion(f"state table {name}", f"{self._config.job_folder}/{name}", version)
         line = Lineage(self._checkpoints, target.checkpoint_id)
         for name, history in self.histories.items():
             version = history.version_of(line)
@@ -138,7 +137,7 @@ class RestoreCheck:
         return self._files[uri]
 
     def _alternative(self, target: Checkpoint) -> str:
-        """Return a clause that names a later checkpoint which can be restored; empty if the search finds none.
+        """Return a clause that names a later checkpoint which can be restored, or the first one; empty if neither can.
 
         Vacuums delete old files first, so a binary search finds the first complete checkpoint, except savepoints before it.
         """
@@ -151,4 +150,9 @@ class RestoreCheck:
 
         later = [c for c in self._checkpoints[:-1] if c.checkpoint_id > target.checkpoint_id and c.has_state]
         position = bisect_left(later, True, key=is_whole)
-        return f"Checkpoint {later[position].checkpoint_id} can be restored; " if position < len(later) else ""
+        if position < len(later):
+            return f"Checkpoint {later[position].checkpoint_id} can be restored; "
+        first = self._checkpoints[0]
+        if first.checkpoint_id == target.checkpoint_id or not first.has_state or not is_whole(first):
+            return ""
+        return f"Checkpoint {first.checkpoint_id} can be restored, and the next run takes in all input again; "

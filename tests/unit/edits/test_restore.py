@@ -91,7 +91,8 @@ def test_restore_refuses_a_vacuumed_sink(on_disk):
     message = refusal(config, 2)
     assert f"1 of 1 file of version 2 of sink '{SINK}' at {config.sinks[SINK].path} are gone" in message
     assert lost.pop() in message
-    assert message.endswith("Nothing was changed. 'headrace checkpoints purchases' lists all.")
+    assert "Nothing was changed. Checkpoint 0 can be restored, and the next run takes in all input again; " in message
+    assert restore(config, 0, "all is read again", "somebody").restored_from == 0
 
 
 def test_restore_refuses_lost_state_files(config):
@@ -131,10 +132,11 @@ def test_restore_refuses_a_sink_with_cleaned_log(on_disk):
     assert "begins at version 3, after what belongs to checkpoint 1" in message
 
 
-def test_restore_to_the_present_needs_no_files(config):
-    saved = savepoint(config, "here", "", "somebody")
+def test_restore_to_the_present_needs_its_files(config):
+    """The next run would end on the file that is gone."""
+    savepoint(config, "here", "", "somebody")
     lose(config, "1-ann.parquet")
-    assert restore(config, "here", "", "somebody").restored_from == saved.checkpoint_id
+    assert "such as 1-ann.parquet" in refusal(config, "here")
 
 
 @pytest.mark.slow

@@ -72,7 +72,12 @@ def assert_next_run_takes_all_in(harness):
 @pytest.mark.parametrize(
     ("name", "is_file", "error", "message"),
     [
-        ("source", False, SourceError, "there is no folder .* Make it, or correct 'sources.orders.path'"),
+        (
+            "source",
+            False,
+            SourceError,
+            "there is no folder .* make it if it never had a file, or correct 'sources.orders.path'",
+        ),
         ("source", True, SourceError, "is a file, and a source reads all files of a folder. .* 'sources.orders.path'"),
         ("sink", False, SinkMismatchError, "sink 'out' at .* is gone, .*headrace reconcile shop"),
         ("sink", True, StorageError, "storage refused to .*out.*repair what it reports, then run again"),

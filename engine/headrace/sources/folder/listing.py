@@ -119,8 +119,8 @@ class FolderListing:
                 raise SourceError(msg)
             if kind is not fs.FileType.Directory:
                 msg = (
-                    f"source '{self._name}': there is no folder {self._config.path}. Nothing was taken in. Make it, or correct "
-                    f"'sources.{self._name}.path', then run again."
+                    f"source '{self._name}': there is no folder {self._config.path}. Nothing was taken in. Bring it back (is its disk "
+                    f"mounted?), make it if it never had a file, or correct 'sources.{self._name}.path', then run again."
                 )
                 raise SourceError(msg)
             listed: list[fs.FileInfo] = self._store.get_file_info(fs.FileSelector(self._folder))

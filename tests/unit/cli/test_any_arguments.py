@@ -111,6 +111,7 @@ def outcome(shop, words):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(late_pandas, "without_pandas", lambda: None)
         patch.setenv("HEADRACE_HOME", str(shop.harness.folder))
+        patch.chdir(shop.harness.folder)  # a report may be written to any of the texts
         return CliRunner().invoke(app, words)
 
 

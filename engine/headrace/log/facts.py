@@ -6,7 +6,7 @@ Facts of sources are in `sources.position`, timelines in `records.watermarks`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -112,18 +112,15 @@ class Declarations(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def with_states(self, states: StateSchemas) -> Declarations:
         """Return them with these types of states."""
-        return self._with(
-            {name: replace(self._of(name), states=states.get(name, {})) for name in {*self.operators, *states}}
-        )
+        return self._with_each("states", states)
 
     def with_keys(self, keys: OperatorKeys) -> Declarations:
         """Return them with these keys."""
-        return self._with({name: replace(self._of(name), keys=keys.get(name, ())) for name in {*self.operators, *keys}})
+        return self._with_each("keys", keys)
 
     def with_ttls(self, ttls: Mapping[str, StoredTtl | None]) -> Declarations:
         """Return them with these TTLs, by `operator.state`."""
-        own = by_operator(ttls)
-        return self._with({name: replace(self._of(name), ttls=own.get(name, {})) for name in {*self.operators, *own}})
+        return self._with_each("ttls", by_operator(ttls))
 
     def renamed(self, old: str, new: str) -> Declarations:
         """Return them with an operator under its new name."""
@@ -133,8 +130,15 @@ class Declarations(msgspec.Struct, frozen=True, omit_defaults=True):
         """Return them without an operator."""
         return self._with({name: own for name, own in self.operators.items() if name != operator})
 
-    def _of(self, operator: str) -> OperatorDeclaration:
-        return self.operators.get(operator, _NOTHING)
+    def _with_each(self, field: str, values: Mapping[str, Any]) -> Declarations:
+        """Return them with the values of one field, by operator; an operator without a value has none of it."""
+        nothing = getattr(_NOTHING, field)
+        return self._with(
+            {
+                name: replace(self.operators.get(name, _NOTHING), **{field: values.get(name, nothing)})
+                for name in {*self.operators, *values}
+            }
+        )
 
     def _with(self, operators: Mapping[str, OperatorDeclaration]) -> Declarations:
         return Declarations(

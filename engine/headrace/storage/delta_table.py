@@ -590,8 +590,6 @@ def _decoded(action: dict[str, Any]) -> str:
 _ENTRY = re.compile(r"\d{20}(\.json|\.checkpoint.*\.parquet)")
 """Names of entries of a table's log: commits and log checkpoints."""
 
-"""File that names the last log checkpoint. Readers work without it, but not if the log checkpoint in it is gone."""
-
 
 def _version_of(entry: fs.FileInfo) -> int:
     return int(entry.base_name.partition(".")[0])

@@ -189,7 +189,7 @@ LOG = "_delta_log"
 """Name of the log's folder in the table's folder."""
 
 HINT = f"{LOG}/_last_checkpoint"
-"""File with the version of the last log checkpoint."""
+"""File that names the last log checkpoint. Readers work without it, but not if the log checkpoint in it is gone."""
 
 COMMIT_SUFFIX = ".json"
 """Ending of the names of commits in the log. The other entries are log checkpoints, which hold a whole version."""

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, overload
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -90,3 +90,33 @@ def repeating(seconds: float, work: Callable[[], None], name: str) -> AbstractCo
 def lock() -> AbstractContextManager[object]:
     """Return a lock; see `Threads.lock`."""
     return _threads.lock()
+
+
+class read_once(Generic[Result]):  # noqa: N801 - a decorator
+    """Property that is read from storage at the first look, and kept.
+
+    `functools.cached_property` of Python 3.11 holds one lock for all objects of a class meanwhile: a thread that reads a slow table
+    keeps all others waiting.
+    """
+
+    def __init__(self, read: Callable[[Any], Result]) -> None:
+        """Decorate the method that reads."""
+        self._read, self.__doc__ = read, read.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Take the name that the property has in its class."""
+        self._name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> read_once[Result]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type) -> Result: ...
+
+    def __get__(self, instance: object | None, owner: type) -> Result | read_once[Result]:
+        """Read, and keep what was read in place of this property."""
+        if instance is None:
+            return self
+        value = self._read(instance)
+        instance.__dict__[self._name] = value
+        return value

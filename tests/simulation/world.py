@@ -7,7 +7,9 @@ the same seed gives the same run.
 
 from __future__ import annotations
 
+import sys
 import threading
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +22,9 @@ START = 1_700_000_000_000
 
 LONGEST_STEP = 200
 """How long a step takes at most (ms)."""
+
+LONGEST_WORK = 300
+"""Real time after which a thread that comes to no step counts as one that never will (s)."""
 
 
 class Killed(BaseException):
@@ -72,7 +77,14 @@ class SimulatedThread:
     def go_on(self) -> None:
         """Let the thread run until its next step. Called by the world."""
         self._go.release()
-        self._back.acquire()
+        if not self._back.acquire(timeout=LONGEST_WORK):
+            raise AssertionError(
+                f"a thread of {self.process.name} waits for what the world does not know:\n{self._place()}"
+            )
+
+    def _place(self) -> str:
+        frame = sys._current_frames()[self.thread.ident or 0]
+        return "".join(traceback.format_stack(frame))
 
     def pause(self) -> None:
         """Wait until the world continues this thread. Called by the thread itself.

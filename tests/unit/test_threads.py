@@ -48,3 +48,26 @@ def test_lock_has_one_holder_at_a_time():
     with lock:
         assert not lock.acquire(blocking=False)
     assert lock.acquire(blocking=False)
+
+
+class _Table:
+    def __init__(self, other: list[_Table]) -> None:
+        self.other, self.reads = other, 0
+
+    @threads.read_once
+    def rows(self) -> int:
+        """Rows of the table."""
+        self.reads += 1
+        return 1 + sum(threads.in_parallel(lambda table: table.rows, self.other))
+
+
+def test_property_is_read_once() -> None:
+    """The second look finds what the first one read."""
+    table = _Table([])
+
+    assert (table.rows, table.rows, table.reads) == (1, 1, 1)
+
+
+def test_property_is_read_while_another_waits() -> None:
+    """A thread reads the property of one object while the property of another is being read."""
+    assert _Table([_Table([])]).rows == 2

@@ -47,6 +47,7 @@ from headrace.sinks.sink import NEVER, Sink
 from headrace.storage.files import list_files
 from headrace.storage.refusals import doing
 from headrace.storage.table import Snapshot, TableMissingError
+from headrace.threads import read_once
 
 T = TypeVar("T")
 
@@ -148,7 +149,7 @@ class SinkPosition:
         """Return the last checkpoint of the job's line that belongs into the sink; None if none does."""
         return max(self._belonging(self._lineage.line), default=None)
 
-    @cached_property
+    @read_once
     def mismatch(self) -> Mismatch | None:
         """Return why the job cannot continue with the sink; None if it can.
 
@@ -191,7 +192,7 @@ class SinkPosition:
         """Return whether it is enough to restore the job to the sink's checkpoint, with ids that grow by one."""
         return self.mismatch is None or self.mismatch.kind not in _REFUSED
 
-    @cached_property
+    @read_once
     def owned_by_another(self) -> Mismatch | None:
         """Return the mismatch of a table that belongs to another sink; None for one of this sink, of nobody, or of a branch.
 

@@ -151,7 +151,8 @@ def changed_input(config: JobConfig) -> Iterator[Finding]:
     stopping = {InputKind.TWIN, InputKind.UNREADABLE}
     if config.mode == "caught_up":
         stopping.add(InputKind.LATE)  # an interval run passes over late files from before the first interval
-    for warning in input_warnings(config, CheckpointLog(config.job_folder, config.storage_options).lineage.line):
+    line = CheckpointLog(config.job_folder, config.storage_options).lineage.line
+    for warning in input_warnings(config, line, with_clean_up=True):
         source = warning.fields["source"]
         fails = warning.kind in stopping or (
             warning.kind in {InputKind.CHANGED, InputKind.GONE} and config.sources[source].on_changed_file == "fail"

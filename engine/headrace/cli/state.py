@@ -160,7 +160,7 @@ def get(
 
     Example:  headrace state get flights N14228 --at 12
 
-    Exit codes: 0, also without entries; 2 for an unknown job, checkpoint or operator; 8 files gone.
+    Exit codes: 0, also without entries; 2 for an unknown job, checkpoint, operator or state; 8 files gone.
     """
     from headrace.readers import state as keyed_state
 
@@ -169,7 +169,6 @@ def get(
     entries = keyed_state.get(job, key, operator, state)
     hidden = 0 if with_expired else keyed_state.count_expired(job, key, operator, state)
     print_rows(job, entries, "entries", as_json=as_json)
-    _warn_of_unknown(job, state)
     if hidden:
         one = hidden == 1
         text = counted(hidden, "entry", "entries")
@@ -194,7 +193,7 @@ def scan(
 
     Example:  headrace state scan flights --state legs --prefix N14 -n 10
 
-    Exit codes: 0; 2 for an unknown job, checkpoint or operator; 8 when its files are gone.
+    Exit codes: 0; 2 for an unknown job, checkpoint, operator or state; 8 when its files are gone.
     """
     from headrace.readers import state as keyed_state
 
@@ -202,18 +201,6 @@ def scan(
     rows = keyed_state.scan(opened, operator, state, prefix, limit)
     total = total_of(rows, limit, lambda: keyed_state.count_scanned(opened, operator, state, prefix))
     print_rows(opened, rows, "entries", as_json=as_json, total=total)
-    _warn_of_unknown(opened, state)
-
-
-def _warn_of_unknown(job: JobAtCheckpoint, state: str | None) -> None:
-    """Warn of a state that no operator had at the checkpoint, if its states are recorded."""
-    if state is None:
-        return
-    known = {name for states in job.checkpoint.state_schemas.values() for name in states}
-    if known and state not in known:
-        warn(
-            f"no operator has a state '{state}' at checkpoint {job.checkpoint.checkpoint_id}. There are: {', '.join(sorted(known))}"
-        )
 
 
 def history(
@@ -232,7 +219,7 @@ def history(
 
     Example:  headrace state history flights N14228
 
-    Exit codes: 0; 2 for an unknown job, checkpoint or operator.
+    Exit codes: 0; 2 for an unknown job, checkpoint, operator or state.
     """
     from headrace.readers.history import key_history
 

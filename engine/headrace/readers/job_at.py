@@ -13,12 +13,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.commit.branch_code import refuse_without_state
+from headrace.commit.schema_check import declared_schemas
 from headrace.config import JobConfig
 from headrace.errors import ConfigError
 from headrace.log.checkpoint import Checkpoint
+from headrace.log.declared import HISTORY_STATE
 from headrace.log.lineage import Lineage
 from headrace.log.log import CheckpointLog
 from headrace.log.marks import refuse_purged
+from headrace.names import did_you_mean
 from headrace.plan.bindings import load_pipeline
 from headrace.plan.planner import plan_stages
 from headrace.plan.stages import waits_of
@@ -36,7 +39,7 @@ from headrace.tables.schemas import (
     MATERIALIZER_HISTORY,
     QUARANTINE,
 )
-from headrace.tables.view import TableView, table_store
+from headrace.tables.view import TableView, entries_of, table_store
 
 
 class JobAtCheckpoint:
@@ -155,6 +158,34 @@ def check_operator(job: JobAtCheckpoint, operator: str | None, tables: Sequence[
         raise ConfigError(msg)
 
 
+def check_state(job: JobAtCheckpoint, operator: str | None, state: str | None) -> None:
+    """Raise `ConfigError` unless the operator, or one of all for None, has a state of this name. None is always accepted.
+
+    A state that was removed from the pipeline is accepted as long as the checkpoint records it, or has rows of it.
+    """
+    if state in {None, HISTORY_STATE}:
+        return
+    names = [{*states} for name, states in job.checkpoint.state_schemas.items() if operator in {None, name}]
+    recorded = set().union(*names)
+    if state in recorded:
+        return
+    known = recorded | _declared_states(job, operator) | _stored(job, KEYED_STATE, "state", entries_of(operator))
+    if state not in known:
+        owner = f"job '{job.config.job}'" if operator is None else f"operator '{operator}' of job '{job.config.job}'"
+        listed = ", ".join(sorted(known)) or "none"
+        msg = f"{owner} has no state '{state}'{did_you_mean(str(state), known)} (it has: {listed})"
+        raise ConfigError(msg)
+
+
+def _declared_states(job: JobAtCheckpoint, operator: str | None) -> set[str]:
+    """Return the states that the pipeline declares; none if it cannot be loaded."""
+    try:
+        declared = declared_schemas(plan_stages(load_pipeline(job.config)))
+    except (ConfigError, TypeError):
+        return set()
+    return {state for name, states in declared.items() if operator in {None, name} for state in states}
+
+
 def _declared(job: JobAtCheckpoint, tables: Sequence[str]) -> set[str]:
     """Return the pipeline's operators that write these tables; if it cannot be loaded, those that the checkpoint records."""
     try:
@@ -168,6 +199,8 @@ def _declared(job: JobAtCheckpoint, tables: Sequence[str]) -> set[str]:
     return keyed | waits | {source.name for source in plan.sources if tables == WITH_QUARANTINE}
 
 
-def _stored(job: JobAtCheckpoint, table: str) -> set[str]:
-    rows = ask_once(job.changes(table, columns=["operator"]), "SELECT DISTINCT operator FROM raw").rows
+def _stored(job: JobAtCheckpoint, table: str, column: str = "operator", conditions: Conditions = ()) -> set[str]:
+    """Return the different values of a column of names."""
+    query = f"SELECT DISTINCT {column} FROM raw"  # noqa: S608 - our own name
+    rows = ask_once(job.changes(table, conditions, columns=[column]), query).rows
     return {name for (name,) in rows}

@@ -163,12 +163,15 @@ def get(
     Exit codes: 0, also without entries; 2 for an unknown job, checkpoint, operator or state; 8 files gone.
     """
     from headrace.readers import state as keyed_state
+    from headrace.readers.known_keys import how_keys_are_written
 
     name, key = job_and_text(first, second)
     job = open_job(name, at, as_of, with_expired=with_expired)
     entries = keyed_state.get(job, key, operator, state)
     hidden = 0 if with_expired else keyed_state.count_expired(job, key, operator, state)
     print_rows(job, entries, "entries", as_json=as_json)
+    if not entries.rows and not hidden:
+        warn(f"no live entry has this key. {how_keys_are_written(job)}")
     if hidden:
         one = hidden == 1
         text = counted(hidden, "entry", "entries")

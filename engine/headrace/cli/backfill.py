@@ -207,7 +207,7 @@ def _policy(config: JobConfig) -> str:
 
     return {
         Promote.AUTOMATIC: "promotes the result (replay.promote: automatic)",
-        Promote.APPROVAL: "waits for 'headrace branch promote' if anything differs (replay.promote: approval)",
+        Promote.APPROVAL: "waits for 'headrace branch promote {config.job} NAME' if anything differs (replay.promote: approval)",
         Promote.REFUSE: "ends after the comparison (replay.promote: refuse)",
     }[config.replay.promote]
 

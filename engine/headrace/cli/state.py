@@ -287,9 +287,11 @@ def print_expired(job: JobAtCheckpoint, entries: Rows, *, as_json: bool) -> None
         return
     if states.rows:
         show(records(states), records(entries, drop=("ttl_ms",)))
-        show("They are hidden from user code and readers. The next 'headrace compact' drops them from the tables;")
         show(
-            f"files that had them stay for {counted(job.config.retention.hours, 'hour')} more, and then until 'headrace vacuum'."
+            f"They are hidden from user code and readers. The next 'headrace compact {job.config.job}' drops them from the tables;"
+        )
+        show(
+            f"files that had them stay for {counted(job.config.retention.hours, 'hour')} more, and then until 'headrace vacuum {job.config.job}'."
         )
     else:
         show(f"nothing that has expired is stored, at checkpoint {checkpoint}")
@@ -325,7 +327,7 @@ def print_supposed(job: JobAtCheckpoint, operator: str | None, state: str | None
     if supposed.was_off and ttl != _OFF:
         show("It has no TTL so far: lifetimes of stored entries begin with the first micro-batch that has one.")
     if supposed.entries_that_come_back:
-        show("Compact first ('headrace compact') if they must not.")
+        show(f"Compact first ('headrace compact {job.config.job}') if they must not.")
 
 
 def _parsed(text: str) -> timedelta | None:

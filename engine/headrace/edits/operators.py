@@ -139,7 +139,7 @@ class _Rename:
             problems += (change for _, change in changed_keys({self.new: keys[self.old]}, self.plan))
         if problems:
             heading = f"the state of '{self.old}' does not fit '{self.new}', and was not moved:"
-            raise StateSchemaError("\n".join([heading, *problems]))
+            raise StateSchemaError("\n".join([heading, *problems, "Nothing was changed."]))
 
 
 def _moved(job: OpenJob, table: str, old: str, new: str) -> Iterator[StagedFile]:

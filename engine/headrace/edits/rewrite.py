@@ -87,7 +87,7 @@ def stored_operator(
         operator, count_rows(view_of, operator, last.max_parallelism, tables_in(last.versions)), states
     )
     if not stored.state_rows and not states:
-        aside = " but what it set aside (headrace quarantine)" if stored.set_aside else ""
+        aside = f" but what it set aside (headrace quarantine {config.job})" if stored.set_aside else ""
         msg = (
             f"nothing is stored of an operator '{operator}'{aside}; 'headrace state list {config.job}' shows what is. "
             "Nothing was changed."

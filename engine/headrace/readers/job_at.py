@@ -61,7 +61,7 @@ class JobAtCheckpoint:
         self.config = config
         self.log = CheckpointLog(config.job_folder, config.storage_options)
         self.checkpoint = self.log.resolve(config, at) if as_of is None else self.log.resolve_as_of(config, as_of)
-        refuse_purged(self.log.checkpoints, self.checkpoint.checkpoint_id)
+        refuse_purged(config.job, self.log.checkpoints, self.checkpoint.checkpoint_id)
         refuse_without_state(config, self.checkpoint)
         self.ttl = JobTtl(config, self.log, self.checkpoint, is_now=at is None and as_of is None)
         self.with_expired = with_expired
@@ -93,7 +93,7 @@ class JobAtCheckpoint:
         if version is None:
             return table.schema.empty_table().to_reader()
         uri = f"{self.config.job_folder}/{name}"
-        with reading(uri, version):
+        with reading(uri, version, self.config.job):
             return TableView(table, self.snapshot(uri, version), conditions).stream(columns)
 
     def ranges(self, name: str) -> list[Conditions]:
@@ -102,7 +102,7 @@ class JobAtCheckpoint:
         if version is None:
             return [()]
         uri = f"{self.config.job_folder}/{name}"
-        with reading(uri, version):
+        with reading(uri, version, self.config.job):
             view = TableView(ALL_TABLES[name], self.snapshot(uri, version))
             return [part.conditions for part in view.ranges(KeyGroupRange.all_of(self.checkpoint.max_parallelism))] or [
                 ()

@@ -195,8 +195,9 @@ class RefusedRows(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class QuarantineCheck:
-    """Check of the rows that one source refuses in a micro-batch."""
+    """Check of the rows that one source of a job refuses in a micro-batch."""
 
+    job: str
     source: str
     config: SourceConfig
 
@@ -237,7 +238,7 @@ class QuarantineCheck:
         if not self.config.kind.is_folder:
             return ""
         name = file.path.rpartition("/")[2]
-        return f" 'headrace input' with --acknowledge {name} passes the file over for good."
+        return f" 'headrace input {self.job} --acknowledge {name}' passes the file over for good."
 
     def _too_many(self, first: RefusedRows, rows: int, taken: int) -> SourceError:
         return SourceError(

@@ -232,7 +232,7 @@ class FolderSource(Source):
             for twin in self.listing.twins_of(file.name):
                 if twin in present or digest(twin) in recorded or twin == facts.last:
                     raise _has_twin(
-                        self._name, file.name, twin, is_taken=digest(twin) in recorded or twin not in present
+                        self._job, self._name, file.name, twin, is_taken=digest(twin) in recorded or twin not in present
                     )
 
     def _check_unread(self, unread: Sequence[SourceFile], facts: SourceFacts) -> None:
@@ -304,12 +304,13 @@ def _never_read(late: Sequence[SourceFile]) -> str:
     return f"{'It' if len(late) == 1 else 'They'} would never be read"
 
 
-def _has_twin(source: str, name: str, twin: str, *, is_taken: bool) -> SourceError:
+def _has_twin(job: str, source: str, name: str, twin: str, *, is_taken: bool) -> SourceError:
     other = "was taken in before" if is_taken else "is in the folder too"
     return SourceError(
         f"source '{source}': {name} has the name of {twin} with another ending, and {twin} {other}: its rows would count twice. Nothing was "
-        f"taken in. Remove one of them. If {name} has other rows, rename it; if it is a correction, 'headrace backfill' takes it in instead; "
-        f"'headrace input' with --acknowledge {name} passes it over for good."
+        f"taken in. Remove one of them. If {name} has other rows, rename it; if it is a correction, 'headrace backfill {job} --from ... --to ...' takes "
+        f"it in instead; "
+        f"'headrace input {job} --acknowledge {name}' passes it over for good."
     )
 
 

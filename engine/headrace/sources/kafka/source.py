@@ -60,7 +60,9 @@ class KafkaSource(Source):
         """Make the source that the pipeline declares as `node`. Without a `connection`, it has only the files that are landed."""
         folder = landed_folder(job.job_folder, node.name)
         of_job = None if job.branch is None else landed_folder(job.itself.job_folder, node.name)
-        return cls(node, job.sources[node.name], job.storage_options, folder, connection, job_folder=of_job)
+        return cls(
+            node, job.sources[node.name], job.storage_options, folder, connection, job_folder=of_job, job=job.job
+        )
 
     def __init__(
         self,
@@ -71,13 +73,14 @@ class KafkaSource(Source):
         topic: Topic | None = None,
         *,
         job_folder: str | None = None,
+        job: str = "JOB",
     ) -> None:
         """Keep the `folder` of landed files and the `topic`; without a topic, only landed files can be read. Read nothing yet.
 
         On a branch, `job_folder` has the landed files of the job.
         """
         self.node, self.config, self.storage, self.folder = source, config, storage, folder
-        self.faults = KafkaFaults(source.name, config, is_branch=job_folder is not None)
+        self.faults = KafkaFaults(source.name, config, is_branch=job_folder is not None, job=job)
         self._topic, self._job_folder = topic, job_folder
         self._state: TopicState | None = None
         self._landed: dict[str, LandedName] | None = None

@@ -69,6 +69,12 @@ class TakenIn:
 
     names: frozenset[str] | None = None
     intervals: tuple[Interval, ...] = ()
+    lasts: tuple[tuple[int, str], ...] = ()
+    """Checkpoints that can be restored, the oldest first, each with the last file that was taken in by then."""
+
+    def checkpoint_before(self, name: str) -> int | None:
+        """Return the last checkpoint that had taken in no file from `name` on; None if it is unknown."""
+        return max((number for number, last in self.lasts if last < name), default=None)
 
     def around(self, moment: int) -> Interval | None:
         """Return the interval or the gap between intervals that contains a moment; None before the first and after the last."""

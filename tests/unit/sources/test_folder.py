@@ -68,7 +68,7 @@ class Job:
         start, end = (taken.interval.start, taken.interval.end) if taken.interval else (None, None)
         self.trail.append(
             Checkpoint(
-                checkpoint_id=len(self.trail), kind=Kind.BATCH, run_id="r", attempt_id="a", max_parallelism=1, versions={},
+                checkpoint_id=len(self.trail), kind=Kind.BATCH, run_id="r", attempt_id="a", max_parallelism=1, versions={"keyed_state": 0},
                 committed_at=0, incarnation=1, sources={"purchases": self.facts}, interval_start=start, interval_end=end,
             )
         )  # fmt: skip
@@ -109,6 +109,15 @@ def test_archived_files_do_not_stop_a_job(job):
     job.remove(0)
     job.write(2)
     assert job.take_in() == [day_name(2)]
+
+
+def test_late_file_names_the_checkpoint_before(job):
+    for day in (1, 3, 4):
+        job.write(day)
+        job.take_in()
+    job.write(2)
+    with pytest.raises(SourceError, match=r"headrace restore \w+ --to 0 --why"):
+        job.plan()
 
 
 def test_late_file_before_all_intervals_has_none(job):

@@ -283,11 +283,12 @@ class FolderSource(Source):
         """Return what to do about late files: sentences with commands."""
         own, job = self.interval_of(first.name), self._job
         interval = None if own is None else taken_in.around(own.start)
+        before = taken_in.checkpoint_before(first.name)
         ways = [
             f"'headrace input {job} --acknowledge {newest.name}' leaves a file out for good",
             (
-                f"or go back to the last checkpoint before what sorts behind {first.name}, and run again: 'headrace restore {job} --to ID "
-                f"--why ...' ('headrace checkpoints {job}' lists them)"
+                f"or go back to the last checkpoint before what sorts behind {first.name}, and run again: 'headrace restore {job} --to "
+                f"{'ID' if before is None else before} --why ...' ('headrace checkpoints {job}' lists them)"
             ),
         ]
         if own is None:

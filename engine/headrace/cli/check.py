@@ -133,12 +133,16 @@ def state_types(job: str, log: CheckpointLog, plan: Plan) -> Iterator[Finding]:
 
 
 def sources(config: JobConfig, plan: Plan) -> Iterator[Finding]:
-    """Yield a finding for each source: whether its folder or table can be read."""
+    """Yield a finding for each source: whether its folder or table can be read, and is the one that was read before."""
+    from headrace.log.log import CheckpointLog
+    from headrace.sources.position import NO_FACTS
     from headrace.sources.registry import source_of
 
+    last = CheckpointLog(config.job_folder, config.storage_options).last
+    facts = {} if last is None else last.sources
     nodes = {node.name: node for node in plan.sources}
     for name in config.sources:
-        for remark in source_of(nodes[name].stored, config).remarks():
+        for remark in source_of(nodes[name].stored, config).remarks(facts.get(name, NO_FACTS)):
             mend = "" if remark.key is None else f" {config.where(f'sources.{name}.{remark.key}')}"
             yield Finding(f"source {name}", remark.outcome, remark.text, f"{remark.advice}{mend}")
 

@@ -16,7 +16,7 @@ from headrace.records.watermarks import Timeline
 from headrace.sources.folder.format import FileRows
 from headrace.sources.interval import Interval
 from headrace.sources.kafka.landed import Topic
-from headrace.sources.position import Position, Ranges, SourceFacts, count_rows
+from headrace.sources.position import NO_FACTS, Position, Ranges, SourceFacts, count_rows
 from headrace.storage.files import Storage
 
 NOTHING_MORE: Final = msgspec.Raw(b"null")
@@ -204,8 +204,8 @@ class Piece(NamedTuple):
 class Source(Protocol):
     """Input of a job, as its driver sees it. Each kind says what stands first; the rest is for kinds that have more."""
 
-    def remarks(self) -> Iterator[Remark]:
-        """Yield remarks on whether a run could read the source. Reads no rows."""
+    def remarks(self, since: SourceFacts = NO_FACTS) -> Iterator[Remark]:
+        """Yield remarks on whether a run could read the source, after the position in `since`. Reads no rows."""
         ...
 
     def plan(self, since: SourceFacts, want: Want) -> Ahead:

@@ -23,7 +23,7 @@ from headrace.sources.folder.formats import format_of, read_file
 from headrace.sources.folder.listing import UNKNOWN, FolderListing, content_digests, stamp
 from headrace.sources.interval import Interval, moment_text
 from headrace.sources.kafka.landed import Topic
-from headrace.sources.position import FolderPosition, Position, SourceFacts, TakenFile, digest
+from headrace.sources.position import NO_FACTS, FolderPosition, Position, SourceFacts, TakenFile, digest
 from headrace.sources.row_check import column_problems, event_times_of
 from headrace.sources.source import Ahead, InputFile, Outcome, Remark, Source, SourceFile, TakenIn, Want, first_files
 from headrace.storage.files import Storage
@@ -59,7 +59,7 @@ class FolderSource(Source):
         csv = msgspec.json.decode(file.facts, type=CsvOptions | None) or CsvOptions()
         return read_file(file.path, node, FileOptions(format=file.format, csv=csv), storage=storage)
 
-    def remarks(self) -> Iterator[Remark]:
+    def remarks(self, since: SourceFacts = NO_FACTS) -> Iterator[Remark]:  # noqa: ARG002 - as of any position
         """Yield remarks on whether a run could list the folder, and read the columns of its newest file."""
         try:
             files = self._files()

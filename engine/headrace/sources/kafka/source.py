@@ -40,7 +40,7 @@ from headrace.sources.kafka.landed import (
     write_messages,
 )
 from headrace.sources.kafka.messages import MessageReader, Messages, read_messages
-from headrace.sources.position import PartitionPosition, Position, SourceFacts, TopicPosition
+from headrace.sources.position import NO_FACTS, PartitionPosition, Position, SourceFacts, TopicPosition
 from headrace.sources.row_check import event_times_of
 from headrace.sources.source import Ahead, InputFile, Piece, Remark, Source, SourceFile, TableReach, Want
 from headrace.storage.files import Storage, is_file, read_parquet
@@ -95,7 +95,7 @@ class KafkaSource(Source):
         messages = msgspec.json.decode(file.facts, type=Messages)
         return FileRows(read_messages(file.path, storage), decoder=MessageReader(node, messages))
 
-    def remarks(self) -> Iterator[Remark]:
+    def remarks(self, since: SourceFacts = NO_FACTS) -> Iterator[Remark]:  # noqa: ARG002 - as of any position
         """Yield that nobody looks at the topic before the first run."""
         yield Remark("ok", f"{self.config.place} (not looked at: the first run asks the brokers)")
 
@@ -376,7 +376,7 @@ class KafkaPartition(Source):
         for file in files:
             self._whole.land(file.name)
 
-    def remarks(self) -> Iterator[Remark]:
+    def remarks(self, since: SourceFacts = NO_FACTS) -> Iterator[Remark]:  # noqa: ARG002 - as of any position
         """Yield the remarks on the topic."""
         return self._whole.remarks()
 

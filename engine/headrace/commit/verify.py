@@ -25,8 +25,11 @@ from headrace.storage.files import list_sizes
 from headrace.storage.overlay import is_elsewhere
 from headrace.storage.refusals import doing, reason_of
 from headrace.storage.table import TableMissingError, logged_sizes
-from headrace.tables.schemas import tables_in
+from headrace.tables.schemas import ALL_TABLES, CHECKPOINTS, tables_in
 from headrace.tables.view import table_store
+
+_SHOWN = 10
+"""Number of damaged files of a table that are named."""
 
 _WHOLE_FOLDER = "Bring the whole job folder back from a backup that is not older than the job's sinks."
 _TABLE = "Bring the files back, or the whole table from a backup that has what the job published last."
@@ -46,7 +49,7 @@ def verify(config: JobConfig) -> list[CheckResult]:
     try:
         log = CheckpointLog(config.job_folder, config.storage_options)
     except StorageError as error:
-        return [CheckResult("checkpoints", False, str(error))]
+        return [*_without_log(config, error)]
     last = log.last
     if last is None:
         return [CheckResult("checkpoints", False, f"job '{config.job}' was never run")]
@@ -57,6 +60,31 @@ def verify(config: JobConfig) -> list[CheckResult]:
         *_sinks(config, log),
         *_sent(config, log),
     ]
+
+
+def _without_log(config: JobConfig, error: StorageError) -> Iterator[CheckResult]:
+    """Yield what can be said of a job whose checkpoints cannot be read: which files of its tables and sinks are whole."""
+    log = _latest(config, "checkpoints", f"{config.job_folder}/{CHECKPOINTS}", _WHOLE_FOLDER)
+    yield CheckResult("checkpoints", False, str(error) if log is None or log.ok else log.detail)
+    places = {f"table {name}": f"{config.job_folder}/{name}" for name in ALL_TABLES}
+    sinks = {f"sink {name} has whole files": sink.table_path for name, sink in sorted(config.sinks.items())}
+    tables = (_latest(config, check, uri, _WHOLE_FOLDER) for check, uri in places.items())
+    tables_of_sinks = (_latest(config, check, uri, _TABLE) for check, uri in sinks.items())
+    yield from filter(None, (*tables, *tables_of_sinks))
+
+
+def _latest(config: JobConfig, check: str, uri: str, way_on: str) -> CheckResult | None:
+    """Return whether the files of a table's latest version are whole; None if there is no table."""
+    try:
+        latest = table_store(uri, config.storage_options).latest()
+        files = logged_sizes(latest)
+        damaged = _damaged(uri, files, config, way_on)
+    except TableMissingError:
+        return None
+    except (StorageError, OSError) as refusal:
+        return CheckResult(check, False, str(reason_of(refusal)))
+    whole = f"version {latest.version}, the latest: {counted(len(files), 'file')}"
+    return CheckResult(check, damaged is None, damaged or whole)
 
 
 def _ids_grow(checkpoints: list[Checkpoint]) -> CheckResult:
@@ -117,7 +145,9 @@ def _damaged(uri: str, files: Mapping[str, int], config: JobConfig, way_on: str)
         wrong = faults(uri, own, list_sizes(uri, config.storage_options))
     if not wrong:
         return None
-    return f"{wrong[0]} ({len(wrong):,} of {counted(len(files), 'file')} damaged). {way_on}"
+    more = f" and {len(wrong) - _SHOWN:,} more" if len(wrong) > _SHOWN else ""
+    named = ", ".join(map(str, wrong[:_SHOWN]))
+    return f"{named}{more} ({len(wrong):,} of {counted(len(files), 'file')} damaged). {way_on}"
 
 
 def _sinks(config: JobConfig, log: CheckpointLog) -> Iterator[CheckResult]:

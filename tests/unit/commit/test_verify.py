@@ -60,6 +60,37 @@ def test_lost_files_are_found(job):
     assert f"file {store.uri}/{lost[0]} is gone (1 of 2 files damaged). Bring the whole job folder back" in problem[1]
 
 
+def test_all_lost_files_are_named(job):
+    store = table_store(f"{job.config.job_folder}/{KEYED_STATE}")
+    lost = sorted(store.at(2).files())
+    delete_files(store.uri, lost)
+    named = ", ".join(f"file {store.uri}/{name} is gone" for name in lost)
+    assert failed(job)[f"table {KEYED_STATE}"].startswith(f"{named} (2 of 2 files damaged).")
+
+
+def test_many_lost_files_are_counted(job):
+    for _ in range(10):
+        job.run("cyd")
+    store = table_store(f"{job.config.job_folder}/{KEYED_STATE}")
+    delete_files(store.uri, store.latest().files())
+    assert " and 2 more (12 of 12 files damaged)" in failed(job)[f"table {KEYED_STATE}"]
+
+
+def test_tables_are_checked_without_a_log(job, monkeypatch):
+    def damaged(_):
+        raise StorageError("the log is damaged")
+
+    store = table_store(f"{job.config.job_folder}/{KEYED_STATE}")
+    lost = sorted(store.at(1).files())
+    delete_files(store.uri, lost)
+    monkeypatch.setattr(CheckpointLog, "refresh", damaged)
+    problems = failed(job)
+    assert list(problems) == ["checkpoints", f"table {KEYED_STATE}"]
+    assert problems["checkpoints"] == "the log is damaged"
+    assert "is gone (1 of 2 files damaged)" in problems[f"table {KEYED_STATE}"]
+    assert detail(job, f"sink {BOARD} has whole files").startswith("version")
+
+
 def test_files_that_are_cut_off_are_found(job):
     store = table_store(f"{job.config.job_folder}/{KEYED_STATE}")
     name = min(store.at(1).files())

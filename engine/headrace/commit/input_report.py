@@ -227,4 +227,4 @@ def _bounds(intervals: Sequence[Interval | None]) -> tuple[str, str]:
     known = [interval for interval in intervals if interval is not None]
     if len(known) < len(intervals):
         return "DAY", "DAY"
-    return moment_text(min(one.start for one in known)), moment_text(max(one.end for one in known))
+    return moment_text(min(interval.start for interval in known)), moment_text(max(interval.end for interval in known))

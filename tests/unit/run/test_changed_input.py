@@ -228,20 +228,20 @@ def test_file_gone_from_the_middle_is_named():
     assert kinds(folder.run()) == ["changed_file"]
 
 
-@pytest.mark.parametrize("gone", ["a", "abc"])
-def test_clean_up_is_a_remark_alone(gone):
+@pytest.mark.parametrize("lost", ["a", "abc"])
+def test_clean_up_is_a_remark_alone(lost):
     folder = Folder(on_changed_file="fail")
     for name in ("a", "b", "c"):
         folder.write(f"{name}.json", lines(name))
         folder.run()
-    for name in gone:
+    for name in lost:
         (folder.path / f"{name}.json").unlink()
     assert folder.run().warnings == ()
-    files = "1 file that checkpoint 1 took in" if gone == "a" else "3 files that checkpoints 1 to 3 took in"
+    files = "1 file that checkpoint 1 took in" if lost == "a" else "3 files that checkpoints 1 to 3 took in"
     assert folder.named == {(InputKind.CLEANED_UP, files)}
     (warning,) = input_warnings(folder.harness.config, folder.line, with_clean_up=True)
     assert f"gone since ({files}), no older file is left: this counts as a clean-up" in warning.message
-    assert folder.acknowledge("gone").metrics["acknowledged"] == len(gone)
+    assert folder.acknowledge("gone").metrics["acknowledged"] == len(lost)
     assert folder.named == set()
 
 

@@ -87,6 +87,7 @@ class Job:
             for name in self.sources
         }
         config = SimpleNamespace(
+            job="shop",
             sources=configs,
             watermark=SimpleNamespace(bucket=self.bucket),
             storage_options=None,

@@ -132,7 +132,7 @@ def test_check_reports_the_errors_of_a_run(job):
     assert what == "state"
     with pytest.raises(StateSchemaError) as refusal:
         job.run(code)
-    assert str(refusal.value) == problem
+    assert str(refusal.value) == f"{problem}\nNothing was taken in."
 
 
 class Other(Struct, frozen=True):

@@ -9,6 +9,7 @@ import typer
 
 from headrace.cli.arguments import AsJson, Cluster, Job, load
 from headrace.cli.findings import Finding, Outcome, as_warnings, finish, runner
+from headrace.tables.folder import JobFolder
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
@@ -104,7 +105,7 @@ def stored(config: JobConfig, plan: Plan) -> Iterator[Finding]:
     from headrace.commit.run_check import new_sink_columns, stored_problems
     from headrace.log.log import CheckpointLog
 
-    log = CheckpointLog(config.job_folder, config.storage_options)
+    log = CheckpointLog(JobFolder.of(config))
     yield from state_types(config.job, log, plan)
     problems = [*stored_problems(config, log, plan)]
     yield from (Finding(what, "fail", problem) for what, problem in problems)
@@ -151,7 +152,7 @@ def changed_input(config: JobConfig) -> Iterator[Finding]:
     stopping = {InputKind.TWIN, InputKind.UNREADABLE}
     if config.mode == "caught_up":
         stopping.add(InputKind.LATE)  # an interval run passes over late files from before the first interval
-    for warning in input_warnings(config, CheckpointLog(config.job_folder, config.storage_options).lineage.line):
+    for warning in input_warnings(config, CheckpointLog(JobFolder.of(config)).lineage.line):
         source = warning.fields["source"]
         fails = warning.kind in stopping or (
             warning.kind in {InputKind.CHANGED, InputKind.GONE} and config.sources[source].on_changed_file == "fail"
@@ -168,7 +169,7 @@ def step_tables(config: JobConfig) -> Iterator[Finding]:
         for name, path in bound.tables.items():
             what = f"table {name}"
             try:
-                (version,) = DimensionTables(source, {name: path}, config.storage_options).latest().values()
+                (version,) = DimensionTables(source, {name: path}, JobFolder.of(config)).latest().values()
                 yield Finding(what, "ok", f"{path}: version {version}")
             except HeadraceError as error:
                 yield Finding(what, "fail", str(error))
@@ -223,7 +224,7 @@ def lease(config: JobConfig) -> Finding:
     from headrace.cli.output import at_time, shown
     from headrace.log.log import CheckpointLog
 
-    held = CheckpointLog(config.job_folder, config.storage_options).lease
+    held = CheckpointLog(JobFolder.of(config)).lease
     left = 0 if held is None else held.left(clock.now())
     if held is None or not left:
         return Finding("lease", "ok", "no run holds the job")

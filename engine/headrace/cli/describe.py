@@ -39,6 +39,7 @@ from headrace.execution.bound_function import declared_states
 from headrace.names import counted
 from headrace.options import AsyncStateOptions, Strategy
 from headrace.plan.stages import Flow, KeyedStage, Plan, Through, ToSink, ToStage
+from headrace.tables.folder import JobFolder
 
 if TYPE_CHECKING:
     from headrace.log.checkpoint import Checkpoint
@@ -54,7 +55,7 @@ def last_measured(config: JobConfig) -> dict[str, Measured]:
 
     without_pandas()
     latest: dict[str, Measured] = {}
-    log = CheckpointLog(config.job_folder, config.storage_options)
+    log = CheckpointLog(JobFolder.of(config))
     for checkpoint in reversed(log.checkpoints if log.exists else []):
         for name, measured in services_of(checkpoint).items():
             if measured.get("calls"):

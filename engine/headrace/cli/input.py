@@ -8,6 +8,7 @@ import typer
 
 from headrace.cli.arguments import AsJson, Job, load, new_run_id
 from headrace.names import counted
+from headrace.tables.folder import JobFolder
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
@@ -66,7 +67,7 @@ def _list(config: JobConfig, *, as_json: bool) -> None:
     from headrace.commit.input_report import input_remarks
     from headrace.log.log import CheckpointLog
 
-    remarks = input_remarks(config, CheckpointLog(config.job_folder, config.storage_options).lineage.line)
+    remarks = input_remarks(config, CheckpointLog(JobFolder.of(config)).lineage.line)
     rows = [(remark.source, remark.kind.value.replace("_", " "), remark.file) for remark in remarks]
     if as_json:
         listed = [{"source": remark.source, "kind": remark.kind.value, "file": remark.file} for remark in remarks]

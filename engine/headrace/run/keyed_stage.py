@@ -51,7 +51,6 @@ from headrace.state.backend import EntryChange
 from headrace.state.broadcast import BroadcastRow
 from headrace.state.key_groups import KeyGroupRange, key_group_range
 from headrace.state.values import SingleStore
-from headrace.storage.files import read_parquet
 from headrace.tables.changelog import QuarantineRow
 from headrace.tables.entries import broadcast_groups, load_broadcast_state
 from headrace.tables.requests import StoredRequest, load_buffered_requests, numbered_requests
@@ -305,7 +304,7 @@ class _Work:
 
     def _broadcast(self) -> list[Element]:
         """Return the broadcast records, which every task takes in."""
-        tables = (read_parquet(path, self.task.batch.storage) for path in self.task.broadcast)
+        tables = (self.task.batch.folder.at(path).parquet() for path in self.task.broadcast)
         batches = (batch for table in tables for batch in table.to_batches())
         return sorted((element for batch in batches for element in elements_of(batch, self.stage.takes)), key=_order_of)
 
@@ -314,9 +313,7 @@ class _Work:
         if not isinstance(operator.function, KeyedBroadcastFunction):
             return []
         version = batch.versions[KEYED_STATE]
-        return load_broadcast_state(
-            batch.job_folder, version, operator.name, batch.max_parallelism, storage=batch.storage
-        )
+        return load_broadcast_state(batch.folder, version, operator.name, batch.max_parallelism)
 
     def _held_broadcast(self, operator: Process) -> list[BufferedRequest]:
         """Return the broadcast records that another task holds for all."""
@@ -342,7 +339,7 @@ class _Work:
         if not self.task.resumes:
             return []
         version = batch.versions[BUFFERED_REQUESTS]
-        return load_buffered_requests(batch.job_folder, version, self.stage.name, groups, storage=batch.storage)
+        return load_buffered_requests(batch.folder, version, self.stage.name, groups)
 
     def _hold(self, resumed: Sequence[StoredRequest], held: Held) -> None:
         """Store held records in place of those held before. A record that is held again keeps its row.

@@ -26,7 +26,7 @@ from headrace.state.backend import EntryChange
 from headrace.state.broadcast import BROADCAST_KEY
 from headrace.state.codec import encode
 from headrace.state.key_columns import key_json_column
-from headrace.storage.files import ParquetLayout, stage
+from headrace.storage.files import ParquetLayout
 from headrace.storage.table import ROW_KIND
 from headrace.tables.changelog import SYMBOLS, Changelog, KeyedState, QuarantineRow, parts, stage_state
 from headrace.tables.schemas import KEYED_STATE, QUARANTINE
@@ -42,9 +42,9 @@ _TransitRow = tuple[bytes, int, int, bytes, bytes]
 """order, timestamp, kind, key (JSON), record (JSON)."""
 
 
-def transit_folder(job_folder: str, attempt_id: str) -> str:
+def transit_folder(attempt_id: str) -> str:
     """Return the folder of the files that an attempt's tasks pass to each other."""
-    return f"{job_folder}/{TRANSIT}/{attempt_id}"
+    return f"{TRANSIT}/{attempt_id}"
 
 
 class TaskOutput:
@@ -77,7 +77,7 @@ class TaskOutput:
     def state(self, table: str, rows: pa.Table) -> None:
         """Stage rows of a state table. Writes no file without rows."""
         for part in parts(table, rows):
-            staged = stage_state(self._batch.job_folder, table, self._file_name(), part, self._batch.storage)
+            staged = stage_state(self._batch.folder, table, self._file_name(), part)
             self.report.state_files.setdefault(table, []).append(staged)
 
     def values(self, store: KeyedState, changes: Sequence[EntryChange]) -> None:
@@ -87,8 +87,7 @@ class TaskOutput:
             self.state(KEYED_STATE, self._changelog.values(store, changes))
             return
         rows = self._changelog.values(store, changes, without_values=True)
-        folder, storage = self._batch.job_folder, self._batch.storage
-        staged = stage_state(folder, KEYED_STATE, self._file_name(), rows, storage, values=raws)
+        staged = stage_state(self._batch.folder, KEYED_STATE, self._file_name(), rows, values=raws)
         self.report.state_files.setdefault(KEYED_STATE, []).append(staged)
 
     def quarantine(self, rows: Sequence[QuarantineRow]) -> None:
@@ -159,13 +158,13 @@ class TaskOutput:
     def _stage_transit(self, to: ToStage, rows: ColumnarRows, keys: pa.BinaryArray) -> None:
         takes = plan_of(self._batch.code).stage(to.stage).takes
         table = transit_table(takes, to.number, rows, keys, self._batch.max_parallelism)
-        folder = transit_folder(self._batch.job_folder, self._batch.attempt_id)
+        folder = self._batch.folder.below(transit_folder(self._batch.attempt_id))
         name = self._file_name()
-        staged = stage(folder, name, table, self._batch.storage, layout=_TRANSIT_LAYOUT, survives=False)
+        staged = folder.stage(name, table, layout=_TRANSIT_LAYOUT, survives=False)
         if to.key is None:
-            self.report.broadcast.setdefault(to.stage, []).append(f"{folder}/{name}")
+            self.report.broadcast.setdefault(to.stage, []).append(folder.within(name))
             return
-        self.report.transit.setdefault(to.stage, []).append(f"{folder}/{name}")
+        self.report.transit.setdefault(to.stage, []).append(folder.within(name))
         self.report.transit_rows[to.stage] = self.report.transit_rows.get(to.stage, 0) + table.num_rows
         self.report.transit_bytes[to.stage] = self.report.transit_bytes.get(to.stage, 0) + staged.size
 
@@ -181,7 +180,7 @@ class TaskOutput:
         check_folder_names(rows, columns, is_merged=sink not in self._batch.folders)
         for partition, part in by_partition(rows, columns):
             name = f"{folders_of(partition)}{self._file_name()}"
-            staged = stage(self._batch.sinks[sink], name, part, self._batch.storage)
+            staged = self._batch.folder.at(self._batch.sinks[sink]).stage(name, part)
             self._output(sink, OutputFile(staged.path, staged.rows, staged.size, partition))
 
     def changes(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
@@ -227,7 +226,7 @@ class TaskOutput:
         kinds = _symbols(emitted)
         rows = rows.append_column(pa.field(ROW_KIND, pa.string(), nullable=False), kinds)
         name = f"{OUTPUTS}/{sink.name}/{self._file_name()}"
-        staged = stage(self._batch.job_folder, name, rows, self._batch.storage)
+        staged = self._batch.folder.stage(name, rows)
         self._output(sink.name, OutputFile(staged.path, staged.rows, staged.size))
 
     def _output(self, sink: str, file: OutputFile) -> None:

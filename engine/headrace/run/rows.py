@@ -21,7 +21,7 @@ from headrace.records.columns import sink_columns
 from headrace.records.record_columns import from_struct_array, spark_ddl, struct_type
 from headrace.run.messages import BatchSettings
 from headrace.state.key_groups import key_group, key_group_range
-from headrace.storage.files import Storage, read_parquet
+from headrace.storage.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ def elements_of(batch: pa.RecordBatch, takes: Takes) -> list[Element]:
 def read_transit(paths: Sequence[str], takes: Takes, storage: Storage) -> pa.Table:
     """Return all rows of files in transit to a keyed stage, unordered."""
     schema = transit_schema(takes)
-    tables = [read_parquet(path, storage).cast(schema) for path in paths]
+    tables = [storage.at(path).parquet().cast(schema) for path in paths]
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 

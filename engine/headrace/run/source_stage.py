@@ -29,7 +29,6 @@ from headrace.sources.registry import read_rows_of
 from headrace.sources.row_check import CheckedRows, RefusedRows, RowCheck
 from headrace.sources.source import InputFile
 from headrace.state.key_groups import key_group_range
-from headrace.storage.files import read_parquet
 from headrace.tables.changelog import QuarantineRow
 
 
@@ -165,7 +164,7 @@ class _FileReader:
     def _ordinals(self, file: InputFile, taken: int) -> pa.Array:
         if file.ordinals is None:
             return pa.array(np.arange(file.first_ordinal, file.first_ordinal + taken, dtype=np.int64))
-        return read_parquet(file.ordinals, self._task.batch.storage).column(0).combine_chunks()
+        return self._task.batch.folder.at(file.ordinals).parquet().column(0).combine_chunks()
 
     def _note_times(self, times: pa.Int64Array, ordinals: pa.Int64Array) -> None:
         """Keep the latest event time of the good rows in each bucket of arrival order."""
@@ -177,7 +176,7 @@ class _FileReader:
 
     def _rows(self, file: InputFile) -> FileRows | None:
         try:
-            rows = read_rows_of(file, self._source, self._task.batch.storage)
+            rows = read_rows_of(file, self._source, self._task.batch.folder)
         except UNREADABLE as error:
             refusal = unreadable(self._source.name, file.path, error)
             if not is_damage(error):

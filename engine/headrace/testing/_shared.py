@@ -28,6 +28,7 @@ from headrace.state.backend import (
 )
 from headrace.state.key_groups import KeyGroupRange
 from headrace.stream.stream import Pipeline, Stream
+from headrace.tables.folder import JobFolder
 
 BackendName = Literal["hashmap", "rocksdb", "delta"]
 
@@ -71,7 +72,7 @@ def new_backend(name: BackendName, folder: Path, max_parallelism: int) -> StateB
     from headrace.state.rocksdb import StateCache
     from headrace.tables.delta_backend import DeltaBackend
 
-    tables = str(folder / "tables")
+    tables = JobFolder(str(folder / "tables"))
     return DeltaBackend(
         tables,
         JobTables(tables, "harness", "harness").create(),

@@ -24,6 +24,7 @@ from headrace.run.output import TaskOutput
 from headrace.run.watch import TaskNotes
 from headrace.state.codec import encode
 from headrace.state.key_groups import KeyGroupRange
+from headrace.tables.folder import JobFolder
 from headrace.tables.requests import load_waiting_elements
 from headrace.tables.schemas import ASYNC_REQUESTS
 from tests.jobs.asking import Unavailable
@@ -89,7 +90,7 @@ class Job:
         """Run the micro-batch in one task, and commit; return the records that it sent on."""
         with open_job(self.config, "test", create=True) as job:
             batch = BatchSettings(
-                code=self.config.code, job_folder=self.config.job_folder, checkpoint_id=job.next_id,
+                code=self.config.code, folder=JobFolder.of(self.config), checkpoint_id=job.next_id,
                 attempt_id=job.attempt_id, max_parallelism=128, parallelism=1, local_folder="", backend="hashmap",
                 cache_bytes=0, inline_reads_below=0, versions=job.versions, sinks={},
             )  # fmt: skip
@@ -116,7 +117,7 @@ class Job:
 
     def rows(self):
         with open_job(self.config, "looking") as job:
-            return load_waiting_elements(self.config.job_folder, job.versions[ASYNC_REQUESTS], "ask", ALL)
+            return load_waiting_elements(JobFolder.of(self.config), job.versions[ASYNC_REQUESTS], "ask", ALL)
 
 
 @pytest.fixture

@@ -208,14 +208,14 @@ class _Compaction:
     def look(self, job: JobView) -> None:
         """See `StateEdit.look`: nothing stands against it."""
 
-    def rewrites(self, job: OpenJob, found: None) -> Iterator[Rewrite]:  # noqa: ARG002 - it looks for nothing
+    def rewrites(self, job: OpenJob, effect: None) -> Iterator[Rewrite]:  # noqa: ARG002 - it looks for nothing
         """See `StateEdit.rewrites`. What the quarantine has is input, and stays."""
         for name in tables_in(job.versions):
             if name != QUARANTINE:
                 self.tables.append(_Table(job, name))
                 yield self.tables[-1].rewrite()
 
-    def facts(self, job: OpenJob, found: None, rows: int) -> dict[str, Any]:  # noqa: ARG002 - it counts by table
+    def facts(self, job: OpenJob, effect: None, rows: int) -> dict[str, Any]:  # noqa: ARG002 - it counts by table
         """See `StateEdit.facts`."""
         counts = {
             "rows_before": sum(table.before for table in self.tables),

@@ -1,6 +1,6 @@
 """Edits: changes of a job without input, each one checkpoint.
 
-An edit looks at what is stored, and raises what stands against it. Then it says which rows of which state tables are written anew, and
+An edit looks at what is stored: an error is a reason not to change it. Then it says which rows of which state tables are written anew, and
 what the next checkpoint says of the job. `preview` only looks. `apply` looks again while it holds the job, stages the rows, and commits.
 
 Rows are read range by range of key groups, so an edit never holds a whole table in memory.
@@ -26,7 +26,7 @@ from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import QUARANTINE
 from headrace.tables.view import TableView
 
-Found = TypeVar("Found")
+Effect = TypeVar("Effect")
 
 
 class JobView(Protocol):
@@ -98,7 +98,7 @@ class Rewrite:
                 yield job.stage(self.table, f"{self.label}-{number}-{place}", file)
 
 
-class StateEdit(Protocol[Found]):
+class StateEdit(Protocol[Effect]):
     """Change of a job without input."""
 
     kind: ClassVar[Kind]
@@ -109,20 +109,20 @@ class StateEdit(Protocol[Found]):
         """Return the configuration with which the job is opened."""
         ...
 
-    def look(self, job: JobView) -> Found:
+    def look(self, job: JobView) -> Effect:
         """Return what is to be changed. Raises the error for a reason not to. Asked by `preview`, and again while the job is held."""
         ...
 
-    def rewrites(self, job: OpenJob, found: Found) -> Iterable[Rewrite]:
+    def rewrites(self, job: OpenJob, effect: Effect) -> Iterable[Rewrite]:
         """Yield the rows that are written anew, table by table."""
         ...
 
-    def facts(self, job: OpenJob, found: Found, rows: int) -> dict[str, Any] | None:
+    def facts(self, job: OpenJob, effect: Effect, rows: int) -> dict[str, Any] | None:
         """Return fields of the checkpoint, as `OpenJob.commit` takes them; `rows` were staged. None: there is nothing to commit."""
         ...
 
 
-def preview(config: JobConfig, edit: StateEdit[Found]) -> Found:
+def preview(config: JobConfig, edit: StateEdit[Effect]) -> Effect:
     """Return what an edit would change, as of the last checkpoint. Changes nothing, needs no lease. Raises as `apply` does."""
     return edit.look(LastState.of(config))
 
@@ -140,9 +140,9 @@ def apply(config: JobConfig, edit: StateEdit[Any], run_id: str) -> Checkpoint:
 
 def carry_out(job: OpenJob, edit: StateEdit[Any]) -> Checkpoint | None:
     """Change a job that is open already, as `apply` does; return None if there was nothing to commit."""
-    found = edit.look(job)
+    effect = edit.look(job)
     versions, added, rows = dict(job.versions), dict[str, list[StagedFile]](), 0
-    for rewrite in edit.rewrites(job, found):
+    for rewrite in edit.rewrites(job, effect):
         job.check_lease()
         staged = rewrite.staged(job)
         if rewrite.is_worthwhile is not None and not rewrite.is_worthwhile(staged):
@@ -153,7 +153,7 @@ def carry_out(job: OpenJob, edit: StateEdit[Any]) -> Checkpoint | None:
         elif staged:
             added.setdefault(rewrite.table, []).extend(staged)
     crash_points.reached(edit.crash_point)
-    facts = edit.facts(job, found, rows)
+    facts = edit.facts(job, effect, rows)
     if facts is None:
         return None
     tables: dict[str, Any] = {"files": added} if added else {"versions": versions}

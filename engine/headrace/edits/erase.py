@@ -195,13 +195,13 @@ class _EraseKey:
     def look(self, job: JobView) -> None:
         """See `StateEdit.look`: `erase` has looked."""
 
-    def rewrites(self, job: OpenJob, found: None) -> Iterator[Rewrite]:  # noqa: ARG002 - it looks for nothing
+    def rewrites(self, job: OpenJob, effect: None) -> Iterator[Rewrite]:  # noqa: ARG002 - it looks for nothing
         """See `StateEdit.rewrites`."""
         for table in dict.fromkeys(rows.table for rows in self.survey.rows):
             kept = partial(self._kept, table)
             yield Rewrite(table, "erasure", job.view(table), kept, of_changes=True, replaces=True)
 
-    def facts(self, job: OpenJob, found: None, rows: int) -> dict[str, Any] | None:  # noqa: ARG002 - the survey has counted
+    def facts(self, job: OpenJob, effect: None, rows: int) -> dict[str, Any] | None:  # noqa: ARG002 - the survey has counted
         """See `StateEdit.facts`."""
         survey = self.survey
         if not survey.rows and not survey.unrecorded:

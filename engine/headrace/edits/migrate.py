@@ -87,7 +87,7 @@ class MigrateState:
     def look(self, job: JobView) -> None:
         """See `StateEdit.look`: `settle_schemas` has looked."""
 
-    def rewrites(self, job: OpenJob, found: None) -> Iterator[Rewrite]:  # noqa: ARG002 - it looks for nothing
+    def rewrites(self, job: OpenJob, effect: None) -> Iterator[Rewrite]:  # noqa: ARG002 - it looks for nothing
         """See `StateEdit.rewrites`."""
         pending, table = self.pending, self._table
         converter = _Converter(pending)
@@ -98,7 +98,7 @@ class MigrateState:
             lambda rows: converter.rows(rows, job.next_id),
         )
 
-    def facts(self, job: OpenJob, found: None, rows: int) -> dict[str, Any] | None:  # noqa: ARG002 - it looks for nothing
+    def facts(self, job: OpenJob, effect: None, rows: int) -> dict[str, Any] | None:  # noqa: ARG002 - it looks for nothing
         """See `StateEdit.facts`. Tasks rebuild local copies of the operator."""
         if not rows:
             return None

@@ -74,10 +74,10 @@ class RenameOperator:
         self._check_types(job, plan)
         return stored
 
-    def rewrites(self, job: OpenJob, found: StoredOperator) -> Iterator[Rewrite]:
+    def rewrites(self, job: OpenJob, effect: StoredOperator) -> Iterator[Rewrite]:
         """See `StateEdit.rewrites`: each entry is removed, and is there again under the new name."""
         for table in tables_in(job.versions):
-            yield _removal(job, table, found.name)
+            yield _removal(job, table, effect.name)
             yield Rewrite(
                 table,
                 f"{self.old}-moved",
@@ -85,11 +85,11 @@ class RenameOperator:
                 lambda rows: under_operator(rows, self.new, job.next_id),
             )
 
-    def facts(self, job: OpenJob, found: StoredOperator, rows: int) -> dict[str, Any]:  # noqa: ARG002 - each row is staged twice
+    def facts(self, job: OpenJob, effect: StoredOperator, rows: int) -> dict[str, Any]:  # noqa: ARG002 - each row is staged twice
         """See `StateEdit.facts`."""
         return {
             "base": job.last.renamed(self.old, self.new),
-            "metrics": {"rows_moved": sum(found.rows.values())},
+            "metrics": {"rows_moved": sum(effect.rows.values())},
             "note": f"operator '{self.old}' is '{self.new}' now" + ("" if self.why is None else f": {self.why}"),
         }
 
@@ -150,15 +150,15 @@ class DropOperator:
         refuse_with_branches(job.config, f"the state of operator '{self.operator}' cannot be dropped")
         return stored_operator(job, self.operator)
 
-    def rewrites(self, job: OpenJob, found: StoredOperator) -> Iterator[Rewrite]:
+    def rewrites(self, job: OpenJob, effect: StoredOperator) -> Iterator[Rewrite]:
         """See `StateEdit.rewrites`: each entry is removed."""
-        return (_removal(job, table, found.name) for table in tables_in(job.versions) if table != QUARANTINE)
+        return (_removal(job, table, effect.name) for table in tables_in(job.versions) if table != QUARANTINE)
 
-    def facts(self, job: OpenJob, found: StoredOperator, rows: int) -> dict[str, Any]:  # noqa: ARG002 - they are removals
+    def facts(self, job: OpenJob, effect: StoredOperator, rows: int) -> dict[str, Any]:  # noqa: ARG002 - they are removals
         """See `StateEdit.facts`."""
         return {
-            "base": _without_waiting(job, found).without(self.operator),
-            "metrics": {"rows_dropped": sum(found.state_rows.values())},
+            "base": _without_waiting(job, effect).without(self.operator),
+            "metrics": {"rows_dropped": sum(effect.state_rows.values())},
             "note": f"the state of operator '{self.operator}' was dropped: {self.why}",
         }
 

@@ -71,21 +71,21 @@ class Rescale:
             _check_number(job.config, job.last, self.max_parallelism)
         return Rescaling(job.last.max_parallelism, self.max_parallelism, job)
 
-    def rewrites(self, job: OpenJob, found: Rescaling) -> Iterator[Rewrite]:
+    def rewrites(self, job: OpenJob, effect: Rescaling) -> Iterator[Rewrite]:
         """See `StateEdit.rewrites`: each live row."""
 
         def change(rows: pa.Table) -> pa.Table:
-            return in_key_groups(rows, found.after)
+            return in_key_groups(rows, effect.after)
 
         for table in tables_in(job.versions):
             if (view := job.view(table)).files():
                 yield Rewrite(table, "rescale", view, change, replaces=True)
 
-    def facts(self, job: OpenJob, found: Rescaling, rows: int) -> dict[str, Any]:
+    def facts(self, job: OpenJob, effect: Rescaling, rows: int) -> dict[str, Any]:
         """See `StateEdit.facts`. Local copies are of other key groups."""
-        note = f"{counted(found.after, 'key group')} instead of {found.before}"
+        note = f"{counted(effect.after, 'key group')} instead of {effect.before}"
         return {
-            "max_parallelism": found.after,
+            "max_parallelism": effect.after,
             "base": job.last.without_copies(),
             "metrics": {"rows_rewritten": rows},
             "note": note if self.why is None else f"{note}: {self.why}",

@@ -287,8 +287,8 @@ class Files(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         wanted = list(paths)
         with self._refusing("to look for files in"):
             store, root = self.file_system()
-            found = store.get_file_info([f"{root}/{path}" for path in wanted])
-        return {path: file.size if file.is_file else None for path, file in zip(wanted, found, strict=True)}
+            infos = store.get_file_info([f"{root}/{path}" for path in wanted])
+        return {path: file.size if file.is_file else None for path, file in zip(wanted, infos, strict=True)}
 
     def rename(self, path: str, name: str) -> None:
         """Give a file another path, in one step, replacing a file that has it."""

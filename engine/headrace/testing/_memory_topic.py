@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from headrace import clock
-from headrace.storage.storage import Storage
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.sources.kafka.landed import OffsetRange, TopicState
+    from headrace.storage.storage import Storage
 
 
 _ids = itertools.count(1)

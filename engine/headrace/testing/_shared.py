@@ -28,7 +28,6 @@ from headrace.state.backend import (
 )
 from headrace.state.key_groups import KeyGroupRange
 from headrace.stream.stream import Pipeline, Stream
-from headrace.tables.folder import JobFolder
 
 BackendName = Literal["hashmap", "rocksdb", "delta"]
 
@@ -71,6 +70,7 @@ def new_backend(name: BackendName, folder: Path, max_parallelism: int) -> StateB
     from headrace.commit.job_tables import JobTables
     from headrace.state.rocksdb import StateCache
     from headrace.tables.delta_backend import DeltaBackend
+    from headrace.tables.folder import JobFolder
 
     tables = JobFolder(str(folder / "tables"))
     return DeltaBackend(

@@ -9,7 +9,6 @@ import typer
 
 from headrace.cli.arguments import AsJson, Cluster, Job, load
 from headrace.cli.findings import Finding, Outcome, as_warnings, finish, runner
-from headrace.tables.folder import JobFolder
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
@@ -104,6 +103,7 @@ def stored(config: JobConfig, plan: Plan) -> Iterator[Finding]:
     """Yield findings on stored state and sinks: whether a run could continue, and what it would migrate first."""
     from headrace.commit.run_check import new_sink_columns, stored_problems
     from headrace.log.log import CheckpointLog
+    from headrace.tables.folder import JobFolder
 
     log = CheckpointLog(JobFolder.of(config))
     yield from state_types(config.job, log, plan)
@@ -148,6 +148,7 @@ def changed_input(config: JobConfig) -> Iterator[Finding]:
     """Yield a finding for each kind of input that no run takes in: files that changed, came late, look like others, or are passed over."""
     from headrace.commit.input_report import InputKind, input_warnings
     from headrace.log.log import CheckpointLog
+    from headrace.tables.folder import JobFolder
 
     stopping = {InputKind.TWIN, InputKind.UNREADABLE}
     if config.mode == "caught_up":
@@ -164,6 +165,7 @@ def step_tables(config: JobConfig) -> Iterator[Finding]:
     """Yield a finding for each table that Spark's steps over sources read."""
     from headrace.errors import HeadraceError
     from headrace.sources.transformed.rows import DimensionTables
+    from headrace.tables.folder import JobFolder
 
     for source, bound in config.sources.items():
         for name, path in bound.tables.items():
@@ -223,6 +225,7 @@ def lease(config: JobConfig) -> Finding:
     from headrace import clock
     from headrace.cli.output import at_time, shown
     from headrace.log.log import CheckpointLog
+    from headrace.tables.folder import JobFolder
 
     held = CheckpointLog(JobFolder.of(config)).lease
     left = 0 if held is None else held.left(clock.now())

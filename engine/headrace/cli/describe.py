@@ -39,7 +39,6 @@ from headrace.execution.bound_function import declared_states
 from headrace.names import counted
 from headrace.options import AsyncStateOptions, Strategy
 from headrace.plan.stages import Flow, KeyedStage, Plan, Through, ToSink, ToStage
-from headrace.tables.folder import JobFolder
 
 if TYPE_CHECKING:
     from headrace.log.checkpoint import Checkpoint
@@ -52,6 +51,7 @@ def last_measured(config: JobConfig) -> dict[str, Measured]:
     """Return, by async operator, the metrics of the last micro-batch that called it; empty for a job that never ran."""
     from headrace.log.log import CheckpointLog
     from headrace.storage.pandas import without_pandas
+    from headrace.tables.folder import JobFolder
 
     without_pandas()
     latest: dict[str, Measured] = {}

@@ -8,7 +8,6 @@ import typer
 
 from headrace.cli.arguments import AsJson, Job, load, new_run_id
 from headrace.names import counted
-from headrace.tables.folder import JobFolder
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
@@ -66,6 +65,7 @@ def _list(config: JobConfig, *, as_json: bool) -> None:
     from headrace.cli.output import print_json, show, table
     from headrace.commit.input_report import input_remarks
     from headrace.log.log import CheckpointLog
+    from headrace.tables.folder import JobFolder
 
     remarks = input_remarks(config, CheckpointLog(JobFolder.of(config)).lineage.line)
     rows = [(remark.source, remark.kind.value.replace("_", " "), remark.file) for remark in remarks]

@@ -8,7 +8,6 @@ import typer
 
 from headrace.cli.arguments import AsJson, Job, Limit, load
 from headrace.names import counted
-from headrace.tables.folder import JobFolder
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
@@ -147,6 +146,7 @@ def _status(name: str) -> dict[str, Any]:
     from headrace.commit.sink_position import sent_messages
     from headrace.log.log import CheckpointLog
     from headrace.storage.pandas import without_pandas
+    from headrace.tables.folder import JobFolder
 
     without_pandas()
     config = load(name)
@@ -197,6 +197,7 @@ def _warnings(config: JobConfig, log: CheckpointLog) -> list[RunWarning]:
 def _watermark_waits(config: JobConfig, log: CheckpointLog) -> list[WatermarkWait]:
     """Return the watermarks that timers wait for, with the rows that are missing to their next steps."""
     from headrace.log.warnings import watermark_waits
+    from headrace.tables.folder import JobFolder
 
     if (last := log.last) is None:
         return []
@@ -218,6 +219,7 @@ def _progress(config: JobConfig, lease: Lease) -> dict[str, Any] | None:
     import msgspec
 
     from headrace.log.progress import ProgressFiles
+    from headrace.tables.folder import JobFolder
 
     try:
         progress = ProgressFiles(JobFolder.of(config), lease.attempt_id).read()
@@ -280,6 +282,7 @@ def checkpoints(job: Job = None, limit: Limit = 20, as_json: AsJson = False) -> 
     from headrace.log.log import CheckpointLog
     from headrace.readers.graph import line_graph
     from headrace.storage.pandas import without_pandas
+    from headrace.tables.folder import JobFolder
 
     without_pandas()
     config = load(job)

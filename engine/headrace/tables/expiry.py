@@ -63,8 +63,10 @@ class RowExpiry(NamedTuple):
             of_state = pc.and_(of_state, pc.equal(rows["operator"], self.operator))
         return pc.and_(of_state, pc.fill_null(dead, False))
 
-    def _thresholds(self, own_ttls: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return the youngest dead stamp for the lifetime of each row; null if rows with that lifetime are alive."""
+    def _thresholds(self, own_ttls: pa.ChunkedArray) -> pa.ChunkedArray | pa.Scalar:
+        """Return the youngest dead stamp for the lifetime of each row, or of all rows; null if rows with that lifetime are alive."""
+        if own_ttls.null_count == len(own_ttls):
+            return pa.scalar(self.live.dead_until(self.clock), pa.int64())
         own_ttls = pc.fill_null(own_ttls, 0)
         lifetimes = own_ttls.unique()
         youngest = [self.live.dead_until(self.clock, lifetime) for lifetime in lifetimes.to_pylist()]

@@ -26,7 +26,6 @@ from headrace.execution.drain import BufferedRequest, Held, divided, merged
 from headrace.execution.element import (
     NO_WATERMARK,
     Element,
-    Emitted,
     ProcessingTime,
     RecordCodec,
     Watermark,
@@ -41,11 +40,11 @@ from headrace.records.order import CAUSE_SIZE, caused_at, output_order, processi
 from headrace.records.record_columns import struct_type
 from headrace.run.async_stage import AsyncStage
 from headrace.run.backend import TaskBackend, open_backend
-from headrace.run.flow import Sender
+from headrace.run.flow import laid
 from headrace.run.materializer_stage import MaterializerWork, Needed, needed_rows
 from headrace.run.messages import KeyedTask, TaskReport
 from headrace.run.output import TaskOutput
-from headrace.run.rows import ColumnarRows, elements_of
+from headrace.run.rows import ColumnarRows, Rows, elements_of
 from headrace.run.watch import StopSign, TaskNotes, keyed_stage
 from headrace.state.backend import EntryChange
 from headrace.state.broadcast import BroadcastRow
@@ -358,8 +357,10 @@ class _Work:
         output.report.held = len(held.requests)
         output.count(resumed=len(finished), held=len(held.requests))
 
-    def _send_on(self, emitted: ColumnarRows | list[Emitted], side: str | None = None) -> None:
-        Sender(self.output).send(self.stage.flows[side], emitted)
+    def _send_on(self, rows: Rows, side: str | None = None) -> None:
+        pipe = laid(self.stage.flows[side], self.output)
+        pipe.take(rows)
+        pipe.end()
 
 
 def _drained(changes: list[EntryChange]) -> Iterator[EntryChange]:

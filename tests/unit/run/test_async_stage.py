@@ -20,7 +20,7 @@ from headrace.records.keys import stage_key
 from headrace.records.order import record_order
 from headrace.run.async_stage import AsyncStage
 from headrace.run.messages import AsyncSettings, BatchSettings
-from headrace.run.output import TaskOutput
+from headrace.run.output import TaskOutput, Transit
 from headrace.run.watch import TaskNotes
 from headrace.state.codec import encode
 from headrace.state.key_groups import KeyGroupRange
@@ -106,7 +106,7 @@ class Job:
             if wait.key:
                 sent = stage.run_keyed(wait, [[element(purchase, *wait.key.fields) for purchase in purchases]])
                 first = plan_of(self.config.code).keyed[0]
-                output.transit(ToStage(first.name, 0, KeyBy(("customer",))), Purchase, sent)
+                Transit(output, ToStage(first.name, 0, KeyBy(("customer",))), Purchase, "ask").take(sent)
             else:
                 with stage:
                     sent = stage.run(wait, [emitted(purchase) for purchase in purchases])

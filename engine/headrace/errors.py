@@ -38,14 +38,33 @@ def without_credentials(text: str) -> str:
     return _CREDENTIALS.sub("...", text) if "://" in text else text
 
 
+_SAYS_WHAT_IS_LEFT: Final = re.compile(r"\b(?:nothing|untouched|stays?|(?:was|were) not)\b", re.IGNORECASE)
+
+
 class HeadraceError(Exception):
     """Base class of all errors of Headrace. Never raised itself."""
 
     exit_code: ClassVar[int] = 70
 
+    unstarted: ClassVar[str] = ""
+    """What an error of this class has left that ends a command before it has begun: a sentence. Empty where it is always said."""
+
+    has_begun: bool = False
+    """The command that it ends has begun its work."""
+
     def __str__(self) -> str:
         """Return the message, without user names and passwords in URLs."""
         return without_credentials(super().__str__())
+
+    @property
+    def text_of_start(self) -> str:
+        """Message of a command that starts work: with `unstarted`, if it had not begun, and the message does not say what is left."""
+        text = str(self).rstrip()
+        if self.has_begun or not self.unstarted or _SAYS_WHAT_IS_LEFT.search(text):
+            return text
+        if "\n" in text:
+            return f"{text}\n{self.unstarted}"
+        return f"{text}{'' if text.endswith(('.', '?')) else '.'} {self.unstarted}"
 
     @classmethod
     def told(cls, message: str) -> HeadraceError:
@@ -60,6 +79,7 @@ _OF_RUN: Final = re.compile(r"Nothing (?:of this micro-batch )?was (taken in|com
 
 def keep_committed(error: HeadraceError, checkpoints: Sequence[int]) -> None:
     """Let the error of a run that left nothing behind say which checkpoints the run has committed before: they stay."""
+    error.has_begun = True
     if not checkpoints:
         return
     first, last = checkpoints[0], checkpoints[-1]
@@ -73,6 +93,7 @@ class ConfigError(HeadraceError):
     """Fix the configuration (or the name given on the command line)."""
 
     exit_code = 2
+    unstarted = "Nothing was started."
 
 
 class FencedError(HeadraceError):
@@ -116,6 +137,7 @@ class StateSchemaError(HeadraceError):
     """Stored state does not fit the declared type."""
 
     exit_code = 6
+    unstarted = "Nothing was started."
 
 
 class SourceError(HeadraceError):
@@ -143,6 +165,7 @@ class CheckFailed(HeadraceError):  # noqa: N818 - a check that fails is no error
     """A requested check found a difference."""
 
     exit_code = 1
+    unstarted = "Nothing was started."
 
 
 class IntervalError(HeadraceError):

@@ -49,14 +49,13 @@ class ByHand:
     def take(self, rows: Sequence[Row | None]) -> None:
         """Process rows in the order of arrival, with a watermark after every full bucket.
 
-        None stands for a row that is not a purchase: it only has a place in the order. A row without a customer moves
-        the clock too.
+        None stands for a row that is not a purchase: it only has a place in the order, and so has a row without a customer.
         """
         latest = NEVER
         for ordinal, row in enumerate(rows):
             if row is not None and row["customer"] is not None:
                 self._purchase(row)
-            latest = latest if row is None else max(latest, row["at"])
+                latest = max(latest, row["at"])
             if (ordinal + 1) % self.bucket == 0 and latest - LAG > self.watermark:
                 self.watermark = latest - LAG
                 self._fire(self.watermark)

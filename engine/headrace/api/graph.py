@@ -208,11 +208,13 @@ class SourceNode:
     """In a plan: Spark's step over the rows, before records are made of them. `record` is then the step's result type."""
     needed_of_deletions: tuple[str, ...] | None = None
     """In a plan: fields that a `-D` must hold, where only `normalize` reads the source; None: all."""
+    keys: tuple[tuple[str, ...], ...] | None = None
+    """In a plan: fields of the keys by which its readers take its rows; None: a reader takes rows without a key, or computes it."""
 
     @property
     def stored(self) -> SourceNode:
         """Return the source as it is stored: without Spark's step, if it has one."""
-        return self if self.step is None else replace(self, record=self.step.takes, order_by=(), step=None)
+        return self if self.step is None else replace(self, record=self.step.takes, order_by=(), step=None, keys=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,9 +39,12 @@ def exit_code_of(error: BaseException) -> int:
     return int(getattr(error, "exit_code", EngineBug.exit_code))
 
 
-def report(error: BaseException, *, as_json: bool) -> None:
-    """Show `error`: JSON on stdout, a panel on a terminal's stderr, plain text on any other stderr."""
-    name, message = _told(error)
+def report(error: BaseException, *, as_json: bool, starts: bool = False) -> None:
+    """Show `error`: JSON on stdout, a panel on a terminal's stderr, plain text on any other stderr.
+
+    `starts`: the command starts work, so the message says whether it has.
+    """
+    name, message = _told(error, starts=starts)
     message = in_utf8(message)
     if as_json:
         import msgspec
@@ -53,11 +56,11 @@ def report(error: BaseException, *, as_json: bool) -> None:
         _show(name, message)
 
 
-def _told(error: BaseException) -> tuple[str, str]:
+def _told(error: BaseException, *, starts: bool) -> tuple[str, str]:
     if isinstance(error, KeyboardInterrupt):
         return "Interrupted", "interrupted. What was committed stays; the next run goes on from there."
     if isinstance(error, HeadraceError):
-        return type(error).__name__, str(error)
+        return type(error).__name__, error.text_of_start if starts else str(error)
     if hasattr(error, "format_message"):
         return "ConfigError", error.format_message()
     message = f"unexpected {type(error).__name__}: {error}\nPlease report it with the traceback on stderr."
@@ -211,6 +214,9 @@ _ON_BRANCHES = {
 }  # fmt: skip
 """Commands that take --branch."""
 
+_STARTING = {"run", "backfill", "restore"}
+"""Commands whose errors say whether anything was started."""
+
 _COMMANDS = {
     "project.register_new": ["new"],
     "project.register_setup": ["setup"],
@@ -270,10 +276,11 @@ class _Commands(TyperGroup):
             raise
         except (Exception, KeyboardInterrupt) as error:
             _add_hint(error)
-            _write(error)
+            starts = ctx.invoked_subcommand in _STARTING
+            _write(error, starts=starts)
             if _is_typers_own(error) and not as_json:
                 raise
-            report(error, as_json=as_json)
+            report(error, as_json=as_json, starts=starts)
             raise typer.Exit(exit_code_of(error)) from error
 
 
@@ -286,13 +293,13 @@ def _paths(before: str, commands: Mapping[str, Any]) -> Iterator[tuple[str, Any]
             yield f"{before}{name}", command
 
 
-def _write(error: BaseException) -> None:
+def _write(error: BaseException, *, starts: bool) -> None:
     """Write an error to the file of --report, if the command was given one."""
     file = ERROR_FILE.get()
     if file is not None:
         from headrace.cli.run import write_report
 
-        name, message = _told(error)
+        name, message = _told(error, starts=starts)
         write_report(file, {"error": name, "message": in_utf8(message), "exit_code": exit_code_of(error)})
 
 

@@ -180,7 +180,7 @@ def _show_plan(config: JobConfig, plan: BackfillPlan, *, as_json: bool) -> None:
             for name, count in estimate.answers.items()
         ),
         ("sinks", ", ".join(estimate.sinks) or "none"),
-        ("then", _policy(config)),
+        ("then", _policy(config, plan.name)),
     ]
     show(f"plan of a backfill of {plan.asked} by job '{config.job}'; nothing was changed", table(("", ""), rows))
     if plan.changes:
@@ -202,12 +202,12 @@ def _listed_steps(plan: BackfillPlan) -> str:
     return f"1: {first}" if len(plan.steps) == 1 else f"{len(plan.steps):,}: {first}, ..., {last}"
 
 
-def _policy(config: JobConfig) -> str:
+def _policy(config: JobConfig, branch: str) -> str:
     from headrace.config import Promote
 
     return {
         Promote.AUTOMATIC: "promotes the result (replay.promote: automatic)",
-        Promote.APPROVAL: "waits for 'headrace branch promote' if anything differs (replay.promote: approval)",
+        Promote.APPROVAL: f"waits for 'headrace branch promote {config.job} {branch}' if anything differs (replay.promote: approval)",
         Promote.REFUSE: "ends after the comparison (replay.promote: refuse)",
     }[config.replay.promote]
 

@@ -134,12 +134,17 @@ def state_types(job: str, log: CheckpointLog, plan: Plan) -> Iterator[Finding]:
 
 
 def sources(config: JobConfig, plan: Plan) -> Iterator[Finding]:
-    """Yield a finding for each source: whether its folder or table can be read."""
+    """Yield a finding for each source: whether its folder or table can be read, and is the one that was read before."""
+    from headrace.log.log import CheckpointLog
+    from headrace.sources.position import NO_FACTS
     from headrace.sources.registry import source_of
+    from headrace.tables.folder import JobFolder
 
+    last = CheckpointLog(JobFolder.of(config)).last
+    facts = {} if last is None else last.sources
     nodes = {node.name: node for node in plan.sources}
     for name in config.sources:
-        for remark in source_of(nodes[name].stored, config).remarks():
+        for remark in source_of(nodes[name].stored, config).remarks(facts.get(name, NO_FACTS)):
             mend = "" if remark.key is None else f" {config.where(f'sources.{name}.{remark.key}')}"
             yield Finding(f"source {name}", remark.outcome, remark.text, f"{remark.advice}{mend}")
 
@@ -153,7 +158,8 @@ def changed_input(config: JobConfig) -> Iterator[Finding]:
     stopping = {InputKind.TWIN, InputKind.UNREADABLE}
     if config.mode == "caught_up":
         stopping.add(InputKind.LATE)  # an interval run passes over late files from before the first interval
-    for warning in input_warnings(config, CheckpointLog(JobFolder.of(config)).lineage.line):
+    line = CheckpointLog(JobFolder.of(config)).lineage.line
+    for warning in input_warnings(config, line, with_clean_up=True):
         source = warning.fields["source"]
         fails = warning.kind in stopping or (
             warning.kind in {InputKind.CHANGED, InputKind.GONE} and config.sources[source].on_changed_file == "fail"

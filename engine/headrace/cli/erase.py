@@ -77,9 +77,9 @@ def erase(
 
     Example:  headrace erase purchases anna --apply --purge --why "request 17"
 
-    Exit codes: 0, also without rows; 1 if a purge has left the key in a file, which the output names; 2 for an unknown
-    job or operator, a bad key or reason, a branch, or a savepoint that has the key; 3 while a run holds the job;
-    8 storage; 10 job and sink disagree.
+    Exit codes: 0; 1 if a purge has left the key in a file, which the output names; 2 for an unknown job or operator, a key
+    that nothing has, a bad reason, a branch, or a savepoint that has the key; 3 while a run holds the job; 8 storage;
+    10 job and sink disagree.
     """
     from headrace.storage.pandas import without_pandas
 
@@ -102,12 +102,36 @@ def erase(
         left = find_key(config, key)
         done = Erasure(left)
     sinks = [*rows_in_sinks(config, key)]
+    if done.files_deleted == 0 and not _is_known(done.survey, sinks):
+        _refuse_unknown(config, key)
     if as_json:
         print_json(_as_json(key, done, left, sinks, apply=apply))
     else:
         _show(key, done, left, sinks, apply=apply)
     if purge and (any(left.files.values()) or left.others):
         raise typer.Exit(CheckFailed.exit_code)
+
+
+def _is_known(before: ErasureSurvey, sinks: Sequence[SinkRows]) -> bool:
+    """Return whether anything has the key: rows or files of the state, texts of other rows, notes, or a sink."""
+    return not before.is_empty or bool(before.mentions or before.notes) or any(sink.conditions for sink in sinks)
+
+
+def _refuse_unknown(config: JobConfig, key: ErasedKey) -> None:
+    """Raise `ConfigError` for a key that nothing has: it may be misspelt."""
+    from headrace.errors import ConfigError
+    from headrace.readers.job_at import JobAtCheckpoint
+    from headrace.readers.known_keys import how_keys_are_written, similar_keys
+
+    job = JobAtCheckpoint(config)
+    of_operator = "" if key.operator is None else f" of operator '{key.operator}'"
+    similar = similar_keys(job, key.key)
+    nearest = f"There is {' and '.join(similar)}. " if similar else ""
+    msg = (
+        f"job '{config.job}': no row{of_operator} has the key '{key.key}', nor has a file of the state or a sink, so there is nothing to "
+        f"erase. Nothing was changed. If you have erased it before, it is gone for good. {nearest}{how_keys_are_written(job)}"
+    )
+    raise ConfigError(msg)
 
 
 def _reason(why: str | None, *, apply: bool, purge: bool) -> str:

@@ -62,7 +62,7 @@ def savepoint(
     config = load(job)
     if drop:
         checkpoint = drop_savepoint(config, name, why, run_id or new_run_id())
-        text = f"savepoint '{name}' is dropped, as checkpoint {checkpoint.checkpoint_id}. 'headrace vacuum' removes its files."
+        text = f"savepoint '{name}' is dropped, as checkpoint {checkpoint.checkpoint_id}. 'headrace vacuum {config.job}' removes its files."
         show_checkpoint(config.job, checkpoint, text, as_json=as_json)
         return
     checkpoint = savepoint_job(config, name, why, run_id or new_run_id())

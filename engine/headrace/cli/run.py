@@ -195,7 +195,7 @@ def failure_reported(file: Path | None) -> Iterator[None]:
     except HeadraceError as error:
         content: dict[str, Any] = {
             "error": type(error).__name__,
-            "message": in_utf8(str(error)),
+            "message": in_utf8(error.text_of_start),
             "exit_code": error.exit_code,
         }
         if isinstance(error, IntervalError) and error.is_taken_in:

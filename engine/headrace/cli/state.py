@@ -160,16 +160,18 @@ def get(
 
     Example:  headrace state get flights N14228 --at 12
 
-    Exit codes: 0, also without entries; 2 for an unknown job, checkpoint or operator; 8 files gone.
+    Exit codes: 0, also without entries; 2 for an unknown job, checkpoint, operator or state; 8 files gone.
     """
     from headrace.readers import state as keyed_state
+    from headrace.readers.known_keys import how_keys_are_written
 
     name, key = job_and_text(first, second)
     job = open_job(name, at, as_of, with_expired=with_expired)
     entries = keyed_state.get(job, key, operator, state)
     hidden = 0 if with_expired else keyed_state.count_expired(job, key, operator, state)
     print_rows(job, entries, "entries", as_json=as_json)
-    _warn_of_unknown(job, state)
+    if not entries.rows and not hidden:
+        warn(f"no live entry has this key. {how_keys_are_written(job)}")
     if hidden:
         one = hidden == 1
         text = counted(hidden, "entry", "entries")
@@ -194,7 +196,7 @@ def scan(
 
     Example:  headrace state scan flights --state legs --prefix N14 -n 10
 
-    Exit codes: 0; 2 for an unknown job, checkpoint or operator; 8 when its files are gone.
+    Exit codes: 0; 2 for an unknown job, checkpoint, operator or state; 8 when its files are gone.
     """
     from headrace.readers import state as keyed_state
 
@@ -202,18 +204,6 @@ def scan(
     rows = keyed_state.scan(opened, operator, state, prefix, limit)
     total = total_of(rows, limit, lambda: keyed_state.count_scanned(opened, operator, state, prefix))
     print_rows(opened, rows, "entries", as_json=as_json, total=total)
-    _warn_of_unknown(opened, state)
-
-
-def _warn_of_unknown(job: JobAtCheckpoint, state: str | None) -> None:
-    """Warn of a state that no operator had at the checkpoint, if its states are recorded."""
-    if state is None:
-        return
-    known = {name for states in job.checkpoint.state_schemas.values() for name in states}
-    if known and state not in known:
-        warn(
-            f"no operator has a state '{state}' at checkpoint {job.checkpoint.checkpoint_id}. There are: {', '.join(sorted(known))}"
-        )
 
 
 def history(
@@ -232,7 +222,7 @@ def history(
 
     Example:  headrace state history flights N14228
 
-    Exit codes: 0; 2 for an unknown job, checkpoint or operator.
+    Exit codes: 0; 2 for an unknown job, checkpoint, operator or state.
     """
     from headrace.readers.history import key_history
 
@@ -297,9 +287,11 @@ def print_expired(job: JobAtCheckpoint, entries: Rows, *, as_json: bool) -> None
         return
     if states.rows:
         show(records(states), records(entries, drop=("ttl_ms",)))
-        show("They are hidden from user code and readers. The next 'headrace compact' drops them from the tables;")
         show(
-            f"files that had them stay for {counted(job.config.retention.hours, 'hour')} more, and then until 'headrace vacuum'."
+            f"They are hidden from user code and readers. The next 'headrace compact {job.config.job}' drops them from the tables;"
+        )
+        show(
+            f"files that had them stay for {counted(job.config.retention.hours, 'hour')} more, and then until 'headrace vacuum {job.config.job}'."
         )
     else:
         show(f"nothing that has expired is stored, at checkpoint {checkpoint}")
@@ -335,7 +327,7 @@ def print_supposed(job: JobAtCheckpoint, operator: str | None, state: str | None
     if supposed.was_off and ttl != _OFF:
         show("It has no TTL so far: lifetimes of stored entries begin with the first micro-batch that has one.")
     if supposed.entries_that_come_back:
-        show("Compact first ('headrace compact') if they must not.")
+        show(f"Compact first ('headrace compact {job.config.job}') if they must not.")
 
 
 def _parsed(text: str) -> timedelta | None:

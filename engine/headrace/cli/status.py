@@ -191,7 +191,8 @@ def _warnings(config: JobConfig, log: CheckpointLog) -> list[RunWarning]:
     from headrace.commit.input_report import input_warnings
     from headrace.log.warnings import row_time_warnings
 
-    return [*row_time_warnings(config.job, _row_times(log)), *input_warnings(config, log.lineage.line)]
+    of_input = input_warnings(config, log.lineage.line, with_clean_up=True)
+    return [*row_time_warnings(config.job, _row_times(log)), *of_input]
 
 
 def _watermark_waits(config: JobConfig, log: CheckpointLog) -> list[WatermarkWait]:

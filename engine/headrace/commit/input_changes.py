@@ -8,7 +8,7 @@ the same id to another run, once the first one is deleted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -48,7 +48,7 @@ class InputChange:
     """Name of the file; None if it is gone, since checkpoints keep only digests of names."""
     checkpoint_id: int
     interval: Interval | None = None
-    """Interval of the file; None if it is gone, and without a pattern."""
+    """Interval of the file; of one that is gone, that of its checkpoint. None without a pattern, and without interval runs."""
 
     def __str__(self) -> str:
         """Return the change as a clause."""
@@ -116,6 +116,26 @@ def recorded_files(line: Sequence[Checkpoint], source: str) -> dict[str, Recorde
     return files
 
 
+def cleaned_up(line: Sequence[Checkpoint], source: str, files: Sequence[SourceFile]) -> list[Checkpoint]:
+    """Return for each file that is missing at the beginning of a source the checkpoint that took it in. Such files are no change."""
+    _, oldest = _missing(recorded_files(line, source), {digest(file.name) for file in files})
+    return oldest
+
+
+def _missing(
+    recorded: Mapping[str, RecordedFile], present: Collection[str]
+) -> tuple[list[Checkpoint], list[Checkpoint]]:
+    """Return the checkpoints that took in files that are missing now: those of withdrawn files, and those of the oldest files.
+
+    Files whose absence was acknowledged are in neither.
+    """
+    kept = min((recorded[name].first.checkpoint_id for name in recorded if name in present), default=None)
+    missing = [record.first for name, record in recorded.items() if name not in present and record.mark != GONE]
+    withdrawn = [first for first in missing if kept is not None and first.checkpoint_id > kept]
+    oldest = [first for first in missing if kept is None or first.checkpoint_id <= kept]
+    return withdrawn, oldest
+
+
 def _of_source(
     line: Sequence[Checkpoint], source: str, files: Sequence[ListedFile], storage: Storage
 ) -> Iterator[InputChange]:
@@ -128,11 +148,9 @@ def _of_source(
         file, interval = there[name]
         if not record.is_like(file, storage):
             yield InputChange(ChangeOfInput.CHANGED, source, file.name, record.first.checkpoint_id, interval)
-    oldest = min((recorded[name].first.checkpoint_id for name in recorded.keys() & there.keys()), default=None)
-    for name in recorded.keys() - there.keys():
-        first = recorded[name].first.checkpoint_id
-        if oldest is not None and first > oldest and recorded[name].mark != GONE:
-            yield InputChange(ChangeOfInput.GONE, source, None, first)
+    withdrawn, _ = _missing(recorded, there.keys())
+    for first in withdrawn:
+        yield InputChange(ChangeOfInput.GONE, source, None, first.checkpoint_id, interval_of(first))
     for listed in files:
         is_known = digest(listed.file.name) in recorded
         if is_known or listed.interval is None or beginning is None or _begins_before(beginning, listed):

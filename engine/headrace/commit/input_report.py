@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from headrace.commit.input_changes import (
     ChangeOfInput,
     InputChange,
     RecordedFile,
+    cleaned_up,
     input_changes,
     recorded_files,
     touched_files,
@@ -26,6 +28,7 @@ from headrace.log.warnings import RunWarning
 from headrace.names import counted
 from headrace.sources.folder.formats import format_of
 from headrace.sources.folder.listing import FolderContent, FolderListing
+from headrace.sources.interval import Interval, moment_text
 from headrace.sources.position import TakenFile, digest
 from headrace.sources.source import ListedFile
 from headrace.tables.folder import JobFolder
@@ -38,6 +41,7 @@ class InputKind(StrEnum):
 
     CHANGED = "changed_file"
     GONE = "gone_file"
+    CLEANED_UP = "cleaned_up"
     LATE = "late_file"
     TWIN = "twin_file"
     PASSED_OVER = "passed_over"
@@ -47,15 +51,19 @@ class InputKind(StrEnum):
 _SENTENCES = {
     InputKind.CHANGED: (
         "source '{source}': {files_count} changed after the job took them in ({files}), and the tables have the former rows; 'headrace backfill "
-        "{job} --from DAY --to DAY' takes such files in again, if the source has an interval, and 'headrace input {job} --acknowledge FILE' leaves "
+        "{job} --from {start} --to {end}' takes such files in again, if the source has an interval, and 'headrace input {job} --acknowledge FILE' leaves "
         "the rows as they are"
     ),
     InputKind.GONE: (
         "source '{source}': {files_count} taken in by the job, and gone since ({files}); the tables have the rows; 'headrace backfill {job} "
-        "--from DAY --to DAY' computes such intervals without them, and 'headrace input {job} --acknowledge gone' leaves the rows as they are"
+        "--from {start} --to {end}' computes such intervals without them, and 'headrace input {job} --acknowledge gone' leaves the rows as they are"
+    ),
+    InputKind.CLEANED_UP: (
+        "source '{source}': {files_count} taken in by the job, and gone since ({files}), no older file is left: this counts as a clean-up, and "
+        "the tables have the rows; if it is none, put them back; 'headrace input {job} --acknowledge gone' ends this remark"
     ),
     InputKind.LATE: (
-        "source '{source}': {files_count} came late ({files}), and no run takes them in; 'headrace backfill {job} --from DAY --to DAY' does, "
+        "source '{source}': {files_count} came late ({files}), and no run takes them in; 'headrace backfill {job} --from {start} --to {end}' does, "
         "if the source has an interval, later names do, and 'headrace input {job} --acknowledge FILE' leaves them out"
     ),
     InputKind.TWIN: (
@@ -72,12 +80,14 @@ _SENTENCES = {
 
 @dataclass(frozen=True, slots=True)
 class InputRemark:
-    """Remark on a file of a source. `file` is its name; of a file that is gone, the checkpoint that took it in."""
+    """Remark on a file of a source. `file` is its name; of files that are gone, their number and the checkpoints that took them in."""
 
     kind: InputKind
     source: str
     file: str
-    change: InputChange | None = None
+    count: int = 1
+    interval: Interval | None = None
+    """Interval of the files, if it is known: a backfill of it takes them in again."""
 
 
 def input_remarks(config: JobConfig, line: Sequence[Checkpoint]) -> list[InputRemark]:
@@ -86,18 +96,23 @@ def input_remarks(config: JobConfig, line: Sequence[Checkpoint]) -> list[InputRe
     return [remark for name, source in folders.items() for remark in _of_folder(config, name, source, line)]
 
 
-def input_warnings(config: JobConfig, line: Sequence[Checkpoint]) -> list[RunWarning]:
-    """Return the warnings on a job's input; none for a branch, which reads the input of its job."""
-    return [] if config.branch is not None else warnings_of(config, input_remarks(config, line))
+def input_warnings(config: JobConfig, line: Sequence[Checkpoint], *, with_clean_up: bool = False) -> list[RunWarning]:
+    """Return the warnings on a job's input; none for a branch, which reads the input of its job.
+
+    A clean-up of old input degrades no run: people who look at the job are told of it, `with_clean_up`.
+    """
+    if config.branch is not None:
+        return []
+    remarks = input_remarks(config, line)
+    return warnings_of(
+        config, [remark for remark in remarks if with_clean_up or remark.kind is not InputKind.CLEANED_UP]
+    )
 
 
 def warnings_of(config: JobConfig, remarks: Sequence[InputRemark]) -> list[RunWarning]:
     """Return a warning for each source and kind of remark."""
     groups = groupby(sorted(remarks, key=_group_of), key=_group_of)
-    return [
-        _warning(config, InputKind(kind), source, [remark.file for remark in of_kind])
-        for (source, kind), of_kind in groups
-    ]
+    return [_warning(config, InputKind(kind), source, list(of_kind)) for (source, kind), of_kind in groups]
 
 
 def touched_input(config: JobConfig, line: Sequence[Checkpoint]) -> dict[str, Sequence[TakenFile]]:
@@ -138,8 +153,10 @@ def _of_folder(config: JobConfig, name: str, source: SourceConfig, line: Sequenc
     recorded = recorded_files(line, name)
     changes = input_changes(line, {name: listed}, JobFolder.of(config))
     for change in changes:
-        if change.change is not ChangeOfInput.NEW:
-            yield _remark_on(change)
+        if change.change is ChangeOfInput.CHANGED and change.file is not None:
+            yield InputRemark(InputKind.CHANGED, name, change.file, interval=change.interval)
+    yield from _gone([change for change in changes if change.change is ChangeOfInput.GONE])
+    yield from _cleaned_up(name, cleaned_up(line, name, content.files))
     new = [file for file in content.files if digest(file.name) not in recorded]
     last = line[-1].sources[name].last if line and name in line[-1].sources else ""
     passed = {change.file for change in changes if change.change is ChangeOfInput.NEW}
@@ -147,7 +164,7 @@ def _of_folder(config: JobConfig, name: str, source: SourceConfig, line: Sequenc
         if _twin_of(listing, content, file.name, recorded) is not None:
             yield InputRemark(InputKind.TWIN, name, file.name)
         elif file.name in passed or file.name <= last:
-            yield InputRemark(InputKind.LATE, name, file.name)
+            yield InputRemark(InputKind.LATE, name, file.name, interval=listing.interval_of(file.name))
 
 
 def _twin_of(
@@ -158,10 +175,25 @@ def _twin_of(
     return next((twin for twin in listing.twins_of(name) if twin in present or digest(twin) in recorded), None)
 
 
-def _remark_on(change: InputChange) -> InputRemark:
-    if change.file is None:
-        return InputRemark(InputKind.GONE, change.source, f"a file of checkpoint {change.checkpoint_id}", change)
-    return InputRemark(InputKind.CHANGED, change.source, change.file, change)
+def _gone(changes: Sequence[InputChange]) -> Iterator[InputRemark]:
+    """Yield a remark for each checkpoint that took in files that are gone."""
+    for (source, number, interval), of_checkpoint in Counter(map(_taken_by, changes)).items():
+        of_interval = "" if interval is None else f", of {interval}"
+        text = f"{counted(of_checkpoint, 'file')} that checkpoint {number} took in{of_interval}"
+        yield InputRemark(InputKind.GONE, source, text, of_checkpoint, interval)
+
+
+def _taken_by(change: InputChange) -> tuple[str, int, Interval | None]:
+    return change.source, change.checkpoint_id, change.interval
+
+
+def _cleaned_up(source: str, taken_by: Sequence[Checkpoint]) -> Iterator[InputRemark]:
+    """Yield one remark on all files that are missing at the beginning of a source; `taken_by` has the checkpoint of each."""
+    if taken_by:
+        ids = sorted(checkpoint.checkpoint_id for checkpoint in taken_by)
+        checkpoints = f"checkpoint {ids[0]}" if ids[0] == ids[-1] else f"checkpoints {ids[0]} to {ids[-1]}"
+        text = f"{counted(len(ids), 'file')} that {checkpoints} took in"
+        yield InputRemark(InputKind.CLEANED_UP, source, text, len(taken_by))
 
 
 def _names_of_others(config: JobConfig, name: str, source: SourceConfig) -> tuple[str, ...]:
@@ -174,15 +206,26 @@ def _group_of(remark: InputRemark) -> tuple[str, str]:
     return remark.source, remark.kind.value
 
 
-def _warning(config: JobConfig, kind: InputKind, source: str, files: Sequence[str]) -> RunWarning:
+def _warning(config: JobConfig, kind: InputKind, source: str, remarks: Sequence[InputRemark]) -> RunWarning:
+    files, count = [remark.file for remark in remarks], sum(remark.count for remark in remarks)
     more = f" and {len(files) - _SHOWN:,} more" if len(files) > _SHOWN else ""
-    endings = ", ".join(format_of(config.sources[source].files).suffixes)
+    start, end = _bounds([remark.interval for remark in remarks])
     message = _SENTENCES[kind].format(
         files=f"{', '.join(files[:_SHOWN])}{more}",
-        files_count=counted(len(files), "file"),
-        entries_count=counted(len(files), "entry", "entries"),
+        files_count=counted(count, "file"),
+        entries_count=counted(count, "entry", "entries"),
         source=source,
         job=config.job,
-        endings=endings,
+        endings=", ".join(format_of(config.sources[source].files).suffixes),
+        start=start,
+        end=end,
     )
-    return RunWarning(kind.value, message, {"source": source, "files": list(files)})
+    return RunWarning(kind.value, message, {"source": source, "files": files})
+
+
+def _bounds(intervals: Sequence[Interval | None]) -> tuple[str, str]:
+    """Return the moments between which intervals lie, for a command; a word in their place if one of them is unknown."""
+    known = [interval for interval in intervals if interval is not None]
+    if len(known) < len(intervals):
+        return "DAY", "DAY"
+    return moment_text(min(interval.start for interval in known)), moment_text(max(interval.end for interval in known))

@@ -262,7 +262,11 @@ class OpenJob:
 
     def checkpoint(self, name: int | str) -> Checkpoint:
         """Return a checkpoint by its id, or the name of a savepoint. Raises `ConfigError` when there is none."""
-        return self._log.savepoint(name) if isinstance(name, str) else self._log.get(name)
+        return (
+            self._log.savepoint(name, self.config.job)
+            if isinstance(name, str)
+            else self._log.get(name, self.config.job)
+        )
 
     def view(self, table: str) -> TableView:
         """Return the rows of a state table that the next checkpoint builds on."""

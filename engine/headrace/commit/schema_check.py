@@ -46,7 +46,7 @@ _KINDS: dict[type[State], str] = {
 
 _WAYS_OUT = (
     "Give the state a migration from the old type (migrate=Migration(Old, function)), take the change back, or restore a "
-    "checkpoint from before it. Fields may be added with defaults and removed, and numbers widened, without one."
+    "checkpoint from before it ('headrace checkpoints {job}' lists them, 'headrace restore {job} --to ID --why ...' goes back to one). Fields may be added with defaults and removed, and numbers widened, without one."
 )
 
 
@@ -118,7 +118,7 @@ class SchemaCheck:
     def raise_problems(self) -> None:
         """Raise `StateSchemaError` with all problems, if there are any."""
         if self.problems:
-            raise StateSchemaError("\n".join(self.problems))
+            raise StateSchemaError("\n".join([*self.problems, "Nothing was taken in."]))
 
 
 def declared_schemas(plan: Plan) -> DeclaredStates:
@@ -214,7 +214,7 @@ def _settled(check: SchemaCheck, operator: str, name: str, stored: StateSchema, 
     problems = list(_problems(stored, declared))
     if problems:
         where = f"operator '{operator}', state '{name}'"
-        way_out = _NO_MIGRATION if declared.kind == HISTORY_STATE else _WAYS_OUT
+        way_out = _NO_MIGRATION if declared.kind == HISTORY_STATE else _WAYS_OUT.format(job=check.job)
         check.problems += [f"{where}: {problem}. {way_out}" for problem in problems]
         return stored
     steps = _pending(stored, declared)

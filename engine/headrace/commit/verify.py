@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
 import pyarrow as pa
 
+from headrace.commit.job_tables import Versions
 from headrace.commit.protocol import sinks_of
 from headrace.commit.sink_position import SinkPosition, sent_messages
 from headrace.config import JobConfig
@@ -19,13 +20,16 @@ from headrace.names import counted
 from headrace.sinks.delta import DeltaTableSink
 from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import NEVER
-from headrace.storage.damage import faults
+from headrace.storage.damage import FileFault, faults, way_on
 from headrace.storage.delta_commits import OPENED_TABLES
 from headrace.storage.overlay import is_elsewhere
 from headrace.storage.refusals import doing, reason_of
 from headrace.storage.table import TableMissingError, logged_sizes
 from headrace.tables.folder import JobFolder
-from headrace.tables.schemas import tables_in
+from headrace.tables.schemas import ALL_TABLES, CHECKPOINTS, tables_in
+
+_SHOWN = 10
+"""Number of damaged files of a table that are named."""
 
 _WHOLE_FOLDER = "Bring the whole job folder back from a backup that is not older than the job's sinks."
 _TABLE = "Bring the files back, or the whole table from a backup that has what the job published last."
@@ -45,7 +49,7 @@ def verify(config: JobConfig) -> list[CheckResult]:
     try:
         log = CheckpointLog(JobFolder.of(config))
     except StorageError as error:
-        return [CheckResult("checkpoints", False, str(error))]
+        return [*_without_log(config, error)]
     last = log.last
     if last is None:
         return [CheckResult("checkpoints", False, f"job '{config.job}' was never run")]
@@ -56,6 +60,31 @@ def verify(config: JobConfig) -> list[CheckResult]:
         *_sinks(config, log),
         *_sent(config, log),
     ]
+
+
+def _without_log(config: JobConfig, error: StorageError) -> Iterator[CheckResult]:
+    """Yield what can be said of a job whose checkpoints cannot be read: which files of its tables and sinks are whole."""
+    log = _latest(config, "checkpoints", f"{config.job_folder}/{CHECKPOINTS}", _WHOLE_FOLDER)
+    yield CheckResult("checkpoints", False, str(error) if log is None or log.ok else f"{error} {log.detail}")
+    places = {f"table {name}": f"{config.job_folder}/{name}" for name in ALL_TABLES}
+    sinks = {f"sink {name} has whole files": sink.table_path for name, sink in sorted(config.sinks.items())}
+    tables = (_latest(config, check, uri, _WHOLE_FOLDER) for check, uri in places.items())
+    tables_of_sinks = (_latest(config, check, uri, _TABLE) for check, uri in sinks.items())
+    yield from filter(None, (*tables, *tables_of_sinks))
+
+
+def _latest(config: JobConfig, check: str, uri: str, advice: str) -> CheckResult | None:
+    """Return whether the files of a table's latest version are whole; None if there is no table."""
+    try:
+        latest = JobFolder.of(config).at(uri).table().latest()
+        files = logged_sizes(latest)
+        damaged = _damaged(uri, files, config, advice)
+    except TableMissingError:
+        return None
+    except (StorageError, OSError) as refusal:
+        return CheckResult(check, False, str(reason_of(refusal)))
+    whole = f"version {latest.version}, the latest: {counted(len(files), 'file')}"
+    return CheckResult(check, damaged is None, damaged or whole)
 
 
 def _ids_grow(checkpoints: list[Checkpoint]) -> CheckResult:
@@ -109,13 +138,37 @@ def _tables(config: JobConfig, last: Checkpoint) -> Iterator[CheckResult]:
         yield CheckResult(f"table {name}", damaged is None and latest >= committed, detail)
 
 
-def _damaged(uri: str, files: Mapping[str, int], config: JobConfig, way_on: str) -> str | None:
+def refuse_damaged_state(config: JobConfig, versions: Versions) -> None:
+    """Raise `StorageError` if a data file of the state at these versions is gone or cut off.
+
+    A task with a local copy of its state reads no such file, and a run would commit on top of the damage. Looks only on disks: an object
+    store takes a request for each file, and `verify` makes them.
+    """
+    folder = JobFolder.of(config)
+    if not folder.is_on_local_disk:
+        return
+    for name in tables_in(versions):
+        table = folder.below(name)
+        logged = logged_sizes(table.table().at(versions[name]))
+        own = {path: size for path, size in logged.items() if not is_elsewhere(path)}
+        wrong = faults(table.uri, own, table.sizes_of(own))
+        if wrong:
+            raise StorageError(f"{_named(wrong)}. {way_on(wrong[0].uri)}")
+
+
+def _named(wrong: Sequence[FileFault]) -> str:
+    """Return the first faults of a table, and the number of further ones."""
+    more = f" and {len(wrong) - _SHOWN:,} more" if len(wrong) > _SHOWN else ""
+    return f"{', '.join(map(str, wrong[:_SHOWN]))}{more}"
+
+
+def _damaged(uri: str, files: Mapping[str, int], config: JobConfig, advice: str) -> str | None:
     """Return a sentence on files of a table that are gone or cut off; `files` has their sizes in the log. None if all are whole."""
     own = {path: size for path, size in files.items() if not is_elsewhere(path)}
     wrong = faults(uri, own, JobFolder.of(config).at(uri).sizes())
     if not wrong:
         return None
-    return f"{wrong[0]} ({len(wrong):,} of {counted(len(files), 'file')} damaged). {way_on}"
+    return f"{_named(wrong)} ({len(wrong):,} of {counted(len(files), 'file')} damaged). {advice}"
 
 
 def _sinks(config: JobConfig, log: CheckpointLog) -> Iterator[CheckResult]:

@@ -23,7 +23,9 @@ GONE_FILES: Final = "gone"
 
 ALL_FILES: Final = "all"
 
-_KINDS: Final = frozenset({InputKind.CHANGED, InputKind.GONE, InputKind.LATE, InputKind.TWIN})
+_KINDS_OF_GONE: Final = frozenset({InputKind.GONE, InputKind.CLEANED_UP})
+
+_KINDS: Final = _KINDS_OF_GONE | {InputKind.CHANGED, InputKind.LATE, InputKind.TWIN}
 
 
 def acknowledge(config: JobConfig, names: Sequence[str], why: str, run_id: str) -> Checkpoint:
@@ -43,12 +45,12 @@ def acknowledge(config: JobConfig, names: Sequence[str], why: str, run_id: str) 
             versions=job.versions,
             sources={**job.last.sources, **facts},
             note=why,
-            metrics={"acknowledged": len(chosen)},
+            metrics={"acknowledged": sum(remark.count for remark in chosen)},
         )
 
 
 def _is_named(remark: InputRemark, names: Sequence[str]) -> bool:
-    word = GONE_FILES if remark.kind is InputKind.GONE else remark.file
+    word = GONE_FILES if remark.kind in _KINDS_OF_GONE else remark.file
     return ALL_FILES in names or word in names
 
 
@@ -71,7 +73,7 @@ def _acknowledged(job: OpenJob, source: str, remarks: Sequence[InputRemark]) -> 
     }
     named = [files[remark.file] for remark in remarks if remark.file in files]
     records = [_record(config, file) for file in named]
-    if any(remark.kind is InputKind.GONE for remark in remarks):
+    if any(remark.kind in _KINDS_OF_GONE for remark in remarks):
         present = {digest(name) for name in files}
         missing = recorded_files(job.lineage.line, source).keys() - present
         records += [TakenFile(name, GONE, UNKNOWN) for name in sorted(missing)]

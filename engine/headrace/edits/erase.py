@@ -161,7 +161,9 @@ def erase(config: JobConfig, run_id: str, key: ErasedKey, *, why: str, purge: bo
         )
         for folder in key_survey.local_folders:
             Storage(str(folder)).remove_folder()
-        return Erasure(key_survey, checkpoint, purge_files(job, key_survey, why) if purge else 0)
+        # Without a file that has the key, a purge only finishes one that was interrupted: the key may be misspelt.
+        purges = purge and not (key_survey.is_empty and not open_intents(config, job.checkpoints))
+        return Erasure(key_survey, checkpoint, purge_files(job, key_survey, why) if purges else 0)
 
 
 def _refuse_savepoints(key_survey: ErasureSurvey) -> None:

@@ -258,13 +258,13 @@ def _mend(config: JobConfig, path: str) -> str:
     """Return a clause on how a file goes that has the key."""
     top, *parts = path.split("/")
     if top in LEFTOVERS:
-        return "'headrace erase' with --apply --purge deletes it"
+        return f"'headrace erase {config.job} KEY --apply --purge --why ...' deletes it"
     if top == LINES and parts:
         return f"'headrace branch drop {config.job} {parts[0]}' removes it"
     if top == LANDED:
         return f"'headrace run {config.job}' takes its messages in; then erase the key again"
     if top in ALL_TABLES:
-        return "rows of other keys mention it: 'headrace erase' with --mentions, or of these keys, or the end of the retention"
+        return f"rows of other keys mention it: 'headrace erase {config.job} KEY' with --mentions, or of these keys, or the end of the retention"
     return "no command knows this file: delete it yourself"
 
 

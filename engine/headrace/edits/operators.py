@@ -122,7 +122,7 @@ class RenameOperator:
             problems += (change for _, change in changed_keys({self.new: keys[self.old]}, plan))
         if problems:
             heading = f"the state of '{self.old}' does not fit '{self.new}', and was not moved:"
-            raise StateSchemaError("\n".join([heading, *problems]))
+            raise StateSchemaError("\n".join([heading, *problems, "Nothing was changed."]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ def stored_operator(job: JobView, operator: str) -> StoredOperator:
     rows = count_rows(job.view, operator, last.max_parallelism, tables_in(last.versions))
     stored = StoredOperator(operator, rows, states)
     if not stored.state_rows and not states:
-        aside = " but what it set aside (headrace quarantine)" if stored.set_aside else ""
+        aside = f" but what it set aside (headrace quarantine {name})" if stored.set_aside else ""
         msg = (
             f"nothing is stored of an operator '{operator}'{aside}; 'headrace state list {name}' shows what is. "
             "Nothing was changed."

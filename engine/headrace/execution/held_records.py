@@ -39,7 +39,7 @@ class Resumption:
         """Run as the user code of the record. Raises `StateSchemaError` where the state is now of another kind."""
         answer = self._store.resume()
         if answer is None:
-            msg = f"block '{self._block.block_id}' waits for what {self._store.what} had as another kind of state: give it a new name"
+            msg = f"block '{self._block.block_id}' waits for what {self._store.what} had as another kind of state. Nothing was committed. Give it a new name, then run again."
             raise StateSchemaError(msg)
         _ = answer.then_accept(self._block)
 
@@ -136,6 +136,6 @@ class HeldRecords:
         declared = ", ".join(sorted(self._function.blocks)) or "none"
         return StateSchemaError(
             f"a record of key {request.key_json.decode()} waits at block '{request.block_id}' for state '{request.state}' of "
-            f"operator '{self._function.operator}', and one of them is not declared any more, or the function is no longer 'async def' (blocks declared: {declared}). "
+            f"operator '{self._function.operator}', and one of them is not declared any more, or the function is no longer 'async def' (blocks declared: {declared}). Nothing was committed. "
             "Bring it back until a run has gone through, or restore to a checkpoint before the run that stopped."
         )

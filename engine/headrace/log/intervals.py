@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from headrace.errors import IntervalError
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.lineage import Lineage
 from headrace.sources.interval import Interval, moment_text
+from headrace.sources.position import NO_FACTS
 from headrace.sources.source import TakenIn
 
 
@@ -77,7 +78,14 @@ def taken_in(trail: Sequence[Checkpoint], source: str) -> TakenIn:
     """Return the files of a source that the checkpoints of a line took in together."""
     recorded = [checkpoint.sources[source].taken for checkpoint in trail if source in checkpoint.sources]
     names = frozenset(file.name for files in recorded for file in files) if recorded else None
-    return TakenIn(names, tuple(interval for interval, _ in intervals_of(trail)))
+    intervals = tuple(interval for interval, _ in intervals_of(trail))
+    return TakenIn(names, intervals, tuple(_last_files(trail, source)))
+
+
+def _last_files(trail: Sequence[Checkpoint], source: str) -> Iterator[tuple[int, str]]:
+    for checkpoint in trail:
+        if checkpoint.has_state:
+            yield checkpoint.checkpoint_id, checkpoint.sources.get(source, NO_FACTS).last
 
 
 def position_of(trail: Sequence[Checkpoint]) -> int | None:

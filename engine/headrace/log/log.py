@@ -117,8 +117,8 @@ class CheckpointLog:
         """Return the line that leads to the last checkpoint."""
         return Lineage(self.checkpoints)
 
-    def get(self, checkpoint_id: int) -> Checkpoint:
-        """Return the checkpoint with this id.
+    def get(self, checkpoint_id: int, job: str = "JOB") -> Checkpoint:
+        """Return the checkpoint with this id. `job` is named in errors.
 
         Raises `ConfigError` when there is none.
         """
@@ -126,17 +126,17 @@ class CheckpointLog:
             if checkpoint.checkpoint_id == checkpoint_id:
                 return checkpoint
         known = _ranges([checkpoint.checkpoint_id for checkpoint in self.checkpoints]) or "none yet"
-        msg = f"there is no checkpoint {checkpoint_id} (known: {known}); see 'headrace checkpoints'"
+        msg = f"there is no checkpoint {checkpoint_id} (known: {known}); see 'headrace checkpoints {job}'"
         raise ConfigError(msg)
 
-    def savepoint(self, name: str) -> Checkpoint:
-        """Return the latest savepoint of this name.
+    def savepoint(self, name: str, job: str = "JOB") -> Checkpoint:
+        """Return the latest savepoint of this name. `job` is named in errors.
 
         Raises `ConfigError` when there is none.
         """
         savepoints = [savepoint for savepoint in live_savepoints(self.checkpoints) if savepoint.name == name]
         if not savepoints:
-            raise ConfigError(_no_savepoint(self.checkpoints, name))
+            raise ConfigError(_no_savepoint(self.checkpoints, name, job))
         return savepoints[-1]
 
     def resolve(self, config: JobConfig, at: int | str | None = None) -> Checkpoint:
@@ -155,12 +155,12 @@ class CheckpointLog:
             return self.last
         text = str(at)
         if text.isdecimal():
-            return self.get(int(text))
+            return self.get(int(text), config.job)
         try:
             moment = parse_moment(text)
         except ValueError:
-            return self.savepoint(text)
-        return self._last_at(moment, text)
+            return self.savepoint(text, config.job)
+        return self._last_at(moment, text, config.job)
 
     def resolve_as_of(self, config: JobConfig, text: str) -> Checkpoint:
         """Return the last checkpoint of the live line whose watermark is at or before a moment of event time.
@@ -190,13 +190,15 @@ class CheckpointLog:
         )
         raise ConfigError(msg)
 
-    def _last_at(self, moment: int, text: str) -> Checkpoint:
+    def _last_at(self, moment: int, text: str, job: str) -> Checkpoint:
         """Return the last checkpoint at a moment (ms), even if a restore left it behind later. Errors show the moment as `text`."""
         earlier = [checkpoint for checkpoint in self.checkpoints if checkpoint.committed_at <= moment]
         if earlier:
             # Checkpoints that a promotion brought were committed on a branch, and were never the last one of the job.
             return next((checkpoint for checkpoint in reversed(earlier) if checkpoint.has_state), earlier[-1])
-        msg = f"the job had no checkpoint at {text} (UTC unless it says otherwise); see 'headrace checkpoints'"
+        msg = (
+            f"job '{job}' had no checkpoint at {text} (UTC unless it says otherwise); see 'headrace checkpoints {job}'"
+        )
         raise ConfigError(msg)
 
     @property
@@ -333,12 +335,12 @@ def _ranges(ids: Sequence[int]) -> str:
     return ", ".join(f"{ids[start]} to {ids[end]}" for start, end in zip(starts, ends, strict=False) if ids)
 
 
-def _no_savepoint(checkpoints: Sequence[Checkpoint], name: str) -> str:
+def _no_savepoint(checkpoints: Sequence[Checkpoint], name: str, job: str) -> str:
     """Return the message that no savepoint has this name."""
     dropped = drop_of(checkpoints, name)
     if dropped is None:
-        return f"there is no savepoint '{name}'; see 'headrace checkpoints'"
-    return f"savepoint '{name}' was dropped with checkpoint {dropped.checkpoint_id}; see 'headrace checkpoints'"
+        return f"there is no savepoint '{name}'; see 'headrace checkpoints {job}'"
+    return f"savepoint '{name}' was dropped with checkpoint {dropped.checkpoint_id}; see 'headrace checkpoints {job}'"
 
 
 T = TypeVar("T")

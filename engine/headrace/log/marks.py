@@ -83,13 +83,13 @@ def purged_ids(checkpoints: Sequence[Checkpoint]) -> set[int]:
     return {number for purge in _of_kind(checkpoints, Kind.VACUUM) for number in ids_of(purge.erased)}
 
 
-def refuse_purged(checkpoints: Sequence[Checkpoint], target_id: int) -> None:
+def refuse_purged(job: str, checkpoints: Sequence[Checkpoint], target_id: int) -> None:
     """Raise `StorageError` if a purge deleted files of a checkpoint because they had rows of an erased key."""
     purge = _naming(checkpoints, Kind.VACUUM, target_id)
     if purge is not None:
         msg = (
             f"checkpoint {target_id} can no longer be read or restored: its files had rows of an erased key, and "
-            f"checkpoint {purge.checkpoint_id} deleted them ({purge.note}). 'headrace checkpoints' lists all."
+            f"checkpoint {purge.checkpoint_id} deleted them ({purge.note}). 'headrace checkpoints {job}' lists all."
         )
         raise StorageError(msg)
 
@@ -99,7 +99,7 @@ def refuse_erased(job: str, checkpoints: Sequence[Checkpoint], target_id: int, *
 
     Raises `StorageError` if its files were deleted for that reason, else `ConfigError`, unless `brings_back`.
     """
-    refuse_purged(checkpoints, target_id)
+    refuse_purged(job, checkpoints, target_id)
     erasure = _naming(checkpoints, Kind.ERASURE, target_id)
     if erasure is not None and not brings_back:
         msg = (

@@ -23,6 +23,7 @@ from headrace.api.graph import (
     SourceNode,
     SparkStep,
     StatelessStep,
+    Union,
     UpsertMaterialize,
     step_over,
 )
@@ -192,9 +193,25 @@ class _Graph:
         source = cast("SourceNode", node.operator)
         if step_node is None:
             needed = self._needed_of_deletions(node, source)
-            return source if needed is None else replace(source, needed_of_deletions=needed)
+            return replace(source, needed_of_deletions=needed, keys=self._keys(node))
         step = cast("SparkStep", step_node.operator)
-        return replace(source, record=step.record, step=step)
+        return replace(source, record=step.record, step=step, keys=self._keys(step_node))
+
+    def _keys(self, node: Node) -> tuple[tuple[str, ...], ...] | None:
+        """Return the fields of the keys by which a stream is read, also as a part of a union; None if a reader needs no such key."""
+        keys: list[tuple[str, ...]] = []
+        for user, number in self._uses.get((node, None), []):
+            key = user.inputs[number].key
+            if isinstance(user.operator, Union):
+                of_union = self._keys(user)
+                if of_union is None:
+                    return None
+                keys += of_union
+            elif key is None or not key.fields:
+                return None
+            else:
+                keys.append(key.fields)
+        return tuple(keys)
 
     def _needed_of_deletions(self, node: Node, source: SourceNode) -> tuple[str, ...] | None:
         """Return the fields that a `-D` of a source must hold; None if a reader of the source reads all."""

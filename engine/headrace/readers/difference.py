@@ -214,7 +214,7 @@ def _sink_difference(before: JobAtCheckpoint, after: JobAtCheckpoint, name: str,
     connection = connect()
     columns = list(dict.fromkeys(column for snapshot in snapshots for column in snapshot.schema.names))
     for side, snapshot in zip(("before", "after"), snapshots, strict=True):
-        with reading(snapshot.uri, snapshot.version):
+        with reading(snapshot.uri, snapshot.version, after.config.job):
             copy(connection, f"{side}_rows", snapshot.stream(), table=name)
         missing = "".join(f", NULL AS {_quoted(column)}" for column in columns if column not in snapshot.schema.names)
         connection.execute(f"CREATE VIEW {side} AS SELECT *{missing} FROM {side}_rows")  # noqa: S608 - quoted names
@@ -225,7 +225,7 @@ def _sink_difference(before: JobAtCheckpoint, after: JobAtCheckpoint, name: str,
 
 def _sink_at(job: JobAtCheckpoint, uri: str) -> Snapshot:
     version = sink_version(job, uri)
-    with reading(uri, version):
+    with reading(uri, version, job.config.job):
         return job.snapshot(uri, version)
 
 

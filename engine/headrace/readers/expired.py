@@ -15,7 +15,7 @@ from headrace.api.ttl import StateTtl
 from headrace.errors import ConfigError
 from headrace.log.checkpoint import Kind
 from headrace.log.marks import live_savepoints
-from headrace.readers.job_at import WITH_STATE, JobAtCheckpoint, check_operator
+from headrace.readers.job_at import WITH_STATE, JobAtCheckpoint, check_operator, check_state
 from headrace.readers.query import Rows, ask_once, moment
 from headrace.tables.expiry import dead_sql
 from headrace.tables.live_rows import last_rows_sql
@@ -54,9 +54,10 @@ def expired_entries(
 ) -> Rows:
     """Return stored entries that have expired, without their values, the oldest stamps first.
 
-    Raises `ConfigError` for an unknown operator.
+    Raises `ConfigError` for an unknown operator or state.
     """
     check_operator(job, operator, WITH_STATE)
+    check_state(job, operator, state)
     query = f"""
         SELECT {_SHOWN} FROM ({stored_entries_sql()}) WHERE {job.ttl.dead_sql()}
         ORDER BY last_access, operator, state, key, namespace, user_key LIMIT ?"""  # noqa: S608 - our own SQL

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from headrace.errors import StorageError
 from headrace.log.checkpoint import Checkpoint, Kind
-from headrace.readers.job_at import WITH_STATE, JobAtCheckpoint, check_operator
+from headrace.readers.job_at import WITH_STATE, JobAtCheckpoint, check_operator, check_state
 from headrace.readers.query import Rows, ask, ask_once, connect, copy, milliseconds, moment, unreadable
 from headrace.readers.state import key_conditions
 from headrace.state.key_groups import key_group
@@ -132,9 +132,10 @@ def key_history(job: JobAtCheckpoint, key: str, operator: str | None = None, sta
     """Return the events of a key up to the checkpoint, oldest first, also those before compactions (`EntryHistory.events`).
 
     Changes whose files were vacuumed, and changes that a restore undid, are left out. Raises `ConfigError` for an unknown
-    operator, `StorageError` when the files of the checkpoint itself are gone or damaged.
+    operator or state, `StorageError` when the files of the checkpoint itself are gone or damaged.
     """
     check_operator(job, operator, WITH_STATE)
+    check_state(job, operator, state)
 
     def conditions_at(checkpoint: Checkpoint) -> Conditions:
         return [*key_conditions(key, checkpoint.max_parallelism), *entries_of(operator, states=state)]

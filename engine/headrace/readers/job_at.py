@@ -13,12 +13,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.commit.branch_code import refuse_without_state
+from headrace.commit.schema_check import declared_schemas
 from headrace.config import JobConfig
 from headrace.errors import ConfigError
 from headrace.log.checkpoint import Checkpoint
+from headrace.log.declared import HISTORY_STATE
 from headrace.log.lineage import Lineage
 from headrace.log.log import CheckpointLog
 from headrace.log.marks import refuse_purged
+from headrace.names import did_you_mean
 from headrace.plan.bindings import load_pipeline
 from headrace.plan.planner import plan_stages
 from headrace.plan.stages import waits_of
@@ -37,7 +40,7 @@ from headrace.tables.schemas import (
     MATERIALIZER_HISTORY,
     QUARANTINE,
 )
-from headrace.tables.view import TableView
+from headrace.tables.view import TableView, entries_of
 
 
 class JobAtCheckpoint:
@@ -59,7 +62,7 @@ class JobAtCheckpoint:
         self.config = config
         self.log = CheckpointLog(JobFolder.of(config))
         self.checkpoint = self.log.resolve(config, at) if as_of is None else self.log.resolve_as_of(config, as_of)
-        refuse_purged(self.log.checkpoints, self.checkpoint.checkpoint_id)
+        refuse_purged(config.job, self.log.checkpoints, self.checkpoint.checkpoint_id)
         refuse_without_state(config, self.checkpoint)
         self.ttl = JobTtl(config, self.log, self.checkpoint, is_now=at is None and as_of is None)
         self.with_expired = with_expired
@@ -91,7 +94,7 @@ class JobAtCheckpoint:
         if version is None:
             return table.schema.empty_table().to_reader()
         uri = f"{self.config.job_folder}/{name}"
-        with reading(uri, version):
+        with reading(uri, version, self.config.job):
             return TableView(table, self.snapshot(uri, version), conditions).stream(columns)
 
     def ranges(self, name: str) -> list[Conditions]:
@@ -100,7 +103,7 @@ class JobAtCheckpoint:
         if version is None:
             return [()]
         uri = f"{self.config.job_folder}/{name}"
-        with reading(uri, version):
+        with reading(uri, version, self.config.job):
             view = TableView(ALL_TABLES[name], self.snapshot(uri, version))
             return [part.conditions for part in view.ranges(KeyGroupRange.all_of(self.checkpoint.max_parallelism))] or [
                 ()
@@ -156,6 +159,34 @@ def check_operator(job: JobAtCheckpoint, operator: str | None, tables: Sequence[
         raise ConfigError(msg)
 
 
+def check_state(job: JobAtCheckpoint, operator: str | None, state: str | None) -> None:
+    """Raise `ConfigError` unless the operator, or one of all for None, has a state of this name. None is always accepted.
+
+    A state that was removed from the pipeline is accepted as long as the checkpoint records it, or has rows of it.
+    """
+    if state in {None, HISTORY_STATE}:
+        return
+    names = [{*states} for name, states in job.checkpoint.state_schemas.items() if operator in {None, name}]
+    recorded = set().union(*names)
+    if state in recorded:
+        return
+    known = recorded | _declared_states(job, operator) | _stored(job, KEYED_STATE, "state", entries_of(operator))
+    if state not in known:
+        owner = f"job '{job.config.job}'" if operator is None else f"operator '{operator}' of job '{job.config.job}'"
+        listed = ", ".join(sorted(known)) or "none"
+        msg = f"{owner} has no state '{state}'{did_you_mean(str(state), known)} (it has: {listed})"
+        raise ConfigError(msg)
+
+
+def _declared_states(job: JobAtCheckpoint, operator: str | None) -> set[str]:
+    """Return the states that the pipeline declares; none if it cannot be loaded."""
+    try:
+        declared = declared_schemas(plan_stages(load_pipeline(job.config)))
+    except (ConfigError, TypeError):
+        return set()
+    return {state for name, states in declared.items() if operator in {None, name} for state in states}
+
+
 def _declared(job: JobAtCheckpoint, tables: Sequence[str]) -> set[str]:
     """Return the pipeline's operators that write these tables; if it cannot be loaded, those that the checkpoint records."""
     try:
@@ -169,6 +200,8 @@ def _declared(job: JobAtCheckpoint, tables: Sequence[str]) -> set[str]:
     return keyed | waits | {source.name for source in plan.sources if tables == WITH_QUARANTINE}
 
 
-def _stored(job: JobAtCheckpoint, table: str) -> set[str]:
-    rows = ask_once(job.changes(table, columns=["operator"]), "SELECT DISTINCT operator FROM raw").rows
+def _stored(job: JobAtCheckpoint, table: str, column: str = "operator", conditions: Conditions = ()) -> set[str]:
+    """Return the different values of a column of names."""
+    query = f"SELECT DISTINCT {column} FROM raw"  # noqa: S608 - our own name
+    rows = ask_once(job.changes(table, conditions, columns=[column]), query).rows
     return {name for (name,) in rows}

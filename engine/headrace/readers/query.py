@@ -58,7 +58,7 @@ def connect() -> duckdb.DuckDBPyConnection:
 
 
 @contextmanager
-def reading(uri: str, version: int | None) -> Iterator[None]:
+def reading(uri: str, version: int | None, job: str) -> Iterator[None]:
     """Convert errors of reading a table to a `StorageError` that tells which checkpoints can be read."""
     try:
         yield
@@ -68,7 +68,7 @@ def reading(uri: str, version: int | None) -> Iterator[None]:
     except StorageError as error:
         if not error.doing:
             raise
-        raise unreadable(uri, version, reason_of(error)) from error
+        raise unreadable(uri, version, reason_of(error), job) from error
 
 
 def copy(
@@ -150,8 +150,8 @@ def milliseconds(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
-def unreadable(table: str, version: int | None, error: BaseException) -> StorageError:
-    """Return the error for a table that cannot be read."""
+def unreadable(table: str, version: int | None, error: BaseException, job: str | None = None) -> StorageError:
+    """Return the error for a table that cannot be read; of a `job`, if the caller knows it."""
     fault = str(error).partition(MARK)[2].partition("\n")[0]
     if fault:
         return StorageError(f"table {fault}. {ADVICE}")
@@ -162,9 +162,10 @@ def unreadable(table: str, version: int | None, error: BaseException) -> Storage
     if file is not None and file.expected is not None:
         kept = ", though the table's last version has it, so that no vacuum removes it" if file.size is None else ""
         return StorageError(f"{which} cannot be read: {file}{kept}. {way_on(file.uri)}")
+    listed = "" if job is None else f": see 'headrace checkpoints {job}'"
     return StorageError(
         f"{which} cannot be read: {file or plain(str(error))}.\nIts files may have been vacuumed, or the storage is out of reach. "
-        "Checkpoints within the retention, and savepoints, stay readable: see 'headrace checkpoints'."
+        f"Checkpoints within the retention, and savepoints, stay readable{listed}."
     )
 
 

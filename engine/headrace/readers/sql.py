@@ -84,13 +84,13 @@ def _register(
             connection.execute(f"CREATE VIEW {name} AS {job.live_sql(name, raw)}")
     if CHECKPOINTS in words:
         uri = f"{job.config.job_folder}/{CHECKPOINTS}"
-        with reading(uri, None):
+        with reading(uri, None, job.config.job):
             stream = job.snapshot(uri, None).stream(conditions=[NoneOf("kind", (Kind.LEASE.value,))])
         copy(connection, CHECKPOINTS, stream)
     for name in job.config.sinks.keys() & words - {*tables}:
         uri = job.config.sinks[name].table_path
         version = sink_version(job, uri)
-        with reading(uri, version):
+        with reading(uri, version, job.config.job):
             stream = job.snapshot(uri, version).stream()
         copy(connection, name, stream)
 
@@ -153,7 +153,7 @@ def _views(job: JobAtCheckpoint, names: Sequence[str]) -> Iterator[LiveView]:
         if version is None:
             snapshots: tuple[Snapshot, ...] = ()
         else:
-            with reading(uri, version):
+            with reading(uri, version, job.config.job):
                 snapshots = tuple(_parts(job.snapshot(uri, version)))
         hides = name == KEYED_STATE and not job.with_expired
         yield LiveView(ALL_TABLES[name], snapshots, job.ttl.dead_sql if hides else _never)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.log.declared import HISTORY_STATE, StateSchemas
-from headrace.readers.job_at import WITH_STATE, JobAtCheckpoint, check_operator
+from headrace.readers.job_at import WITH_STATE, JobAtCheckpoint, check_operator, check_state
 from headrace.readers.query import Rows, ask_once
 from headrace.readers.ttl import AGE_COLUMNS
 from headrace.readers.waiting import NOT_INTERNAL
@@ -74,9 +74,10 @@ def get(job: JobAtCheckpoint, key: str, operator: str | None = None, state: str 
     """Return the live entries of a key, including the rows of a materializer.
 
     `key` is JSON, or a text key without quotes. A materializer's rows have the state `history`, and their sequence number as
-    user key. Raises `ConfigError` for an unknown operator.
+    user key. Raises `ConfigError` for an unknown operator or state.
     """
     check_operator(job, operator, WITH_STATE)
+    check_state(job, operator, state)
     conditions = [*key_conditions(key, job.checkpoint.max_parallelism), *entries_of(operator)]
     order = "ORDER BY operator, state, namespace, user_key"
     entries = _entries(job, [*conditions, *entries_of(states=state)], order)
@@ -100,8 +101,9 @@ def scan(
     prefix: str | None = None,
     limit: int = 50,
 ) -> Rows:
-    """Return live entries of keys that begin with `prefix`, in key order. Raises `ConfigError` for an unknown operator."""
+    """Return live entries of keys that begin with `prefix`, in key order. Raises `ConfigError` for an unknown operator or state."""
     check_operator(job, operator, WITH_STATE)
+    check_state(job, operator, state)
     conditions = _scanned(operator, state, prefix)
     order = f"ORDER BY {', '.join(_ORDER)} LIMIT ?"
     parts = [_entries(job, [*conditions, *part], order, [limit]) for part in job.ranges(KEYED_STATE)]

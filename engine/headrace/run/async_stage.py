@@ -126,7 +126,7 @@ class AsyncStage:
             elements = loaded(rows, input_type(wait.function), output_type(wait.function))
         except msgspec.MsgspecError as error:
             msg = (
-                f"an element that waits for operator '{wait.name}' does not fit its record types any more: {error}. Add fields "
+                f"an element that waits for operator '{wait.name}' does not fit its record types any more: {error}. Nothing was committed. Add fields "
                 "with defaults only. Or go back to the code that took it in, and let that finish what waits (headrace retries "
                 "JOB): headrace run JOB --finish"
             )
@@ -213,7 +213,7 @@ def _check_keys(wait: AsyncWait, resumed: Sequence[AsyncElement]) -> None:
             msg = (
                 f"an element that waits for operator '{wait.name}' was taken in as {element.key_json.decode()}, and by "
                 f"key_by('{wait.key}') it is {key.decode()}: the operator's mode or key has changed, so elements "
-                "would overtake each other. Go back to the former code and let it finish what waits (headrace run JOB --finish), or "
+                "would overtake each other. Nothing was committed. Go back to the former code and let it finish what waits (headrace run JOB --finish), or "
                 "restore to a checkpoint before they came."
             )
             raise StateSchemaError(msg)

@@ -17,6 +17,7 @@ from headrace.commit.run_check import checked_plan
 from headrace.config import JobConfig, Promote
 from headrace.edits.fork import drop_branch, fork, log_of
 from headrace.edits.promote import Promotion, promoting, settle_promotion
+from headrace.errors import HeadraceError
 from headrace.log.log import CheckpointLog
 from headrace.plan.stages import Plan
 from headrace.readers.difference import TableDifference, differences
@@ -115,8 +116,12 @@ class Backfill:
                 requested=plan.asked,
             )
         crash_points.reached("backfill.forked")
-        computed = self._computed()
-        return self._promoted(computed) if computed.outcome is BackfillOutcome.PROMOTED else computed
+        try:
+            computed = self._computed()
+            return self._promoted(computed) if computed.outcome is BackfillOutcome.PROMOTED else computed
+        except HeadraceError as error:
+            error.has_begun = True
+            raise
 
     @property
     def _on_branch(self) -> JobConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from headrace.commit.branch_code import code_differences, differences_to_file, listed
 from headrace.commit.input_changes import InputChange, input_changes
@@ -33,6 +34,9 @@ from headrace.tables.folder import JobFolder
 from headrace.tables.requests import count_by_checkpoint
 from headrace.tables.schemas import ANSWERS
 from headrace.tables.view import live_chunks
+
+_DAY: Final = 86_400_000
+"""Distance (ms) by which an interval may begin before the first input: a day of the scheduler may begin before its first file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,14 +218,20 @@ def _taken_in(config: JobConfig, wanted: Interval, line: Sequence[Checkpoint]) -
 def _refuse_without_input(
     config: JobConfig, asked: Interval, listed: Mapping[str, Sequence[ListedFile]], line: Sequence[Checkpoint]
 ) -> None:
-    """Raise `IntervalError` if no input lies in an interval, and no run took it in: a mistyped year would compute everything again."""
+    """Raise `IntervalError` if no input lies in an interval, or at its beginning: a mistyped year would compute everything again."""
     intervals = [file.interval for files in listed.values() for file in files if file.interval is not None]
     known = [*intervals, *(interval for interval, _ in intervals_of(line))]
-    if not intervals or any(own.start < asked.end and asked.start < own.end for own in known):
-        return
-    first = min(intervals, key=lambda own: own.start)
-    msg = f"no file of job '{config.job}' lies in {asked}; the first is of {first}. Nothing was done."
-    raise IntervalError(msg)
+    first = min(known, key=lambda own: own.start, default=asked)
+    if intervals and not any(own.start < asked.end and asked.start < own.end for own in known):
+        msg = f"no file of job '{config.job}' lies in {asked}; the first is of {first}. Nothing was done."
+        raise IntervalError(msg)
+    if first.start - asked.start > max(first.end - first.start, _DAY):
+        start, end = moment_text(first.start), moment_text(asked.end)
+        msg = (
+            f"interval {asked} begins before all input of job '{config.job}': its first interval is {first}. Nothing was done. Begin there: "
+            f"'headrace backfill {config.job} --from {start} --to {end}'."
+        )
+        raise IntervalError(msg)
 
 
 def _fork_of(

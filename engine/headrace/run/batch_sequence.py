@@ -10,6 +10,7 @@ from typing import cast
 
 from headrace import clock, crash_points
 from headrace.commit.protocol import OpenJob
+from headrace.commit.verify import refuse_damaged_state
 from headrace.config import JobConfig
 from headrace.edits.requeue import requeue_again
 from headrace.errors import StorageError
@@ -163,6 +164,8 @@ class BatchSequence:
 
         The time of the slice is that of the micro-batch. On a branch, `follows` is a micro-batch of the job: the new one gets its time.
         """
+        if not self.committed:
+            refuse_damaged_state(self.config, self.job.versions)
         self.tasks.start()
         started = clock.monotonic()
         processing_time = self._began(follows) if taken.began_at is None else taken.began_at

@@ -187,7 +187,7 @@ class MicroBatch:
         """Raise `StateSchemaError` if elements belong to operators that the pipeline lacks, so that they would be lost."""
         job = self._job
         if problems := [*lost_elements(job.config, job.last, self._shared.versions, self._plan)]:
-            raise StateSchemaError("\n".join(problems))
+            raise StateSchemaError("\n".join([*problems, "Nothing was taken in."]))
 
     @property
     def _resumes(self) -> bool:
@@ -242,7 +242,7 @@ class MicroBatch:
         """Raise `SourceError` if too many rows of a source are refused. Rows that return from the quarantine do not count."""
         if refused := [rows for report in reports for rows in report.refused]:
             rows = sum(file.taken for file in taken.files if file.source == source and file.picked is None)
-            QuarantineCheck(source, self._job.config.sources[source]).check(refused, rows)
+            QuarantineCheck(self._job.config.job, source, self._job.config.sources[source]).check(refused, rows)
 
     def _source_tasks(self, source: SourceNode, files: Sequence[InputFile], calls: bool) -> list[SourceTask]:  # noqa: FBT001
         config = self._job.config

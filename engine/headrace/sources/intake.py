@@ -109,6 +109,7 @@ class Intake:
         self._rules = MergeRules(
             bucket=config.watermark.bucket,
             out_of_orderness={node.name: node.out_of_orderness for node in plan.sources},
+            job=config.job,
             configs=config.sources,
         )
         self.waiting: tuple[Waiting, ...] = ()
@@ -182,7 +183,7 @@ class Intake:
             msg = (
                 f"source '{name}': {again[0]} begins in this interval by the time zone {pattern.zone}, and an earlier interval has taken it in "
                 f"already, so its rows would count twice: sources.{name}.timezone was another one then. Nothing was taken in. Restore the checkpoint "
-                "before that interval ('headrace checkpoints' lists them), and run the intervals from there again."
+                f"before that interval ('headrace checkpoints {self._config.job}' lists them), and run the intervals from there again."
             )
             raise SourceError(msg)
 
@@ -234,7 +235,7 @@ class Intake:
             return pieces.join(self._merged(pieces, at, wanted), facts)
         ahead = self._ahead(names[0], self._sources[names[0]], first, at, wanted, meets=False)
         if first.ended and ahead.files:
-            raise _input_has_ended(names[0], ahead)
+            raise _input_has_ended(self._config.job, names[0], ahead)
         return self._take_whole_files(names[0], ahead, first, at, wanted)
 
     def _merged(self, pieces: Pieces, at: JobPosition, wanted: SliceRequest) -> GroupSlice:
@@ -244,7 +245,7 @@ class Intake:
         }
         for piece, own in ahead.items():
             if pieces.facts[piece].ended and own.files:
-                raise _input_has_ended(piece, own)
+                raise _input_has_ended(self._config.job, piece, own)
         rules = self._rules.of_pieces(pieces.owners)
         return Merge(
             rules, pieces.sources, ahead, pieces.facts, at.timeline(pieces.names), at, pieces.request(wanted)
@@ -332,7 +333,7 @@ class Intake:
             msg = (
                 f"the pipeline has no source {listed} any more, and rows of it that were requeued from the quarantine wait to be "
                 "taken in again. Nothing was taken in. Bring the source back until they are taken in, or restore a checkpoint "
-                "before the requeue ('headrace checkpoints' lists them)."
+                f"before the requeue ('headrace checkpoints {self._config.job}' lists them)."
             )
             raise ConfigError(msg)
         unfinished = sorted(name for name, own in left.items() if own.begun)
@@ -384,9 +385,9 @@ def _cut_of(pattern: IntervalPattern, wanted: Interval) -> str:
     return f"{pattern.text} in {pattern.zone} gives {', '.join(map(str, periods))}"
 
 
-def _input_has_ended(name: str, ahead: Ahead) -> SourceError:
+def _input_has_ended(job: str, name: str, ahead: Ahead) -> SourceError:
     return SourceError(
         f"source '{name}': the end of input was declared (--end-of-input), and now there is {ahead.files[0].name}. Nothing "
-        "was taken in. The last windows are closed: to take in more, restore the checkpoint before the end ('headrace checkpoints' "
+        f"was taken in. The last windows are closed: to take in more, restore the checkpoint before the end ('headrace checkpoints {job}' "
         "lists them), and run again."
     )

@@ -41,10 +41,11 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class MergeRules:
-    """Settings of a merge: ordinals per bucket; disorder and configuration by source."""
+    """Settings of a merge: ordinals per bucket; the job; disorder and configuration by source."""
 
     bucket: int
     out_of_orderness: Mapping[str, timedelta]
+    job: str
     configs: Mapping[str, SourceConfig]
 
     def are_merged(self, names: Sequence[str], first: SourceFacts) -> bool:

@@ -87,7 +87,7 @@ class RequeuedSlice:
     def _refused(self, name: str, what: str) -> SourceError:
         return SourceError(
             f"source '{name}': {what} rows of it that were requeued from the quarantine wait to be taken in again. Nothing was "
-            "taken in. Put the former file back, or restore a checkpoint before the requeue ('headrace checkpoints' lists them)."
+            f"taken in. Put the former file back, or restore a checkpoint before the requeue ('headrace checkpoints {self.rules.job}' lists them)."
         )
 
     def _line(self, names: tuple[str, ...], rows: int) -> LineSlice:

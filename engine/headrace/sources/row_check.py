@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Final, NamedTuple
 
 import msgspec
@@ -89,9 +90,22 @@ class RowCheck:
         return rows if self._limit is None else self._within(self._limit, rows, table)
 
     def times(self, columns: pa.StructArray) -> pa.Int64Array:
-        """Return the event time of each checked row (ms), null for a row that is refused or skipped."""
+        """Return the event time of each checked row (ms), null for a row that is refused or skipped, or that no reader has a key of."""
         times = columns.field(self._place_of_event_time)
-        return pc.if_else(columns.is_valid(), times, pa.scalar(None, times.type)) if columns.null_count else times
+        masks = [columns.is_valid()] if columns.null_count else []
+        if (has_key := self._has_key(columns)) is not None:
+            masks.append(has_key)
+        return pc.if_else(reduce(pc.and_, masks), times, pa.scalar(None, times.type)) if masks else times
+
+    def _has_key(self, columns: pa.StructArray) -> pa.BooleanArray | None:
+        """Return a mask of the rows of which a reader has a key: all others go to the quarantine, and are nowhere else. None: all rows."""
+        masks = []
+        for fields in self._node.keys or ():
+            nullable = [values for name in fields if (values := columns.field(name)).null_count]
+            if not nullable:
+                return None
+            masks.append(reduce(pc.and_, (values.is_valid() for values in nullable)))
+        return reduce(pc.or_, masks) if masks else None
 
     def times_in_order(self, table: pa.Table, faults: Mapping[int, str] = NO_FAULTS) -> pa.Int64Array:
         """Return the event time of each row in arrival order (ms), null for a row that is refused or skipped.
@@ -195,8 +209,9 @@ class RefusedRows(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class QuarantineCheck:
-    """Check of the rows that one source refuses in a micro-batch."""
+    """Check of the rows that one source of a job refuses in a micro-batch."""
 
+    job: str
     source: str
     config: SourceConfig
 
@@ -237,7 +252,7 @@ class QuarantineCheck:
         if not self.config.kind.is_folder:
             return ""
         name = file.path.rpartition("/")[2]
-        return f" 'headrace input' with --acknowledge {name} passes the file over for good."
+        return f" 'headrace input {self.job} --acknowledge {name}' passes the file over for good."
 
     def _too_many(self, first: RefusedRows, rows: int, taken: int) -> SourceError:
         return SourceError(

@@ -16,7 +16,7 @@ from headrace.records.watermarks import Timeline
 from headrace.sources.folder.format import FileRows
 from headrace.sources.interval import Interval
 from headrace.sources.kafka.landed import Topic
-from headrace.sources.position import Position, Ranges, SourceFacts, count_rows
+from headrace.sources.position import NO_FACTS, Position, Ranges, SourceFacts, count_rows
 from headrace.storage.storage import Storage
 
 NOTHING_MORE: Final = msgspec.Raw(b"null")
@@ -69,6 +69,12 @@ class TakenIn:
 
     names: frozenset[str] | None = None
     intervals: tuple[Interval, ...] = ()
+    lasts: tuple[tuple[int, str], ...] = ()
+    """Checkpoints that can be restored, the oldest first, each with the last file that was taken in by then."""
+
+    def checkpoint_before(self, name: str) -> int | None:
+        """Return the last checkpoint that had taken in no file from `name` on; None if it is unknown."""
+        return max((number for number, last in self.lasts if last < name), default=None)
 
     def around(self, moment: int) -> Interval | None:
         """Return the interval or the gap between intervals that contains a moment; None before the first and after the last."""
@@ -198,8 +204,8 @@ class Piece(NamedTuple):
 class Source(Protocol):
     """Input of a job, as its driver sees it. Each kind says what stands first; the rest is for kinds that have more."""
 
-    def remarks(self) -> Iterator[Remark]:
-        """Yield remarks on whether a run could read the source. Reads no rows."""
+    def remarks(self, since: SourceFacts = NO_FACTS) -> Iterator[Remark]:
+        """Yield remarks on whether a run could read the source, after the position in `since`. Reads no rows."""
         ...
 
     def plan(self, since: SourceFacts, want: Want) -> Ahead:

@@ -10,6 +10,8 @@ from headrace.errors import StateSchemaError
 
 T = TypeVar("T")
 
+_NO_NAN = "(JSON has no NaN and no infinity: they become null.) "
+
 encode = msgspec.json.Encoder(decimal_format="string").encode
 """Encode a key, a value or a record."""
 
@@ -37,7 +39,8 @@ class Codec(Generic[T]):
         except (ValueError, TypeError, OverflowError) as error:  # msgspec's own errors are ValueErrors
             msg = (
                 f"{self._what} was given {value!r:.200}, which does not fit the declared type {self._type_name}: "
-                f"{error}. (JSON has no NaN and no infinity: they become null.)"
+                f"{error}. {_NO_NAN if 'null' in str(error) else ''}Nothing was committed. Correct the function, or the "
+                "declared type, then run again."
             )
             raise StateSchemaError(msg) from error
         return raw
@@ -52,8 +55,8 @@ class Codec(Generic[T]):
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
             msg = (
                 f"{self._what} is stored as {raw[:200].decode(errors='replace')}, which does not fit the "
-                f"declared type {self._type_name}: {error}. Fields may be added with "
-                "defaults; for anything else give the state a migration, or restore an older checkpoint."
+                f"declared type {self._type_name}: {error}. Nothing was committed. Fields may be added with defaults; for anything else "
+                "give the state a migration, or restore an older checkpoint (headrace restore JOB --to ID --why ...)"
             )
             raise StateSchemaError(msg) from error
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
@@ -19,6 +20,7 @@ from headrace.storage.schemes import Options, file_system
 
 _LOG: Final = "_delta_log"
 _NAMED: Final = re.compile(r"(?:for file|at location) (\S+?\.parquet)")
+_LOCAL: Final = re.compile(r"(?<![\w/:.])/[^\s'\":;,]+")
 _CHECKED: Final = 12
 """Last entries of a log that are looked at: those behind a log checkpoint, and some more."""
 
@@ -66,6 +68,14 @@ def named_fault(error: BaseException | str) -> FileFault | None:
         return None
     size = path.stat().st_size if path.is_file() else None
     return FileFault(str(path), size, _logged_size(folder, path))
+
+
+def file_in_the_way(text: str) -> Path | None:
+    """Return a file that is above a path in an error's text, where a folder should be; None if there is none."""
+    above = (up for path in _LOCAL.findall(text) for up in Path(path).parents)
+    with suppress(OSError):  # such as a name that is too long
+        return next((up for up in above if up.is_file()), None)
+    return None
 
 
 def way_on(file: str) -> str:

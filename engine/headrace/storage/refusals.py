@@ -15,10 +15,11 @@ from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 import pyarrow as pa
 
 from headrace.errors import SinkMismatchError, StorageError
-from headrace.storage.damage import FileFault, named_fault, plain, way_on
+from headrace.storage.damage import FileFault, file_in_the_way, named_fault, plain, way_on
 
 _FULL: Final = "free space, then run again"
 _MISSING: Final = "correct the path, or bring what it names back (a disk that is not mounted?), then run again"
+_IN_THE_WAY: Final = "move that file away, or correct the path, then run again"
 _FORBIDDEN: Final = "give the user of the job the right to read and write there, then run again"
 _READ_ONLY: Final = "mount the file system for writing, then run again"
 _OTHER: Final = "look at the disk or the object store, and repair what it reports, then run again"
@@ -107,11 +108,18 @@ def _name(refusal: StorageError, what: tuple[str, ...], kept: str) -> None:
     inner = f" ({', '.join(steps)})" if steps else ""
     reason = refusal.__cause__ or ""
     fault = reason.fault if isinstance(reason, DamagedError) else named_fault(reason)
-    text = plain(str(reason)).rstrip(".") if fault is None else str(fault)
-    advice = f"{storage_advice(reason)}." if fault is None else way_on(fault.uri)
+    text, advice = (str(fault), way_on(fault.uri)) if fault is not None else _cause(reason, what)
     untouched = refusal.kept or ("What was committed before is untouched" if fault is None else "")
     between = "" if not untouched else "; " if fault is None else ". "
     refusal.args = (f"storage refused {what[0]}{inner}: {text}. {untouched}{between}{advice}",)
+
+
+def _cause(reason: BaseException | str, what: tuple[str, ...]) -> tuple[str, str]:
+    """Return why storage refused, without a full stop, and what to do."""
+    text = plain(str(reason)).rstrip(".")
+    if (blocking := file_in_the_way(f"{' '.join(what)} {text}")) is not None:
+        return f"{blocking} is a file, and a folder is needed there", f"{_IN_THE_WAY}."
+    return text, f"{storage_advice(reason)}."
 
 
 def _without_place(step: str, outer: str) -> str:

@@ -95,6 +95,7 @@ def test_promotion_policy_decides_about_the_result(headrace, job, policy, messag
         ("backfill shop --from 2019-12-02 --to 2019-12-03 --name Again", 2, "branch name"),
         ("backfill shop --from 2019-12-02", 2, "--to"),
         ("backfill shop --from 2018-12-02 --to 2018-12-03", 9, "no file of job 'shop' lies in 2018-12-02"),
+        ("backfill shop --from 2009-12-02 --to 2019-12-03", 9, "--from 2019-12-01 --to 2019-12-03"),
     ],
 )
 def test_bad_requests_are_refused(headrace, job, command, code, message):

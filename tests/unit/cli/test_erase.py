@@ -62,11 +62,32 @@ def test_dry_run_lists_the_rows_of_the_key(job):
     assert last_checkpoint() == 4
 
 
-def test_unknown_key_is_no_error(job):
-    result = headrace("erase", "purchases", "nobody", "--apply", "--why", "request 17")
-    assert (result.exit_code, last_checkpoint()) == (0, 4)
-    assert "no file of the state has rows of key nobody" in result.output
+@pytest.mark.parametrize(
+    "more", [(), ("--apply", "--why", "request 17"), ("--apply", "--purge", "--why", "request 17")]
+)
+def test_key_that_nothing_has_is_refused(job, more):
+    assert headrace("savepoint purchases before --drop --why old").exit_code == 0
+    result = headrace("erase", "purchases", "Anna ", *more)
+    assert (result.exit_code, last_checkpoint()) == (2, 5)
+    for part in (
+        "no row has the key 'Anna ',",
+        "Nothing was changed.",
+        'There is "anna".',
+        "'headrace state scan purchases' shows keys",
+    ):
+        assert part in result.stderr
     assert "The bytes are gone" not in result.output
+
+
+def test_refused_key_is_reported_as_json(job):
+    result = headrace("erase purchases nobody --json")
+    assert (result.exit_code, json.loads(result.stdout)["error"]) == (2, "ConfigError")
+
+
+def test_key_of_a_sink_alone_is_known(job):
+    result = headrace("erase purchases anna --operator customers --apply --why x")
+    assert result.exit_code == 0
+    assert headrace("erase purchases anna --operator customers").exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,14 @@ import pytest
 
 from headrace import __version__, errors
 from headrace.cli import status
-from headrace.errors import HeadraceError, StorageError, UserFunctionError
+from headrace.errors import (
+    ConfigError,
+    HeadraceError,
+    StateSchemaError,
+    StorageError,
+    UserFunctionError,
+    keep_committed,
+)
 from tests.jobs.home import PROJECT
 
 
@@ -29,6 +36,42 @@ def test_each_class_ends_with_its_code(headrace, monkeypatch, cls):
     assert result.exit_code == cls.exit_code
     assert f"{cls.__name__}: what and why" in result.stderr
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("run", True),
+        ("backfill --from 2026-01-01 --to 2026-01-02", True),
+        ("restore --to 1 --why x", True),
+        ("checkpoints", False),
+    ],
+)
+def test_commands_that_start_work_say_that_none_was(headrace, command, says):
+    name, _, options = command.partition(" ")
+    result = headrace(f"{name} nope {options}")
+    assert (result.exit_code, "(known: demo). Nothing was started." in result.stderr) == (2, says)
+
+
+def test_machines_read_that_nothing_was_started(headrace, tmp_path):
+    result = headrace(f"run nope --json --report {tmp_path}/report.json")
+    assert json.loads((tmp_path / "report.json").read_text())["message"].endswith("Nothing was started.")
+    assert result.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ConfigError("no job. Nothing was run."), "no job. Nothing was run."),
+        (ConfigError("two:\n  a\n  b"), "two:\n  a\n  b\nNothing was started."),
+        (StateSchemaError("other type"), "other type. Nothing was started."),
+        (StorageError("disk full"), "disk full"),
+    ],
+)
+def test_sentence_is_added_where_it_is_missing(error, text):
+    assert error.text_of_start == text
+    keep_committed(error, [])
+    assert error.text_of_start == str(error)
 
 
 def test_errors_for_machines_are_one_object_on_stdout(headrace, monkeypatch):

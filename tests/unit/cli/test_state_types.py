@@ -67,13 +67,26 @@ def test_state_from_before_types_were_recorded_has_none(headrace, state):
     assert {(row["type"], row["kind"]) for row in document} == {(None, None), (None, "timers")}
 
 
-@pytest.mark.parametrize("command", ["state get demo N1", "state scan demo"])
+@pytest.mark.parametrize(
+    "command", ["state get demo N1", "state scan demo", "state history demo N1", "state expired demo"]
+)
 @pytest.mark.parametrize(("name", "is_known"), [("last_legs", False), ("last_leg", True), ("history", True)])
-def test_unknown_state_is_named_with_the_known_ones(headrace, recorded, command, name, is_known):
+def test_unknown_state_is_refused_with_known_ones(headrace, recorded, command, name, is_known):
     recorded()
     result = headrace(f"{command} --state {name}")
-    hint = "note: no operator has a state 'last_legs' at checkpoint 5. There are: history, last_leg\n"
-    assert (result.exit_code, result.stderr) == (0, "" if is_known else hint)
+    assert result.exit_code == (0 if is_known else 2)
+    refusal = "job 'demo' has no state 'last_legs'; did you mean 'last_leg'? (it has: history, last_leg)"
+    assert (refusal in result.stderr) is not is_known
+
+
+def test_state_of_another_operator_is_refused(headrace, recorded):
+    recorded()
+    result = headrace("state get demo N1 --operator latest --state last_leg")
+    assert (result.exit_code, "operator 'latest' of job 'demo' has no state 'last_leg'" in result.stderr) == (2, True)
+
+
+def test_stored_state_is_known_without_its_type(headrace, state):
+    assert headrace("state get demo N1 --state last_leg").exit_code == 0
 
 
 def test_check_confirms_compatible_state_types(headrace, recorded):

@@ -10,6 +10,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from headrace.log.checkpoint import Kind
+from headrace.sources.position import SourceFacts, TablePosition
 from tests.unit.support.demo_job import JOB, PIPELINE
 
 
@@ -54,6 +56,15 @@ def test_check_refuses_a_table_that_does_not_fit(table_job, columns, detail):
     outcome, result = finding(table_job(columns)("check demo --json"))
     assert outcome == "fail"
     assert re.search(detail, result)
+
+
+def test_check_refuses_a_replaced_table(table_job, home, state):
+    headrace = table_job(COLUMNS)
+    own = str(DeltaTable(str(home / "orders")).metadata().id)
+    for table_id, outcome in ((own, "ok"), ("another", "fail")):
+        state.commit(Kind.BATCH, sources={"events": SourceFacts(position=TablePosition(table_id=table_id, version=0))})
+        result = finding(headrace("check demo --json"))
+        assert (result[0], "is another table than the one that was read" in result[1]) == (outcome, outcome == "fail")
 
 
 def test_check_requires_the_change_feed(table_job, home):

@@ -59,6 +59,37 @@ def test_lost_files_are_found(job):
     assert f"file {store.uri}/{lost[0]} is gone (1 of 2 files damaged). Bring the whole job folder back" in problem[1]
 
 
+def test_all_lost_files_are_named(job):
+    store = Storage(f"{job.config.job_folder}/{KEYED_STATE}").table()
+    lost = sorted(store.at(2).files())
+    Storage(store.uri).delete(lost)
+    named = ", ".join(f"file {store.uri}/{name} is gone" for name in lost)
+    assert failed(job)[f"table {KEYED_STATE}"].startswith(f"{named} (2 of 2 files damaged).")
+
+
+def test_many_lost_files_are_counted(job):
+    for _ in range(10):
+        job.run("cyd")
+    store = Storage(f"{job.config.job_folder}/{KEYED_STATE}").table()
+    Storage(store.uri).delete(store.latest().files())
+    assert " and 2 more (12 of 12 files damaged)" in failed(job)[f"table {KEYED_STATE}"]
+
+
+def test_tables_are_checked_without_a_log(job, monkeypatch):
+    def damaged(_):
+        raise StorageError("the log is damaged")
+
+    store = Storage(f"{job.config.job_folder}/{KEYED_STATE}").table()
+    lost = sorted(store.at(1).files())
+    Storage(store.uri).delete(lost)
+    monkeypatch.setattr(CheckpointLog, "refresh", damaged)
+    problems = failed(job)
+    assert list(problems) == ["checkpoints", f"table {KEYED_STATE}"]
+    assert problems["checkpoints"] == "the log is damaged"
+    assert "is gone (1 of 2 files damaged)" in problems[f"table {KEYED_STATE}"]
+    assert detail(job, f"sink {BOARD} has whole files").startswith("version")
+
+
 def test_files_that_are_cut_off_are_found(job):
     store = Storage(job.config.job_folder).table(KEYED_STATE)
     name = min(store.at(1).files())

@@ -60,7 +60,7 @@ def test_log_distinguishes_erasures_from_purges():
     refuse_erased("job", ERASED, 5, brings_back=False)
     with pytest.raises(StorageError, match="checkpoint 4 deleted them .request 17."):
         refuse_erased("job", ERASED, 2, brings_back=True)
-    refuse_purged(ERASED, 1)
+    refuse_purged("shop", ERASED, 1)
 
 
 def test_purged_checkpoints_are_not_kept():

@@ -165,3 +165,19 @@ def test_hint_to_missing_log_checkpoint_is_repaired(shop, table):
     (before / "_last_checkpoint").write_text('{"version": 1, "size": 5}')
     assert [finding for finding in verify(shop.config) if not finding.ok] == []
     assert not (before / "_last_checkpoint").exists()
+
+
+def test_run_with_local_copies_notices_lost_state():
+    harness = PipelineHarness(pipeline(), job={"state": {"backend": "rocksdb"}})
+    harness.feed("orders", [Order("a", 1)])
+    harness.run()
+    file = next((harness.folder / "state" / "shop" / "keyed_state").glob("*.parquet"))
+    content = file.read_bytes()
+    harness.feed("orders", [Order("a", 2)])
+    for damage in (file.unlink, lambda: file.write_bytes(content[:-1])):
+        damage()
+        with pytest.raises(StorageError, match=rf"file {file} .*Nothing was committed\. Bring the file back"):
+            harness.run()
+    file.write_bytes(content)
+    harness.run()
+    assert {(count.id, count.orders) for count in harness.sink("board")} == {("a", 2)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.errors import ConfigError
 from headrace.log.checkpoint import Kind
 from headrace.readers import state as keyed_state
 from tests.unit.support.demo_job import entry
@@ -32,7 +33,8 @@ def test_materializer_rows_belong_to_their_key(state):
 def test_scanning_goes_by_prefix_in_key_order(state):
     assert values(keyed_state.scan(opened(1), prefix="N")) == ['"JFK-LAX"', '"JFK-BOS"']
     assert values(keyed_state.scan(opened(1), prefix="N2")) == ['"JFK-BOS"']
-    assert values(keyed_state.scan(opened(1), state="nope")) == []
+    with pytest.raises(ConfigError, match="has no state 'nope'"):
+        keyed_state.scan(opened(1), state="nope")
 
 
 @pytest.mark.parametrize("limit", [3, 50])

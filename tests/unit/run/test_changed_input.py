@@ -229,6 +229,37 @@ def test_file_gone_from_the_middle_is_named():
     assert kinds(folder.run()) == ["changed_file"]
 
 
+@pytest.mark.parametrize("lost", ["a", "abc"])
+def test_clean_up_is_a_remark_alone(lost):
+    folder = Folder(on_changed_file="fail")
+    for name in ("a", "b", "c"):
+        folder.write(f"{name}.json", lines(name))
+        folder.run()
+    for name in lost:
+        (folder.path / f"{name}.json").unlink()
+    assert folder.run().warnings == ()
+    files = "1 file that checkpoint 1 took in" if lost == "a" else "3 files that checkpoints 1 to 3 took in"
+    assert folder.named == {(InputKind.CLEANED_UP, files)}
+    (warning,) = input_warnings(folder.harness.config, folder.line, with_clean_up=True)
+    assert f"gone since ({files}), no older file is left: this counts as a clean-up" in warning.message
+    assert folder.acknowledge("gone").metrics["acknowledged"] == len(lost)
+    assert folder.named == set()
+
+
+def test_gone_files_are_counted_by_checkpoint():
+    folder = Folder()
+    folder.write("a.json", lines("a"))
+    folder.run()
+    for name in ("b", "c"):
+        folder.write(f"{name}.json", lines(name))
+    folder.run()
+    for name in ("b", "c"):
+        (folder.path / f"{name}.json").unlink()
+    assert folder.named == {(InputKind.GONE, "2 files that checkpoint 2 took in")}
+    (warning,) = folder.run().warnings
+    assert "2 files taken in by the job, and gone since (2 files that checkpoint 2 took in)" in warning.message
+
+
 NAMES = st.sampled_from(["a.json", "b.json", "b.json.gz", "c.jsonl", "C.JSON", "d.csv", "e"])
 ACTS = st.one_of(
     st.tuples(st.just("write"), NAMES, st.integers(0, 2)),

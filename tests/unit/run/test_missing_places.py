@@ -80,9 +80,19 @@ def assert_next_run_takes_all_in(harness):
         ),
         ("source", True, SourceError, "is a file, and a source reads all files of a folder. .* 'sources.orders.path'"),
         ("sink", False, SinkMismatchError, "sink 'out' at .* is gone, .*headrace reconcile shop"),
-        ("sink", True, StorageError, "storage refused to .*out.*repair what it reports, then run again"),
+        (
+            "sink",
+            True,
+            StorageError,
+            "storage refused to .*out is a file, and a folder is needed there.*move that file away",
+        ),
         ("root", False, SinkMismatchError, "has no checkpoints. .*Bring back a copy of that folder"),
-        ("root", True, StorageError, "Not a directory.*correct the path, or bring what it names back"),
+        (
+            "root",
+            True,
+            StorageError,
+            "is a file, and a folder is needed there.*move that file away, or correct the path",
+        ),
         ("local", True, StorageError, "local state in .*Not a directory.*Nothing was committed"),
     ],
 )

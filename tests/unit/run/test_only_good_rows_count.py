@@ -214,3 +214,43 @@ def in_checkpoints(kind, files, bucket, is_sorted, is_merged):
         for timeline in checkpoint.timelines.values()
         for name in timeline.sources
     ]
+
+
+# ------------------------------------------------------------------------------------------------------- rows without a key
+
+
+class Visit(Struct, frozen=True):
+    page: str | None
+    at: Timestamp
+
+
+class Visits(Struct, frozen=True):
+    page: str | None
+    window_start: Timestamp
+    n: Annotated[int, Count()]
+
+
+VISITS = st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 8)), min_size=1, max_size=12)
+
+
+@examples(12)
+@given(sources=st.lists(st.lists(VISITS, min_size=1, max_size=3), min_size=1, max_size=2), bucket=st.integers(1, 4))
+def test_row_without_a_key_moves_no_watermark(sources, bucket):
+    pipeline = Pipeline("visits")
+    streams = [pipeline.source(f"s{number}", Visit, event_time="at") for number in range(len(sources))]
+    visits = streams[0].union(*streams[1:]) if streams[1:] else streams[0]
+    visits.key_by("page").window(Tumbling(timedelta(hours=1))).aggregate("counts", Visits).sink("out")
+    harness = PipelineHarness(pipeline, bucket=bucket, files_per_batch=1)
+    rows = [
+        [
+            [Row(page or "", START + place * HOUR // 2, None if page is None else 1, 0) for page, place in file]
+            for file in files
+        ]
+        for files in sources
+    ]
+    for number, files in enumerate(sources):
+        for file in files:
+            harness.feed(f"s{number}", [Visit(page, START + place * HOUR // 2) for page, place in file])
+    harness.run(end_of_input=True)
+    counts, _ = counted(rows, bucket)
+    assert {(row.page, row.window_start): row.n for row in harness.sink("out")} == dict(counts)

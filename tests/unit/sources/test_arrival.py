@@ -88,6 +88,7 @@ class Job:
             for name in self.sources
         }
         config = SimpleNamespace(
+            job="shop",
             sources=configs,
             watermark=SimpleNamespace(bucket=self.bucket),
             credentials=None,

@@ -70,7 +70,7 @@ class Job:
         start, end = (taken.interval.start, taken.interval.end) if taken.interval else (None, None)
         self.trail.append(
             Checkpoint(
-                checkpoint_id=len(self.trail), kind=Kind.BATCH, run_id="r", attempt_id="a", max_parallelism=1, versions={},
+                checkpoint_id=len(self.trail), kind=Kind.BATCH, run_id="r", attempt_id="a", max_parallelism=1, versions={"keyed_state": 0},
                 committed_at=0, incarnation=1, sources={"purchases": self.facts}, interval_start=start, interval_end=end,
             )
         )  # fmt: skip
@@ -111,6 +111,15 @@ def test_archived_files_do_not_stop_a_job(job):
     job.remove(0)
     job.write(2)
     assert job.take_in() == [day_name(2)]
+
+
+def test_late_file_names_the_checkpoint_before(job):
+    for day in (1, 3, 4):
+        job.write(day)
+        job.take_in()
+    job.write(2)
+    with pytest.raises(SourceError, match=r"headrace restore \w+ --to 0 --why"):
+        job.plan()
 
 
 def test_late_file_before_all_intervals_has_none(job):
@@ -212,7 +221,7 @@ def test_invalid_times_are_null(job):
     rows = purchases_of(0, rows=4)
     write_rows(job.home.input, day_name(0), rows[::-1])
     (file,) = job.source.plan(NO_FACTS, Want()).files
-    assert job.source.event_times(file).to_pylist() == [row["at"] for row in rows]
+    assert job.source.event_times(file).to_pylist() == [row["at"] if row["customer"] else None for row in rows]
     good = {"customer": ["c", "c"], "item": [rows[0]["item"]] * 2, "cents": [1, 1], "seq": [2, 1], "kind": ["+I", "+I"]}
     for changed, times in [
         ({"at": ["yesterday", "today"]}, [None, None]),

@@ -106,3 +106,10 @@ def test_enums_and_nested_types_are_kept():
     kind = dict[str, tuple[Colour, ...]]
     value = {"a": (Colour.RED, Colour.RED)}
     assert codec(kind).decode(codec(kind).encode(value)) == value
+
+
+@pytest.mark.parametrize(("value", "names_nan"), [("a", False), (float("nan"), True)])
+def test_refused_value_has_consequence_and_advice(value, names_nan):
+    with pytest.raises(StateSchemaError, match=r"Nothing was committed\. Correct the function") as refusal:
+        Codec(float, "state 's'").encode(value)
+    assert ("JSON has no NaN" in str(refusal.value)) is names_nan

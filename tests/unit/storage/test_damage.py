@@ -67,7 +67,7 @@ def test_file_that_is_gone_is_named(store):
 def test_query_says_that_no_vacuum_removed_it(store):
     file = file_of(store)
     file.unlink()
-    with pytest.raises(StorageError) as refusal, reading(store.uri, 1):
+    with pytest.raises(StorageError) as refusal, reading(store.uri, 1, "shop"):
         ask_once(store.at(1).stream(), "SELECT * FROM raw", table="keyed_state")
     text = str(refusal.value)
     assert f"keyed_state cannot be read: file {file} is gone, though the table's last version has it" in text

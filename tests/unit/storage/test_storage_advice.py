@@ -51,6 +51,13 @@ def test_refused_write_names_its_cause(tmp_path, monkeypatch, number):
 
 def test_path_below_a_file_is_no_full_disk(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="correct the path") as refusal, doing("to create a table"):
+    names_it = f"{tmp_path}/file is a file, and a folder is needed there.*correct the path"
+    with pytest.raises(StorageError, match=names_it) as refusal, doing("to create a table"):
         Storage(str(tmp_path / "file" / "table")).table().create(STATE_TABLES[KEYED_STATE].schema)
     assert "free space" not in str(refusal.value)
+
+
+def test_read_of_a_file_names_it(tmp_path):
+    (tmp_path / "table").write_text("")
+    with pytest.raises(StorageError, match=f"read {tmp_path}/table: {tmp_path}/table is a file, and a folder is"):
+        Storage(str(tmp_path / "table")).table().latest()

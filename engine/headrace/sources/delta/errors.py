@@ -16,6 +16,7 @@ class DeltaFaults:
 
     source: str
     config: SourceConfig
+    job: str = "JOB"
 
     def of_commit(self, commit: DeltaCommit, state: TableState) -> SourceError | None:
         """Return the error for a commit whose changes cannot be taken in; None if they can."""
@@ -53,7 +54,7 @@ class DeltaFaults:
             f"source '{self.source}': version {version} of {self.config.path} is a RESTORE to version {target}: it takes back rows "
             "that this job has taken in, and this source takes in appended rows only. Nothing of it was taken in. To take them back "
             "here as well: restore this job to a checkpoint that has read no version above "
-            f"{target} (sources.{self.source}.position.version in 'headrace checkpoints --json'), set sources.{self.source}.skip_versions: {undone}, and run again. To keep "
+            f"{target} (sources.{self.source}.position.version in 'headrace checkpoints {self.job} --json'), set sources.{self.source}.skip_versions: {undone}, and run again. To keep "
             f"them: set sources.{self.source}.skip_versions: {self._skipping(version)}"
         )
 
@@ -121,7 +122,7 @@ class DeltaFaults:
         return SourceError(
             f"source '{self.source}': {self.config.path} is at version {latest}, and version {read} of it was read: it was replaced, or "
             "brought back from an older copy. Nothing was taken in. Bring the table back as it was, or restore this job to a "
-            f"checkpoint that has read no version above {latest} (sources.{self.source}.position.version in 'headrace checkpoints --json')."
+            f"checkpoint that has read no version above {latest} (sources.{self.source}.position.version in 'headrace checkpoints {self.job} --json')."
         )
 
     def _way_out(self, version: int) -> str:

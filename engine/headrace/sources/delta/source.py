@@ -22,7 +22,7 @@ from headrace.sources.delta.errors import DeltaFaults
 from headrace.sources.delta.rows import DeltaRows, PartitionValue, Side, count_rows_of, null_columns, read_rows
 from headrace.sources.folder.format import UNREADABLE, FileRows, is_damage, unreadable
 from headrace.sources.kafka.landed import Topic
-from headrace.sources.position import Position, SourceFacts, TablePosition
+from headrace.sources.position import NO_FACTS, Position, SourceFacts, TablePosition
 from headrace.sources.row_check import column_problems, event_times_of
 from headrace.sources.source import Ahead, InputFile, Remark, Source, SourceFile, TableReach, Want, first_files
 from headrace.storage.delta_log import DeltaCommit, DeltaLog, LoggedFile, TableState
@@ -54,13 +54,13 @@ class DeltaSource(Source):
     @classmethod
     def of(cls, node: SourceNode, job: JobConfig, connection: Topic | None = None) -> Self:  # noqa: ARG003 - it has none
         """Make the source that the pipeline declares as `node`."""
-        return cls(node, job.sources[node.name], JobFolder.of(job))
+        return cls(node, job.sources[node.name], JobFolder.of(job), job.job)
 
-    def __init__(self, source: SourceNode, config: SourceConfig, storage: Storage) -> None:
+    def __init__(self, source: SourceNode, config: SourceConfig, storage: Storage, job: str = "JOB") -> None:
         """Keep the source as the pipeline declares it, and its `config` in the job's file. Read nothing yet."""
         self._node, self._name, self._config, self._storage = source, source.name, config, storage
         self._log = DeltaLog(config.path, storage.options)
-        self._faults = DeltaFaults(source.name, config)
+        self._faults = DeltaFaults(source.name, config, job)
         self._files: dict[tuple[int, bool], list[SourceFile]] = {}
 
     @staticmethod
@@ -160,9 +160,15 @@ class DeltaSource(Source):
         )
         return msgspec.structs.replace(since, position=position)
 
-    def remarks(self) -> Iterator[Remark]:
-        """Yield remarks on whether a run could read the latest version: features of the table, columns that do not fit the record."""
+    def remarks(self, since: SourceFacts = NO_FACTS) -> Iterator[Remark]:
+        """Yield remarks on whether a run could read the latest version: features of the table, columns that do not fit the record.
+
+        Also whether it is the table whose rows were taken in.
+        """
         try:
+            if (position := since.position_as(TablePosition)) is not None:
+                versions = self._versions()
+                self._check_table(position, self._place(position, versions), versions)
             problems = [*self._problems()]
             ok = f"{self._config.path}: version {self._versions()[-1]}"
         except HeadraceError as error:

@@ -23,7 +23,7 @@ from headrace.sources.folder.formats import format_of, read_file
 from headrace.sources.folder.listing import UNKNOWN, FolderListing, content_digests, stamp
 from headrace.sources.interval import Interval, moment_text
 from headrace.sources.kafka.landed import Topic
-from headrace.sources.position import FolderPosition, Position, SourceFacts, TakenFile, digest
+from headrace.sources.position import NO_FACTS, FolderPosition, Position, SourceFacts, TakenFile, digest
 from headrace.sources.row_check import column_problems, event_times_of
 from headrace.sources.source import Ahead, InputFile, Outcome, Remark, Source, SourceFile, TakenIn, Want, first_files
 from headrace.storage.storage import Storage
@@ -60,7 +60,7 @@ class FolderSource(Source):
         csv = msgspec.json.decode(file.facts, type=CsvOptions | None) or CsvOptions()
         return read_file(storage.at(file.path), node, FileOptions(format=file.format, csv=csv))
 
-    def remarks(self) -> Iterator[Remark]:
+    def remarks(self, since: SourceFacts = NO_FACTS) -> Iterator[Remark]:  # noqa: ARG002 - as of any position
         """Yield remarks on whether a run could list the folder, and read the columns of its newest file."""
         try:
             files = self._files()
@@ -233,7 +233,7 @@ class FolderSource(Source):
             for twin in self.listing.twins_of(file.name):
                 if twin in present or digest(twin) in recorded or twin == facts.last:
                     raise _has_twin(
-                        self._name, file.name, twin, is_taken=digest(twin) in recorded or twin not in present
+                        self._job, self._name, file.name, twin, is_taken=digest(twin) in recorded or twin not in present
                     )
 
     def _check_unread(self, unread: Sequence[SourceFile], facts: SourceFacts) -> None:
@@ -284,11 +284,12 @@ class FolderSource(Source):
         """Return what to do about late files: sentences with commands."""
         own, job = self.interval_of(first.name), self._job
         interval = None if own is None else taken_in.around(own.start)
+        before = taken_in.checkpoint_before(first.name)
         ways = [
             f"'headrace input {job} --acknowledge {newest.name}' leaves a file out for good",
             (
-                f"or go back to the last checkpoint before what sorts behind {first.name}, and run again: 'headrace restore {job} --to ID "
-                f"--why ...' ('headrace checkpoints {job}' lists them)"
+                f"or go back to the last checkpoint before what sorts behind {first.name}, and run again: 'headrace restore {job} --to "
+                f"{'ID' if before is None else before} --why ...' ('headrace checkpoints {job}' lists them)"
             ),
         ]
         if own is None:
@@ -305,12 +306,13 @@ def _never_read(late: Sequence[SourceFile]) -> str:
     return f"{'It' if len(late) == 1 else 'They'} would never be read"
 
 
-def _has_twin(source: str, name: str, twin: str, *, is_taken: bool) -> SourceError:
+def _has_twin(job: str, source: str, name: str, twin: str, *, is_taken: bool) -> SourceError:
     other = "was taken in before" if is_taken else "is in the folder too"
     return SourceError(
         f"source '{source}': {name} has the name of {twin} with another ending, and {twin} {other}: its rows would count twice. Nothing was "
-        f"taken in. Remove one of them. If {name} has other rows, rename it; if it is a correction, 'headrace backfill' takes it in instead; "
-        f"'headrace input' with --acknowledge {name} passes it over for good."
+        f"taken in. Remove one of them. If {name} has other rows, rename it; if it is a correction, 'headrace backfill {job} --from ... --to ...' takes "
+        f"it in instead; "
+        f"'headrace input {job} --acknowledge {name}' passes it over for good."
     )
 
 

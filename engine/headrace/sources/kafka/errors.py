@@ -16,6 +16,7 @@ class KafkaFaults:
     source: str
     config: SourceConfig
     is_branch: bool = False
+    job: str = "JOB"
 
     def expired(self, partition: int, wanted: int, earliest: int) -> SourceError:
         """Return the error for messages that the topic no longer has."""
@@ -26,7 +27,7 @@ class KafkaFaults:
                 f"source '{self.source}': the branch needs offsets {offsets} of partition {partition} of {self.config.place}. The topic "
                 f"begins at offset {earliest}, and the job has no landed file with offset {wanted} any more (retention.hours). Nothing was "
                 "taken in, and the job is unchanged. Fork a branch at a later checkpoint (sources."
-                f"{self.source}.position.partitions in 'headrace checkpoints --json' has the position of each). If the branch can do without these "
+                f"{self.source}.position.partitions in 'headrace checkpoints {self.job} --json' has the position of each). If the branch can do without these "
                 f"messages, run it with --set 'sources.{self.source}.skip_offsets={skipped}{partition}:{offsets}'."
             )
         return SourceError(
@@ -50,7 +51,7 @@ class KafkaFaults:
             f"source '{self.source}': partition {partition} of {self.config.place} ends at offset {end}, and this job has read it up to "
             f"offset {read}: the topic has lost messages that were acknowledged (an unclean leader election, or a restored copy). "
             "Nothing was taken in. Restore this job to a checkpoint that has read no more "
-            f"(sources.{self.source}.position.partitions in 'headrace checkpoints --json'), or begin a new job."
+            f"(sources.{self.source}.position.partitions in 'headrace checkpoints {self.job} --json'), or begin a new job."
         )
 
     def without(self, partition: int) -> SourceError:
@@ -64,5 +65,5 @@ class KafkaFaults:
         """Return the error for landed files that are needed and do not exist."""
         return SourceError(
             f"source '{self.source}': {', '.join(names)} in {folder} is gone, and not all of its messages were taken in yet. Nothing was "
-            "taken in. Put it back, or restore a checkpoint before it ('headrace checkpoints' lists them)."
+            f"taken in. Put it back, or restore a checkpoint before it ('headrace checkpoints {self.job}' lists them)."
         )

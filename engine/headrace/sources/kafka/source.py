@@ -40,7 +40,7 @@ from headrace.sources.kafka.landed import (
     write_messages,
 )
 from headrace.sources.kafka.messages import MessageReader, Messages, read_messages
-from headrace.sources.position import PartitionPosition, Position, SourceFacts, TopicPosition
+from headrace.sources.position import NO_FACTS, PartitionPosition, Position, SourceFacts, TopicPosition
 from headrace.sources.row_check import event_times_of
 from headrace.sources.source import Ahead, InputFile, Piece, Remark, Source, SourceFile, TableReach, Want
 from headrace.storage.storage import Storage
@@ -60,7 +60,7 @@ class KafkaSource(Source):
         """Make the source that the pipeline declares as `node`. Without a `connection`, it has only the files that are landed."""
         folder = landed_folder(JobFolder.of(job), node.name)
         of_job = None if job.branch is None else landed_folder(JobFolder.of(job.itself), node.name)
-        return cls(node, job.sources[node.name], folder, connection, job_folder=of_job)
+        return cls(node, job.sources[node.name], folder, connection, job_folder=of_job, job=job.job)
 
     def __init__(
         self,
@@ -70,13 +70,14 @@ class KafkaSource(Source):
         topic: Topic | None = None,
         *,
         job_folder: Storage | None = None,
+        job: str = "JOB",
     ) -> None:
         """Keep the `folder` of landed files and the `topic`; without a topic, only landed files can be read. Read nothing yet.
 
         On a branch, `job_folder` has the landed files of the job.
         """
         self.node, self.config, self.folder = source, config, folder
-        self.faults = KafkaFaults(source.name, config, is_branch=job_folder is not None)
+        self.faults = KafkaFaults(source.name, config, is_branch=job_folder is not None, job=job)
         self._topic, self._job_folder = topic, job_folder
         self._state: TopicState | None = None
         self._landed: dict[str, LandedName] | None = None
@@ -91,7 +92,7 @@ class KafkaSource(Source):
         messages = msgspec.json.decode(file.facts, type=Messages)
         return FileRows(read_messages(storage.at(file.path)), decoder=MessageReader(node, messages))
 
-    def remarks(self) -> Iterator[Remark]:
+    def remarks(self, since: SourceFacts = NO_FACTS) -> Iterator[Remark]:  # noqa: ARG002 - as of any position
         """Yield that nobody looks at the topic before the first run."""
         yield Remark("ok", f"{self.config.place} (not looked at: the first run asks the brokers)")
 
@@ -369,7 +370,7 @@ class KafkaPartition(Source):
         for file in files:
             self._whole.land(file.name)
 
-    def remarks(self) -> Iterator[Remark]:
+    def remarks(self, since: SourceFacts = NO_FACTS) -> Iterator[Remark]:  # noqa: ARG002 - as of any position
         """Yield the remarks on the topic."""
         return self._whole.remarks()
 

@@ -31,6 +31,7 @@ from headrace.sources.folder.format import UNREADABLE, FileRows, RowsBefore, unr
 from headrace.sources.folder.parquet import count_rows
 from headrace.sources.interval import Interval
 from headrace.sources.position import (
+    NO_FACTS,
     FileVersions,
     SourceFacts,
     TableVersion,
@@ -170,9 +171,9 @@ class TransformedSource(Source):
         """Read all rows of a landed file. Raises one of `headrace.sources.folder.format.UNREADABLE`."""
         return read_derived(storage.at(file.path), stored_name(file.name))
 
-    def remarks(self) -> Iterator[Remark]:
+    def remarks(self, since: SourceFacts = NO_FACTS) -> Iterator[Remark]:
         """Yield the remarks on the source below."""
-        return self.stored.remarks()
+        return self.stored.remarks(since)
 
     def with_pieces(self, facts: SourceFacts, number: int, until: SourceFacts | None = None) -> SourceFacts:
         """Return the facts with all pieces of the source below."""

@@ -32,6 +32,12 @@ def test_few_records_files_switch_on_arrow_types():
     assert hits(ARROW_SWITCH, PACKAGE / "records")[1] <= 2
 
 
+def test_credentials_are_handed_on_in_one_object():
+    """A `Storage` has a place, what reaches it, and its errors; deltalake's own word for it stands where deltalake is called."""
+    assert hits("storage_options")[1] <= 2
+    assert hits(r"doing\(")[0] <= 21
+
+
 def is_shown(path):
     """Return whether the innermost node of a path of nodes is printed or handed on as a note, and decides nothing."""
     return any(

@@ -103,8 +103,9 @@ def stored(config: JobConfig, plan: Plan) -> Iterator[Finding]:
     """Yield findings on stored state and sinks: whether a run could continue, and what it would migrate first."""
     from headrace.commit.run_check import new_sink_columns, stored_problems
     from headrace.log.log import CheckpointLog
+    from headrace.tables.folder import JobFolder
 
-    log = CheckpointLog(config.job_folder, config.storage_options)
+    log = CheckpointLog(JobFolder.of(config))
     yield from state_types(config.job, log, plan)
     problems = [*stored_problems(config, log, plan)]
     yield from (Finding(what, "fail", problem) for what, problem in problems)
@@ -137,8 +138,9 @@ def sources(config: JobConfig, plan: Plan) -> Iterator[Finding]:
     from headrace.log.log import CheckpointLog
     from headrace.sources.position import NO_FACTS
     from headrace.sources.registry import source_of
+    from headrace.tables.folder import JobFolder
 
-    last = CheckpointLog(config.job_folder, config.storage_options).last
+    last = CheckpointLog(JobFolder.of(config)).last
     facts = {} if last is None else last.sources
     nodes = {node.name: node for node in plan.sources}
     for name in config.sources:
@@ -151,11 +153,12 @@ def changed_input(config: JobConfig) -> Iterator[Finding]:
     """Yield a finding for each kind of input that no run takes in: files that changed, came late, look like others, or are passed over."""
     from headrace.commit.input_report import InputKind, input_warnings
     from headrace.log.log import CheckpointLog
+    from headrace.tables.folder import JobFolder
 
     stopping = {InputKind.TWIN, InputKind.UNREADABLE}
     if config.mode == "caught_up":
         stopping.add(InputKind.LATE)  # an interval run passes over late files from before the first interval
-    line = CheckpointLog(config.job_folder, config.storage_options).lineage.line
+    line = CheckpointLog(JobFolder.of(config)).lineage.line
     for warning in input_warnings(config, line, with_clean_up=True):
         source = warning.fields["source"]
         fails = warning.kind in stopping or (
@@ -168,12 +171,13 @@ def step_tables(config: JobConfig) -> Iterator[Finding]:
     """Yield a finding for each table that Spark's steps over sources read."""
     from headrace.errors import HeadraceError
     from headrace.sources.transformed.rows import DimensionTables
+    from headrace.tables.folder import JobFolder
 
     for source, bound in config.sources.items():
         for name, path in bound.tables.items():
             what = f"table {name}"
             try:
-                (version,) = DimensionTables(source, {name: path}, config.storage_options).latest().values()
+                (version,) = DimensionTables(source, {name: path}, JobFolder.of(config)).latest().values()
                 yield Finding(what, "ok", f"{path}: version {version}")
             except HeadraceError as error:
                 yield Finding(what, "fail", str(error))
@@ -227,8 +231,9 @@ def lease(config: JobConfig) -> Finding:
     from headrace import clock
     from headrace.cli.output import at_time, shown
     from headrace.log.log import CheckpointLog
+    from headrace.tables.folder import JobFolder
 
-    held = CheckpointLog(config.job_folder, config.storage_options).lease
+    held = CheckpointLog(JobFolder.of(config)).lease
     left = 0 if held is None else held.left(clock.now())
     if held is None or not left:
         return Finding("lease", "ok", "no run holds the job")

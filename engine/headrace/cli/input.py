@@ -65,8 +65,9 @@ def _list(config: JobConfig, *, as_json: bool) -> None:
     from headrace.cli.output import print_json, show, table
     from headrace.commit.input_report import input_remarks
     from headrace.log.log import CheckpointLog
+    from headrace.tables.folder import JobFolder
 
-    remarks = input_remarks(config, CheckpointLog(config.job_folder, config.storage_options).lineage.line)
+    remarks = input_remarks(config, CheckpointLog(JobFolder.of(config)).lineage.line)
     rows = [(remark.source, remark.kind.value.replace("_", " "), remark.file) for remark in remarks]
     if as_json:
         listed = [{"source": remark.source, "kind": remark.kind.value, "file": remark.file} for remark in remarks]

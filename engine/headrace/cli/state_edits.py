@@ -54,16 +54,18 @@ def drop(
     storage; 10 job and sink disagree.
     """
     _without_pandas()
-    from headrace.edits.operators import drop_operator, droppable
+    from headrace.edits.edit import apply as apply_edit
+    from headrace.edits.edit import preview
+    from headrace.edits.operators import DropOperator
 
     config = load(job)
     if apply:
-        checkpoint = drop_operator(config, operator, reason(why), run_id or new_run_id())
+        checkpoint = apply_edit(config, DropOperator(operator, reason(why)), run_id or new_run_id())
         one, several = f"row of operator '{operator}' was", f"rows of operator '{operator}' were"
         text = f"{counted(checkpoint.metrics['rows_dropped'], one, several)} dropped: checkpoint {checkpoint.checkpoint_id}."
         _show_done(config, checkpoint, text, as_json=as_json)
         return
-    stored = droppable(config, operator)
+    stored = preview(config, DropOperator(operator))
     if not as_json:
         show_rows(stored.state_rows, "rows to drop")
     _show_planned(config, stored, _aside(stored), as_json=as_json)
@@ -93,7 +95,9 @@ def rename(
     a run holds the job; 6 the state does not fit the operator; 8 storage; 10 job and sink disagree.
     """
     _without_pandas()
-    from headrace.edits.operators import renamable, rename_operator
+    from headrace.edits.edit import apply as apply_edit
+    from headrace.edits.edit import preview
+    from headrace.edits.operators import RenameOperator
     from headrace.errors import ConfigError
 
     config = load(job)
@@ -104,12 +108,12 @@ def rename(
         _rename_sink(config, str(sink), to, apply=apply, why=why, run_id=run_id or new_run_id(), as_json=as_json)
         return
     if apply:
-        checkpoint = rename_operator(config, operator, to, run_id or new_run_id(), why=why)
+        checkpoint = apply_edit(config, RenameOperator(operator, to, why), run_id or new_run_id())
         one, several = f"row of operator '{operator}' is", f"rows of operator '{operator}' are"
         text = f"{counted(checkpoint.metrics['rows_moved'], one, several)} of '{to}' now: checkpoint {checkpoint.checkpoint_id}."
         _show_done(config, checkpoint, text, as_json=as_json)
         return
-    stored = renamable(config, operator, to)
+    stored = preview(config, RenameOperator(operator, to))
     if not as_json:
         show_rows(stored.rows, f"rows to move to '{to}'")
     _show_planned(config, stored, "", as_json=as_json)
@@ -221,12 +225,13 @@ def rescale(
 
     without_pandas()
     from headrace.cli.output import print_json, show
-    from headrace.edits.rescale import plan_rescaling
-    from headrace.edits.rescale import rescale as rescale_job
+    from headrace.edits.edit import apply as apply_edit
+    from headrace.edits.edit import preview
+    from headrace.edits.rescale import Rescale
 
     config = load(job, checked=False)
     if apply:
-        checkpoint = rescale_job(config, max_parallelism, reason(why), run_id or new_run_id())
+        checkpoint = apply_edit(config, Rescale(max_parallelism, reason(why)), run_id or new_run_id())
         if as_json:
             print_json(
                 {
@@ -243,7 +248,7 @@ def rescale(
             _of_the_file(config, max_parallelism),
         )
         return
-    plan = plan_rescaling(config, max_parallelism)
+    plan = preview(config, Rescale(max_parallelism))
     if as_json:
         print_json(
             {
@@ -251,12 +256,12 @@ def rescale(
                 "applied": False,
                 "before": plan.before,
                 "after": plan.after,
-                "rows": plan.rows,
+                "rows": plan.rows(),
                 "checkpoint": None,
             }
         )
         return
-    show_rows(plan.rows, "rows to rewrite")
+    show_rows(plan.rows(), "rows to rewrite")
     show(
         f"{config.job}: from {counted(plan.before, 'key group')} to {plan.after}. {NOT_CHANGED}",
         _of_the_file(config, plan.after),

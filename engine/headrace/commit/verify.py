@@ -22,13 +22,11 @@ from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import NEVER
 from headrace.storage.damage import FileFault, faults, way_on
 from headrace.storage.delta_commits import OPENED_TABLES
-from headrace.storage.files import list_sizes, size_of_file
 from headrace.storage.overlay import is_elsewhere
 from headrace.storage.refusals import doing, reason_of
-from headrace.storage.schemes import is_on_local_disk
 from headrace.storage.table import TableMissingError, logged_sizes
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import ALL_TABLES, CHECKPOINTS, tables_in
-from headrace.tables.view import table_store
 
 _SHOWN = 10
 """Number of damaged files of a table that are named."""
@@ -49,7 +47,7 @@ def verify(config: JobConfig) -> list[CheckResult]:
     """Compare the last checkpoint with the tables and sinks, and read the whole log of each. Changes nothing, needs no lease."""
     OPENED_TABLES.forget()
     try:
-        log = CheckpointLog(config.job_folder, config.storage_options)
+        log = CheckpointLog(JobFolder.of(config))
     except StorageError as error:
         return [*_without_log(config, error)]
     last = log.last
@@ -78,7 +76,7 @@ def _without_log(config: JobConfig, error: StorageError) -> Iterator[CheckResult
 def _latest(config: JobConfig, check: str, uri: str, advice: str) -> CheckResult | None:
     """Return whether the files of a table's latest version are whole; None if there is no table."""
     try:
-        latest = table_store(uri, config.storage_options).latest()
+        latest = JobFolder.of(config).at(uri).table().latest()
         files = logged_sizes(latest)
         damaged = _damaged(uri, files, config, advice)
     except TableMissingError:
@@ -123,7 +121,7 @@ def _tables(config: JobConfig, last: Checkpoint) -> Iterator[CheckResult]:
     for name in tables_in(last.versions):
         uri = f"{config.job_folder}/{name}"
         committed = last.versions[name]
-        store = table_store(uri, config.storage_options)
+        store = JobFolder.of(config).at(uri).table()
         try:
             latest = store.latest().version
             files = logged_sizes(store.at(committed))
@@ -146,14 +144,14 @@ def refuse_damaged_state(config: JobConfig, versions: Versions) -> None:
     A task with a local copy of its state reads no such file, and a run would commit on top of the damage. Looks only on disks: an object
     store takes a request for each file, and `verify` makes them.
     """
-    if not is_on_local_disk(config.job_folder):
+    folder = JobFolder.of(config)
+    if not folder.is_on_local_disk:
         return
     for name in tables_in(versions):
-        uri = f"{config.job_folder}/{name}"
-        with doing(f"to look for the files of {uri}"):
-            logged = logged_sizes(table_store(uri, config.storage_options).at(versions[name]))
-            own = {path: size for path, size in logged.items() if not is_elsewhere(path)}
-            wrong = faults(uri, own, {path: size_of_file(f"{uri}/{path}") for path in own})
+        table = folder.below(name)
+        logged = logged_sizes(table.table().at(versions[name]))
+        own = {path: size for path, size in logged.items() if not is_elsewhere(path)}
+        wrong = faults(table.uri, own, table.sizes_of(own))
         if wrong:
             raise StorageError(f"{_named(wrong)}. {way_on(wrong[0].uri)}")
 
@@ -167,8 +165,7 @@ def _named(wrong: Sequence[FileFault]) -> str:
 def _damaged(uri: str, files: Mapping[str, int], config: JobConfig, advice: str) -> str | None:
     """Return a sentence on files of a table that are gone or cut off; `files` has their sizes in the log. None if all are whole."""
     own = {path: size for path, size in files.items() if not is_elsewhere(path)}
-    with doing(f"to list the files of {uri}"):
-        wrong = faults(uri, own, list_sizes(uri, config.storage_options))
+    wrong = faults(uri, own, JobFolder.of(config).at(uri).sizes())
     if not wrong:
         return None
     return f"{_named(wrong)} ({len(wrong):,} of {counted(len(files), 'file')} damaged). {advice}"
@@ -194,7 +191,7 @@ def _sink(
     yield _published(name, position, problem)
     if position.exists:
         uri = config.sinks[name].table_path
-        damaged = _damaged(uri, logged_sizes(table_store(uri, config.storage_options).latest()), config, _TABLE)
+        damaged = _damaged(uri, logged_sizes(JobFolder.of(config).at(uri).table().latest()), config, _TABLE)
         if damaged is not None:
             yield CheckResult(f"sink {name} has whole files", False, damaged)
             return
@@ -247,7 +244,7 @@ def _sent(config: JobConfig, log: CheckpointLog) -> Iterator[CheckResult]:
 
 
 def _unique(name: str, uri: str, schema: pa.Schema, keys: tuple[str, ...], config: JobConfig) -> CheckResult:
-    rows = table_store(uri, config.storage_options).latest().read(schema, columns=keys)
+    rows = JobFolder.of(config).at(uri).table().latest().read(schema, columns=keys)
     distinct = rows.group_by(list(keys)).aggregate([]).num_rows
     detail = f"{counted(rows.num_rows, 'row')}, {counted(distinct, 'key')}"
     return CheckResult(f"sink {name} has one row a key", distinct == rows.num_rows, detail)

@@ -111,7 +111,6 @@ class Intake:
             out_of_orderness={node.name: node.out_of_orderness for node in plan.sources},
             job=config.job,
             configs=config.sources,
-            storage=config.storage_options,
         )
         self.waiting: tuple[Waiting, ...] = ()
         """Set by `next`: rows that were read, and that wait for a source without more input."""

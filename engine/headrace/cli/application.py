@@ -15,6 +15,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -23,9 +24,10 @@ import typer
 from typer import core
 from typer.core import TyperGroup
 
-from headrace.cli.arguments import BRANCH, ERROR_FILE, Branch, ErrorFile, in_utf8
+from headrace.cli.arguments import ERROR_FILE, JSON_WANTED, ErrorFile, Json, in_utf8
 from headrace.errors import EngineBug, HeadraceError, StorageError
 from headrace.interrupts import watch
+from headrace.report import Report
 
 _INTERRUPTED = 130
 
@@ -39,17 +41,17 @@ def exit_code_of(error: BaseException) -> int:
     return int(getattr(error, "exit_code", EngineBug.exit_code))
 
 
-def report(error: BaseException, *, as_json: bool) -> None:
+def _report(error: BaseException, *, to_machines: bool) -> None:
     """Show `error`: JSON on stdout, a panel on a terminal's stderr, plain text on any other stderr."""
     name, message = _told(error)
     message = in_utf8(message)
-    if as_json:
+    if to_machines:
         import msgspec
 
         print(msgspec.json.encode({"error": name, "message": message}).decode())
     if _is_unforeseen(error):
         traceback.print_exception(error, file=sys.stderr)
-    if not as_json:
+    if not to_machines:
         _show(name, message)
 
 
@@ -205,12 +207,6 @@ died or did not start: run again; 70 a bug in Headrace; 130 interrupted.
 """
 
 
-_ON_BRANCHES = {
-    "run", "verify", "checkpoints", "history", "diff", "timers", "sql", "views", "retries", "requests", "quarantine", "savepoint", "restore",
-    "vacuum", "compact", "state list", "state get", "state scan", "state history", "state expired",
-}  # fmt: skip
-"""Commands that take --branch."""
-
 _COMMANDS = {
     "project.register_new": ["new"],
     "project.register_setup": ["setup"],
@@ -238,6 +234,9 @@ _COMMANDS = {
 }
 """Functions that add commands, with the names of the commands, in the order of `--help`."""
 
+_WITHOUT_TABLES = {"new", "setup", "jobs", "doctor"}
+"""Commands that read no tables, or that have to work where pyarrow is missing."""
+
 _COLLECT_AFTER = 50_000
 """Objects that a command makes before Python looks for garbage. Its default of 700 costs a tenth of a short command's time."""
 
@@ -246,35 +245,44 @@ class _Commands(TyperGroup):
     """Typer's group with an exit code for every exception."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Add --branch to the commands that work on branches, and --report to those that have no report of their own."""
+        """Add --json to all commands, and --report to those that have no report of their own. Keep pandas out of their tables."""
         super().__init__(*args, **kwargs)
-        on_branch, error_file = _option(_with_branch), _option(_with_error_file)
+        in_json, error_file = _option(_with_json), _option(_with_error_file)
         for path, command in _paths("", self.commands):
-            if path in _ON_BRANCHES:
-                command.params.append(on_branch)
+            if path not in _WITHOUT_TABLES:
+                command.callback = partial(_call_without_pandas, command.callback)
+            command.params.append(in_json)
             if not any("--report" in parameter.opts for parameter in command.params):
                 command.params.append(error_file)
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Reset the options that commands share: one process may run several commands."""
-        BRANCH.set(None)
         ERROR_FILE.set(None)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; report its error, and exit with the code of the error's class."""
-        as_json = "--json" in [*ctx._protected_args, *ctx.args]  # noqa: SLF001 - typer has no public name for them
+        to_machines = "--json" in [*ctx._protected_args, *ctx.args]  # noqa: SLF001 - typer has no public name for them
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            if isinstance(result, Report):
+                _end_with(result, to_machines=ctx.meta.get(JSON_WANTED, False))
         except (typer.Exit, typer.Abort):
             raise
         except (Exception, KeyboardInterrupt) as error:
             _add_hint(error)
             _write(error)
-            if _is_typers_own(error) and not as_json:
+            if _is_typers_own(error) and not to_machines:
                 raise
-            report(error, as_json=as_json)
+            _report(error, to_machines=to_machines)
             raise typer.Exit(exit_code_of(error)) from error
+
+
+def _call_without_pandas(command: Callable[..., Any], **arguments: Any) -> Any:
+    from headrace.storage.pandas import without_pandas
+
+    without_pandas()
+    return command(**arguments)
 
 
 def _paths(before: str, commands: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -296,6 +304,20 @@ def _write(error: BaseException) -> None:
         write_report(file, {"error": name, "message": in_utf8(message), "exit_code": exit_code_of(error)})
 
 
+def _end_with(report: Report, *, to_machines: bool) -> None:
+    """Print the report of a command, and end with its error or exit code."""
+    from headrace.cli.output import print_document, print_text
+
+    if not to_machines:
+        print_text(report)
+    elif report.error is None:
+        print_document(report)
+    if report.error is not None:
+        raise report.error
+    if report.exit_code:
+        raise typer.Exit(report.exit_code)
+
+
 def _option(declaration: Callable[..., None]) -> Any:
     """Return the option that a function declares; its callback keeps the value. Typer makes options only from functions."""
     app = typer.Typer(add_completion=False)
@@ -303,7 +325,7 @@ def _option(declaration: Callable[..., None]) -> Any:
     return typer.main.get_command(app).params[0]
 
 
-def _with_branch(branch: Branch = None) -> None:
+def _with_json(*, json: Json = False) -> None:
     """Declare the option."""
 
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from headrace.report import Table
+
 if TYPE_CHECKING:
     from headrace.config import JobConfig
     from headrace.log.checkpoint import Checkpoint
@@ -27,15 +29,17 @@ def in_utf8(text: str) -> str:
 
 
 def open_job(
-    name: str | None, at: str | None, as_of: str | None = None, *, with_expired: bool = False
+    name: str | None,
+    at: str | None,
+    as_of: str | None = None,
+    *,
+    branch: str | None = None,
+    with_expired: bool = False,
 ) -> JobAtCheckpoint:
     """Open a job's state at a checkpoint, or as of an event time."""
-    from headrace.storage.pandas import without_pandas
-
-    without_pandas()
     from headrace.readers.job_at import JobAtCheckpoint
 
-    job = JobAtCheckpoint(load(name), at, as_of=as_of, with_expired=with_expired)
+    job = JobAtCheckpoint(load(name, branch=branch), at, as_of=as_of, with_expired=with_expired)
     warn(job.ttl.not_declared)
     if as_of is not None:
         warn(as_of_text(job.checkpoint))
@@ -59,7 +63,6 @@ def warn(what: str | None) -> None:
 Job = Annotated[Optional[str], typer.Argument(metavar="JOB", help="Job; the only one if left out.")]  # noqa: UP045
 JobOrText = Annotated[str, typer.Argument(metavar="JOB", help="Leave it out if there is only one.", show_default=False)]
 """First argument of `[JOB] TEXT`; see `job_and_text`."""
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 At = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(
@@ -87,23 +90,23 @@ Cluster = Annotated[
 ]
 
 
-BRANCH: ContextVar[str | None] = ContextVar("branch", default=None)
-"""Value of the command's --branch; see `application`."""
-
-
-def _keep_branch(name: Optional[str]) -> None:  # noqa: UP045
-    BRANCH.set(name)
-
-
 Branch = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option(
-        "--branch",
-        metavar="NAME",
-        help="Work on this branch of the job.",
-        expose_value=False,
-        callback=_keep_branch,
-    ),
+    typer.Option("--branch", metavar="NAME", help="Work on this branch of the job."),
+]
+
+
+JSON_WANTED = "headrace.json"
+"""Name of the value of the command's --json in its context; see `application`."""
+
+
+def _keep_json(ctx: typer.Context, is_wanted: bool) -> None:
+    ctx.meta[JSON_WANTED] = is_wanted
+
+
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="One JSON document on stdout, nothing else.", expose_value=False, callback=_keep_json),
 ]
 
 
@@ -161,12 +164,11 @@ def job_and_text(first: str, second: str | None) -> tuple[str, str]:
     return the_job(None), first
 
 
-def load(name: str | None, cluster: str | None = None, *, checked: bool = True) -> JobConfig:
-    """Return the configuration of a job, by default of the only one; with --branch, that of the branch. See `load_job`."""
+def load(name: str | None, cluster: str | None = None, *, branch: str | None = None, checked: bool = True) -> JobConfig:
+    """Return the configuration of a job, by default of the only one; with `branch`, that of the branch. See `load_job`."""
     from headrace.config import load_job
 
     config = load_job(the_job(name), cluster=cluster, checked=checked)
-    branch = BRANCH.get()
     if branch is None:
         return config
     from headrace.commit.branch_code import on_branch
@@ -214,9 +216,6 @@ def reason(why: str | None) -> str:
     return why
 
 
-def show_rows(rows: Mapping[str, int], what: str) -> None:
-    """Print the numbers of rows by table; `what` names the rows."""
-    from headrace.cli.output import show, table
-
-    if rows:
-        show(table(("table", what), list(rows.items())))
+def rows_by_table(rows: Mapping[str, int], what: str) -> Table:
+    """Return the numbers of rows by table, for people; `what` names the rows."""
+    return Table.shown(("table", what), rows.items())

@@ -50,9 +50,7 @@ Measured = dict[str, Any]
 def last_measured(config: JobConfig) -> dict[str, Measured]:
     """Return, by async operator, the metrics of the last micro-batch that called it; empty for a job that never ran."""
     from headrace.log.log import CheckpointLog
-    from headrace.storage.pandas import without_pandas
 
-    without_pandas()
     latest: dict[str, Measured] = {}
     log = CheckpointLog(config.job_folder, config.storage_options)
     for checkpoint in reversed(log.checkpoints if log.exists else []):

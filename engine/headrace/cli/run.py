@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, cast
 import typer
 
 from headrace import clock
-from headrace.cli.arguments import AsJson, Cluster, Job, in_utf8, load, new_run_id, parsed_milliseconds
+from headrace.cli.arguments import Branch, Cluster, Job, in_utf8, load, new_run_id, parsed_milliseconds
 from headrace.cli.branch import OtherPipeline, OtherSource, Setting, with_options
 from headrace.errors import ConfigError
+from headrace.report import Block, Fact, Report, Time, facts
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -163,9 +164,7 @@ def shown_on(console: Console) -> Iterator[Callable[[Event], None]]:
 
 
 def _now() -> str:
-    from headrace.cli.output import at_time, shown
-
-    return shown(at_time(clock.now() // 1000 * 1000))
+    return str(Time(clock.now() // 1000 * 1000))
 
 
 _TIMES = ("watermark", "interval_start", "interval_end")
@@ -175,10 +174,8 @@ def plain_report(report: RunReport) -> dict[str, Any]:
     """Return the report as plain values, with its times as moments in UTC."""
     import msgspec
 
-    from headrace.cli.output import at_time
-
     plain: dict[str, Any] = msgspec.to_builtins(report)
-    return {**plain, **{name: at_time(plain[name]) for name in _TIMES}}
+    return {**plain, **{name: Time(plain[name]).utc for name in _TIMES}}
 
 
 @contextmanager
@@ -215,12 +212,14 @@ def _is_written(file: Path, content: dict[str, Any]) -> bool:
     """Write `content` as one JSON document, whole or not at all; return whether it was written."""
     import msgspec
 
+    from headrace.cli.output import plain
+
     if not file.name:
         print(f"--report: {file} is no file", file=sys.stderr)
         return False
     unfinished = file.with_name(f"{file.name}.part")
     try:
-        unfinished.write_bytes(msgspec.json.encode(content, enc_hook=str))
+        unfinished.write_bytes(msgspec.json.encode(plain(content), enc_hook=str))
         os.replace(unfinished, file)  # noqa: PTH105  Path.replace returns a path that nobody needs
     except OSError as error:
         print(f"--report: {file} cannot be written: {error}", file=sys.stderr)
@@ -267,8 +266,8 @@ def run(
     allow_effects: AllowEffects = False,
     setting: Setting = None,
     report_file: ReportFile = None,
-    as_json: AsJson = False,
-) -> None:
+    branch: Branch = None,
+) -> Report:
     """Take in new input, update state and sinks.
 
     You may kill it at any point: run it again, and it continues from the last checkpoint. When its
@@ -313,6 +312,7 @@ def run(
         config, options = _wishes(
             job,
             cluster,
+            branch,
             run_id=run_id or new_run_id(),
             mode=_mode(mode),
             **_interval(interval_start, interval_end),
@@ -333,7 +333,7 @@ def run(
         report = _run(config, options, runner, without_spark=without_spark)
     if report_file is not None:
         write_report(report_file, plain_report(report))
-    _show(report, options, as_json=as_json)
+    return Report(*facts(**plain_report(report)), *_blocks(report, options))
 
 
 def _interval(start: str | None, end: str | None) -> dict[str, int | None]:
@@ -358,16 +358,13 @@ def _note_unused_interval(config: JobConfig, options: RunOptions) -> None:
         )
 
 
-def _wishes(job: str | None, cluster: str | None, **options: Any) -> tuple[JobConfig, RunOptions]:
+def _wishes(job: str | None, cluster: str | None, branch: str | None, **options: Any) -> tuple[JobConfig, RunOptions]:
     from headrace.run.options import RunOptions
 
-    return load(job, cluster), RunOptions(cluster=cluster, **options)
+    return load(job, cluster, branch=branch), RunOptions(cluster=cluster, **options)
 
 
 def _run(config: JobConfig, options: RunOptions, runner: str | None, *, without_spark: bool) -> RunReport:
-    from headrace.storage.pandas import without_pandas
-
-    without_pandas()
     run_job = run_function(config, runner, without_spark=without_spark)
     with shown_events() as on_event:
         return run_job(config, options, on_event)
@@ -387,35 +384,30 @@ def _backend(text: str | None) -> Literal["rocksdb", "hashmap", "delta"] | None:
     return cast("Literal['rocksdb', 'hashmap', 'delta'] | None", text)
 
 
-def _show(report: RunReport, options: RunOptions, *, as_json: bool) -> None:
-    from headrace.cli.output import print_json, show, shown, table
-
-    if as_json:
-        print_json(plain_report(report))
-        return
-    ids = report.checkpoints
-    span = "none" if not ids else str(ids[0]) if len(ids) == 1 else f"{ids[0]} to {ids[-1]}"
-    rows: list[tuple[str, Any]] = [
-        ("job", report.job),
-        ("run", report.run_id),
-        ("checkpoints", span),
-        ("rows in", shown(report.rows_in)),
-        ("rows out", shown(report.rows_out)),
-        ("quarantined", shown(report.quarantined)),
-        *([("answers taken", shown(report.answers_taken))] if report.answers_taken else []),
-        *((f"rows at {name}", _in_words(counts)) for name, counts in report.row_times.items()),
-        *(("rows missing to the next watermark", shown(wait.rows_missing)) for wait in report.watermark_waits),
-        ("waiting for services", shown(report.waiting)),
-        ("seconds", f"{report.seconds:.1f}"),
-        ("ended because", report.stopped_because),
-    ]
-    show(table(("", ""), rows))
+def _blocks(report: RunReport, options: RunOptions) -> Iterator[Block | str]:
+    """Yield what people read of the report."""
+    yield from (Fact(None, value, label) for label, value in _shown(report))
     if options.end_of_input and report.stopped_because != "ended":
-        show(f"It had to stop before the end of the input. To continue: headrace run {report.job} --end-of-input")
+        yield f"It had to stop before the end of the input. To continue: headrace run {report.job} --end-of-input"
     elif options.finish and report.waiting:
-        show(f"It had to stop while elements wait. To continue: headrace run {report.job} --finish")
+        yield f"It had to stop while elements wait. To continue: headrace run {report.job} --finish"
     if report.quarantined:
-        show(f"Some input was set aside: headrace quarantine {report.job}")
+        yield f"Some input was set aside: headrace quarantine {report.job}"
+
+
+def _shown(report: RunReport) -> Iterator[tuple[str, Any]]:
+    """Yield the values that people read, with their labels."""
+    ids = report.checkpoints
+    yield "job", report.job
+    yield "run", report.run_id
+    yield "checkpoints", "none" if not ids else str(ids[0]) if len(ids) == 1 else f"{ids[0]} to {ids[-1]}"
+    yield from {"rows in": report.rows_in, "rows out": report.rows_out, "quarantined": report.quarantined}.items()
+    if report.answers_taken:
+        yield "answers taken", report.answers_taken
+    yield from ((f"rows at {name}", _in_words(counts)) for name, counts in report.row_times.items())
+    yield from (("rows missing to the next watermark", wait.rows_missing) for wait in report.watermark_waits)
+    yield from {"waiting for services": report.waiting, "seconds": f"{report.seconds:.1f}"}.items()
+    yield "ended because", report.stopped_because
 
 
 def _in_words(counts: RowTimes) -> str:

@@ -63,6 +63,14 @@ def warn(what: str | None) -> None:
 Job = Annotated[Optional[str], typer.Argument(metavar="JOB", help="Job; the only one if left out.")]  # noqa: UP045
 JobOrText = Annotated[str, typer.Argument(metavar="JOB", help="Leave it out if there is only one.", show_default=False)]
 """First argument of `[JOB] TEXT`; see `job_and_text`."""
+NamedJob = Annotated[str, typer.Argument(metavar="JOB", help="Job; required here.", show_default=False)]
+Key = Annotated[Optional[str], typer.Argument(metavar="KEY", help="Plain text, or JSON.", show_default=False)]  # noqa: UP045
+"""Second argument of `[JOB] KEY`; see `job_and_text`."""
+Name = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Argument(metavar="NAME", help="Lower case, digits, underscores.", show_default=False),
+]
+"""Second argument of `[JOB] NAME`; see `job_and_text`."""
 At = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from headrace.cli.arguments import Job, JobOrText, Limit, OperatorOption, job_and_text, load, new_run_id
+from headrace.cli.arguments import At, Job, JobOrText, Limit, Name, OperatorOption, job_and_text, load, new_run_id
 from headrace.cli.diff import of_differences
 from headrace.names import counted
 from headrace.report import Report, Table, Time, facts
@@ -93,18 +93,6 @@ def _as_yaml(path: str) -> str:
     return msgspec.json.encode(place).decode()
 
 
-Second = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Argument(metavar="NAME", help="Lower case, digits, underscores.", show_default=False),
-]
-At = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option(
-        "--at",
-        metavar="CHECKPOINT",
-        help="Checkpoint id, savepoint name or time (UTC); the last checkpoint if left out.",
-    ),
-]
 Why = Annotated[Optional[str], typer.Option("--why", help="The reason, kept with the branch.")]  # noqa: UP045
 
 AllowOtherCode = Annotated[
@@ -130,7 +118,7 @@ def register(app: typer.Typer) -> None:
 
 def create(
     first: JobOrText,
-    second: Second = None,
+    second: Name = None,
     *,
     at: At = None,
     why: Why = None,
@@ -196,7 +184,7 @@ def list_branches(job: Job = None) -> Report:
 
 def diff(
     first: JobOrText,
-    second: Second = None,
+    second: Name = None,
     *,
     operator: OperatorOption = None,
     limit: Limit = 20,
@@ -223,7 +211,7 @@ def diff(
 
 def promote(
     first: JobOrText,
-    second: Second = None,
+    second: Name = None,
     *,
     why: Why = None,
     allow_other_code: AllowOtherCode = False,
@@ -260,7 +248,7 @@ def promote(
     )
 
 
-def drop(first: JobOrText, second: Second = None, *, why: Why = None) -> Report:
+def drop(first: JobOrText, second: Name = None, *, why: Why = None) -> Report:
     """Remove a branch with all its tables. The job, its tables and its sinks stay as they are.
 
     A branch that was dropped already is no error: the command finishes a removal that was interrupted.

@@ -11,6 +11,9 @@ from headrace.cli.arguments import (
     NOT_CHANGED,
     Apply,
     ApplyWhy,
+    JobOrText,
+    Key,
+    NamedJob,
     OperatorOption,
     RunId,
     job_and_text,
@@ -34,8 +37,6 @@ if TYPE_CHECKING:
 _SHOWN = 20
 """Number of other files with the key that are shown."""
 
-First = Annotated[str, typer.Argument(metavar="JOB", help="Leave it out if there is only one.", show_default=False)]
-Second = Annotated[Optional[str], typer.Argument(metavar="KEY", help="Plain text, or JSON.", show_default=False)]  # noqa: UP045
 Mentions = Annotated[
     bool,
     typer.Option(
@@ -50,12 +51,12 @@ def register_erase(app: typer.Typer) -> None:
 
 
 def erase(
-    first: First,
-    second: Second = None,
+    first: JobOrText,
+    second: Key = None,
     *,
     operator: OperatorOption = None,
     mentions: Mentions = False,
-    apply: Annotated[bool, typer.Option("--apply", help="Erase. Without it, only show what would be erased.")] = False,
+    apply: Apply = False,
     purge: Annotated[
         bool, typer.Option("--purge", help="With --apply: delete old files with the key's rows at once.")
     ] = False,
@@ -251,7 +252,6 @@ def _plain_erasure(
     }
 
 
-NamedJob = Annotated[str, typer.Argument(metavar="JOB", help="Job; required here.", show_default=False)]
 Sinks = Annotated[bool, typer.Option("--sinks", help="Also delete the tables of its sinks.")]
 
 

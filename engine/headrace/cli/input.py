@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from headrace.cli.arguments import Job, load, new_run_id
+from headrace.cli.arguments import Job, RunId, load, new_run_id
 from headrace.names import counted
 from headrace.report import Report, Table, facts
 
@@ -31,7 +31,7 @@ def input_files(
     why: Annotated[
         str | None, typer.Option("--why", help="With --acknowledge: the reason, kept with the checkpoint.")
     ] = None,
-    run_id: Annotated[Optional[str], typer.Option("--run-id", help="Id of this call; a new one if left out.")] = None,  # noqa: UP045
+    run_id: RunId = None,
 ) -> Report:
     """List input that no run takes in: files that changed or are gone since, came late, have a twin, or are passed over.
 

@@ -13,8 +13,10 @@ from headrace.cli.arguments import (
     At,
     Branch,
     Job,
+    JobOrText,
     Limit,
     OperatorOption,
+    RunId,
     WithExpired,
     job_and_text,
     load,
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from headrace.log.checkpoint import Checkpoint
 
 
-Query = Annotated[str, typer.Argument(metavar="JOB", help="Leave it out if there is only one.", show_default=False)]
 Second = Annotated[Optional[str], typer.Argument(metavar="QUERY", help="One query, in quotes.", show_default=False)]  # noqa: UP045
 
 
@@ -68,7 +69,7 @@ def timers(
 
 
 def sql(
-    first: Query,
+    first: JobOrText,
     second: Second = None,
     *,
     at: At = None,
@@ -228,7 +229,7 @@ def quarantine(
         Optional[str],  # noqa: UP045
         typer.Option("--why", help="With --requeue: the reason, kept with the checkpoint."),
     ] = None,
-    run_id: Annotated[Optional[str], typer.Option("--run-id", help="Id of this call; a new one if left out.")] = None,  # noqa: UP045
+    run_id: RunId = None,
     branch: Branch = None,
 ) -> Report:
     """List input that was set aside, newest first, with the reason; or requeue it.

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.arguments import Branch, Job, JobOrText, RunId, job_and_text, load, new_run_id
+from headrace.cli.arguments import Apply, ApplyWhy, Branch, Job, JobOrText, Name, RunId, job_and_text, load, new_run_id
 from headrace.names import counted
 from headrace.report import Report, Table, Time, facts
 
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 
 Why = Annotated[str, typer.Option("--why", help="The reason, kept with the checkpoint.")]
-Second = Annotated[
-    str | None, typer.Argument(metavar="NAME", help="Lower case, digits, underscores.", show_default=False)
-]
 
 
 def register_restore(app: typer.Typer) -> None:
@@ -35,7 +32,7 @@ def register_restore(app: typer.Typer) -> None:
 
 def savepoint(
     name: JobOrText,
-    second: Second = None,
+    second: Name = None,
     *,
     why: Why,
     drop: Annotated[
@@ -185,16 +182,7 @@ def register_reconcile(app: typer.Typer) -> None:
     app.command("reconcile")(reconcile)
 
 
-def reconcile(
-    job: Job = None,
-    *,
-    apply: Annotated[bool, typer.Option("--apply", help="Do it. Without it, nothing changes.")] = False,
-    why: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--why", help="With --apply: the reason, kept with the checkpoint."),
-    ] = None,
-    run_id: Annotated[Optional[str], typer.Option("--run-id", help="Id of this call; a new one if left out.")] = None,  # noqa: UP045
-) -> Report:
+def reconcile(job: Job = None, *, apply: Apply = False, why: ApplyWhy = None, run_id: RunId = None) -> Report:
     """Compare a job with its sinks, and bring them together after one was lost or came from a backup.
 
     Shows the checkpoint that each sink has and the one it should have, and what --apply would do: job and sinks go

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.arguments import NOT_CHANGED, Apply, ApplyWhy, RunId, load, new_run_id, reason
+from headrace.cli.arguments import NOT_CHANGED, Apply, ApplyWhy, NamedJob, RunId, load, new_run_id, reason
 from headrace.names import counted
 from headrace.report import Report, facts
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from headrace.log.checkpoint import Checkpoint
 
 
-NamedJob = Annotated[str, typer.Argument(metavar="JOB", help="Job; required here.", show_default=False)]
 Sink = Annotated[str, typer.Argument(metavar="SINK", help="Sink of the job.", show_default=False)]
 
 

@@ -20,6 +20,7 @@ from headrace.cli.arguments import (
     Branch,
     Job,
     JobOrText,
+    Key,
     Limit,
     OperatorOption,
     StateOption,
@@ -41,9 +42,6 @@ if TYPE_CHECKING:
     from headrace.api.graph import UpsertMaterialize
     from headrace.readers.job_at import JobAtCheckpoint
     from headrace.readers.query import Rows
-
-
-Second = Annotated[Optional[str], typer.Argument(metavar="KEY", help="Plain text, or JSON.", show_default=False)]  # noqa: UP045
 
 
 def register_state(app: typer.Typer) -> None:
@@ -159,7 +157,7 @@ def shortened(rows: Rows, column: str) -> Rows:
 
 def get(
     first: JobOrText,
-    second: Second = None,
+    second: Key = None,
     *,
     at: At = None,
     as_of: AsOf = None,
@@ -228,7 +226,7 @@ def _unknown(job: JobAtCheckpoint, state: str | None) -> Iterator[Note]:
 
 def history(
     first: JobOrText,
-    second: Second = None,
+    second: Key = None,
     *,
     at: At = None,
     as_of: AsOf = None,
@@ -378,7 +376,7 @@ def register_history(app: typer.Typer) -> None:
 
 def row_history(
     first: First = None,
-    second: Second = None,
+    second: Key = None,
     *,
     largest: Annotated[bool, typer.Option("--largest", help="The keys with the longest histories.")] = False,
     at: At = None,

@@ -5,8 +5,7 @@ Options of commands that change a job for good: a dry run unless `--apply` is gi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextvars import ContextVar
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -104,39 +103,24 @@ Branch = Annotated[
 ]
 
 
-JSON_WANTED = "headrace.json"
-"""Name of the value of the command's --json in its context; see `application`."""
+IN_JSON, REPORT_FILE = "headrace.json", "headrace.report"
+"""Names of the values of --json and --report in the context of a command; see `application`."""
 
 
-def _keep_json(ctx: typer.Context, is_wanted: bool) -> None:
-    ctx.meta[JSON_WANTED] = is_wanted
-
-
-Json = Annotated[
-    bool,
-    typer.Option("--json", help="One JSON document on stdout, nothing else.", expose_value=False, callback=_keep_json),
-]
-
-
-ERROR_FILE: ContextVar[Path | None] = ContextVar("error_file", default=None)
-"""Value of --report of a command that writes only its error there; see `application`."""
-
-
-def _keep_error_file(file: Optional[Path]) -> None:  # noqa: UP045
-    ERROR_FILE.set(file)
-
-
-ErrorFile = Annotated[
-    Optional[Path],  # noqa: UP045
-    typer.Option(
-        "--report",
-        metavar="FILE",
-        help="Also write an error as JSON to FILE.",
-        expose_value=False,
-        is_eager=True,
-        callback=_keep_error_file,
-    ),
-]
+def shared_options(
+    *,
+    json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")] = False,
+    report: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            "--report",
+            metavar="FILE",
+            help="Also write an error, or the result of a run, as JSON to FILE.",
+            is_eager=True,
+        ),
+    ] = None,
+) -> None:
+    """Declare the options of all commands."""
 
 
 def the_job(name: str | None) -> str:
@@ -197,6 +181,16 @@ def parsed_milliseconds(text: str) -> int:
     except ValueError as error:
         msg = f"'{text}' is not a moment; write it as 2013-01-31 or 2013-01-31T05:00:00+00:00"
         raise ConfigError(msg) from error
+
+
+def check_word(option: str, word: str | None, allowed: Iterable[str]) -> None:
+    """Raise `ConfigError` if the value of an option is none of the allowed words; None is always allowed."""
+    from headrace.errors import ConfigError
+
+    allowed = tuple(allowed)
+    if word is not None and word not in allowed:
+        msg = f"{option} '{word}' is not allowed (allowed: {', '.join(allowed)}). Nothing was done."
+        raise ConfigError(msg)
 
 
 def new_run_id() -> str:

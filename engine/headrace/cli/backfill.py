@@ -8,19 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Optional
 
 import typer
 
-from headrace.cli.arguments import Cluster, Job, Limit, load, new_run_id, parsed_milliseconds
+from headrace.cli.arguments import Cluster, Job, Limit, check_word, load, new_run_id, parsed_milliseconds
 from headrace.cli.diff import difference_blocks, plain_differences
 from headrace.cli.run import (
     AllowEffects,
     Budget,
-    ReportFile,
     RunId,
     Runner,
     budget_seconds,
-    failure_reported,
     run_function,
     shown_events,
-    write_report,
 )
 from headrace.names import counted
 from headrace.report import Block, Fact, Note, Report, Time, facts
@@ -78,7 +75,6 @@ def backfill(
     cluster: Cluster = None,
     runner: Runner = None,
     run_id: RunId = None,
-    report_file: ReportFile = None,
 ) -> Report:
     """Compute past intervals again, with today's code and input, and compare the result with the live tables.
 
@@ -105,24 +101,21 @@ def backfill(
     from headrace.run.backfill_branches import default_name
     from headrace.run.options import RunOptions
 
-    with failure_reported(report_file):
-        config, asked = _with_policy(load(job, cluster), promote), _interval(start, end)
-        request = BackfillRequest(config, asked, name or default_name(asked), renew, only_open)
-        if dry_run:
-            return _of_plan(request.config, request.plan())
-        seconds = budget_seconds(budget)
-        options = RunOptions(
-            run_id=run_id or new_run_id(),
-            cluster=cluster,
-            budget=_NO_LIMIT if seconds is None else seconds,
-            allow_effects=allow_effects,
-        )
-        with shown_events() as on_event:
-            run_job = run_function(config, runner)
-            ended = request.run(options, lambda branch, asked: run_job(branch, asked, on_event), limit)
+    config, asked = _with_policy(load(job, cluster), promote), _interval(start, end)
+    request = BackfillRequest(config, asked, name or default_name(asked), renew, only_open)
+    if dry_run:
+        return _of_plan(request.config, request.plan())
+    seconds = budget_seconds(budget)
+    options = RunOptions(
+        run_id=run_id or new_run_id(),
+        cluster=cluster,
+        budget=_NO_LIMIT if seconds is None else seconds,
+        allow_effects=allow_effects,
+    )
+    with shown_events() as on_event:
+        run_job = run_function(config, runner)
+        ended = request.run(options, lambda branch, asked: run_job(branch, asked, on_event), limit)
     content = _plain_nothing(request, options) if ended is None else _plain_result(request.config, *ended)
-    if report_file is not None:
-        write_report(report_file, content)
     return Report(*facts(**content), *_result_blocks(request, ended))
 
 
@@ -131,13 +124,10 @@ def _with_policy(config: JobConfig, promote: str | None) -> JobConfig:
     from msgspec.structs import replace
 
     from headrace.config import Promote
-    from headrace.errors import ConfigError
 
     if promote is None:
         return config
-    if promote not in {*Promote}:
-        msg = f"--promote '{promote}' is not allowed (allowed: {', '.join(Promote)}). Nothing was run."
-        raise ConfigError(msg)
+    check_word("--promote", promote, Promote)
     return replace(config, replay=replace(config.replay, promote=Promote(promote)))
 
 

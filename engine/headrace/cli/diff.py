@@ -178,7 +178,7 @@ def _shown_value(value: Any) -> str:
 
 def plain_differences(before: Checkpoint, after: Checkpoint, tables: Iterable[TableDifference]) -> dict[str, Any]:
     """Return the differences between two checkpoints as plain values."""
-    from headrace.cli.output import decoded_row
+    from headrace.cli.output import typed_row
 
     return {
         "from": before.checkpoint_id,
@@ -191,9 +191,9 @@ def plain_differences(before: Checkpoint, after: Checkpoint, tables: Iterable[Ta
                 "rows": [
                     {
                         "change": row.change,
-                        "name": decoded_row(row.name),
-                        "before": row.before and decoded_row(row.before),
-                        "after": row.after and decoded_row(row.after),
+                        "name": typed_row(row.name),
+                        "before": row.before and typed_row(row.before),
+                        "after": row.after and typed_row(row.after),
                         "fields": row.fields,
                     }
                     for row in difference.rows

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.arguments import Cluster, Job, load
+from headrace.cli.arguments import Cluster, Job, check_word, load
 from headrace.report import Drawing, Report, Table, facts
 
 
@@ -86,12 +86,9 @@ def explain(
     from headrace.cli.graphs import mermaid, tree
     from headrace.cli.output import tree_lines
     from headrace.commit.run_check import checked_plan
-    from headrace.errors import ConfigError
     from headrace.plan.bindings import load_pipeline
 
-    if form not in {"tree", "mermaid"}:
-        msg = f"--format '{form}' is not allowed (allowed: tree, mermaid)"
-        raise ConfigError(msg)
+    check_word("--format", form, ("tree", "mermaid"))
     config = load(job, cluster, checked=False)
     plan = checked_plan(config)
     described = describe(config, plan)

@@ -19,9 +19,11 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from decimal import Decimal
 from itertools import groupby, zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.names import counted
@@ -72,7 +74,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, Time):
         return value.utc
     if isinstance(value, Stored):
-        return value.text if value.is_raw else _parsed(value.text)
+        import msgspec
+
+        return value.text if value.is_raw or not _is_json(value.text) else msgspec.Raw(value.text.encode())
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
@@ -91,6 +95,25 @@ def json_text(value: Any) -> str:
 
     encoder = msgspec.json.Encoder(enc_hook=str, decimal_format="number")
     return msgspec.json.format(encoder.encode(value), indent=2).decode()
+
+
+def write_document(file: Path, content: Mapping[str, Any]) -> bool:
+    """Write one JSON document, whole or not at all; return whether it was written. If not, a line on stderr has the reason."""
+    import msgspec
+
+    if not file.name:
+        print(f"--report: {file} is no file", file=sys.stderr)
+        return False
+    unfinished = file.with_name(f"{file.name}.part")
+    try:
+        unfinished.write_bytes(msgspec.json.encode(content, enc_hook=str))
+        os.replace(unfinished, file)  # noqa: PTH105  Path.replace returns a path that nobody needs
+    except OSError as error:
+        print(f"--report: {file} cannot be written: {error}", file=sys.stderr)
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        return False
+    return True
 
 
 def _kind_of(block: Block) -> str:
@@ -175,7 +198,12 @@ def rows_table(rows: Rows, *, drop: Sequence[str] = ()) -> Table:
 
 def typed_rows(rows: Rows) -> list[dict[str, Any]]:
     """Return rows as mappings, with stored JSON marked as such."""
-    return [{name: _typed(name, value) for name, value in row.items()} for row in rows.dicts()]
+    return [typed_row(row) for row in rows.dicts()]
+
+
+def typed_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one row, with stored JSON marked as such."""
+    return {name: _typed(name, value) for name, value in row.items()}
 
 
 def _typed(name: str, value: Any) -> Any:
@@ -222,15 +250,7 @@ def shown_stored(value: Any) -> Any:
     Times in states and records are numbers of milliseconds, and nothing marks them as times. So numbers stay, and those between the
     years 2000 and 2050 get their time: `{"at": 1359608400000 (2013-01-31T05:00:00Z)}`. Text that is not JSON stays as it is.
     """
-    import msgspec
-
-    if not isinstance(value, str):
-        return value
-    try:
-        msgspec.json.decode(value)
-    except msgspec.DecodeError:
-        return value
-    return spaced_json(value, times=True)
+    return spaced_json(value, times=True) if _is_json(value) else value
 
 
 def cut(text: str, longest: int) -> str:
@@ -275,31 +295,17 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
 
 
-def decoded(rows: Rows) -> list[dict[str, Any]]:
-    """Return rows as mappings, with stored JSON (keys, values, rows) as JSON rather than text."""
-    return [decoded_row(row) for row in rows.dicts()]
-
-
-def decoded_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one row with stored JSON (keys, values, rows) as JSON rather than text."""
-    return {name: _decoded(name, value) for name, value in row.items()}
-
-
-def _decoded(name: str, value: Any) -> Any:
-    return plain(_typed(name, value))
-
-
-def _parsed(text: Any) -> Any:
-    """Return a text that is JSON as JSON; any other value as it is."""
+def _is_json(value: Any) -> bool:
+    """Return whether a value is a text of JSON."""
     import msgspec
 
-    if not isinstance(text, str):
-        return text
+    if not isinstance(value, str):
+        return False
     try:
-        msgspec.json.decode(text)
+        msgspec.json.decode(value)
     except msgspec.DecodeError:
-        return text
-    return msgspec.Raw(text.encode())
+        return False
+    return True
 
 
 _GAP = "  "

@@ -5,18 +5,16 @@ Output of `headrace run` on stderr while it works: events and a progress bar on 
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, cast
 
 import typer
 
 from headrace import clock
-from headrace.cli.arguments import Branch, Cluster, Job, in_utf8, load, new_run_id, parsed_milliseconds
+from headrace.cli.arguments import REPORT_FILE, Branch, Cluster, Job, check_word, load, new_run_id, parsed_milliseconds
 from headrace.cli.branch import OtherPipeline, OtherSource, Setting, with_options
 from headrace.errors import ConfigError
 from headrace.report import Block, Fact, Report, Time, facts
@@ -70,10 +68,6 @@ WithoutSpark = Annotated[
     typer.Option("--without-spark", help="End with exit code 14, before anything is taken in, if the run needs Spark."),
 ]
 ForceFailOver = Annotated[bool, typer.Option("--force-fail-over", help="Take the job from a run that still holds it.")]
-ReportFile = Annotated[
-    Optional[Path],  # noqa: UP045
-    typer.Option("--report", metavar="FILE", help="Also write the result, or the error, as JSON to FILE."),
-]
 AllowEffects = Annotated[
     bool, typer.Option("--allow-effects", help="On a branch: also call services whose calls have effects outside.")
 ]
@@ -101,9 +95,7 @@ def run_function(
     """
     from headrace import local, spark
 
-    if runner not in {None, "spark", "local"}:
-        msg = f"--runner '{runner}' is not allowed (allowed: spark, local)"
-        raise ConfigError(msg)
+    check_word("--runner", runner, ("spark", "local"))
     if (runner or config.profile.runner) == "local":
         return local.run
     return partial(spark.run, may_start=False) if without_spark else spark.run
@@ -178,57 +170,6 @@ def plain_report(report: RunReport) -> dict[str, Any]:
     return {**plain, **{name: Time(plain[name]).utc for name in _TIMES}}
 
 
-@contextmanager
-def failure_reported(file: Path | None) -> Iterator[None]:
-    """Write an error of the block to `file`, and exit with its code; without a file, let the error pass.
-
-    An error of Headrace in the file is not shown on stderr as well. An unexpected error is shown with its traceback in any
-    case, and every error is shown if the file cannot be written.
-    """
-    from headrace.errors import EngineBug, HeadraceError, IntervalError
-
-    try:
-        yield
-    except HeadraceError as error:
-        content: dict[str, Any] = {
-            "error": type(error).__name__,
-            "message": in_utf8(str(error)),
-            "exit_code": error.exit_code,
-        }
-        if isinstance(error, IntervalError) and error.is_taken_in:
-            content["is_taken_in"] = True
-            content["changes"] = list(error.changes)
-        if file is None or not _is_written(file, content) or isinstance(error, EngineBug):
-            raise
-        raise typer.Exit(error.exit_code) from error
-
-
-def write_report(file: Path, content: dict[str, Any]) -> None:
-    """Write the result of a command. If the file cannot be written, print a line on stderr; the command does not fail."""
-    _is_written(file, content)
-
-
-def _is_written(file: Path, content: dict[str, Any]) -> bool:
-    """Write `content` as one JSON document, whole or not at all; return whether it was written."""
-    import msgspec
-
-    from headrace.cli.output import plain
-
-    if not file.name:
-        print(f"--report: {file} is no file", file=sys.stderr)
-        return False
-    unfinished = file.with_name(f"{file.name}.part")
-    try:
-        unfinished.write_bytes(msgspec.json.encode(plain(content), enc_hook=str))
-        os.replace(unfinished, file)  # noqa: PTH105  Path.replace returns a path that nobody needs
-    except OSError as error:
-        print(f"--report: {file} cannot be written: {error}", file=sys.stderr)
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
-        return False
-    return True
-
-
 _MODES = ("auto", "caught-up", "interval")
 _NO_REPLAY = (
     "--replay is no option any more: 'headrace backfill JOB --from START --to END' takes an interval in again, with all later ones, on a "
@@ -242,6 +183,7 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
+    ctx: typer.Context,
     job: Job = None,
     *,
     cluster: Cluster = None,
@@ -265,7 +207,6 @@ def run(
     source: OtherSource = None,
     allow_effects: AllowEffects = False,
     setting: Setting = None,
-    report_file: ReportFile = None,
     branch: Branch = None,
 ) -> Report:
     """Take in new input, update state and sinks.
@@ -306,33 +247,30 @@ def run(
     would leave a gap, or was taken in and its input has changed; 10 job and sink disagree; 12 rows conflict
     over a primary key; 13 Spark or a worker process died, or Spark did not start: run again; 14 --without-spark was given, and the run needs Spark.
     """
-    with failure_reported(report_file):
-        if replay:
-            raise ConfigError(_NO_REPLAY)
-        config, options = _wishes(
-            job,
-            cluster,
-            branch,
-            run_id=run_id or new_run_id(),
-            mode=_mode(mode),
-            **_interval(interval_start, interval_end),
-            recompute=parsed_milliseconds(recompute) if recompute else None,
-            budget=budget_seconds(budget),
-            max_batches=max_batches,
-            finish=finish,
-            end_of_input=end_of_input,
-            parallelism=parallelism,
-            backend=_backend(backend),
-            async_state=async_state,
-            force_fail_over=force_fail_over,
-            allow_effects=allow_effects,
-        )
-        config = with_options(config, pipeline, source, setting)
-        if report_file is None:  # a scheduler gives the interval of each of its runs
-            _note_unused_interval(config, options)
-        report = _run(config, options, runner, without_spark=without_spark)
-    if report_file is not None:
-        write_report(report_file, plain_report(report))
+    if replay:
+        raise ConfigError(_NO_REPLAY)
+    config, options = _wishes(
+        job,
+        cluster,
+        branch,
+        run_id=run_id or new_run_id(),
+        mode=_mode(mode),
+        **_interval(interval_start, interval_end),
+        recompute=parsed_milliseconds(recompute) if recompute else None,
+        budget=budget_seconds(budget),
+        max_batches=max_batches,
+        finish=finish,
+        end_of_input=end_of_input,
+        parallelism=parallelism,
+        backend=_backend(backend),
+        async_state=async_state,
+        force_fail_over=force_fail_over,
+        allow_effects=allow_effects,
+    )
+    config = with_options(config, pipeline, source, setting)
+    if ctx.meta.get(REPORT_FILE) is None:  # a scheduler gives the interval of each of its runs
+        _note_unused_interval(config, options)
+    report = _run(config, options, runner, without_spark=without_spark)
     return Report(*facts(**plain_report(report)), *_blocks(report, options))
 
 
@@ -371,16 +309,12 @@ def _run(config: JobConfig, options: RunOptions, runner: str | None, *, without_
 
 
 def _mode(text: str) -> Literal["auto", "caught_up", "interval"]:
-    if text.replace("_", "-") not in _MODES:
-        msg = f"--mode '{text}' is not allowed (allowed: {', '.join(_MODES)})"
-        raise ConfigError(msg)
+    check_word("--mode", text.replace("_", "-"), _MODES)
     return cast("Literal['auto', 'caught_up', 'interval']", text.replace("-", "_"))
 
 
 def _backend(text: str | None) -> Literal["rocksdb", "hashmap", "delta"] | None:
-    if text not in {None, "rocksdb", "hashmap", "delta"}:
-        msg = f"--backend '{text}' is not allowed (allowed: rocksdb, hashmap, delta)"
-        raise ConfigError(msg)
+    check_word("--backend", text, ("rocksdb", "hashmap", "delta"))
     return cast("Literal['rocksdb', 'hashmap', 'delta'] | None", text)
 
 

@@ -61,8 +61,6 @@ class Fact:
     value: Any
     label: str | None = None
     """Words before the value; None: only for machines."""
-    text: str | None = None
-    """What people read in place of the value."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,7 @@ def _lines(blocks: Sequence[Block], width: int) -> Iterator[str]:
             yield from _table_lines(block, width)
         elif isinstance(block, Fact):
             if block.label is not None:
-                pairs.append((block.label, block.value if block.text is None else block.text))
+                pairs.append((block.label, block.value))
         elif block.kind == "next":
             pairs.append((block.command, block.text))
         elif block.kind == "plain":

@@ -281,7 +281,7 @@ def checkpoints(job: Job = None, limit: Limit = 20, branch: Branch = None) -> Re
         {**_checkpoint(checkpoint), "on_line": checkpoint.checkpoint_id in line}
         for checkpoint in reversed(log.checkpoints[-limit:])
     ]
-    waiting = {name: _requeued(facts) for name, facts in log.last.sources.items()} if log.last else {}
+    waiting = {name: _requeued(source) for name, source in log.last.sources.items()} if log.last else {}
     edges = [_edge(node) for node in graph.nodes[:limit]]
     return Report(
         *facts(job=config.job, total=len(log.checkpoints), checkpoints=rows, edges=edges),

@@ -13,6 +13,7 @@ from benchmarks._home import new_home
 from headrace.log.log import CheckpointLog
 from headrace.run.options import RunOptions
 from headrace.spark.runner import run_in
+from headrace.tables.folder import JobFolder
 
 JOB = """
 job: counting
@@ -78,7 +79,7 @@ class Workload:
             self.committed = event.fields["seconds"]
 
     def phases(self):
-        last = CheckpointLog(self.config.job_folder).last
+        last = CheckpointLog(JobFolder(self.config.job_folder)).last
         return last.metrics["seconds"]
 
     def breakdown(self, wall):
@@ -92,7 +93,7 @@ class Workload:
 
     def check(self):
         """Compare the last sum of each key in the sink with the expected one."""
-        table = DeltaTable(self.config.sinks["counts"].path, storage_options=self.config.storage_options)
+        table = DeltaTable(self.config.sinks["counts"].path, storage_options=self.config.credentials)
         counts = pa.table(table.scan(columns=["key", "seq", "sum"]))
         last = duckdb.from_arrow(counts).query("counts", "SELECT key, arg_max(sum, seq) FROM counts GROUP BY key")
         assert {int(key[4:]): total for key, total in last.fetchall()} == self.expected, "the sink's sums are wrong"

@@ -14,8 +14,9 @@ from headrace import local
 from headrace.log.log import CheckpointLog
 from headrace.run.options import RunOptions
 from headrace.spark.runner import run_in
+from headrace.storage.storage import Storage
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import KEYED_STATE
-from headrace.tables.view import table_store
 
 ROWS_A_FILE = 1_000_000
 """Rows of a micro-batch while the job is loaded."""
@@ -65,8 +66,8 @@ class LargeWorkload(Workload):
         """Compare the last sum of each key, in the sink and in the table of state, with the expected one."""
         counts = DeltaTable(self.config.sinks["counts"].path).file_uris()
         self._check(counts, "substr(key, 5)", "sum", "seq")
-        last = CheckpointLog(self.config.job_folder).last
-        state = table_store(f"{self.config.job_folder}/{KEYED_STATE}").at(last.versions[KEYED_STATE]).files()
+        last = CheckpointLog(JobFolder(self.config.job_folder)).last
+        state = Storage(self.config.job_folder).table(KEYED_STATE).at(last.versions[KEYED_STATE]).files()
         paths = [f"{self.config.job_folder}/{KEYED_STATE}/{path}" for path in state]
         self._check(paths, "substr(key, 6, 8)", "(value::JSON->>'sum')", "checkpoint_id")
 

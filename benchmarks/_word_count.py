@@ -28,6 +28,7 @@ from headrace.state.rocksdb import RocksDbBackend, StateCache
 from headrace.state.values import ValueStore
 from headrace.tables.changelog import Changelog, stage_state
 from headrace.tables.delta_backend import DeltaBackend
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import KEYED_STATE
 
 FOLDER = Path("var/bench/async")
@@ -269,17 +270,17 @@ def _rocksdb(keys):
 
 def _delta(keys, storage, *, cached):
     folder = _folder()
-    job = str(folder / "job") if storage is None else f"{BUCKET}/{folder.name}"
-    tables = JobTables(job, "run", "attempt", storage=storage)
+    job = JobFolder(str(folder / "job")) if storage is None else JobFolder(f"{BUCKET}/{folder.name}", storage)
+    tables = JobTables(job, "run", "attempt")
     versions = tables.create()
     changes = [EntryChange(word(key), b"1", 0) for key in range(keys)]
     rows = Changelog(_OPERATOR, 1, _KEY_GROUPS).values(ValueStore(CountWords.seen, _OPERATOR, None, None), changes)
-    versions = tables.prepare({KEYED_STATE: [stage_state(job, KEYED_STATE, "0.parquet", rows, storage)]}, versions)
+    versions = tables.prepare({KEYED_STATE: [stage_state(job, KEYED_STATE, "0.parquet", rows)]}, versions)
     cache = StateCache(RocksDbBackend(folder / "cache"), bound=1 << 40)
     if cached:
         cache.put(_seen_once(keys))
     everything = KeyGroupRange(0, _KEY_GROUPS - 1)
-    return DeltaBackend(job, versions, _OPERATOR, everything, cache, max_parallelism=_KEY_GROUPS, storage=storage)
+    return DeltaBackend(job, versions, _OPERATOR, everything, cache, max_parallelism=_KEY_GROUPS)
 
 
 def _folder():

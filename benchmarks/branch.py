@@ -28,8 +28,9 @@ from headrace.run.backfill_plan import plan_backfill
 from headrace.run.job_run import run_on
 from headrace.run.options import RunOptions
 from headrace.sources.interval import Interval
+from headrace.storage.storage import Storage
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import CHECKPOINTS, KEYED_STATE
-from headrace.tables.view import state_view, table_store
 from headrace.testing import PipelineHarness
 
 FIRST = datetime(2019, 12, 1, tzinfo=UTC)
@@ -110,7 +111,7 @@ class Job:
 
     def sink(self):
         """Return the rows of the sink, sorted."""
-        table = table_store(self.config.sinks["totals"].table_path).latest()
+        table = Storage(self.config.sinks["totals"].table_path).table().latest()
         return table.read(table.schema).sort_by("key")
 
 
@@ -177,7 +178,7 @@ def reads(job, keys, turns):
 
     def live(config):
         version = log_of(config).last.versions[KEYED_STATE]
-        return len(state_view(config.job_folder, KEYED_STATE, version).live())
+        return len(JobFolder(config.job_folder).view(KEYED_STATE, version).live())
 
     def read_often(config, seconds):
         for turn in range(turns + 1):

@@ -30,6 +30,7 @@ from headrace.log.log import CheckpointLog
 from headrace.run.options import RunOptions
 from headrace.spark.runner import run_in
 from headrace.spark.session import session
+from headrace.tables.folder import JobFolder
 
 MODES = ("unordered", "ordered")
 GOAL = 0.9
@@ -65,7 +66,7 @@ class Job:
         options = RunOptions(run_id=f"turn-{files[0].stem}", parallelism=TASKS)
         with measured() as cost:
             run_in(self.spark, self.config, options, lambda _: None)
-        stage = CheckpointLog(self.config.job_folder).last.metrics["seconds"]["sources"]
+        stage = CheckpointLog(JobFolder(self.config.job_folder)).last.metrics["seconds"]["sources"]
         self.records += sum(pq.read_metadata(file).num_rows for file in files)
         return Turn(cost.wall, stage, cost.cpu)
 

@@ -24,6 +24,7 @@ from headrace.readers.state import largest_histories
 from headrace.run.options import RunOptions
 from headrace.spark.runner import run_in
 from headrace.spark.session import session
+from headrace.tables.folder import JobFolder
 from pipelines.flights.events import write_events
 from tests.jobs.weather import weather_service
 
@@ -55,7 +56,7 @@ def year(spark, name, pipeline, events):
     )
     (board,) = one(job, "SELECT count(*) FROM flight_board")
     largest = largest_histories(job, "board", limit=1).dicts()
-    expired = sum(of.metrics.get("expired", 0) for of in CheckpointLog(config.job_folder).checkpoints)
+    expired = sum(of.metrics.get("expired", 0) for of in CheckpointLog(JobFolder(config.job_folder)).checkpoints)
     yield figure(f"{name}: events", [output.rows_in], "rows")
     yield figure(f"{name}: run", [seconds], "s")
     yield figure(f"{name}: rows of the board's history", [rows], "rows")

@@ -34,8 +34,8 @@ from headrace.state.backend import EntryChange, stored_value, value_entry
 from headrace.state.key_groups import KeyGroupRange, key_group
 from headrace.tables.changelog import stage_state
 from headrace.tables.entries import rebuild
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
-from headrace.tables.view import state_views
 
 TURNS = 5
 GROUPS = 128
@@ -165,7 +165,9 @@ def _filled(folder, entries, chunk=1_000_000):
                 "deleted": pa.array(np.zeros(len(keys), bool)),
             }
         )
-        yield stage_state(folder, KEYED_STATE, f"{number}.parquet", rows.select(schema.names).cast(schema))
+        yield stage_state(
+            JobFolder(str(folder)), KEYED_STATE, f"{number}.parquet", rows.select(schema.names).cast(schema)
+        )
 
 
 def rebuilding(folder, checkpoint, entries):
@@ -177,7 +179,7 @@ def rebuilding(folder, checkpoint, entries):
             backend = backend_of(kind)
             gc.collect()
             cpu = time.process_time()
-            rows = rebuild(backend, state_views(folder, checkpoint.versions), OPERATOR, half)
+            rows = rebuild(backend, JobFolder(str(folder)).views(checkpoint.versions), OPERATOR, half)
             rates.append(rows / (time.process_time() - cpu))
             _check(backend, entries)
             backend.close()

@@ -21,12 +21,13 @@ from benchmarks._report import figure, report
 from headrace.state.backend import EntryChange, stored_value, value_entry
 from headrace.state.key_groups import KeyGroupRange, key_group
 from headrace.state.rocksdb import RocksDbBackend, StateCache
-from headrace.storage.files import stage
+from headrace.storage.storage import Storage
 from headrace.tables.changelog import Changelog, stage_state
 from headrace.tables.delta_backend import DeltaBackend
 from headrace.tables.entries import rebuild
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
-from headrace.tables.view import entries_of, state_views, table_store
+from headrace.tables.view import entries_of
 
 FOLDER = Path("var/bench/state_look_ups")
 GROUPS, FILES, OPERATOR, STATE = 128, 8, "counts", "count"
@@ -62,20 +63,20 @@ def changes(keys):
 def write(name, parts, staged):
     folder = FOLDER / name
     for table, state in STATE_TABLES.items():
-        table_store(str(folder / table)).create(state.schema)
+        Storage(str(folder / table)).table().create(state.schema)
     started = time.perf_counter()
     files = [staged(str(folder), f"{number}.parquet", part) for number, part in enumerate(parts)]
     seconds = time.perf_counter() - started
-    table_store(str(folder / KEYED_STATE)).append(0, SCHEMA, files)
+    Storage(str(folder / KEYED_STATE)).table().append(0, SCHEMA, files)
     return str(folder), seconds, sum(file.size for file in files)
 
 
 def as_state(folder, name, rows):
-    return stage_state(folder, KEYED_STATE, name, rows)
+    return stage_state(JobFolder(str(folder)), KEYED_STATE, name, rows)
 
 
 def as_default(folder, name, rows):
-    return stage(f"{folder}/{KEYED_STATE}", name, rows)
+    return Storage(f"{folder}/{KEYED_STATE}").stage(name, rows)
 
 
 def new_backend(folder):
@@ -83,11 +84,11 @@ def new_backend(folder):
     shutil.rmtree(cache, ignore_errors=True)
     versions = {table: int(table == KEYED_STATE) for table in STATE_TABLES}
     bounded = StateCache(RocksDbBackend(cache), 256 << 20)
-    return DeltaBackend(folder, versions, OPERATOR, EVERYTHING, bounded, max_parallelism=GROUPS)
+    return DeltaBackend(JobFolder(folder), versions, OPERATOR, EVERYTHING, bounded, max_parallelism=GROUPS)
 
 
 def by_scan(folder, names):
-    table = table_store(f"{folder}/{KEYED_STATE}").latest()
+    table = Storage(f"{folder}/{KEYED_STATE}").table().latest()
     return table.read(SCHEMA, columns=COLUMNS, conditions=entries_of(keys=names)).num_rows
 
 
@@ -143,7 +144,9 @@ def main():
         figures.append(figure(f"{count:,} of {options.keys:,} keys, {name}, CPU", cpus[name, count], "ms"))
     versions = {table: int(table == KEYED_STATE) for table in STATE_TABLES}
     copy = RocksDbBackend(FOLDER / "copy")
-    _, wall, _ = timed(lambda: rebuild(copy, state_views(folders["state files"], versions), OPERATOR, EVERYTHING))
+    _, wall, _ = timed(
+        lambda: rebuild(copy, JobFolder(str(folders["state files"])).views(versions), OPERATOR, EVERYTHING)
+    )
     copy.close()
     figures.append(figure(f"load all {options.keys:,} keys into rocksdb, wall", [wall], "ms"))
     report("state_look_ups", figures)

@@ -9,6 +9,8 @@ from headrace.commit.protocol import open_job
 from headrace.errors import FencedError
 from headrace.log.checkpoint import Kind
 from headrace.log.log import CheckpointLog, lease_until
+from headrace.storage.storage import Storage
+from headrace.tables.folder import JobFolder
 from tests.fault.conftest import ready
 from tests.jobs.outcome import checkpoints, outcome
 
@@ -70,13 +72,12 @@ def _host() -> str:
 def _leave_lease(home, *, holder, seconds) -> None:
     with open_job(home.config(), "former", create=True):
         pass
-    log = CheckpointLog(home.config().job_folder)
+    log = CheckpointLog(JobFolder(home.config().job_folder))
     log.claim(lease_until("former", "attempt", holder, seconds))
 
 
 def _staged(home):
-    from headrace.storage.files import stage
     from headrace.tables.schemas import STATE_TABLES
 
     empty = STATE_TABLES["keyed_state"].schema.empty_table()
-    return stage(f"{home.config().job_folder}/keyed_state", "late.parquet", empty)
+    return Storage(home.config().job_folder).below("keyed_state").stage("late.parquet", empty)

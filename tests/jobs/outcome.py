@@ -14,6 +14,7 @@ from headrace import clock
 from headrace.config import JobConfig
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.log import CheckpointLog
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import STATE_TABLES
 
 Row = tuple[Any, ...]
@@ -32,7 +33,7 @@ class Outcome:
 
 def checkpoints(config: JobConfig) -> list[Checkpoint]:
     """All checkpoints of a job, in the order of their ids."""
-    return CheckpointLog(config.job_folder, config.storage_options).checkpoints
+    return CheckpointLog(JobFolder.of(config)).checkpoints
 
 
 def outcome(config: JobConfig, *, with_expired: bool = False) -> Outcome:
@@ -109,7 +110,7 @@ def _read(config: JobConfig, uri: str, version: int | None = None) -> pa.Table:
 
 
 def _table(config: JobConfig, uri: str, version: int | None = None) -> DeltaTable:
-    return DeltaTable(uri, version=version, storage_options=config.storage_options)
+    return DeltaTable(uri, version=version, storage_options=config.credentials)
 
 
 def _plain(table: pa.Table) -> pa.Table:

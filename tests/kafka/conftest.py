@@ -26,7 +26,7 @@ from headrace.errors import ServiceError
 from headrace.provision.jars import KAFKA, Jars, fetch, jars_folder
 from headrace.provision.java import require_java
 from headrace.run.options import RunOptions
-from headrace.tables.view import table_store
+from headrace.storage.storage import Storage
 from tests.jobs.home import JARS, LOCAL, PROJECT, Home
 from tests.jobs.ports import free_port
 
@@ -258,7 +258,7 @@ class KafkaJob:
         return self.arrived(config)
 
     def arrived(self, config: JobConfig | None = None) -> list[str]:
-        store = table_store((config or self.home.config()).sinks["arrived"].table_path).latest()
+        store = Storage((config or self.home.config()).sinks["arrived"].table_path).table().latest()
         rows = store.read(store.schema).to_pylist()
         rows.sort(key=lambda row: row["number"])
         assert [row["number"] for row in rows] == list(range(len(rows)))

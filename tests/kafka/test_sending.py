@@ -14,7 +14,8 @@ from headrace.commit.verify import verify
 from headrace.errors import ServiceError, StorageError
 from headrace.log.log import CheckpointLog
 from headrace.run.options import RunOptions
-from headrace.storage.files import read_parquet
+from headrace.storage.storage import Storage
+from headrace.tables.folder import JobFolder
 from tests.jobs.home import Home
 from tests.jobs.ports import free_port
 from tests.jobs.shop_messages import Line
@@ -67,7 +68,7 @@ class Sending:
     def landed(self):
         """Return the messages read by the receiver, partition by partition."""
         files = sorted((self.receiver.folder / "state/receiver/landed/received").glob("*.parquet"))
-        return [message for file in files for message in read_parquet(str(file)).to_pylist()]
+        return [message for file in files for message in Storage(str(file)).parquet().to_pylist()]
 
     def kept(self):
         types = pa.schema([("shop", pa.string())])
@@ -145,7 +146,7 @@ def test_unavailable_brokers_stop_the_run(jobs):
     jobs.feed(line(1))
     with pytest.raises(ServiceError, match=r"sink 'sent': no broker answers for topic .*The rows are committed"):
         jobs.run(jobs.sender)
-    assert CheckpointLog(jobs.sender.config().job_folder).last.checkpoint_id == 1
+    assert CheckpointLog(JobFolder(jobs.sender.config().job_folder)).last.checkpoint_id == 1
     jobs.configure(topic="nobody.made.it")
     with pytest.raises(StorageError, match=r"sink 'sent': there is no topic nobody\.made\.it"):
         jobs.run(jobs.sender)

@@ -10,14 +10,14 @@ from headrace.edits.fork import fork
 from headrace.edits.promote import promoting
 from headrace.errors import ConfigError, ServiceError, SourceError
 from headrace.log.log import CheckpointLog
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import QUARANTINE
-from headrace.tables.view import state_view
 from tests.jobs.ports import free_port
 from tests.unit.support.topic_job import merged_by_hand, message
 
 
 def positions(job):
-    (facts,) = CheckpointLog(job.home.config().job_folder).last.sources.values()
+    (facts,) = CheckpointLog(JobFolder(job.home.config().job_folder)).last.sources.values()
     return {number: partition.next for number, partition in facts.partitions.items()}
 
 
@@ -52,7 +52,9 @@ def test_bad_messages_name_their_offsets(broker, job):
     job.configure(topic=topic)
     assert job.run() == ["p", "q"]
     config = job.home.config()
-    view = state_view(config.job_folder, QUARANTINE, CheckpointLog(config.job_folder).last.versions[QUARANTINE])
+    view = JobFolder(config.job_folder).view(
+        QUARANTINE, CheckpointLog(JobFolder(config.job_folder)).last.versions[QUARANTINE]
+    )
     rows = sorted(view.live_rows(), key=lambda row: row["position"])
     assert [row["error"].split(": ")[0] for row in rows] == [f"{topic}-0@1", f"{topic}-0@2"]
     raw = json.loads(rows[0]["raw"])

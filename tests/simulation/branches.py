@@ -31,8 +31,9 @@ from headrace.run.backfill import Backfill
 from headrace.run.backfill_plan import BackfillPlan, Estimate
 from headrace.run.options import RunOptions, RunReport
 from headrace.sources.interval import Interval
+from headrace.storage.storage import Storage
 from headrace.storage.table import Commit, Snapshot
-from headrace.tables.view import table_store
+from headrace.tables.folder import JobFolder
 from tests.simulation.purchases import CORRECTION, Content, MicroBatch, position_of, taken_in
 from tests.simulation.simulation import RECORDS, FoundError, Simulation
 from tests.unit.support.memory_job import BOARD, REMINDERS
@@ -93,7 +94,7 @@ class BranchSimulation(Simulation):
             self.corrections[self.world.chance.randrange(RECORDS)] += 1
 
     def _fork(self, run_id: str, branch: str) -> None:
-        log = CheckpointLog(self.job.config.job_folder)
+        log = CheckpointLog(JobFolder(self.job.config.job_folder))
         ids = [checkpoint.checkpoint_id for checkpoint in log.checkpoints]
         fork(self.job.config, branch, self.world.chance.choice([None, *ids[-6:]]), run_id)
         self.world.counts["forks"] += 1
@@ -126,7 +127,7 @@ class BranchSimulation(Simulation):
         self.world.counts["promotions"] += 1
 
     def _check_refused(self, attempt_id: str) -> None:
-        log = CheckpointLog(self.job.config.job_folder)
+        log = CheckpointLog(JobFolder(self.job.config.job_folder))
         if checkpoints := [
             checkpoint.checkpoint_id for checkpoint in log.checkpoints if checkpoint.attempt_id == attempt_id
         ]:
@@ -163,10 +164,10 @@ class BranchSimulation(Simulation):
             return
         self.world.counts[f"backfills {result.outcome}"] += 1
         if result.promotion is not None:
-            self.reported[result.promotion] = CheckpointLog(config.job_folder).get(result.promotion)
+            self.reported[result.promotion] = CheckpointLog(JobFolder(config.job_folder)).get(result.promotion)
 
     def _check_input(self, branch: str) -> None:
-        log = CheckpointLog(self.job.config.on_branch(branch).job_folder)
+        log = CheckpointLog(JobFolder(self.job.config.on_branch(branch).job_folder))
         taken = [] if log.last is None else taken_in(log.checkpoints, log.last)
         if taken != [self._record_at(place) for place in range(len(taken))]:
             msg = f"the input of branch '{branch}' changed again"
@@ -174,7 +175,7 @@ class BranchSimulation(Simulation):
 
     def _fork_of_backfill(self) -> int | None:
         """Return the last checkpoint of the line before the first record corrected since; None if there is none."""
-        log = CheckpointLog(self.job.config.job_folder)
+        log = CheckpointLog(JobFolder(self.job.config.job_folder))
         if log.last is None:
             return None
         taken = taken_in(log.checkpoints, log.last)
@@ -196,7 +197,7 @@ class BranchSimulation(Simulation):
         with open_job(config, run_id) as job:
             record_run(config, run_id)
             for _ in range(10 * RECORDS if until_done else chance.randrange(3)):
-                head = CheckpointLog(self.job.config.job_folder).last
+                head = CheckpointLog(JobFolder(self.job.config.job_folder)).last
                 if (
                     head is not None
                     and position_of(job.last) >= position_of(head)
@@ -232,10 +233,10 @@ class BranchSimulation(Simulation):
 
     def _check_versions(self) -> None:
         """Check each version of the live sinks: it changes no row, or equals the checkpoint that it names."""
-        log = CheckpointLog(self.job.config.job_folder)
+        log = CheckpointLog(JobFolder(self.job.config.job_folder))
         by_id = {checkpoint.checkpoint_id: checkpoint for checkpoint in log.checkpoints}
         for name in (BOARD, REMINDERS):
-            store = table_store(self.job.config.sinks[name].table_path)
+            store = Storage(self.job.config.sinks[name].table_path).table()
             before: object = None
             for commit in store.latest().history()[::-1]:
                 table = store.at(commit.version)

@@ -23,10 +23,10 @@ from headrace.log.facts import JobWork
 from headrace.log.lineage import Lineage
 from headrace.sinks.sink import OutputFile
 from headrace.sources.position import FolderPosition, SourceFacts
-from headrace.storage.files import StagedFile, stage
+from headrace.storage.files import StagedFile
 from headrace.storage.table import ROW_KIND
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import ASYNC_REQUESTS, KEYED_STATE, QUARANTINE, STATE_TABLES
-from headrace.tables.view import state_view
 from tests.unit.support.memory_job import BOARD, REMINDERS, sink_rows_of
 
 SOURCE = "purchases"
@@ -148,7 +148,7 @@ class MicroBatch:
     def _staged(self, folder: str, name: str, rows: pa.Table) -> list[OutputFile]:
         if not rows.num_rows:
             return []
-        file = stage(folder, name, rows, self._job.config.storage_options)
+        file = JobFolder.of(self._job.config).at(folder).stage(name, rows)
         return [OutputFile(file.path, file.rows, file.size)]
 
     def _name(self) -> str:
@@ -162,7 +162,7 @@ class Content:
         """Read the tables at the versions that the checkpoint names. `checkpoints` are all of its log."""
 
         def rows(table: str) -> list[dict[str, Any]]:
-            return state_view(job_folder, table, checkpoint.versions[table]).live_rows()
+            return JobFolder(str(job_folder)).view(table, checkpoint.versions[table]).live_rows()
 
         self.position = position_of(checkpoint)
         self.taken = taken_in(checkpoints, checkpoint)

@@ -27,7 +27,7 @@ from headrace.log.marks import open_intents as opened
 from headrace.sinks.delta import DeltaTableSink
 from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import NEVER
-from headrace.storage import files
+from headrace.storage.files import Files
 from headrace.testing._memory_table import MemoryStore
 from tests.simulation.simulation import Simulation
 
@@ -108,7 +108,7 @@ SAFEGUARDS: dict[str, Removal] = {
     "the comparison of job and sinks before a run": lambda: patch.object(SinkPosition, "mismatch", None),
     "the comparison of their lives": lambda: patch.object(SinkPosition, "foreign", nothing),
     "the search for files before a restore": lambda: patch.object(RestoreCheck, "refuse_unless_restorable", nothing),
-    "the sync of staged files": lambda: patch.object(files, "sync_files", nothing),
+    "the sync of staged files": lambda: patch.object(Files, "sync", nothing),
     "the sync of commits": lambda: patch.object(MemoryStore, "_sync_commit", nothing),
     "the sync of a commit's parent": without_parent_syncs,
     "the sync of a sink that has the last checkpoint already": lambda: patch.object(publish, "_sync", nothing),

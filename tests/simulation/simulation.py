@@ -25,6 +25,7 @@ from headrace.log import lease as processes
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.log import CheckpointLog
 from headrace.storage.table import VersionTakenError
+from headrace.tables.folder import JobFolder
 from headrace.testing._memory_disk import PostponedError, forget_disk
 from tests.simulation.purchases import Content, MicroBatch, position_of
 from tests.simulation.users import DAY, SINKS, STATE, Users
@@ -262,7 +263,7 @@ class Simulation:
     def _regret(self, name: str) -> None:
         """Restore a checkpoint from before the last compaction."""
         with self._documented_errors():
-            log = CheckpointLog(self.job.config.job_folder)
+            log = CheckpointLog(JobFolder(self.job.config.job_folder))
             compacted = max((c.checkpoint_id for c in log.checkpoints if c.kind is Kind.COMPACTION), default=0)
             if before := [
                 c.checkpoint_id for c in log.checkpoints if c.kind is Kind.BATCH and c.checkpoint_id < compacted
@@ -274,7 +275,9 @@ class Simulation:
         chance = self.world.chance
         if self._names and chance.random() < 0.3:
             return chance.choice(self._names)
-        ids = [checkpoint.checkpoint_id for checkpoint in CheckpointLog(self.job.config.job_folder).checkpoints]
+        ids = [
+            checkpoint.checkpoint_id for checkpoint in CheckpointLog(JobFolder(self.job.config.job_folder)).checkpoints
+        ]
         oldest = ids[: 1 + len(ids) // 2]
         return chance.choice(oldest if chance.random() < 0.5 else ids) if ids else None
 
@@ -284,7 +287,7 @@ class Simulation:
         for _ in range(4):
             clock.sleep(self.world.chance.randrange(30))
             with self._documented_errors():
-                log = CheckpointLog(self.job.config.job_folder)
+                log = CheckpointLog(JobFolder(self.job.config.job_folder))
                 if log.last is not None:
                     self._check_content(log.checkpoints, log.last)
 
@@ -314,7 +317,7 @@ class Simulation:
                 postponed()
         disk.postponed.clear()
         self._finish()
-        log = CheckpointLog(self.job.config.job_folder)
+        log = CheckpointLog(JobFolder(self.job.config.job_folder))
         self.checkpoints = len(log.checkpoints)
         self._check_log(log.checkpoints)
         kept = [c for c in log.checkpoints if c.kind is Kind.SAVEPOINT or c.committed_at > self.world.time - DAY]

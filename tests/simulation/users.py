@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from headrace.log.checkpoint import Checkpoint
 from headrace.log.log import CheckpointLog
+from headrace.storage.storage import Storage
 from headrace.storage.table import TableMissingError
-from headrace.tables.view import table_store
+from headrace.tables.folder import JobFolder
 from headrace.testing._memory_disk import MemoryFile
 from tests.simulation.world import World
 from tests.unit.support.memory_job import MemoryJob, unsynced
@@ -72,7 +73,7 @@ class Users:
         """Commit to the sinks without changing rows, as a change of their settings does."""
         for sink in self._job.config.sinks.values():
             with self.at_once(), unsynced(self._job.disk), suppress(TableMissingError):
-                store = table_store(sink.path)
+                store = Storage(sink.path).table()
                 latest = store.latest()
                 store.append(latest.version, latest.schema, [])
                 self._world.counts["commits by hand"] += 1
@@ -82,7 +83,7 @@ class Users:
         if self._is_mixed:
             return
         with self.at_once():
-            log = CheckpointLog(self._job.config.job_folder)
+            log = CheckpointLog(JobFolder(self._job.config.job_folder))
         if log.last is not None:
             disk = self._job.disk
             tables = {path: [*versions] for path, versions in disk.tables.items()}

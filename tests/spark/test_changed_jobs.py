@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from headrace.commit.verify import verify
-from headrace.edits.operators import drop_operator, rename_operator
-from headrace.edits.rescale import rescale
+from headrace.edits.edit import apply
+from headrace.edits.operators import DropOperator, RenameOperator
+from headrace.edits.rescale import Rescale
 from headrace.errors import StateSchemaError
 from headrace.run.batch_sequence import BatchSequence
-from headrace.tables.view import state_view
+from headrace.tables.folder import JobFolder
 from tests.jobs.outcome import assert_well_formed, checkpoints, outcome
 from tests.jobs.purchase_files import purchases_of, write_days
 from tests.jobs.purchases_by_hand import assert_as_by_hand, by_hand
@@ -29,7 +30,7 @@ def test_rescaled_job_equals_job_started_at_that_scale(home, new_home, run, monk
         patched.setattr(BatchSequence, "stop_at", lambda _: 0)
         run(home, backend=backend, max_batches=1)
     assert checkpoints(home.config())[-1].work.held
-    rescale(home.config(), 7, "few keys", "somebody")
+    apply(home.config(), Rescale(7, "few keys"), "somebody")
     home.configure({**FEW, **one_file, "max_parallelism": 7})
     run(home, backend=backend, parallelism=3)
     straight = new_home("straight")
@@ -48,7 +49,7 @@ def test_renamed_operator_keeps_its_state(home, run):
     home.configure(RENAMED)
     with pytest.raises(StateSchemaError, match="headrace state rename purchases"):
         run(home)
-    rename_operator(home.config(), OLD, NEW, "somebody")
+    apply(home.config(), RenameOperator(OLD, NEW), "somebody")
     run(home)
     assert_as_by_hand(home.config(), by_hand(purchases_of(day, rows=60) for day in range(2)))
 
@@ -64,7 +65,7 @@ def test_run_continues_after_blocking_operators_were_dropped(home, run, monkeypa
     assert operators_in(config, "buffered_requests") == {OLD, "lines"}
     home.configure({**FEW, "pipeline": f"tests.jobs.purchases:{code}"})
     for name in sorted(dropped):
-        drop_operator(home.config(), name, "begin anew", "somebody")
+        apply(home.config(), DropOperator(name, "begin anew"), "somebody")
     assert operators_in(config, "buffered_requests") == {OLD, "lines"} - dropped
     write_days(home.input, range(1, 2), rows=60)
     assert run(home).stopped_because == "drained"
@@ -76,4 +77,4 @@ def test_run_continues_after_blocking_operators_were_dropped(home, run, monkeypa
 def operators_in(config, table):
     """The operators of which a table has live rows."""
     version = checkpoints(config)[-1].versions[table]
-    return {*state_view(config.job_folder, table, version).live(["operator"])["operator"].to_pylist()}
+    return {*JobFolder(config.job_folder).view(table, version).live(["operator"])["operator"].to_pylist()}

@@ -11,8 +11,8 @@ from deltalake import DeltaTable, write_deltalake
 from headrace.config import JobConfig
 from headrace.edits.erase import erase, find_key
 from headrace.edits.erased_key import ErasedKey
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import KEYED_STATE, TIMERS
-from headrace.tables.view import state_view
 from tests.jobs.home import Home
 from tests.jobs.outcome import checkpoints
 from tests.jobs.purchase_files import write_days
@@ -61,7 +61,7 @@ def prepared(home: Home) -> Home:
 def others(config: JobConfig) -> dict[str, list[str]]:
     """The live rows of other customers, without the numbers of checkpoints, which an erasure moves."""
     last = checkpoints(config)[-1]
-    views = {name: state_view(config.job_folder, name, last.versions[name]) for name in (KEYED_STATE, TIMERS)}
+    views = {name: JobFolder(config.job_folder).view(name, last.versions[name]) for name in (KEYED_STATE, TIMERS)}
     return {
         name: sorted(
             str({**row, "checkpoint_id": None})

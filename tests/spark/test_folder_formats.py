@@ -7,8 +7,8 @@ import json
 import pytest
 
 from headrace.log.log import CheckpointLog
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import QUARANTINE
-from headrace.tables.view import state_view
 from tests.jobs.outcome import sink_rows
 from tests.jobs.purchase_files import day_name, purchases_of, write_days
 
@@ -48,5 +48,5 @@ def test_text_files_equal_parquet_files(kind, home, new_home, run):
 
 def refused(home):
     folder = home.config().job_folder
-    view = state_view(folder, QUARANTINE, CheckpointLog(folder).last.versions[QUARANTINE])
+    view = JobFolder(str(folder)).view(QUARANTINE, CheckpointLog(JobFolder(str(folder))).last.versions[QUARANTINE])
     return sorted(row["position"] for row in view.live_rows() if row["raw"] == BROKEN)

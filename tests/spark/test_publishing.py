@@ -21,8 +21,9 @@ from headrace.plan.loader import plan_of, sink_schemas
 from headrace.sinks.delta import DeltaTableSink
 from headrace.sinks.sink import OutputFile, SparkWriters
 from headrace.spark.writers import merge_through
-from headrace.storage.files import stage
+from headrace.storage.storage import Storage
 from headrace.storage.table import ROW_KIND
+from headrace.tables.folder import JobFolder
 from tests.jobs.home import Home
 from tests.jobs.outcome import checkpoints, outcome, sink_rows
 from tests.jobs.purchase_files import purchases_of, write_days
@@ -97,7 +98,7 @@ def test_merge_without_effect_is_recorded(home, run, spark, through):
     config = home.config()
     schema = sink_schemas(plan_of(config.code))["lines_by_item"][0]
     absent = {name: pa.nulls(1, schema.field(name).type) for name in schema.names} | {ROW_KIND: ["-D"], "item": ["?"]}
-    file = stage(config.job_folder, "outputs/absent.parquet", pa.table(absent))
+    file = Storage(config.job_folder).stage("outputs/absent.parquet", pa.table(absent))
     with open_job(config, "batch", writers=SparkWriters(merge=merge_through(spark))) as job:
         outputs = {"lines_by_item": [OutputFile(file.path, file.rows, file.size)]}
         checkpoint = job.commit(Kind.BATCH, outputs=outputs)
@@ -180,7 +181,7 @@ def test_next_opening_publishes_the_unpublished_rows(home, run, monkeypatch):
     with open_job(config, "repair"):
         pass
     assert_as_by_hand(config, by_hand([purchases_of(0)]))
-    assert CheckpointLog(config.job_folder).last == checkpoints(config)[-1]
+    assert CheckpointLog(JobFolder(config.job_folder)).last == checkpoints(config)[-1]
 
 
 def test_float_with_whole_number_is_retracted_as_stored(tmp_path, run):

@@ -20,8 +20,8 @@ from headrace.run.options import RunOptions
 from headrace.sources.interval import Interval
 from headrace.spark.runner import run_in
 from headrace.spark.transforms import SourceStep
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import QUARANTINE
-from headrace.tables.view import state_view
 from tests.jobs.home import Home
 from tests.jobs.spark_steps import Change, Order
 
@@ -93,7 +93,7 @@ def numbered(home):
 
 def refused(home):
     folder = home.config().job_folder
-    view = state_view(folder, QUARANTINE, CheckpointLog(folder).last.versions[QUARANTINE])
+    view = JobFolder(str(folder)).view(QUARANTINE, CheckpointLog(JobFolder(str(folder))).last.versions[QUARANTINE])
     return sorted((row["position"], row["error"]) for row in view.live_rows())
 
 
@@ -119,7 +119,8 @@ def test_limits_and_crashes_change_no_row(steps, run, tmp_path):
     run(home, **QUICK)
     assert numbered(home) == expected(range(1, 30), lambda _: "a")
     assert [
-        (table.name, table.version) for table in CheckpointLog(home.config().job_folder).last.sources["orders"].tables
+        (table.name, table.version)
+        for table in CheckpointLog(JobFolder(home.config().job_folder)).last.sources["orders"].tables
     ] == [("dims", 0)]
     write_orders(home.input, 3, range(30, 33))
     run(home, **QUICK)
@@ -127,7 +128,7 @@ def test_limits_and_crashes_change_no_row(steps, run, tmp_path):
 
     run(split, **QUICK)
     assert numbered(split) == expected(range(1, 30), lambda _: "b")
-    assert len(CheckpointLog(split.config().job_folder).checkpoints) > 2
+    assert len(CheckpointLog(JobFolder(split.config().job_folder)).checkpoints) > 2
     before_step = [error for _, error in refused(split) if "before the step" in error]
     assert [error.partition(": ")[0] for error in before_step] == [
         f"2026-01-01.json:{row}, before the step" for row in (3, 5)

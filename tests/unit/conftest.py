@@ -12,6 +12,7 @@ from headrace import clock as engine_clock
 from headrace.config import allow_scheme
 from headrace.state.backend import HashMapBackend
 from headrace.state.rocksdb import RocksDbBackend, StateCache
+from headrace.tables.folder import JobFolder
 from headrace.testing._memory_disk import forget_disk
 from headrace.testing._memory_table import open_memory
 from tests.jobs.home import Home
@@ -118,7 +119,7 @@ class Backends:
             return RocksDbBackend(self._folder / str(self._made))
         if self.kind == "rocksdb that waits":
             return RocksDbBackend(self._folder / str(self._made), inline_reads_below=0)
-        self._tables = self._tables or CommittedState(str(self._folder))
+        self._tables = self._tables or CommittedState(JobFolder(str(self._folder)))
         backend = self._tables.backend(StateCache(Memory(), 1 << 20))
         backend._tables = self._opened  # the same empty tables for all: opening them costs 10 ms
         return backend

@@ -43,6 +43,12 @@ def test_pandas_stays_out_in_three_places():
     assert hits(r"\bwithout_pandas\(\)") == (4, 4)
 
 
+def test_credentials_are_handed_on_in_one_object():
+    """A `Storage` has a place, what reaches it, and its errors; deltalake's own word for it stands where deltalake is called."""
+    assert hits("storage_options")[1] <= 2
+    assert hits(r"doing\(")[0] <= 21
+
+
 def is_shown(path):
     """Return whether the innermost node of a path of nodes is printed or handed on as a note, and decides nothing."""
     return any(

@@ -103,8 +103,9 @@ def stored(config: JobConfig, plan: Plan) -> Iterator[Finding]:
     """Yield findings on stored state and sinks: whether a run could continue, and what it would migrate first."""
     from headrace.commit.run_check import new_sink_columns, stored_problems
     from headrace.log.log import CheckpointLog
+    from headrace.tables.folder import JobFolder
 
-    log = CheckpointLog(config.job_folder, config.storage_options)
+    log = CheckpointLog(JobFolder.of(config))
     yield from state_types(config.job, log, plan)
     problems = [*stored_problems(config, log, plan)]
     yield from (Finding(what, "fail", problem) for what, problem in problems)
@@ -147,11 +148,12 @@ def changed_input(config: JobConfig) -> Iterator[Finding]:
     """Yield a finding for each kind of input that no run takes in: files that changed, came late, look like others, or are passed over."""
     from headrace.commit.input_report import InputKind, input_warnings
     from headrace.log.log import CheckpointLog
+    from headrace.tables.folder import JobFolder
 
     stopping = {InputKind.TWIN, InputKind.UNREADABLE}
     if config.mode == "caught_up":
         stopping.add(InputKind.LATE)  # an interval run passes over late files from before the first interval
-    for warning in input_warnings(config, CheckpointLog(config.job_folder, config.storage_options).lineage.line):
+    for warning in input_warnings(config, CheckpointLog(JobFolder.of(config)).lineage.line):
         source = warning.fields["source"]
         fails = warning.kind in stopping or (
             warning.kind in {InputKind.CHANGED, InputKind.GONE} and config.sources[source].on_changed_file == "fail"
@@ -163,12 +165,13 @@ def step_tables(config: JobConfig) -> Iterator[Finding]:
     """Yield a finding for each table that Spark's steps over sources read."""
     from headrace.errors import HeadraceError
     from headrace.sources.transformed.rows import DimensionTables
+    from headrace.tables.folder import JobFolder
 
     for source, bound in config.sources.items():
         for name, path in bound.tables.items():
             what = f"table {name}"
             try:
-                (version,) = DimensionTables(source, {name: path}, config.storage_options).latest().values()
+                (version,) = DimensionTables(source, {name: path}, JobFolder.of(config)).latest().values()
                 yield Finding(what, "ok", f"{path}: version {version}")
             except HeadraceError as error:
                 yield Finding(what, "fail", str(error))
@@ -221,8 +224,9 @@ def lease(config: JobConfig) -> Finding:
     """Return a finding on the lease: whether another run holds the job."""
     from headrace import clock
     from headrace.log.log import CheckpointLog
+    from headrace.tables.folder import JobFolder
 
-    held = CheckpointLog(config.job_folder, config.storage_options).lease
+    held = CheckpointLog(JobFolder.of(config)).lease
     left = 0 if held is None else held.left(clock.now())
     if held is None or not left:
         return Finding("lease", "ok", "no run holds the job")

@@ -50,9 +50,10 @@ Measured = dict[str, Any]
 def last_measured(config: JobConfig) -> dict[str, Measured]:
     """Return, by async operator, the metrics of the last micro-batch that called it; empty for a job that never ran."""
     from headrace.log.log import CheckpointLog
+    from headrace.tables.folder import JobFolder
 
     latest: dict[str, Measured] = {}
-    log = CheckpointLog(config.job_folder, config.storage_options)
+    log = CheckpointLog(JobFolder.of(config))
     for checkpoint in reversed(log.checkpoints if log.exists else []):
         for name, measured in services_of(checkpoint).items():
             if measured.get("calls"):

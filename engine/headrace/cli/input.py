@@ -61,8 +61,9 @@ def input_files(
 def _list(config: JobConfig) -> Report:
     from headrace.commit.input_report import input_remarks
     from headrace.log.log import CheckpointLog
+    from headrace.tables.folder import JobFolder
 
-    remarks = input_remarks(config, CheckpointLog(config.job_folder, config.storage_options).lineage.line)
+    remarks = input_remarks(config, CheckpointLog(JobFolder.of(config)).lineage.line)
     rows = [
         {
             "source": remark.source,

@@ -64,15 +64,17 @@ def drop(
     Exit codes: 0; 2 for an unknown job or operator, one that the pipeline has, or no reason; 3 while a run holds the job; 8
     storage; 10 job and sink disagree.
     """
-    from headrace.edits.operators import drop_operator, droppable
+    from headrace.edits.edit import apply as apply_edit
+    from headrace.edits.edit import preview
+    from headrace.edits.operators import DropOperator
 
     config = load(job)
     if apply:
-        checkpoint = drop_operator(config, operator, reason(why), run_id or new_run_id())
+        checkpoint = apply_edit(config, DropOperator(operator, reason(why)), run_id or new_run_id())
         one, several = f"row of operator '{operator}' was", f"rows of operator '{operator}' were"
         text = f"{counted(checkpoint.metrics['rows_dropped'], one, several)} dropped: checkpoint {checkpoint.checkpoint_id}."
         return _done(config, checkpoint, text)
-    stored = droppable(config, operator)
+    stored = preview(config, DropOperator(operator))
     return _planned(config, stored, rows_by_table(stored.state_rows, "rows to drop"), _aside(stored))
 
 
@@ -98,7 +100,9 @@ def rename(
     Exit codes: 0; 2 for an unknown job, operator or sink, names that do not match the pipeline, or a new name with state; 3 while
     a run holds the job; 6 the state does not fit the operator; 8 storage; 10 job and sink disagree.
     """
-    from headrace.edits.operators import renamable, rename_operator
+    from headrace.edits.edit import apply as apply_edit
+    from headrace.edits.edit import preview
+    from headrace.edits.operators import RenameOperator
     from headrace.errors import ConfigError
 
     config = load(job)
@@ -108,11 +112,11 @@ def rename(
     if operator is None:
         return _rename_sink(config, str(sink), to, apply=apply, why=why, run_id=run_id or new_run_id())
     if apply:
-        checkpoint = rename_operator(config, operator, to, run_id or new_run_id(), why=why)
+        checkpoint = apply_edit(config, RenameOperator(operator, to, why), run_id or new_run_id())
         one, several = f"row of operator '{operator}' is", f"rows of operator '{operator}' are"
         text = f"{counted(checkpoint.metrics['rows_moved'], one, several)} of '{to}' now: checkpoint {checkpoint.checkpoint_id}."
         return _done(config, checkpoint, text)
-    stored = renamable(config, operator, to)
+    stored = preview(config, RenameOperator(operator, to))
     return _planned(config, stored, rows_by_table(stored.rows, f"rows to move to '{to}'"), "")
 
 
@@ -190,22 +194,23 @@ def rescale(
     Exit codes: 0; 2 for an unknown job, a number that the state has already or that is below 'parallelism', or no reason; 3 while a
     run holds the job; 8 storage; 10 job and sink disagree.
     """
-    from headrace.edits.rescale import plan_rescaling
-    from headrace.edits.rescale import rescale as rescale_job
+    from headrace.edits.edit import apply as apply_edit
+    from headrace.edits.edit import preview
+    from headrace.edits.rescale import Rescale
 
     config = load(job, checked=False)
     if apply:
-        checkpoint = rescale_job(config, max_parallelism, reason(why), run_id or new_run_id())
+        checkpoint = apply_edit(config, Rescale(max_parallelism, reason(why)), run_id or new_run_id())
         rows, number = checkpoint.metrics["rows_rewritten"], checkpoint.checkpoint_id
         return Report(
             *facts(job=config.job, applied=True, metrics=checkpoint.metrics, checkpoint=number),
             f"{config.job}: {counted(rows, 'row has', 'rows have')} {counted(max_parallelism, 'key group')} now: checkpoint {number}.",
             _of_the_file(config, max_parallelism),
         )
-    plan = plan_rescaling(config, max_parallelism)
+    plan = preview(config, Rescale(max_parallelism))
     return Report(
-        *facts(job=config.job, applied=False, before=plan.before, after=plan.after, rows=plan.rows, checkpoint=None),
-        rows_by_table(plan.rows, "rows to rewrite"),
+        *facts(job=config.job, applied=False, before=plan.before, after=plan.after, rows=plan.rows(), checkpoint=None),
+        rows_by_table(plan.rows(), "rows to rewrite"),
         f"{config.job}: from {counted(plan.before, 'key group')} to {plan.after}. {NOT_CHANGED}",
         _of_the_file(config, plan.after),
     )

@@ -143,9 +143,10 @@ def _status(name: str) -> dict[str, Any]:
     from headrace.cli.describe import services_of
     from headrace.commit.sink_position import sent_messages
     from headrace.log.log import CheckpointLog
+    from headrace.tables.folder import JobFolder
 
     config = load(name)
-    log = CheckpointLog(config.job_folder, config.storage_options)
+    log = CheckpointLog(JobFolder.of(config))
     last, held = log.last, log.lease
     now = clock.now()
     left = held.left(now) if held else 0
@@ -192,11 +193,11 @@ def _warnings(config: JobConfig, log: CheckpointLog) -> list[RunWarning]:
 def _watermark_waits(config: JobConfig, log: CheckpointLog) -> list[WatermarkWait]:
     """Return the watermarks that timers wait for, with the rows that are missing to their next steps."""
     from headrace.log.warnings import watermark_waits
-    from headrace.tables.view import state_views
+    from headrace.tables.folder import JobFolder
 
     if (last := log.last) is None:
         return []
-    view_of = state_views(config.job_folder, last.versions, config.storage_options)
+    view_of = JobFolder.of(config).views(last.versions)
     return watermark_waits(log.lineage, last, view_of)
 
 
@@ -214,9 +215,10 @@ def _progress(config: JobConfig, lease: Lease) -> dict[str, Any] | None:
     import msgspec
 
     from headrace.log.progress import ProgressFiles
+    from headrace.tables.folder import JobFolder
 
     try:
-        progress = ProgressFiles(config.job_folder, lease.attempt_id, config.storage_options).read()
+        progress = ProgressFiles(JobFolder.of(config), lease.attempt_id).read()
     except OSError:
         return None  # the store does not answer: show the rest of the status
     return None if progress is None else {**msgspec.structs.asdict(progress), "described": progress.described()}
@@ -272,9 +274,10 @@ def checkpoints(job: Job = None, limit: Limit = 20, branch: Branch = None) -> Re
     from headrace.cli.restore import not_protected
     from headrace.log.log import CheckpointLog
     from headrace.readers.graph import line_graph
+    from headrace.tables.folder import JobFolder
 
     config = load(job, branch=branch)
-    log = CheckpointLog(config.job_folder, config.storage_options)
+    log = CheckpointLog(JobFolder.of(config))
     line = {checkpoint.checkpoint_id for checkpoint in log.lineage.newest_first()}
     graph = line_graph(config)
     rows = [

@@ -24,6 +24,7 @@ from headrace.log.checkpoint import Checkpoint
 from headrace.log.log import CheckpointLog
 from headrace.plan.digests import code_digests, described_difference, loaded_code_digests
 from headrace.plan.stages import Plan, waits_of
+from headrace.tables.folder import JobFolder
 
 _PIPELINE: Final = "pipeline"
 _RESULTS_DEPEND_ON: Final = (_PIPELINE, "mode", "max_parallelism", "watermark", "sources", "services", "async_io")
@@ -60,7 +61,7 @@ def config_of(config: JobConfig, branch: Branch) -> JobConfig:
 
 def check_forked(config: JobConfig) -> None:
     """Raise `ConfigError` for a branch that is listed but not fully made: a run on it would start an empty job."""
-    if config.branch is not None and not CheckpointLog(config.job_folder, config.storage_options).checkpoints:
+    if config.branch is not None and not CheckpointLog(JobFolder.of(config)).checkpoints:
         msg = (
             f"branch '{config.branch}' of job '{config.job}' is not ready: the command that makes it was interrupted, or is still at work. Nothing "
             f"was run. To finish it: headrace branch create {config.job} {config.branch}"

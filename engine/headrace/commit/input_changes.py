@@ -23,7 +23,8 @@ from headrace.sources.folder.listing import UNKNOWN, content_digest, stamp
 from headrace.sources.interval import Interval, moment_text
 from headrace.sources.position import NO_FACTS, TakenFile, digest
 from headrace.sources.source import ListedFile, SourceFile
-from headrace.storage.files import Storage
+from headrace.storage.storage import Storage
+from headrace.tables.folder import JobFolder
 
 GONE: Final = ""
 """Mark of a file that is gone, and whose absence somebody has acknowledged."""
@@ -77,12 +78,11 @@ class RecordedFile:
         """Return whether a file has another size or time of change than recorded, and the same content."""
         if self.mark in {GONE, stamp(file)} or self.content == UNKNOWN:
             return False
-        options = None if storage is None else tuple(sorted(storage.items()))
-        return self.content == _content_of(file.path, file.modified, file.size, options)
+        return self.content == _content_of(storage.at(file.path), file.modified, file.size)
 
 
 def input_changes(
-    line: Sequence[Checkpoint], listed: Mapping[str, Sequence[ListedFile]], storage: Storage = None
+    line: Sequence[Checkpoint], listed: Mapping[str, Sequence[ListedFile]], storage: Storage
 ) -> list[InputChange]:
     """Return how the `listed` files differ from the input of a line, the earliest checkpoint first.
 
@@ -94,7 +94,7 @@ def input_changes(
 
 
 def touched_files(
-    line: Sequence[Checkpoint], source: str, files: Sequence[SourceFile], storage: Storage = None
+    line: Sequence[Checkpoint], source: str, files: Sequence[SourceFile], storage: Storage
 ) -> list[TakenFile]:
     """Return new records of files that were touched, or copied with the same content: so that no later run has to read them for that."""
     recorded = recorded_files(line, source)
@@ -143,9 +143,9 @@ def _of_source(
 
 
 @lru_cache(maxsize=10_000)
-def _content_of(path: str, _modified: int, _size: int, storage: tuple[tuple[str, str], ...] | None) -> str:
+def _content_of(file: Storage, _modified: int, _size: int) -> str:
     """Return the digest of a file's content. One process reads the file once, until it is written again."""
-    return content_digest(path, None if storage is None else dict(storage))
+    return content_digest(file)
 
 
 def _begins_before(beginning: int | None, file: ListedFile) -> bool:
@@ -231,6 +231,6 @@ def refuse_unless_done(
     """
     has_all, changes = is_taken_in(wanted, line), []
     if has_all:
-        changes = changes_within(wanted, line, input_changes(line, listed, config.storage_options))
+        changes = changes_within(wanted, line, input_changes(line, listed, JobFolder.of(config)))
     if not has_all or changes or (asked_at is not None and not is_computed_again(wanted, line, asked_at)):
         raise refusal(config.job, wanted, line, changes)

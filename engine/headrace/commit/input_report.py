@@ -28,6 +28,7 @@ from headrace.sources.folder.formats import format_of
 from headrace.sources.folder.listing import FolderContent, FolderListing
 from headrace.sources.position import TakenFile, digest
 from headrace.sources.source import ListedFile
+from headrace.tables.folder import JobFolder
 
 _SHOWN = 5
 
@@ -105,8 +106,8 @@ def touched_input(config: JobConfig, line: Sequence[Checkpoint]) -> dict[str, Se
     for name, source in config.sources.items():
         if source.kind.is_folder and config.branch is None:
             with suppress(SourceError):  # the run itself reports a folder that is gone
-                files = FolderListing(name, source, config.storage_options).content().files
-                touched[name] = touched_files(line, name, files, config.storage_options)
+                files = FolderListing(name, source, JobFolder.of(config)).content().files
+                touched[name] = touched_files(line, name, files, JobFolder.of(config))
     return touched
 
 
@@ -123,7 +124,7 @@ def refuse_changed_files(config: JobConfig, line: Sequence[Checkpoint]) -> None:
 
 
 def _of_folder(config: JobConfig, name: str, source: SourceConfig, line: Sequence[Checkpoint]) -> Iterator[InputRemark]:
-    listing = FolderListing(name, source, config.storage_options)
+    listing = FolderListing(name, source, JobFolder.of(config))
     try:
         content = listing.content()
         listed = [ListedFile(file, listing.interval_of(file.name)) for file in content.files]
@@ -135,7 +136,7 @@ def _of_folder(config: JobConfig, name: str, source: SourceConfig, line: Sequenc
         InputRemark(InputKind.PASSED_OVER, name, file) for file in content.passed_over if not file.endswith(others)
     )
     recorded = recorded_files(line, name)
-    changes = input_changes(line, {name: listed}, config.storage_options)
+    changes = input_changes(line, {name: listed}, JobFolder.of(config))
     for change in changes:
         if change.change is not ChangeOfInput.NEW:
             yield _remark_on(change)

@@ -8,11 +8,11 @@ import pyarrow as pa
 
 from headrace import crash_points, threads
 from headrace.errors import FencedError, StorageError
-from headrace.storage.files import StagedFile, Storage
+from headrace.storage.files import StagedFile
 from headrace.storage.refusals import reason_of
 from headrace.storage.table import CommitInfo, TableMissingError, TableStore, VersionTakenError
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import ALL_TABLES, STATE_TABLES
-from headrace.tables.view import table_store
 
 Versions = dict[str, int]
 """The version of each state table, by name."""
@@ -26,9 +26,9 @@ _BACKUP = (
 class JobTables:
     """State tables in one job folder. Every commit is a compare-and-set on the table's version."""
 
-    def __init__(self, job_folder: str, run_id: str, attempt_id: str, *, storage: Storage = None) -> None:
+    def __init__(self, folder: JobFolder, run_id: str, attempt_id: str) -> None:
         """Store `run_id` and `attempt_id`. Each commit records them: a writer that loses a race can name the winner."""
-        self._stores = {name: table_store(f"{job_folder}/{name}", storage) for name in ALL_TABLES}
+        self._stores = {name: folder.table(name) for name in ALL_TABLES}
         self._info = CommitInfo(run_id=run_id, attempt_id=attempt_id)
         self._who = f"run {run_id}, attempt {attempt_id}"
 

@@ -47,8 +47,9 @@ from headrace.sinks.sink import NO_WRITERS, Publication, Sink, SparkWriters
 from headrace.storage.files import StagedFile
 from headrace.storage.table import TableMissingError
 from headrace.tables.changelog import stage_state
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import ANSWERS, FORMAT_VERSION
-from headrace.tables.view import TableView, state_view
+from headrace.tables.view import TableView
 
 OF_STATE = (
     "max_parallelism",
@@ -101,14 +102,14 @@ def open_job(
     """
     attempt_id = clock.unique_id()
     refuse_dropped(config)
-    log = CheckpointLog(config.job_folder, config.storage_options)
+    log = CheckpointLog(JobFolder.of(config))
     if not log.exists:
         if not create:
             msg = f"job '{config.job}' has no checkpoints in {config.job_folder}: run it first"
             raise ConfigError(msg)
         log.create()
     lease = JobLease(log, run_id, attempt_id, config.run.lease.total_seconds(), notify)
-    tables = JobTables(config.job_folder, run_id, attempt_id, storage=config.storage_options)
+    tables = JobTables(JobFolder.of(config), run_id, attempt_id)
     sinks = sinks_of(config, log, plan)
     publisher = Publisher(config, to_schemas(sinks), writers)
     with _while_the_branch_is_there(config), lease.claimed(force=force):
@@ -245,6 +246,11 @@ class OpenJob:
         return {"checkpoint_id": max(self.last.checkpoint_id, above.checkpoint_id) + 1, "incarnation": incarnation}
 
     @property
+    def folder(self) -> JobFolder:
+        """Return the job's folder."""
+        return JobFolder.of(self.config)
+
+    @property
     def state_schemas(self) -> StateSchemas:
         """Return the types of the states at the last checkpoint."""
         return self.last.state_schemas
@@ -260,12 +266,12 @@ class OpenJob:
 
     def view(self, table: str) -> TableView:
         """Return the rows of a state table that the next checkpoint builds on."""
-        return state_view(self.config.job_folder, table, self.versions[table], self.config.storage_options)
+        return self.folder.view(table, self.versions[table])
 
     def stage(self, table: str, label: str, rows: pa.Table) -> StagedFile:
         """Write rows of a state table as a file that no commit names yet. Raises `StorageError` when the storage refuses."""
         name = f"{self.next_id:010d}-{label}-{clock.unique_id()[:12]}.parquet"
-        return stage_state(self.config.job_folder, table, name, rows, self.config.storage_options)
+        return stage_state(self.folder, table, name, rows)
 
     def check_lease(self) -> None:
         """Raise `FencedError` if another run has taken the job."""

@@ -19,11 +19,10 @@ from headrace.log.marks import open_intents
 from headrace.log.sink_history import SinkHistory
 from headrace.names import counted
 from headrace.storage.damage import faults
-from headrace.storage.files import list_sizes
 from headrace.storage.overlay import is_elsewhere, resolved
-from headrace.storage.refusals import doing, reason_of
+from headrace.storage.refusals import reason_of
 from headrace.storage.table import TableMissingError, logged_sizes
-from headrace.tables.view import table_store
+from headrace.tables.folder import JobFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class RestoreCheck:
         `StorageError` when a sink cannot be read.
         """
         self._config, self._checkpoints = config, checkpoints
-        self._storage = config.storage_options
+        self._folder = JobFolder.of(config)
         # This must precede any listing of a folder: an intent that is completed meanwhile leaves no files to find.
         folder = config.job_folder
         self._doomed = {f"{folder}/{file}" for i in open_intents(config, checkpoints) for file in i.files}
@@ -60,14 +59,13 @@ class RestoreCheck:
         Raises `StorageError` with the table, the version and the missing files, and `SinkMismatchError` when a sink
         never had the publication that belongs to `target`.
         """
-        with doing(f"to look for the files of checkpoint {target.checkpoint_id}"):
-            problem = self.problem(target)
-            if problem is not None:
-                msg = (
-                    f"checkpoint {target.checkpoint_id} cannot be restored: {problem}. Nothing was changed. "
-                    f"{self._alternative(target)}'headrace checkpoints {self._config.job}' lists all."
-                )
-                raise StorageError(msg)
+        problem = self.problem(target)
+        if problem is not None:
+            msg = (
+                f"checkpoint {target.checkpoint_id} cannot be restored: {problem}. Nothing was changed. "
+                f"{self._alternative(target)}'headrace checkpoints {self._config.job}' lists all."
+            )
+            raise StorageError(msg)
 
     def problem(self, target: Checkpoint) -> str | None:
         """Return a clause on the loss of the first table that cannot go back to `target`; None if all can.
@@ -90,7 +88,7 @@ class RestoreCheck:
     def _history(self, name: str) -> SinkHistory:
         path = self._config.sinks[name].table_path
         try:
-            table = table_store(path, self._storage).latest()
+            table = self._folder.at(path).table().latest()
         except TableMissingError:
             table = None
         return SinkHistory(table, name, Lineage(self._checkpoints))
@@ -104,7 +102,7 @@ class RestoreCheck:
     def _look_for_loss(self, wanted: TableVersion) -> str | None:
         of = f"version {wanted.version} of {wanted.table} at {wanted.uri}"
         try:
-            store = table_store(wanted.uri, self._storage)
+            store = self._folder.at(wanted.uri).table()
             files = logged_sizes(store.at(wanted.version))
         except (StorageError, TableMissingError) as error:
             if isinstance(error, StorageError) and not error.is_missing:
@@ -132,7 +130,7 @@ class RestoreCheck:
 
     def _available(self, uri: str) -> dict[str, int]:
         if uri not in self._files:
-            files = list_sizes(uri, self._storage)
+            files = self._folder.at(uri).sizes()
             self._files[uri] = {file: size for file, size in files.items() if f"{uri}/{file}" not in self._doomed}
         return self._files[uri]
 

@@ -23,9 +23,10 @@ from headrace.plan.planner import plan_stages, problems_of
 from headrace.plan.stages import Plan, waits_of
 from headrace.sinks.registry import sink_of
 from headrace.stream.stream import Pipeline
+from headrace.tables.folder import JobFolder
 from headrace.tables.requests import holders, waiting_for
 from headrace.tables.schemas import ASYNC_REQUESTS, BUFFERED_REQUESTS
-from headrace.tables.view import has_keyed_rows, state_views
+from headrace.tables.view import has_keyed_rows
 
 
 def checked_plan(config: JobConfig) -> Plan:
@@ -96,7 +97,7 @@ def stored_problems(config: JobConfig, log: CheckpointLog, plan: Plan) -> Iterat
         check_key_groups(config, log.last)
     except ConfigError as error:
         yield "state", str(error)
-    view_of = state_views(config.job_folder, log.last.versions, config.storage_options)
+    view_of = JobFolder.of(config).views(log.last.versions)
     groups, keys = log.last.max_parallelism, log.last.operator_keys
     changed = operator_key_problems(config.job, keys, plan, lambda name: has_keyed_rows(view_of, name, groups))
     yield from (("state", problem) for problem in changed)
@@ -117,9 +118,9 @@ def new_sink_columns(config: JobConfig, log: CheckpointLog, plan: Plan) -> Itera
 
 def lost_elements(config: JobConfig, last: Checkpoint, versions: dict[str, int], plan: Plan) -> Iterator[str]:
     """Yield a sentence for waiting elements and held records whose operators the pipeline no longer has."""
-    folder, storage = config.job_folder, config.storage_options
+    folder = JobFolder.of(config)
     if last.work.pending:
-        waiting = waiting_for(folder, versions[ASYNC_REQUESTS], storage=storage)
+        waiting = waiting_for(folder, versions[ASYNC_REQUESTS])
         if lost := _listed(waiting - {wait.name for wait in waits_of(plan)}):
             yield (
                 f"elements wait for operator {lost} (headrace retries {config.job}), and the pipeline has no such async wait any "
@@ -130,7 +131,7 @@ def lost_elements(config: JobConfig, last: Checkpoint, versions: dict[str, int],
         yield from _moved_places(config.job, last, plan)
         yield from _joined_lines(last, plan)
     if last.holds_records:
-        held = holders(folder, versions[BUFFERED_REQUESTS], storage=storage)
+        held = holders(folder, versions[BUFFERED_REQUESTS])
         inputs = {stage.name: len(stage.takes) for stage in plan.keyed}
         if lost := _listed({name for name, number in held if number >= inputs.get(name, number + 1)}):
             yield (

@@ -44,9 +44,8 @@ from headrace.log.log import incarnation_of
 from headrace.log.sink_history import SinkHistory, claim_of, foreign_owner, last_claim, names_of_owner, other_sink_of
 from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import NEVER, Sink
-from headrace.storage.files import list_files
-from headrace.storage.refusals import doing
 from headrace.storage.table import Snapshot, TableMissingError
+from headrace.tables.folder import JobFolder
 from headrace.threads import read_once
 
 T = TypeVar("T")
@@ -342,10 +341,9 @@ class SinkPosition:
         """Return the mismatch of a sink that lacks files to follow the last checkpoint, a restore; None if it has all."""
         if self._table is None:
             return None
-        with doing(f"to look for the files of sink '{self.sink}' at {self.path}"):
-            store = sink_of(self._config, self.sink).store
-            needed = store.at(self._history.version_of(self._lineage)).files()
-            lost = sorted(needed - list_files(store.uri, self._config.storage_options))
+        store = sink_of(self._config, self.sink).store
+        needed = store.at(self._history.version_of(self._lineage)).files()
+        lost = sorted(needed - JobFolder.of(self._config).at(store.uri).files())
         if not lost:
             return None
         return Mismatch(
@@ -357,8 +355,7 @@ class SinkPosition:
 
     def _unpublished(self, last: Checkpoint) -> Mismatch | None:
         """Return the mismatch of a sink that lacks only the last checkpoint; None if its staged files exist."""
-        with doing(f"to look for staged files of sink '{self.sink}' at {self.path}"):
-            lost = sink_of(self._config, self.sink).lost_files(last.outputs.get(self.sink, []))
+        lost = sink_of(self._config, self.sink).lost_files(last.outputs.get(self.sink, []))
         if not lost:
             return None
         number = last.checkpoint_id

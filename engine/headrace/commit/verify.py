@@ -21,12 +21,11 @@ from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import NEVER
 from headrace.storage.damage import faults
 from headrace.storage.delta_commits import OPENED_TABLES
-from headrace.storage.files import list_sizes
 from headrace.storage.overlay import is_elsewhere
 from headrace.storage.refusals import doing, reason_of
 from headrace.storage.table import TableMissingError, logged_sizes
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import tables_in
-from headrace.tables.view import table_store
 
 _WHOLE_FOLDER = "Bring the whole job folder back from a backup that is not older than the job's sinks."
 _TABLE = "Bring the files back, or the whole table from a backup that has what the job published last."
@@ -44,7 +43,7 @@ def verify(config: JobConfig) -> list[CheckResult]:
     """Compare the last checkpoint with the tables and sinks, and read the whole log of each. Changes nothing, needs no lease."""
     OPENED_TABLES.forget()
     try:
-        log = CheckpointLog(config.job_folder, config.storage_options)
+        log = CheckpointLog(JobFolder.of(config))
     except StorageError as error:
         return [CheckResult("checkpoints", False, str(error))]
     last = log.last
@@ -93,7 +92,7 @@ def _tables(config: JobConfig, last: Checkpoint) -> Iterator[CheckResult]:
     for name in tables_in(last.versions):
         uri = f"{config.job_folder}/{name}"
         committed = last.versions[name]
-        store = table_store(uri, config.storage_options)
+        store = JobFolder.of(config).at(uri).table()
         try:
             latest = store.latest().version
             files = logged_sizes(store.at(committed))
@@ -113,8 +112,7 @@ def _tables(config: JobConfig, last: Checkpoint) -> Iterator[CheckResult]:
 def _damaged(uri: str, files: Mapping[str, int], config: JobConfig, way_on: str) -> str | None:
     """Return a sentence on files of a table that are gone or cut off; `files` has their sizes in the log. None if all are whole."""
     own = {path: size for path, size in files.items() if not is_elsewhere(path)}
-    with doing(f"to list the files of {uri}"):
-        wrong = faults(uri, own, list_sizes(uri, config.storage_options))
+    wrong = faults(uri, own, JobFolder.of(config).at(uri).sizes())
     if not wrong:
         return None
     return f"{wrong[0]} ({len(wrong):,} of {counted(len(files), 'file')} damaged). {way_on}"
@@ -140,7 +138,7 @@ def _sink(
     yield _published(name, position, problem)
     if position.exists:
         uri = config.sinks[name].table_path
-        damaged = _damaged(uri, logged_sizes(table_store(uri, config.storage_options).latest()), config, _TABLE)
+        damaged = _damaged(uri, logged_sizes(JobFolder.of(config).at(uri).table().latest()), config, _TABLE)
         if damaged is not None:
             yield CheckResult(f"sink {name} has whole files", False, damaged)
             return
@@ -193,7 +191,7 @@ def _sent(config: JobConfig, log: CheckpointLog) -> Iterator[CheckResult]:
 
 
 def _unique(name: str, uri: str, schema: pa.Schema, keys: tuple[str, ...], config: JobConfig) -> CheckResult:
-    rows = table_store(uri, config.storage_options).latest().read(schema, columns=keys)
+    rows = JobFolder.of(config).at(uri).table().latest().read(schema, columns=keys)
     distinct = rows.group_by(list(keys)).aggregate([]).num_rows
     detail = f"{counted(rows.num_rows, 'row')}, {counted(distinct, 'key')}"
     return CheckResult(f"sink {name} has one row a key", distinct == rows.num_rows, detail)

@@ -383,8 +383,8 @@ class JobConfig(JobFile, frozen=True, kw_only=True):
         return tuple(name for name, sink in self.sinks.items() if sink.mode == "append")
 
     @property
-    def storage_options(self) -> dict[str, str] | None:
-        """Return deltalake's options for the object store; None on local disks."""
+    def credentials(self) -> dict[str, str] | None:
+        """Return what reaches the object store, by deltalake's names; None on local disks."""
         return dict(self.profile.storage) or None
 
     def async_state(self, operator: str, *, enabled: bool | None = None) -> AsyncStateOptions:

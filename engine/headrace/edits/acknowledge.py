@@ -16,6 +16,7 @@ from headrace.sources.folder.listing import UNKNOWN, FolderListing, content_dige
 from headrace.sources.intake import numbered
 from headrace.sources.position import SourceFacts, TakenFile, digest
 from headrace.sources.source import SourceFile
+from headrace.tables.folder import JobFolder
 
 GONE_FILES: Final = "gone"
 """Word for all files that are gone: checkpoints have no names of them."""
@@ -66,8 +67,7 @@ def _acknowledged(job: OpenJob, source: str, remarks: Sequence[InputRemark]) -> 
     """Return the facts of a source with further records: of each remarked file as it is now."""
     config = job.config
     files = {
-        file.name: file
-        for file in FolderListing(source, config.sources[source], config.storage_options).content().files
+        file.name: file for file in FolderListing(source, config.sources[source], JobFolder.of(config)).content().files
     }
     named = [files[remark.file] for remark in remarks if remark.file in files]
     records = [_record(config, file) for file in named]
@@ -79,7 +79,7 @@ def _acknowledged(job: OpenJob, source: str, remarks: Sequence[InputRemark]) -> 
 
 
 def _record(config: JobConfig, file: SourceFile) -> TakenFile:
-    return TakenFile(digest(file.name), stamp(file), content_digest(file.path, config.storage_options))
+    return TakenFile(digest(file.name), stamp(file), content_digest(JobFolder.of(config).at(file.path)))
 
 
 def _source_of(remark: InputRemark) -> str:

@@ -6,21 +6,23 @@ Compaction: rewrite state tables to one row per live entry (FLIP-25, compaction 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
-from headrace import clock, crash_points
+import pyarrow as pa
+
+from headrace import clock
 from headrace.commit.protocol import OpenJob, open_job
 from headrace.config import JobConfig
+from headrace.edits.edit import JobView, Rewrite, carry_out
 from headrace.errors import StorageError
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.ttl import certain_expiries, declared_ttls
 from headrace.plan.loader import plan_of
 from headrace.sinks.registry import sink_of
-from headrace.state.key_groups import KeyGroupRange
 from headrace.storage.files import StagedFile
 from headrace.storage.table import TableMissingError, VersionTakenError
-from headrace.tables.changelog import parts
 from headrace.tables.expiry import RowExpiry, unexpired
 from headrace.tables.live_rows import last_rows
 from headrace.tables.requests import unexpired_answers
@@ -114,20 +116,7 @@ def compact(config: JobConfig, run_id: str, every: int | None = None) -> Checkpo
     with open_job(config, run_id) as job:
         if every is not None and _runs_since_compaction(job) < every:
             return None
-        versions = dict(job.versions)
-        before = after = expired = 0
-        for name in tables_in(job.versions):
-            if name == QUARANTINE:
-                continue
-            staged, rows, dead = _rewrite(job, name)
-            if rows == sum(file.rows for file in staged) and len(staged) >= _file_count(job, name):
-                continue
-            before, after = before + rows, after + sum(file.rows for file in staged)
-            expired += dead
-            versions[name] = job.replace_table(name, staged)
-        crash_points.reached("compaction.prepared")
-        metrics = {"rows_before": before, "rows_after": after, "expired": expired}
-        checkpoint = job.commit(Kind.COMPACTION, versions=versions, metrics=metrics)
+        checkpoint = carry_out(job, _Compaction())
         job.compact_log()
         return checkpoint
 
@@ -158,26 +147,82 @@ def _runs_since_compaction(job: OpenJob) -> int:
     return len(runs)
 
 
-def _file_count(job: OpenJob, name: str) -> int:
-    return len(job.view(name).own.files())
+@dataclass(slots=True)
+class _Table:
+    """One table of a compaction."""
+
+    job: OpenJob
+    name: str
+    before: int = 0
+    """Rows so far."""
+    after: int = 0
+    expired: int = 0
+
+    def rewrite(self) -> Rewrite:
+        """Return the rows that replace those of the table: on a branch, its own."""
+        own = self.job.view(self.name).own
+        return Rewrite(
+            self.name,
+            "compaction",
+            own,
+            self._compacted(self.job.view(self.name).has_base, _expiries(self.job) if self.name == KEYED_STATE else []),
+            of_changes=True,
+            replaces=True,
+            is_worthwhile=lambda staged: self._is_worthwhile(staged, len(own.files())),
+        )
+
+    def _compacted(self, is_on_branch: bool, expiries: Sequence[RowExpiry]) -> Callable[[pa.Table], pa.Table]:  # noqa: FBT001 - of one caller
+        def change(changes: pa.Table) -> pa.Table:
+            live = last_rows(changes, ALL_TABLES[self.name], keeps_deleted=is_on_branch)
+            kept = live if is_on_branch else unexpired(live, expiries)
+            if self.name == ANSWERS and not is_on_branch:
+                kept = unexpired_answers(kept, clock.now())
+            self.before += changes.num_rows
+            self.expired += live.num_rows - kept.num_rows
+            return kept
+
+        return change
+
+    def _is_worthwhile(self, staged: Sequence[StagedFile], files: int) -> bool:
+        """Return whether fewer rows, or fewer files, take the place of those that are there; else nothing of the table counts."""
+        self.after = sum(file.rows for file in staged)
+        if self.before == self.after and len(staged) >= files:
+            self.before = self.after = self.expired = 0
+            return False
+        return True
 
 
-def _rewrite(job: OpenJob, name: str) -> tuple[list[StagedFile], int, int]:
-    """Return the files that replace those of a table, the number of its rows, and the number of expired entries."""
-    staged: list[StagedFile] = []
-    rows = expired = 0
-    expiries = _expiries(job) if name == KEYED_STATE else []
-    is_on_branch = job.view(name).has_base
-    for number, part in enumerate(job.view(name).own.ranges(KeyGroupRange.all_of(job.last.max_parallelism))):
-        changes = part.changes()
-        rows += changes.num_rows
-        live = last_rows(changes, ALL_TABLES[name], keeps_deleted=is_on_branch)
-        kept = live if is_on_branch else unexpired(live, expiries)
-        if name == ANSWERS and not is_on_branch:
-            kept = unexpired_answers(kept, clock.now())
-        expired += live.num_rows - kept.num_rows
-        staged += [job.stage(name, f"compaction-{number}", file) for file in parts(name, kept)]
-    return staged, rows, expired
+@dataclass(slots=True)
+class _Compaction:
+    """Edit that changes no live entry."""
+
+    tables: list[_Table] = field(default_factory=list)
+
+    kind: ClassVar[Kind] = Kind.COMPACTION
+    crash_point: ClassVar[str] = "compaction.prepared"
+
+    def opened(self, config: JobConfig) -> JobConfig:
+        """See `StateEdit.opened`."""
+        return config
+
+    def look(self, job: JobView) -> None:
+        """See `StateEdit.look`: nothing stands against it."""
+
+    def rewrites(self, job: OpenJob, effect: None) -> Iterator[Rewrite]:  # noqa: ARG002 - it looks for nothing
+        """See `StateEdit.rewrites`. What the quarantine has is input, and stays."""
+        for name in tables_in(job.versions):
+            if name != QUARANTINE:
+                self.tables.append(_Table(job, name))
+                yield self.tables[-1].rewrite()
+
+    def facts(self, job: OpenJob, effect: None, rows: int) -> dict[str, Any]:  # noqa: ARG002 - it counts by table
+        """See `StateEdit.facts`."""
+        counts = {
+            "rows_before": sum(table.before for table in self.tables),
+            "rows_after": sum(table.after for table in self.tables),
+            "expired": sum(table.expired for table in self.tables),
+        }
+        return {"metrics": counts}
 
 
 def _expiries(job: OpenJob) -> list[RowExpiry]:

@@ -23,9 +23,10 @@ from headrace.log.marks import MARKER, DropMarker, read_marker, write_marker
 from headrace.log.sink_history import names_of_owner, owner_number
 from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import NEVER
-from headrace.storage.files import Usage, delete_files, folder_usage, list_files, remove_file, remove_folder
+from headrace.storage.files import Usage
 from headrace.storage.refusals import doing
 from headrace.storage.table import LOG, Snapshot, TableMissingError
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import CHECKPOINTS
 
 
@@ -74,15 +75,13 @@ def drop_job(config: JobConfig, why: str, run_id: str, *, sinks: bool = False) -
     crash_points.reached("drop.marked")
     for name, uri in marker.sinks.items():
         with doing(f"to delete sink '{name}' at {uri}"):
-            remove_folder(uri, config.storage_options)
-    with doing(f"to delete {config.job_folder}"):
-        _remove_folder_of(config, parts)
+            JobFolder.of(config).at(uri).remove_folder()
+    _remove_folder_of(config, parts)
     return marker
 
 
 def _parts(config: JobConfig) -> dict[str, Usage]:
-    with doing(f"to list {config.job_folder}"):
-        parts = folder_usage(config.job_folder, config.storage_options)
+    parts = JobFolder.of(config).usage()
     if not parts:
         msg = f"job '{config.job}' has nothing in {config.job_folder}: it was never run, or is dropped already"
         raise ConfigError(msg)
@@ -97,7 +96,7 @@ def _marked(config: JobConfig, why: str, run_id: str, sinks: Iterable[SinkToDrop
     before = read_marker(config)
     if before is not None:
         return _written(config, DropMarker(before.why, {**before.sinks, **wanted}, before.uid))
-    log = CheckpointLog(config.job_folder, config.storage_options)
+    log = CheckpointLog(JobFolder.of(config))
     if not log.exists:  # without a log, nobody can hold the job
         return _written(config, DropMarker(why, wanted))
     lease = JobLease(log, run_id, clock.unique_id(), config.run.lease.total_seconds())
@@ -111,26 +110,26 @@ def _written(config: JobConfig, marker: DropMarker) -> DropMarker:
 
 
 def _remove_folder_of(config: JobConfig, parts: Iterable[str]) -> None:
-    folder, storage = config.job_folder, config.storage_options
+    folder = JobFolder.of(config)
     for name in sorted(parts, key=lambda part: (part == CHECKPOINTS, part)):
         if name != MARKER:
-            remove_folder(f"{folder}/{name}", storage)
-            remove_file(f"{folder}/{name}", storage)
+            folder.remove_folder(name)
+            folder.remove_file(name)
             crash_points.reached("drop.half")
     # A process that opened the job before the mark may have written once more.
-    delete_files(folder, list_files(folder, storage) - {MARKER}, storage)
+    folder.delete(folder.files() - {MARKER})
     if config.local_folder.exists():
         shutil.rmtree(config.local_folder)
     crash_points.reached("drop.deleted")
-    remove_file(f"{folder}/{MARKER}", storage)
-    remove_folder(folder, storage)
+    folder.remove_file(MARKER)
+    folder.remove_folder()
 
 
 def _sinks(config: JobConfig) -> tuple[SinkToDrop, ...]:
     """Return the existing tables of the job's sinks, without those that an earlier drop has begun to delete."""
     marker = read_marker(config)
     begun = {} if marker is None else marker.sinks
-    log = None if marker is not None else CheckpointLog(config.job_folder, config.storage_options)
+    log = None if marker is not None else CheckpointLog(JobFolder.of(config))
     own, uid = (None, None if marker is None else marker.uid) if log is None else (log.incarnation, log.lineage.uid)
     sinks = (_sink(config, name, own, uid) for name in sorted(config.sinks) if name not in begun)
     return tuple(sink for sink in sinks if sink is not None)
@@ -147,8 +146,8 @@ def _sink(config: JobConfig, name: str, own: int | None, uid: int | None) -> Sin
         owner = sink.owner(table)
         is_own = uid is not None and owner == owner_number(uid, name)
         of = None if owner is None or is_own else names_of_owner(table, owner, config.job)
-        files = list_files(uri, config.storage_options)
-        usage = sum(folder_usage(uri, config.storage_options).values(), Usage())
+        place = JobFolder.of(config).at(uri)
+        files, usage = place.files(), sum(place.usage().values(), Usage())
     own_log = f"{config.sinks[name].table_path}/{LOG}/"
     where, refusal = f"sink '{name}' at {uri}", None
     if of is not None:

@@ -21,14 +21,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import clock, crash_points
 from headrace.commit.branch_code import refuse_on_branch, refuse_with_branches
 from headrace.commit.protocol import OpenJob, open_job
 from headrace.config import JobConfig
-from headrace.edits.erase_survey import ErasureSurvey, chunks, survey, traces_of
+from headrace.edits.edit import JobView, Rewrite, carry_out
+from headrace.edits.erase_survey import ErasureSurvey, survey, traces_of
 from headrace.edits.erased_key import LEFTOVERS, ErasedKey
 from headrace.edits.vacuum import KeptCheckpoints, LogCleanup, LogCut, commit_intent, unneeded_landed
 from headrace.errors import ConfigError
@@ -38,12 +42,10 @@ from headrace.log.facts import JobWork
 from headrace.log.log import CheckpointLog
 from headrace.log.marks import complete, id_ranges, open_intents
 from headrace.sources.kafka.landed import LANDED
-from headrace.storage.files import StagedFile, list_files, remove_folder
-from headrace.storage.refusals import doing
+from headrace.storage.storage import Storage
 from headrace.storage.table import COMMIT_SUFFIX, LOG, FileTrace
-from headrace.tables.changelog import parts
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import ALL_TABLES, ASYNC_REQUESTS
-from headrace.tables.view import table_store
 
 _HOUR = 3_600_000
 _MADE_MEANWHILE = "the files of the key cannot be deleted"
@@ -62,11 +64,8 @@ def purge_files(job: OpenJob, survey: ErasureSurvey, why: str) -> int:
     for table, names in survey.files.items():
         files |= {f"{table}/{name}" for name in names - job.view(table).files()}
     for folder in (*LEFTOVERS, *(table for table in ALL_TABLES if table not in job.versions)):
-        with doing(f"to list {config.job_folder}/{folder}"):
-            listed = list_files(f"{config.job_folder}/{folder}", config.storage_options)
-        files |= {f"{folder}/{name}" for name in listed if not name.startswith(f"{LOG}/")}
-    with doing(f"to list {config.job_folder}/{LANDED}"):
-        landed = {f"{LANDED}/{name}" for name in list_files(f"{config.job_folder}/{LANDED}", config.storage_options)}
+        files |= {f"{folder}/{name}" for name in job.folder.files(folder) if not name.startswith(f"{LOG}/")}
+    landed = {f"{LANDED}/{name}" for name in job.folder.files(LANDED)}
     files |= unneeded_landed(landed, KeptCheckpoints.of(job.checkpoints, _oldest(config)), job.last)
     files = files.difference(*(intent.files for intent in open_intents(config, job.checkpoints)))
     crash_points.reached("purge.listed")
@@ -92,7 +91,7 @@ def _cuts(job: OpenJob, survey: ErasureSurvey) -> Iterator[LogCut]:
     config = job.config
     kept = KeptCheckpoints.of(job.checkpoints, _oldest(config))
     for table, trace in traces_of(config, survey.files).items():
-        store = table_store(f"{config.job_folder}/{table}", config.storage_options)
+        store = job.folder.table(table)
         entries = store.log_as_of(0).entries
         tainted = {*trace.versions, *(entries[name] for name in trace.entries)}
         if tainted:
@@ -130,7 +129,7 @@ def find_key(config: JobConfig, key: ErasedKey, *, in_all_texts: bool = False) -
 
     With `in_all_texts`, also looks for the key in the text of all other rows of all files. Raises `ConfigError` when the job has no checkpoint, and `StorageError` when its tables cannot be read.
     """
-    log = CheckpointLog(config.job_folder, config.storage_options)
+    log = CheckpointLog(JobFolder.of(config))
     last = log.resolve(config)
     return survey(config, log.checkpoints, last.versions, key, in_all_texts=in_all_texts)
 
@@ -154,14 +153,14 @@ def erase(config: JobConfig, run_id: str, key: ErasedKey, *, why: str, purge: bo
         key_survey = survey(config, [*job.checkpoints], job.versions, key)
         if purge:
             _refuse_savepoints(key_survey)
-        checkpoint = _erase(job, key, key_survey, why) if key_survey.rows or key_survey.unrecorded else None
+        checkpoint = carry_out(job, _EraseKey(key, key_survey, why))
         crash_points.reached("erasure.committed")
         # A fork needs no lease. It reads the log after it is listed: one that is not listed by now sees this checkpoint.
         refuse_with_branches(
             config, "the erasure is not complete", f"The job itself is at checkpoint {job.last.checkpoint_id}"
         )
         for folder in key_survey.local_folders:
-            remove_folder(str(folder))
+            Storage(str(folder)).remove_folder()
         return Erasure(key_survey, checkpoint, purge_files(job, key_survey, why) if purge else 0)
 
 
@@ -178,31 +177,46 @@ def _refuse_savepoints(key_survey: ErasureSurvey) -> None:
         raise ConfigError(msg)
 
 
-def _erase(job: OpenJob, key: ErasedKey, key_survey: ErasureSurvey, why: str) -> Checkpoint:
-    versions = dict(job.versions)
-    for table in dict.fromkeys(rows.table for rows in key_survey.rows):
-        job.check_lease()
-        versions[table] = job.replace_table(table, [*_rewritten(job, table, key)])
-    crash_points.reached("erasure.prepared")
-    refuse_with_branches(job.config, "no key can be erased")
-    operators = {rows.operator for rows in key_survey.rows}
-    return job.commit(
-        Kind.ERASURE,
-        versions=versions,
-        base=job.last.without_copies(operators),
-        work=_work(job, key_survey),
-        metrics={"rows_erased": sum(rows.rows for rows in key_survey.rows)},
-        erased=id_ranges({holder.checkpoint_id for holder in key_survey.holders}),
-        note=why,
-    )
+@dataclass(frozen=True, slots=True)
+class _EraseKey:
+    """Edit that keeps all changes but those of a key. Without such rows, now or in earlier checkpoints, there is nothing to commit."""
 
+    key: ErasedKey
+    survey: ErasureSurvey
+    why: str
 
-def _rewritten(job: OpenJob, table: str, key: ErasedKey) -> Iterator[StagedFile]:
-    """Stage files with all changes of a table that are not erased."""
-    for number, changes in enumerate(chunks(job.view(table), job.last.max_parallelism)):
-        kept = changes.filter(pc.invert(key.erased(table, changes)))
-        for place, part in enumerate(parts(table, kept)):
-            yield job.stage(table, f"erasure-{number}-{place}", part)
+    kind: ClassVar[Kind] = Kind.ERASURE
+    crash_point: ClassVar[str] = "erasure.prepared"
+
+    def opened(self, config: JobConfig) -> JobConfig:
+        """See `StateEdit.opened`."""
+        return config
+
+    def look(self, job: JobView) -> None:
+        """See `StateEdit.look`: `erase` has looked."""
+
+    def rewrites(self, job: OpenJob, effect: None) -> Iterator[Rewrite]:  # noqa: ARG002 - it looks for nothing
+        """See `StateEdit.rewrites`."""
+        for table in dict.fromkeys(rows.table for rows in self.survey.rows):
+            kept = partial(self._kept, table)
+            yield Rewrite(table, "erasure", job.view(table), kept, of_changes=True, replaces=True)
+
+    def facts(self, job: OpenJob, effect: None, rows: int) -> dict[str, Any] | None:  # noqa: ARG002 - the survey has counted
+        """See `StateEdit.facts`."""
+        survey = self.survey
+        if not survey.rows and not survey.unrecorded:
+            return None
+        refuse_with_branches(job.config, "no key can be erased")
+        return {
+            "base": job.last.without_copies({rows.operator for rows in survey.rows}),
+            "work": _work(job, survey),
+            "metrics": {"rows_erased": sum(rows.rows for rows in survey.rows)},
+            "erased": id_ranges({holder.checkpoint_id for holder in survey.holders}),
+            "note": self.why,
+        }
+
+    def _kept(self, table: str, changes: pa.Table) -> pa.Table:
+        return changes.filter(pc.invert(self.key.erased(table, changes)))
 
 
 def _work(job: OpenJob, key_survey: ErasureSurvey) -> JobWork:

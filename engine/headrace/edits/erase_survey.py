@@ -26,14 +26,13 @@ from headrace.log.checkpoint import Checkpoint
 from headrace.log.log import CheckpointLog
 from headrace.log.marks import erased_ids, live_savepoints, purged_ids
 from headrace.state.key_groups import KeyGroupRange
-from headrace.storage.files import list_files
 from headrace.storage.predicate import OneOf, literal
 from headrace.storage.refusals import doing
-from headrace.storage.schemes import file_system
 from headrace.storage.table import LOG, FileTrace, Snapshot, TableMissingError
+from headrace.tables.folder import JobFolder
 from headrace.tables.live_rows import last_rows
 from headrace.tables.schemas import ALL_TABLES, tables_in
-from headrace.tables.view import TableView, state_view, table_store
+from headrace.tables.view import TableView
 
 _HOUR = 3_600_000
 _AT_ONCE = 16
@@ -165,7 +164,7 @@ def traces_of(config: JobConfig, files: Mapping[str, frozenset[str]]) -> dict[st
     traces = {}
     for table, names in files.items():
         uri = f"{config.job_folder}/{table}"
-        traces[table] = table_store(uri, config.storage_options).trace(names) if names else _NOWHERE
+        traces[table] = JobFolder.of(config).at(uri).table().trace(names) if names else _NOWHERE
     return traces
 
 
@@ -184,9 +183,9 @@ class _RowsOfKey:
     def __init__(self, config: JobConfig, table: str, version: int, key: ErasedKey) -> None:
         self.table = table
         self._key = key
-        self._uri = f"{config.job_folder}/{table}"
-        self._storage = config.storage_options
-        self._view = state_view(config.job_folder, table, version, config.storage_options)
+        folder = JobFolder.of(config)
+        self._place = folder.below(table)
+        self._view = folder.view(table, version)
 
     def rows(self, key_groups: int) -> tuple[list[FoundRows], list[FoundRows]]:
         """Return the rows to erase, and the rows that only mention the key."""
@@ -211,9 +210,7 @@ class _RowsOfKey:
 
     def files(self) -> frozenset[str]:
         """Return files of the table's folder with rows of the key, and unreadable files that no version names."""
-        with doing(f"to list the files in {self._uri}"):
-            present = list_files(self._uri, self._storage)
-            named = self._view.files()
+        present, named = self._place.files(), self._view.files()
         listed = sorted(file for file in present if file.endswith(".parquet") and not _is_log(file))
         tainted_files: list[str] = []
         for at in range(0, len(listed), _AT_ONCE):
@@ -223,10 +220,9 @@ class _RowsOfKey:
         return frozenset(tainted_files)
 
     def _holds(self, file: str, *, is_named: bool) -> bool:
-        store, path = file_system(f"{self._uri}/{file}", self._storage)
-        with doing(f"to read {path}"):
+        with doing(f"to read {self._place.within(file)}"):
             try:
-                with store.open_input_file(path) as source:
+                with self._place.open(file) as source:
                     return self._has_rows(pq.ParquetFile(source))
             except FileNotFoundError:
                 if is_named:
@@ -285,12 +281,12 @@ def rows_in_sinks(config: JobConfig, key: ErasedKey) -> Iterator[SinkRows]:
 
     Raises `StorageError` when a sink cannot be read.
     """
-    log = CheckpointLog(config.job_folder, config.storage_options)
+    log = CheckpointLog(JobFolder.of(config))
     tables = log.resolve(config).sink_tables
     for name, sink in sorted(config.sinks.items()):
         primary_key = tables[name].key if name in tables else ()
         try:
-            table = table_store(sink.table_path, config.storage_options).latest()
+            table = JobFolder.of(config).at(sink.table_path).table().latest()
             conditions = [*_conditions(table, key, primary_key)]
         except TableMissingError:
             conditions = []

@@ -29,10 +29,9 @@ from headrace.log.marks import INTENTS, MARKER
 from headrace.log.progress import FOLDER as PROGRESS
 from headrace.sources.kafka.landed import LANDED
 from headrace.state.codec import key_texts
-from headrace.storage.files import list_files
 from headrace.storage.predicate import OneOf
 from headrace.storage.refusals import doing
-from headrace.storage.schemes import file_system
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import ALL_TABLES, ANSWERS, ASYNC_REQUESTS, BUFFERED_REQUESTS, CHECKPOINTS, QUARANTINE
 
 WAITING_TABLES = (ASYNC_REQUESTS, BUFFERED_REQUESTS, QUARANTINE, ANSWERS)
@@ -206,8 +205,7 @@ def all_files(config: JobConfig, key: ErasedKey) -> list[FileWithKey]:
 
 
 def _with_key(config: JobConfig, key: ErasedKey, is_wanted: Callable[[str], bool]) -> list[FileWithKey]:
-    with doing(f"to list the files in {config.job_folder}"):
-        listed = sorted(list_files(config.job_folder, config.storage_options))
+    listed = sorted(JobFolder.of(config).files())
     paths = [path for path in listed if (top := path.partition("/")[0]) not in _WITHOUT_RECORDS and is_wanted(top)]
     files: list[FileWithKey] = []
     for at in range(0, len(paths), _AT_ONCE):
@@ -218,10 +216,10 @@ def _with_key(config: JobConfig, key: ErasedKey, is_wanted: Callable[[str], bool
 
 
 def _has_key(config: JobConfig, path: str, key: ErasedKey) -> bool:
-    store, full = file_system(f"{config.job_folder}/{path}", config.storage_options)
-    with doing(f"to read {config.job_folder}/{path}"):
+    folder = JobFolder.of(config)
+    with doing(f"to read {folder.within(path)}"):
         try:
-            with store.open_input_file(full) as source:
+            with folder.open(path) as source:
                 if not path.endswith(".parquet"):
                     return key.is_in_text(source.read().decode(errors="replace"))
                 parquet = pq.ParquetFile(source)

@@ -49,11 +49,10 @@ from headrace.log.log import CheckpointLog
 from headrace.log.marks import open_intents, refuse_erased
 from headrace.names import counted
 from headrace.sources.interval import Interval
-from headrace.storage.files import Usage, files_usage, folder_usage
+from headrace.storage.files import Usage
 from headrace.storage.overlay import DELETED, Base
-from headrace.storage.refusals import doing
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import ALL_TABLES, FORMAT_VERSION, tables_in
-from headrace.tables.view import table_store
 
 WITHOUT_STATE: Final[dict[str, Any]] = {
     "versions": {},
@@ -147,11 +146,10 @@ class _Origin:
         except HeadraceError as error:
             return error
         check = self._check()
-        with doing(f"to look for the files of checkpoint {number}"):
-            try:
-                problem = check.problem(self.checkpoint)
-            except SinkMismatchError as error:
-                return self._unpublished() if self.checkpoint is self.log.last else error
+        try:
+            problem = check.problem(self.checkpoint)
+        except SinkMismatchError as error:
+            return self._unpublished() if self.checkpoint is self.log.last else error
         lists_all = f"Nothing was changed. 'headrace checkpoints {job}' lists all."
         return (
             None
@@ -251,7 +249,7 @@ def drop_branch(
 
 def log_of(config: JobConfig) -> CheckpointLog:
     """Return the log of a job; of the branch if `config` is a branch's."""
-    return CheckpointLog(config.job_folder, config.storage_options)
+    return CheckpointLog(JobFolder.of(config))
 
 
 def linked(checkpoints: Iterable[Checkpoint], parent_id: int | None = None) -> list[Checkpoint]:
@@ -288,14 +286,14 @@ def _broken_off(branches: Branches, on_branch: JobConfig) -> Branch | None:
 
 def _make_tables(config: JobConfig, on_branch: JobConfig, branch: Branch, sinks: SinkTables) -> None:
     """Create the empty tables of a branch, each on the job's table at the version of the fork."""
-    storage = config.storage_options
+    folder = JobFolder.of(on_branch)
     for name in tables_in(branch.versions):
-        store = table_store(f"{on_branch.job_folder}/{name}", storage)
+        store = folder.table(name)
         store.create(ALL_TABLES[name].schema, description=Base(f"../../../{name}", branch.versions[name]).described())
     for name, version in branch.sinks.items():
         uri = config.sinks[name].table_path
-        store = table_store(on_branch.sinks[name].table_path, storage)
-        below = table_store(uri, storage).at(version)
+        store = folder.at(on_branch.sinks[name].table_path).table()
+        below = folder.at(uri).table().at(version)
         key = sinks[name].key if config.sinks[name].mode == "merge" else ()
         extra = [pa.field(DELETED, pa.bool_())] if key else []
         columns = pa.schema([*below.schema, *extra])
@@ -355,7 +353,7 @@ def branch_usages(config: JobConfig) -> Sequence[BranchUsage]:
     branches = Branches(config).open
     if not branches:
         return ()
-    checkpoints = CheckpointLog(config.job_folder, config.storage_options).checkpoints
+    checkpoints = CheckpointLog(JobFolder.of(config)).checkpoints
     unneeded = UnneededFiles(config, checkpoints, open_intents(config, checkpoints))
     without = unneeded.besides(()).files
     lost = {branch.name for branch in branches if lost_fork(config, branch) is not None}
@@ -365,13 +363,11 @@ def branch_usages(config: JobConfig) -> Sequence[BranchUsage]:
 
 
 def _usage(config: JobConfig, branch: Branch, held_back: Collection[str]) -> BranchUsage:
-    storage = config.storage_options
-    with doing(f"to list files of branch '{branch.name}'"):
-        own = folder_usage(config.on_branch(branch.name).job_folder, storage)
-        return BranchUsage(
-            branch=branch,
-            age=clock.now() - branch.created_at,
-            own=sum(own.values(), Usage()),
-            held_back=files_usage(config.job_folder, held_back, storage),
-            problem=problem_of(config, branch),
-        )
+    own = JobFolder.of(config.on_branch(branch.name)).usage()
+    return BranchUsage(
+        branch=branch,
+        age=clock.now() - branch.created_at,
+        own=sum(own.values(), Usage()),
+        held_back=JobFolder.of(config).usage_of(held_back),
+        problem=problem_of(config, branch),
+    )

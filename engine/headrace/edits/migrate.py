@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import compress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
-from headrace import crash_points
 from headrace.commit.branch_code import fork_anew
 from headrace.commit.schema_check import (
     PendingMigration,
@@ -22,22 +22,22 @@ from headrace.commit.schema_check import (
     declared_schemas,
     operator_key_problems,
 )
+from headrace.edits.edit import Rewrite, carry_out
 from headrace.errors import HeadraceError, UserFunctionError
 from headrace.interrupts import is_interrupt
 from headrace.log.checkpoint import Kind
 from headrace.log.declared import HISTORY_STATE, declared_keys
 from headrace.materializer.identities import canonical
 from headrace.state.codec import Codec
-from headrace.state.key_groups import KeyGroupRange
-from headrace.tables.changelog import parts
 from headrace.tables.schemas import KEYED_STATE, MATERIALIZER_HISTORY
 from headrace.tables.view import has_keyed_rows
 
 if TYPE_CHECKING:
     from headrace.commit.protocol import OpenJob
+    from headrace.config import JobConfig
+    from headrace.edits.edit import JobView
     from headrace.log.declared import StateSchemas
     from headrace.plan.stages import Plan
-    from headrace.storage.files import StagedFile
 
 
 def settle_schemas(job: OpenJob, plan: Plan) -> None:
@@ -65,52 +65,60 @@ def settle_schemas(job: OpenJob, plan: Plan) -> None:
     for pending in check.migrations:
         states = {**schemas[pending.operator], pending.state: pending.declared.stored()}
         schemas = {**schemas, pending.operator: states}
-        _migrate(job, pending, schemas)
+        carry_out(job, MigrateState(pending, schemas))
     job.declared_schemas, job.declared_keys = check.schemas, declared_keys(plan)
 
 
-def _migrate(job: OpenJob, pending: PendingMigration, schemas: StateSchemas) -> None:
-    job.check_lease()
-    staged = list(_rewritten(job, pending))
-    crash_points.reached("state_migration.staged")
-    if not staged:
-        return
-    note = f"state '{pending.state}' of operator '{pending.operator}': {_what(pending)}"
-    checkpoint = job.commit(
-        Kind.MIGRATION,
-        files={_table(pending): staged},
-        base=job.last.without_copies({pending.operator}),
-        declared=job.last.declared.with_states(schemas),
-        metrics={"rows_migrated": sum(file.rows for file in staged)},
-        note=note,
-    )
-    job.notify("migrated", f"checkpoint {checkpoint.checkpoint_id}: {note}")
+@dataclass(frozen=True, slots=True)
+class MigrateState:
+    """Edit that adds a new row for each live entry of a state whose text changes. A state without such entries gets no checkpoint."""
+
+    pending: PendingMigration
+    schemas: StateSchemas
+    """Types of all states behind it."""
+
+    kind: ClassVar[Kind] = Kind.MIGRATION
+    crash_point: ClassVar[str] = "state_migration.staged"
+
+    def opened(self, config: JobConfig) -> JobConfig:
+        """See `StateEdit.opened`. A run has opened the job."""
+        return config
+
+    def look(self, job: JobView) -> None:
+        """See `StateEdit.look`: `settle_schemas` has looked."""
+
+    def rewrites(self, job: OpenJob, effect: None) -> Iterator[Rewrite]:  # noqa: ARG002 - it looks for nothing
+        """See `StateEdit.rewrites`."""
+        pending, table = self.pending, self._table
+        converter = _Converter(pending)
+        yield Rewrite(
+            table,
+            f"{pending.operator}-migration",
+            job.view(table).of(pending.operator, states=pending.state if table == KEYED_STATE else None),
+            lambda rows: converter.rows(rows, job.next_id),
+        )
+
+    def facts(self, job: OpenJob, effect: None, rows: int) -> dict[str, Any] | None:  # noqa: ARG002 - it looks for nothing
+        """See `StateEdit.facts`. Tasks rebuild local copies of the operator."""
+        if not rows:
+            return None
+        pending = self.pending
+        return {
+            "base": job.last.without_copies({pending.operator}),
+            "declared": job.last.declared.with_states(self.schemas),
+            "metrics": {"rows_migrated": rows},
+            "note": f"state '{pending.state}' of operator '{pending.operator}': {_what(pending)}",
+        }
+
+    @property
+    def _table(self) -> str:
+        return MATERIALIZER_HISTORY if self.pending.declared.kind == HISTORY_STATE else KEYED_STATE
 
 
 def _what(pending: PendingMigration) -> str:
     if not pending.steps:
         return f"its rows are {pending.declared.schema} now"
     return f"migration {', '.join(str(step.number) for step in pending.steps)}"
-
-
-def _table(pending: PendingMigration) -> str:
-    return MATERIALIZER_HISTORY if pending.declared.kind == HISTORY_STATE else KEYED_STATE
-
-
-def _rewritten(job: OpenJob, pending: PendingMigration) -> Iterator[StagedFile]:
-    """Stage files with a new row for each live entry whose text changes. No commit names them yet."""
-    table = _table(pending)
-    convert = _Converter(pending)
-    for number, rows in enumerate(_chunks(job, pending)):
-        for part in parts(table, convert.rows(rows, job.next_id)):
-            yield job.stage(table, f"{pending.operator}-migration-{number}", part)
-
-
-def _chunks(job: OpenJob, pending: PendingMigration) -> Iterator[pa.Table]:
-    table = _table(pending)
-    view = job.view(table).of(pending.operator, states=pending.state if table == KEYED_STATE else None)
-    for part in view.ranges(KeyGroupRange.all_of(job.last.max_parallelism)):
-        yield part.live()
 
 
 class _Converter:

@@ -12,201 +12,172 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from msgspec.structs import replace
 
-from headrace import crash_points
 from headrace.commit.branch_code import refuse_with_branches
-from headrace.commit.protocol import OpenJob, open_job
+from headrace.commit.protocol import OpenJob
 from headrace.commit.schema_check import changed_keys, check_schemas, declared_schemas
 from headrace.config import JobConfig, checked_name
-from headrace.edits.rewrite import (
-    StoredOperator,
-    declared_operators,
-    removed,
-    rewritten,
-    stored_operator,
-    under_operator,
-)
+from headrace.edits.edit import JobView, Rewrite
+from headrace.edits.rewrite import StoredOperator, declared_operators, removed, stored_operator, under_operator
 from headrace.errors import ConfigError, StateSchemaError
 from headrace.log.checkpoint import Checkpoint, Kind
-from headrace.log.log import CheckpointLog
 from headrace.plan.loader import plan_of
 from headrace.plan.stages import Plan
-from headrace.storage.files import StagedFile
 from headrace.tables.schemas import ASYNC_REQUESTS, BUFFERED_REQUESTS, QUARANTINE, tables_in
-from headrace.tables.view import STATE_OF_OPERATORS, ViewOf, count_rows, state_views
-
-
-def renamable(config: JobConfig, old: str, new: str) -> StoredOperator:
-    """Return what `rename_operator` would move, as of the last checkpoint. Changes nothing, needs no lease.
-
-    Raises as `rename_operator` does.
-    """
-    rename = _Rename.by_code(config, old, new)
-    _refuse_rename_with_branches(config, old)
-    log = CheckpointLog(config.job_folder, config.storage_options)
-    last = log.resolve(config)
-    return rename.checked(log, state_views(config.job_folder, last.versions, config.storage_options))
-
-
-def rename_operator(config: JobConfig, old: str, new: str, run_id: str, *, why: str | None = None) -> Checkpoint:
-    """Move all rows of the operator `old` to the name `new`, which the code gives it now, as one checkpoint.
-
-    Rows in `quarantine` move as well. Raises `ConfigError` when the code does not declare `new`, or still declares `old`,
-    when nothing is stored of `old`, when something is stored of `new`, while the job has branches, or while elements wait or records
-    are held;
-    `StateSchemaError` when states or keys of `new` do not fit what is stored; `FencedError` while a run holds the job. Then
-    nothing has changed.
-    """
-    rename = _Rename.by_code(config, old, new)
-    with open_job(config, run_id) as job:
-        _refuse_rename_with_branches(config, old)
-        stored = rename.checked(job.log, job.view)
-        files = {table: [*_moved(job, table, old, new)] for table in tables_in(job.versions)}
-        crash_points.reached("operator_state.staged")
-        return job.commit(
-            Kind.MIGRATION,
-            files=files,
-            base=job.last.renamed(old, new),
-            metrics={"rows_moved": sum(stored.rows.values())},
-            note=f"operator '{old}' is '{new}' now" + ("" if why is None else f": {why}"),
-        )
-
-
-def _refuse_rename_with_branches(config: JobConfig, old: str) -> None:
-    """Raise `ConfigError` if the job has branches: they have the old name, and could neither run on nor be promoted."""
-    refuse_with_branches(config, f"operator '{old}' cannot be renamed")
+from headrace.tables.view import STATE_OF_OPERATORS, count_rows
 
 
 @dataclass(frozen=True, slots=True)
-class _Rename:
-    """Old and new name of an operator, and the code that has the new one."""
+class RenameOperator:
+    """Edit that moves all rows of the operator `old` to the name `new`, which the code gives it now; rows in `quarantine` as well.
 
-    config: JobConfig
-    plan: Plan
+    Raises `ConfigError` when the code does not declare `new`, or still declares `old`, when nothing is stored of `old`, when something
+    is stored of `new`, while the job has branches, or while elements wait or records are held; `StateSchemaError` when states or keys of
+    `new` do not fit what is stored.
+    """
+
     old: str
     new: str
+    why: str | None = None
 
-    @staticmethod
-    def by_code(config: JobConfig, old: str, new: str) -> _Rename:
-        """Raise `ConfigError` unless the code has the new name and does not have the old one."""
-        checked_name(new, "operator name")
-        plan = plan_of(config.code)
-        declared = declared_operators(plan)
-        if new not in declared:
-            msg = (
-                f"the code has no operator '{new}' (it has: {', '.join(sorted(declared)) or 'none'}). Nothing was changed. "
-                "Rename the operator in the pipeline first, then move its state."
-            )
-            raise ConfigError(msg)
-        if old in declared:
-            msg = (
-                f"the code still has operator '{old}', so its state cannot become that of '{new}'. Nothing was changed. "
-                f"Rename the operator in the pipeline ({config.pipeline}) first."
-            )
-            raise ConfigError(msg)
-        return _Rename(config, plan, old, new)
+    kind: ClassVar[Kind] = Kind.MIGRATION
+    crash_point: ClassVar[str] = "operator_state.staged"
 
-    def checked(self, log: CheckpointLog, view_of: ViewOf) -> StoredOperator:
-        """Return the stored state of the old name. Raises `ConfigError` if it cannot become that of the new name."""
-        last, job = log.resolve(self.config), self.config.job
-        stored = stored_operator(self.config, last, view_of, last.state_schemas, self.old)
-        if count_rows(view_of, self.new, last.max_parallelism, STATE_OF_OPERATORS):
+    def opened(self, config: JobConfig) -> JobConfig:
+        """See `StateEdit.opened`."""
+        self._check_code(config)
+        return config
+
+    def look(self, job: JobView) -> StoredOperator:
+        """See `StateEdit.look`. A branch has the old name, and could neither run on nor be promoted."""
+        plan = self._check_code(job.config)
+        refuse_with_branches(job.config, f"operator '{self.old}' cannot be renamed")
+        stored = stored_operator(job, self.old)
+        name = job.config.job
+        if count_rows(job.view, self.new, job.last.max_parallelism, STATE_OF_OPERATORS):
             msg = (
-                f"operator '{self.new}' has stored state of its own (headrace state list {job}), and that of '{self.old}' would "
+                f"operator '{self.new}' has stored state of its own (headrace state list {name}), and that of '{self.old}' would "
                 "mix with it. Nothing was changed. Restore a checkpoint from before the first run with the new name, then rename."
             )
             raise ConfigError(msg)
-        if last.holds_records or last.work.pending:
+        if job.last.holds_records or job.last.work.pending:
             msg = (
-                f"elements wait for services, or records are held (headrace requests {job}), and their order depends on the names "
+                f"elements wait for services, or records are held (headrace requests {name}), and their order depends on the names "
                 "of operators. Nothing was changed. Go back to the code with the old name, let it finish what waits (headrace run "
-                f"{job} --finish), then rename."
+                f"{name} --finish), then rename."
             )
             raise ConfigError(msg)
-        self._check_types(last)
+        self._check_types(job, plan)
         return stored
 
-    def _check_types(self, last: Checkpoint) -> None:
-        schemas, keys, declared = last.state_schemas, last.operator_keys, declared_schemas(self.plan)
+    def rewrites(self, job: OpenJob, effect: StoredOperator) -> Iterator[Rewrite]:
+        """See `StateEdit.rewrites`: each entry is removed, and is there again under the new name."""
+        for table in tables_in(job.versions):
+            yield _removal(job, table, effect.name)
+            yield Rewrite(
+                table,
+                f"{self.old}-moved",
+                job.view(table).of(self.old),
+                lambda rows: under_operator(rows, self.new, job.next_id),
+            )
+
+    def facts(self, job: OpenJob, effect: StoredOperator, rows: int) -> dict[str, Any]:  # noqa: ARG002 - each row is staged twice
+        """See `StateEdit.facts`."""
+        return {
+            "base": job.last.renamed(self.old, self.new),
+            "metrics": {"rows_moved": sum(effect.rows.values())},
+            "note": f"operator '{self.old}' is '{self.new}' now" + ("" if self.why is None else f": {self.why}"),
+        }
+
+    def _check_code(self, config: JobConfig) -> Plan:
+        """Return the job's plan. Raises `ConfigError` unless the code has the new name and does not have the old one."""
+        checked_name(self.new, "operator name")
+        plan = plan_of(config.code)
+        declared = declared_operators(plan)
+        if self.new not in declared:
+            msg = (
+                f"the code has no operator '{self.new}' (it has: {', '.join(sorted(declared)) or 'none'}). Nothing was changed. "
+                "Rename the operator in the pipeline first, then move its state."
+            )
+            raise ConfigError(msg)
+        if self.old in declared:
+            msg = (
+                f"the code still has operator '{self.old}', so its state cannot become that of '{self.new}'. Nothing was changed. "
+                f"Rename the operator in the pipeline ({config.pipeline}) first."
+            )
+            raise ConfigError(msg)
+        return plan
+
+    def _check_types(self, job: JobView, plan: Plan) -> None:
+        schemas, keys, declared = job.last.state_schemas, job.last.operator_keys, declared_schemas(plan)
         problems: list[str] = []
         if self.old in schemas and self.new in declared:
             states = {self.new: declared[self.new]}
-            problems += check_schemas({self.new: schemas[self.old]}, states, self.config.job).problems
+            problems += check_schemas({self.new: schemas[self.old]}, states, job.config.job).problems
         if self.old in keys:
-            problems += (change for _, change in changed_keys({self.new: keys[self.old]}, self.plan))
+            problems += (change for _, change in changed_keys({self.new: keys[self.old]}, plan))
         if problems:
             heading = f"the state of '{self.old}' does not fit '{self.new}', and was not moved:"
             raise StateSchemaError("\n".join([heading, *problems]))
 
 
-def _moved(job: OpenJob, table: str, old: str, new: str) -> Iterator[StagedFile]:
-    def old_rows(rows: pa.Table) -> pa.Table:
+@dataclass(frozen=True, slots=True)
+class DropOperator:
+    """Edit that deletes the state of an operator which the code no longer declares.
+
+    Deletes its rows in all state tables except `quarantine`: also its waiting elements and held records. Raises `ConfigError` when the
+    code still declares the operator, when nothing is stored of it, or while the job has branches.
+    """
+
+    operator: str
+    why: str = ""
+
+    kind: ClassVar[Kind] = Kind.MIGRATION
+    crash_point: ClassVar[str] = "operator_state.staged"
+
+    def opened(self, config: JobConfig) -> JobConfig:
+        """See `StateEdit.opened`."""
+        self._check_code(config)
+        return config
+
+    def look(self, job: JobView) -> StoredOperator:
+        """See `StateEdit.look`. A promotion would bring the state back, so it is refused after a drop."""
+        self._check_code(job.config)
+        refuse_with_branches(job.config, f"the state of operator '{self.operator}' cannot be dropped")
+        return stored_operator(job, self.operator)
+
+    def rewrites(self, job: OpenJob, effect: StoredOperator) -> Iterator[Rewrite]:
+        """See `StateEdit.rewrites`: each entry is removed."""
+        return (_removal(job, table, effect.name) for table in tables_in(job.versions) if table != QUARANTINE)
+
+    def facts(self, job: OpenJob, effect: StoredOperator, rows: int) -> dict[str, Any]:  # noqa: ARG002 - they are removals
+        """See `StateEdit.facts`."""
+        return {
+            "base": _without_waiting(job, effect).without(self.operator),
+            "metrics": {"rows_dropped": sum(effect.state_rows.values())},
+            "note": f"the state of operator '{self.operator}' was dropped: {self.why}",
+        }
+
+    def _check_code(self, config: JobConfig) -> None:
+        if self.operator in declared_operators(plan_of(config.code)):
+            msg = (
+                f"the code still has operator '{self.operator}': its state is in use. Nothing was changed. Take the operator out of the "
+                "pipeline first, then drop its state."
+            )
+            raise ConfigError(msg)
+
+
+def _removal(job: OpenJob, table: str, operator: str) -> Rewrite:
+    """Return rows that remove each entry of an operator."""
+
+    def change(rows: pa.Table) -> pa.Table:
         return removed(table, rows, job.next_id)
 
-    def new_rows(rows: pa.Table) -> pa.Table:
-        return under_operator(rows, new, job.next_id)
-
-    yield from rewritten(job, table, old, "removed", old_rows)
-    yield from rewritten(job, table, old, "moved", new_rows)
-
-
-def droppable(config: JobConfig, operator: str) -> StoredOperator:
-    """Return what `drop_operator` would delete, as of the last checkpoint. Changes nothing, needs no lease.
-
-    Raises `ConfigError` as `drop_operator` does.
-    """
-    _check_not_declared(plan_of(config.code), operator)
-    _refuse_drop_with_branches(config, operator)
-    log = CheckpointLog(config.job_folder, config.storage_options)
-    last = log.resolve(config)
-    view_of = state_views(config.job_folder, last.versions, config.storage_options)
-    return stored_operator(config, last, view_of, last.state_schemas, operator)
-
-
-def drop_operator(config: JobConfig, operator: str, why: str, run_id: str) -> Checkpoint:
-    """Delete the state of an operator that the code no longer declares, as one checkpoint.
-
-    Deletes its rows in all state tables except `quarantine`: also its waiting elements and held records. Raises `ConfigError`
-    when the code still declares the operator, when nothing is stored of it, or while the job has branches, and `FencedError` while a
-    run holds the job; then nothing has changed.
-    """
-    _check_not_declared(plan_of(config.code), operator)
-    with open_job(config, run_id) as job:
-        _refuse_drop_with_branches(config, operator)
-        stored = stored_operator(config, job.last, job.view, job.state_schemas, operator)
-        files = {table: [*_removals(job, table, operator)] for table in tables_in(job.versions) if table != QUARANTINE}
-        crash_points.reached("operator_state.staged")
-        return job.commit(
-            Kind.MIGRATION,
-            files=files,
-            base=_without_waiting(job, stored).without(operator),
-            metrics={"rows_dropped": sum(stored.state_rows.values())},
-            note=f"the state of operator '{operator}' was dropped: {why}",
-        )
-
-
-def _refuse_drop_with_branches(config: JobConfig, operator: str) -> None:
-    """Raise `ConfigError` if the job has branches: a promotion would bring the state back, so it is refused after a drop."""
-    refuse_with_branches(config, f"the state of operator '{operator}' cannot be dropped")
-
-
-def _check_not_declared(plan: Plan, operator: str) -> None:
-    if operator in declared_operators(plan):
-        msg = (
-            f"the code still has operator '{operator}': its state is in use. Nothing was changed. Take the operator out of the "
-            "pipeline first, then drop its state."
-        )
-        raise ConfigError(msg)
-
-
-def _removals(job: OpenJob, table: str, operator: str) -> Iterator[StagedFile]:
-    def rows_of(rows: pa.Table) -> pa.Table:
-        return removed(table, rows, job.next_id)
-
-    return rewritten(job, table, operator, "removed", rows_of)
+    return Rewrite(table, f"{operator}-removed", job.view(table).of(operator), change)
 
 
 def _without_waiting(job: OpenJob, stored: StoredOperator) -> Checkpoint:

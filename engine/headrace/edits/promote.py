@@ -55,6 +55,7 @@ from headrace.commit.job_tables import Versions
 from headrace.commit.protocol import OpenJob, open_job, sinks_of
 from headrace.commit.restore_check import RestoreCheck
 from headrace.config import JobConfig
+from headrace.edits.edit import Rewrite
 from headrace.edits.fork import WITHOUT_STATE, linked, log_of
 from headrace.errors import ConfigError, FencedError, SinkMismatchError
 from headrace.log.branches import Branch, Branches, finish_promotion
@@ -65,14 +66,12 @@ from headrace.sinks.layout import folders_of
 from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import NO_WRITERS, OutputFile, SparkWriters
 from headrace.sources.interval import moment_text
-from headrace.state.key_groups import KeyGroupRange
-from headrace.storage.files import StagedFile, Storage, partition_text, read_parquet, stage
+from headrace.storage.files import StagedFile, partition_text
 from headrace.storage.overlay import DELETED, OverlaySnapshot, own_rows, without
 from headrace.storage.refusals import doing
+from headrace.storage.storage import Storage
 from headrace.storage.table import ROW_KIND, Snapshot, TableMissingError, typed_rows
-from headrace.tables.changelog import parts
-from headrace.tables.schemas import QUARANTINE, tables_in
-from headrace.tables.view import table_store
+from headrace.tables.schemas import tables_in
 
 _PARTITION: Final = "partition."
 _ROW: Final = "_row"
@@ -86,7 +85,7 @@ def promoted_sinks(job: OpenJob, own: OpenJob, checkpoint_id: int) -> dict[str, 
             continue
         with doing(f"to read sink '{name}' of branch '{own.config.branch}'"):
             try:
-                of_branch = table_store(own.config.sinks[name].table_path, own.config.storage_options).latest()
+                of_branch = own.folder.at(own.config.sinks[name].table_path).table().latest()
             except TableMissingError:
                 continue
             if job.config.sinks[name].mode == "append":
@@ -98,14 +97,14 @@ def promoted_sinks(job: OpenJob, own: OpenJob, checkpoint_id: int) -> dict[str, 
 
 def _added_files(job: OpenJob, name: str, of_branch: Snapshot, checkpoint_id: int) -> Iterator[OutputFile]:
     """Copy the files that a branch has added to a sink into the folder of the job's sink."""
-    folder, storage = sink_of(job.config, name).store.uri, job.config.storage_options
+    folder = job.folder.at(sink_of(job.config, name).store.uri)
     own = own_rows(of_branch)
     for action in own.add_actions().to_pylist():
-        rows = read_parquet(f"{own.uri}/{unquote(action['path'])}", storage)
+        rows = folder.at(own.uri).parquet(unquote(action["path"]))
         values = _partition(action)
         partition = {column: values[column] for column in of_branch.partition_columns}
         path = f"{folders_of(partition)}{_file_name(job, name, checkpoint_id)}"
-        staged = stage(folder, path, rows, storage)
+        staged = folder.stage(path, rows)
         yield OutputFile(staged.path, staged.rows, staged.size, partition)
 
 
@@ -113,12 +112,11 @@ def _changes_file(
     job: OpenJob, name: str, of_branch: Snapshot, key: list[str], checkpoint_id: int
 ) -> Iterator[OutputFile]:
     """Stage changes that make a merge sink of the job equal to the branch's; nothing if both are equal."""
-    storage = job.config.storage_options
-    live = table_store(job.config.sinks[name].table_path, storage).latest()
-    changes = _changes(live, of_branch, key, storage)
+    live = job.folder.at(job.config.sinks[name].table_path).table().latest()
+    changes = _changes(live, of_branch, key, job.folder)
     if len(changes):
         path = f"outputs/{name}/{_file_name(job, name, checkpoint_id)}"
-        staged = stage(job.config.job_folder, path, changes, storage)
+        staged = job.folder.stage(path, changes)
         yield OutputFile(staged.path, staged.rows, staged.size)
 
 
@@ -157,7 +155,7 @@ def _rows_of_files(table: Snapshot, files: Collection[str], schema: pa.Schema, s
         path = unquote(action["path"])
         if path not in files:
             continue
-        rows = read_parquet(f"{table.uri}/{path}", storage)
+        rows = storage.at(table.uri).parquet(path)
         for column, text in _partition(action).items():
             value = pa.scalar(text, pa.string()).cast(schema.field(column).type)
             rows = rows.append_column(column, pa.repeat(value, len(rows)))
@@ -494,16 +492,11 @@ def behind(job: Sequence[Checkpoint], branch: Sequence[Checkpoint]) -> list[str]
 
 def _stage_rows(job: OpenJob, own: OpenJob, shift: int) -> Mapping[str, Sequence[StagedFile]]:
     """Stage the rows that a branch has written to the state tables, with the ids of its checkpoints in the job's log."""
-    staged: dict[str, list[StagedFile]] = {}
-    for name in tables_in(job.versions.keys() & own.versions):
-        view = own.view(name).own
-        chunks = [view] if name == QUARANTINE else view.ranges(KeyGroupRange.all_of(own.last.max_parallelism))
-        for number, chunk in enumerate(chunks):
-            rows = _shifted(chunk.changes(), shift)
-            staged.setdefault(name, []).extend(
-                job.stage(name, f"promotion-{number}", part) for part in parts(name, rows)
-            )
-    return staged
+    rewrites = [
+        Rewrite(name, "promotion", own.view(name).own, lambda rows: _shifted(rows, shift), of_changes=True)
+        for name in tables_in(job.versions.keys() & own.versions)
+    ]
+    return {rewrite.table: rewrite.staged(job, own.last.max_parallelism) for rewrite in rewrites}
 
 
 def _shifted(rows: pa.Table, shift: int) -> pa.Table:

@@ -31,7 +31,7 @@ from headrace.log.log import CheckpointLog
 from headrace.log.marks import refuse_erased
 from headrace.log.sink_history import SinkHistory
 from headrace.sinks.sink import NEVER, Publication, Sink
-from headrace.storage.refusals import doing
+from headrace.tables.folder import JobFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def compare(config: JobConfig) -> Comparison:
 
     Raises `ConfigError` when the job was never run, and `StorageError` when a table cannot be read.
     """
-    log = CheckpointLog(config.job_folder, config.storage_options)
+    log = CheckpointLog(JobFolder.of(config))
     comparison = compare_with(config, log.checkpoints)
     if not comparison.agrees:  # compare again: a run may have committed and published meanwhile
         log.refresh()
@@ -247,8 +247,7 @@ def _problem(
         refuse_erased(config.job, checkpoints, number, brings_back=False)
     except (ConfigError, StorageError):
         return f"it has rows of a key that was erased since ('headrace restore {config.job} --to {number}' says more)"
-    with doing(f"to look for the files of checkpoint {number}"):
-        return check.problem(target)
+    return check.problem(target)
 
 
 def _version_now(history: SinkHistory) -> int | None:

@@ -136,7 +136,7 @@ class RefusedRows:
                 "NAME), and deliver these rows again in a new file."
             )
         try:
-            rows = read_rows_of(file, self._nodes[name], self._job.config.storage_options)
+            rows = read_rows_of(file, self._nodes[name], self._job.folder)
         except UNREADABLE as error:
             msg = f"source '{name}': cannot read {file.path}: {error}. Nothing was requeued. Put the former file back."
             raise SourceError(msg) from error

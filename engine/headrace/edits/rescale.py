@@ -9,94 +9,87 @@ file, in either order.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
+import pyarrow as pa
 from msgspec.structs import replace
 
-from headrace import crash_points
 from headrace.commit.branch_code import refuse_on_branch
-from headrace.commit.protocol import OpenJob, open_job
+from headrace.commit.protocol import OpenJob
 from headrace.config import JobConfig
+from headrace.edits.edit import JobView, LastState, Rewrite
 from headrace.edits.rewrite import in_key_groups
 from headrace.errors import ConfigError
 from headrace.log.checkpoint import Checkpoint, Kind
-from headrace.log.log import CheckpointLog
 from headrace.names import counted
 from headrace.state.key_groups import KeyGroupRange
-from headrace.storage.files import StagedFile
-from headrace.tables.changelog import parts
 from headrace.tables.schemas import tables_in
-from headrace.tables.view import state_view
 
 
 @dataclass(frozen=True, slots=True)
 class Rescaling:
-    """Effect of a rescaling: the number of key groups before and after, and the number of live rows to rewrite, by table."""
+    """Effect of a rescaling: the number of key groups before and after."""
 
     before: int
     after: int
-    rows: dict[str, int]
+    job: JobView
+
+    def rows(self) -> dict[str, int]:
+        """Count the live rows to rewrite, by table. Reads the whole state."""
+        counts = {}
+        for table in tables_in(self.job.last.versions):
+            ranges = self.job.view(table).ranges(KeyGroupRange.all_of(self.before))
+            counts[table] = sum(part.live(["key"]).num_rows for part in ranges)
+        return {table: count for table, count in counts.items() if count}
 
 
-def plan_rescaling(config: JobConfig, max_parallelism: int) -> Rescaling:
-    """Return what `rescale` would do, as of the last checkpoint. Changes nothing, needs no lease.
+@dataclass(frozen=True, slots=True)
+class Rescale:
+    """Edit that gives the state another number of key groups, whatever number the job's file has.
 
-    Raises `ConfigError` as `rescale` does.
+    Raises `ConfigError` on a branch, if the state has this number already, and if it is below the job's `parallelism`.
     """
-    refuse_on_branch(config, "change its key groups")
-    last = CheckpointLog(config.job_folder, config.storage_options).resolve(config)
-    _check_number(config, last, max_parallelism)
-    rows = {}
-    for table in tables_in(last.versions):
-        view = state_view(config.job_folder, table, last.versions[table], config.storage_options)
-        ranges = view.ranges(KeyGroupRange.all_of(last.max_parallelism))
-        rows[table] = sum(part.live(["key"]).num_rows for part in ranges)
-    return Rescaling(last.max_parallelism, max_parallelism, {table: count for table, count in rows.items() if count})
 
+    max_parallelism: int
+    why: str | None = None
+    is_of_restore: bool = False
+    """A restore brought back a state of another number than the job's file has. A branch may do that."""
 
-def rescale(config: JobConfig, max_parallelism: int, why: str, run_id: str) -> Checkpoint:
-    """Give the state another number of key groups, as one checkpoint, whatever number the job's file has.
+    kind: ClassVar[Kind] = Kind.MIGRATION
+    crash_point: ClassVar[str] = "rescale.prepared"
 
-    Raises `ConfigError` if the state has this number already, or if it is below the job's `parallelism`;
-    `FencedError` while a run holds the job; then nothing has changed.
-    """
-    refuse_on_branch(config, "change its key groups")
-    last = CheckpointLog(config.job_folder, config.storage_options).resolve(config)
-    _check_number(config, last, max_parallelism)
-    with open_job(replace(config, max_parallelism=last.max_parallelism), run_id) as job:
-        return rescale_in(job, max_parallelism, why)
+    def opened(self, config: JobConfig) -> JobConfig:
+        """See `StateEdit.opened`: opening a job compares the number of its file with that of the state."""
+        return replace(config, max_parallelism=LastState.of(config).last.max_parallelism)
 
+    def look(self, job: JobView) -> Rescaling:
+        """See `StateEdit.look`."""
+        if not self.is_of_restore:
+            refuse_on_branch(job.config, "change its key groups")
+            _check_number(job.config, job.last, self.max_parallelism)
+        return Rescaling(job.last.max_parallelism, self.max_parallelism, job)
 
-def rescale_in(job: OpenJob, max_parallelism: int, why: str | None = None) -> Checkpoint:
-    """Rescale a job that is open already."""
-    before = job.last.max_parallelism
-    versions, rows = dict(job.versions), 0
-    for table in tables_in(job.versions):
-        if job.view(table).files():
-            staged = _rewritten(job, table, max_parallelism)
-            versions[table] = job.replace_table(table, staged)
-            rows += sum(file.rows for file in staged)
-    crash_points.reached("rescale.prepared")
-    note = f"{counted(max_parallelism, 'key group')} instead of {before}"
-    checkpoint = job.commit(
-        Kind.MIGRATION,
-        versions=versions,
-        max_parallelism=max_parallelism,
-        base=job.last.without_copies(),
-        metrics={"rows_rewritten": rows},
-        note=note if why is None else f"{note}: {why}",
-    )
-    job.notify("migrated", f"checkpoint {checkpoint.checkpoint_id}: {note}")
-    return checkpoint
+    def rewrites(self, job: OpenJob, effect: Rescaling) -> Iterator[Rewrite]:
+        """See `StateEdit.rewrites`: each live row."""
 
+        def change(rows: pa.Table) -> pa.Table:
+            return in_key_groups(rows, effect.after)
 
-def _rewritten(job: OpenJob, table: str, max_parallelism: int) -> list[StagedFile]:
-    ranges = job.view(table).ranges(KeyGroupRange.all_of(job.last.max_parallelism))
-    return [
-        job.stage(table, f"rescale-{number}", file)
-        for number, part in enumerate(ranges)
-        for file in parts(table, in_key_groups(part.live(), max_parallelism))
-    ]
+        for table in tables_in(job.versions):
+            if (view := job.view(table)).files():
+                yield Rewrite(table, "rescale", view, change, replaces=True)
+
+    def facts(self, job: OpenJob, effect: Rescaling, rows: int) -> dict[str, Any]:
+        """See `StateEdit.facts`. Local copies are of other key groups."""
+        note = f"{counted(effect.after, 'key group')} instead of {effect.before}"
+        return {
+            "max_parallelism": effect.after,
+            "base": job.last.without_copies(),
+            "metrics": {"rows_rewritten": rows},
+            "note": note if self.why is None else f"{note}: {self.why}",
+        }
 
 
 def _check_number(config: JobConfig, last: Checkpoint, max_parallelism: int) -> None:

@@ -10,7 +10,8 @@ from headrace.commit.protocol import OpenJob, open_job
 from headrace.commit.restore_check import RestoreCheck
 from headrace.commit.sink_position import check_sinks
 from headrace.config import JobConfig, checked_name
-from headrace.edits.rescale import rescale_in
+from headrace.edits.edit import carry_out
+from headrace.edits.rescale import Rescale
 from headrace.errors import ConfigError
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.facts import Restored
@@ -66,7 +67,7 @@ def restore_in(
     # The target may be older than the last migration or rescaling.
     job.migrate_format()
     if restored.max_parallelism != job.config.max_parallelism:
-        rescale_in(job, job.config.max_parallelism)
+        carry_out(job, Rescale(job.config.max_parallelism, is_of_restore=True))
     return restored
 
 

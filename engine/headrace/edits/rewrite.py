@@ -5,23 +5,17 @@ Rewriting rows of state tables as new changes: removed, under another operator's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from headrace.commit.protocol import OpenJob
-from headrace.config import JobConfig
+from headrace.edits.edit import JobView
 from headrace.errors import ConfigError
-from headrace.log.checkpoint import Checkpoint
-from headrace.log.declared import StateSchemas
 from headrace.plan.stages import Plan, waits_of
 from headrace.state.key_groups import key_group
-from headrace.storage.files import StagedFile
-from headrace.tables.changelog import parts
 from headrace.tables.schemas import ALL_TABLES, QUARANTINE, tables_in
-from headrace.tables.view import ViewOf, count_rows, live_chunks
+from headrace.tables.view import count_rows
 
 
 def removed(table: str, rows: pa.Table, checkpoint_id: int) -> pa.Table:
@@ -76,34 +70,22 @@ class StoredOperator:
         return {table: count for table, count in self.rows.items() if table != QUARANTINE}
 
 
-def stored_operator(
-    config: JobConfig, last: Checkpoint, view_of: ViewOf, schemas: StateSchemas | None, operator: str
-) -> StoredOperator:
+def stored_operator(job: JobView, operator: str) -> StoredOperator:
     """Return the stored data of an operator. Raises `ConfigError` when it has none except rows in quarantine."""
+    last, name = job.last, job.config.job
     if operator in last.sources:
-        raise ConfigError(f"'{operator}' is a source of job '{config.job}', which has no state: name a keyed operator")
-    states = tuple(sorted((schemas or {}).get(operator, {})))
-    stored = StoredOperator(
-        operator, count_rows(view_of, operator, last.max_parallelism, tables_in(last.versions)), states
-    )
+        raise ConfigError(f"'{operator}' is a source of job '{name}', which has no state: name a keyed operator")
+    states = tuple(sorted(last.state_schemas.get(operator, {})))
+    rows = count_rows(job.view, operator, last.max_parallelism, tables_in(last.versions))
+    stored = StoredOperator(operator, rows, states)
     if not stored.state_rows and not states:
         aside = " but what it set aside (headrace quarantine)" if stored.set_aside else ""
         msg = (
-            f"nothing is stored of an operator '{operator}'{aside}; 'headrace state list {config.job}' shows what is. "
+            f"nothing is stored of an operator '{operator}'{aside}; 'headrace state list {name}' shows what is. "
             "Nothing was changed."
         )
         raise ConfigError(msg)
     return stored
-
-
-def rewritten(
-    job: OpenJob, table: str, operator: str, what: str, rows_of: Callable[[pa.Table], pa.Table]
-) -> Iterator[StagedFile]:
-    """Apply `rows_of` to the live rows of an operator, and stage the results as files that no commit names yet."""
-    chunks = live_chunks(job.view, table, operator, job.last.max_parallelism)
-    for number, rows in enumerate(chunks):
-        for part in parts(table, rows_of(rows)):
-            yield job.stage(table, f"{operator}-{what}-{number}", part)
 
 
 def declared_operators(plan: Plan) -> set[str]:

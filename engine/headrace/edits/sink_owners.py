@@ -27,9 +27,10 @@ from headrace.log.sink_history import claim_of
 from headrace.plan.loader import plan_of
 from headrace.sinks.delta import DeltaTableSink
 from headrace.sinks.registry import sink_of
-from headrace.storage.files import Usage, folder_usage
+from headrace.storage.files import Usage
 from headrace.storage.refusals import doing
 from headrace.storage.table import Claim, VersionTakenError
+from headrace.tables.folder import JobFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class OtherOwner:
 
 def other_owner(config: JobConfig, sink: str) -> OtherOwner:
     """Return what `take_over` would take. Changes nothing, needs no lease. Raises `ConfigError` as `take_over` does."""
-    checkpoints = CheckpointLog(config.job_folder, config.storage_options).checkpoints
+    checkpoints = CheckpointLog(JobFolder.of(config)).checkpoints
     position = SinkPosition(config, _known(config, sink), checkpoints)
     mismatch = position.owned_by_another
     uri = config.sinks[sink].path
@@ -56,8 +57,7 @@ def other_owner(config: JobConfig, sink: str) -> OtherOwner:
         raise ConfigError(msg)
     if mismatch.kind is MismatchKind.COPIED:
         raise ConfigError(position.owner_problem(mismatch))
-    with doing(f"to list sink '{sink}' at {uri}"):
-        usage = sum(folder_usage(uri, config.storage_options).values(), Usage())
+    usage = sum(JobFolder.of(config).at(uri).usage().values(), Usage())
     return OtherOwner(sink, uri, usage, mismatch.sentence)
 
 
@@ -69,7 +69,7 @@ def take_over(config: JobConfig, sink: str, why: str, run_id: str) -> Checkpoint
     `SinkMismatchError` when the job disagrees with another sink whose table is its own. Then nothing has changed.
     """
     other_owner(config, sink)
-    log = CheckpointLog(config.job_folder, config.storage_options)
+    log = CheckpointLog(JobFolder.of(config))
     tables = sinks_of(config, log, plan_of(config.code))
     schemas = to_schemas({sink: tables[sink]})
     Publisher(config, schemas).check_columns()
@@ -111,7 +111,7 @@ def renamable_sink(config: JobConfig, old: str, new: str) -> JobConfig:
     if old in config.sinks:
         msg = f"the job still has sink '{old}', so its table cannot become that of '{new}'. Nothing was changed. Rename it in {config.file} first."
         raise ConfigError(msg)
-    log = CheckpointLog(config.job_folder, config.storage_options)
+    log = CheckpointLog(JobFolder.of(config))
     stored = log.resolve(config).sink_tables
     if old not in stored:
         had = ", ".join(sorted(stored)) or "none that is recorded"

@@ -23,7 +23,6 @@ from functools import cache
 from typing import Final, NamedTuple
 
 import pyarrow as pa
-from pyarrow import fs
 
 from headrace import clock, crash_points
 from headrace.commit.protocol import OpenJob, open_job
@@ -36,12 +35,9 @@ from headrace.names import counted
 from headrace.sources.kafka.landed import LANDED
 from headrace.sources.landed import comes_after, has_unread_messages, names_of
 from headrace.sources.position import NO_FACTS, SourceFacts
-from headrace.storage.files import path_of, stage
-from headrace.storage.refusals import doing
-from headrace.storage.schemes import file_system
 from headrace.storage.table import LOG, TableStore
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import ALL_TABLES, CHECKPOINTS, tables_in
-from headrace.tables.view import state_view, table_store
 
 
 def commit_intent(
@@ -55,7 +51,7 @@ def commit_intent(
     """
     path = intent_path(job.next_id, job.attempt_id)
     paths = pa.table({"path": pa.array(sorted(files), pa.string())})
-    stage(job.config.job_folder, path, paths, job.config.storage_options)
+    job.folder.stage(path, paths)
     note = note or f"deletes {counted(len(files), 'file')}"
     metrics = {"files_deleted": len(files)}
     job.commit(Kind.VACUUM, versions=job.versions, metrics=metrics, note=note, erased=tuple(erased))
@@ -158,7 +154,7 @@ class LogCleanup:
         return LogCut(table, first, spared, frozenset(files))
 
     def _store(self, table: str) -> TableStore:
-        return table_store(f"{self._config.job_folder}/{table}", self._config.storage_options)
+        return JobFolder.of(self._config).table(table)
 
 
 _PARTS: Final = 3
@@ -247,23 +243,18 @@ class UnneededFiles:
 
     def _needed_files(self, name: str, kept: KeptCheckpoints) -> set[str]:
         """Return the files of a state table at all kept checkpoints."""
-        folder, storage = self._config.job_folder, self._config.storage_options
-        views = [state_view(folder, name, version, storage) for version in kept.versions(name)]
+        folder = JobFolder.of(self._config)
+        views = [folder.view(name, version) for version in kept.versions(name)]
         return {f"{name}/{file}" for view in views for file in view.files()}
 
     def _listed(self, name: str) -> set[str]:
         """Return the Parquet files in a folder of the job that are older than the retention; for a table, not those in its subfolders."""
         recursive = name not in {CHECKPOINTS, *ALL_TABLES}
-        store, root = file_system(self._config.job_folder, self._config.storage_options)
-        selector = fs.FileSelector(f"{root}/{name}", allow_not_found=True, recursive=recursive)
-        with doing(f"to list the files in {self._config.job_folder}/{name}"):
-            return {
-                path.removeprefix(f"{root}/")
-                for file in store.get_file_info(selector)
-                if (path := path_of(file)) is not None
-                and path.endswith(".parquet")
-                and file.mtime_ns < self._oldest * 1_000_000
-            }
+        return {
+            f"{name}/{path}"
+            for path, file in JobFolder.of(self._config).listed(name, recursive=recursive)
+            if path.endswith(".parquet") and file.mtime_ns < self._oldest * 1_000_000
+        }
 
 
 def vacuum(config: JobConfig, run_id: str, *, dry_run: bool = True) -> list[str]:
@@ -277,7 +268,7 @@ def vacuum(config: JobConfig, run_id: str, *, dry_run: bool = True) -> list[str]
     cannot be read any more; then nothing is deleted.
     """
     if dry_run:
-        log = CheckpointLog(config.job_folder, config.storage_options)
+        log = CheckpointLog(JobFolder.of(config))
         log.resolve(config)
         return _uris(config, UnneededFiles(config, log.checkpoints, ()).besides(_forks(config)).files)
     forks = _forks(config)
@@ -312,11 +303,11 @@ def _needed_by_branches(config: JobConfig, listed: Collection[str], known: Colle
     needed: set[str] = set()
     for branch in branches:
         for name, version in branch.versions.items():
-            view = state_view(config.job_folder, name, version, config.storage_options)
+            view = JobFolder.of(config).view(name, version)
             needed |= {f"{name}/{file}" for file in view.files()}
     if any(branch.fork_id not in known for branch in branches):
         needed |= {file for file in listed if f"/{LOG}/" in file}
-        log, forks = CheckpointLog(config.job_folder, config.storage_options), {branch.fork_id for branch in branches}
+        log, forks = CheckpointLog(JobFolder.of(config)), {branch.fork_id for branch in branches}
         forked = [checkpoint for checkpoint in log.checkpoints if checkpoint.checkpoint_id in forks]
         landed = (file for file in listed if file.startswith(f"{LANDED}/"))
         needed |= {file for file in landed if any(is_needed_by_branch(file, fork) for fork in forked)}

@@ -31,6 +31,7 @@ from headrace.run.transforms import applied, called
 from headrace.sources.folder.formats import format_of, read_file
 from headrace.sources.row_check import RowCheck
 from headrace.state.codec import encode
+from headrace.storage.storage import Storage
 
 _ROWS: Final = 200
 _LARGEST_FILE: Final = 32 << 20
@@ -177,7 +178,7 @@ def tried(sample: Sample) -> list[Results]:
         if stage.source.name in sample.files:
             uri, options = sample.files[stage.source.name]
             node = stage.source.stored
-            rows = read_file(uri, node, options)
+            rows = read_file(Storage(uri), node, options)
             faults = {row: fault for row, fault in rows.faults.items() if row < _ROWS}
             check = RowCheck(node)
             checked = check.check(rows.table.slice(0, _ROWS), faults)

@@ -28,7 +28,7 @@ class LocalTasks:
     def keyed(task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:
         """Run the tasks of a keyed stage over the rows in transit; return their reports by task."""
         count, payload = task.batch.parallelism, encode_report(task)
-        rows = read_transit(transit, takes, task.batch.storage)
+        rows = read_transit(transit, takes, task.batch.folder)
         with without_collector():
             return checked(
                 (run_keyed_task(payload, index, share_of(rows, index, task.batch)) for index in range(count)), count

@@ -39,11 +39,12 @@ from headrace.sources.interval import Interval
 from headrace.sources.kafka.landed import landed_folder, list_landed
 from headrace.sources.position import stored_name
 from headrace.sources.transformed.source import landed_file
-from headrace.storage.files import Storage, is_file, list_folders, read_bytes, remove_folder, write_bytes
-from headrace.storage.refusals import doing, reason_of
+from headrace.storage.refusals import reason_of
+from headrace.storage.storage import Storage
 from headrace.storage.table import TableMissingError, VersionTakenError
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import ARROW_TIMESTAMP
-from headrace.tables.view import in_milliseconds, table_store
+from headrace.tables.view import in_milliseconds
 
 
 def copy_begun_files(checkpoint: Checkpoint, source_line: JobConfig, target_line: JobConfig) -> None:
@@ -52,11 +53,10 @@ def copy_begun_files(checkpoint: Checkpoint, source_line: JobConfig, target_line
     Called after the fork of a branch is listed, and after a promotion is committed, until it succeeds. Replaces files of the target.
     Raises `StorageError` where a file cannot be copied.
     """
-    storage = source_line.storage_options
     for source, facts in checkpoint.sources.items():
-        origin, target = (landed_folder(line.job_folder, source) for line in (source_line, target_line))
+        origin, target = (landed_folder(JobFolder.of(line), source) for line in (source_line, target_line))
         names = {*facts.begun, *(rows.file for rows in facts.requeued)}
-        _copy(sorted(landed_file(name) for name in names if stored_name(name) != name), origin, target, storage)
+        _copy(sorted(landed_file(name) for name in names if stored_name(name) != name), origin, target)
 
 
 def copy_messages(checkpoint: Checkpoint, branch: JobConfig, job: JobConfig) -> None:
@@ -65,19 +65,17 @@ def copy_messages(checkpoint: Checkpoint, branch: JobConfig, job: JobConfig) -> 
     Called after a promotion is committed, until it succeeds. From then on the job can read them again, after a restore or a requeue,
     also where the topic has expired them. Raises `StorageError` where a file cannot be copied.
     """
-    storage = branch.storage_options
     for source, facts in checkpoint.sources.items():
         if facts.partitions:
-            origin, target = (landed_folder(line.job_folder, source) for line in (branch, job))
-            of_branch, of_job = ({file.name for file in list_landed(folder, storage)} for folder in (origin, target))
-            _copy(sorted(of_branch - of_job), origin, target, storage)
+            origin, target = (landed_folder(JobFolder.of(line), source) for line in (branch, job))
+            of_branch, of_job = ({file.name for file in list_landed(folder)} for folder in (origin, target))
+            _copy(sorted(of_branch - of_job), origin, target)
 
 
-def _copy(names: Iterable[str], origin: str, target: str, storage: Storage) -> None:
+def _copy(names: Iterable[str], origin: Storage, target: Storage) -> None:
     for name in names:
-        with doing(f"to copy {origin}/{name} to {target}"):
-            if is_file(f"{origin}/{name}", storage):
-                write_bytes(f"{target}/{name}", read_bytes(f"{origin}/{name}", storage), storage)
+        if (content := origin.find(name)) is not None:
+            target.write(name, content)
 
 
 BRANCHES = "branches"
@@ -155,7 +153,7 @@ class Branches:
         """Read the table. A job that never had a branch has no such table."""
         self._config = config
         self._job = config.job
-        self._store = table_store(f"{config.job_folder}/{BRANCHES}", config.storage_options)
+        self._store = JobFolder.of(config).table(BRANCHES)
         self._version = -1
         self._by_name: dict[str, Branch] = {}
         self._promotions: frozenset[str] = frozenset()
@@ -171,7 +169,7 @@ class Branches:
         self._version = table.version
         self._by_name = {row["name"]: _decoded(row) for row in rows}
         if any(branch.status is BranchStatus.PROMOTING for branch in self._by_name.values()):
-            log = CheckpointLog(self._config.job_folder, self._config.storage_options)
+            log = CheckpointLog(JobFolder.of(self._config))
             self._promotions = frozenset(
                 checkpoint.attempt_id for checkpoint in log.checkpoints if checkpoint.kind is Kind.PROMOTION
             )
@@ -290,8 +288,7 @@ class Branches:
 
 def remove_branch(on_branch: JobConfig) -> None:
     """Delete the folder of a branch and its local copies, if they exist. `on_branch` is the configuration of the branch."""
-    with doing(f"to remove {on_branch.job_folder}"):
-        remove_folder(on_branch.job_folder, on_branch.storage_options)
+    JobFolder.of(on_branch).remove_folder()
     if on_branch.local_folder.exists():
         shutil.rmtree(on_branch.local_folder)
 
@@ -313,8 +310,7 @@ def remove_ended_branches(config: JobConfig) -> None:
     The folders count, and not the table: an interrupted drop has left them, or a run that did not notice the drop has written to one.
     A branch is listed before its folder is made, so its row is read after its folder is found.
     """
-    with doing(f"to list the branches of {config.job_folder}"):
-        names = set(list_folders(f"{config.job_folder}/{LINES}", config.storage_options))
+    names = set(JobFolder.of(config).folders(LINES))
     of_job = f"{config.local_folder.name}@"
     names |= {folder.name.removeprefix(of_job) for folder in config.local_folder.parent.glob(f"{of_job}*")}
     for name in sorted(names):
@@ -365,7 +361,7 @@ def problem_of(config: JobConfig, branch: Branch) -> str | None:
     lost = lost_fork(config, branch)
     if lost is not None:
         return _about_lost(config, branch, lost)
-    if CheckpointLog(config.on_branch(branch.name).job_folder, config.storage_options).checkpoints:
+    if CheckpointLog(JobFolder.of(config.on_branch(branch.name))).checkpoints:
         return None
     return (
         f"branch '{branch.name}' of job '{config.job}' is half made: the command that makes it was interrupted, or is still at work. "
@@ -377,7 +373,7 @@ def lost_fork(config: JobConfig, branch: Branch) -> str | None:
     """Return a clause on the first table that cannot be read as it was at a branch's fork; None if all can."""
     for table, version in branch.versions.items():
         try:
-            table_store(f"{config.job_folder}/{table}", config.storage_options).at(version).files()
+            JobFolder.of(config).table(table).at(version).files()
         except (StorageError, TableMissingError) as error:
             if isinstance(error, StorageError) and not error.is_missing:
                 raise

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,10 +19,10 @@ from headrace.log.facts import NO_DECLARATIONS, Declarations
 from headrace.log.lineage import Lineage
 from headrace.log.marks import drop_of, live_savepoints
 from headrace.sources.interval import moment_text
-from headrace.storage.files import Storage, stage
 from headrace.storage.table import TableMissingError, VersionTakenError, damaged
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import CHECKPOINTS, CHECKPOINTS_SCHEMA, FORMAT_VERSION
-from headrace.tables.view import in_milliseconds, table_store
+from headrace.tables.view import in_milliseconds
 
 _MANY_FILES = 20
 """Number of files from which on the table is compacted: a run adds three and more."""
@@ -59,10 +58,10 @@ class CheckpointLog:
     Appending is a compare-and-set: it succeeds only if nobody has appended since `refresh`.
     """
 
-    def __init__(self, job_folder: str | Path, storage: Storage = None) -> None:
-        """Open the table in `job_folder`. It may be missing; see `exists`."""
-        self._storage = storage
-        self._store = table_store(f"{job_folder}/{CHECKPOINTS}", storage)
+    def __init__(self, folder: JobFolder) -> None:
+        """Open the table in a job's folder. It may be missing; see `exists`."""
+        self._files_of_table = folder.below(CHECKPOINTS)
+        self._store = folder.table(CHECKPOINTS)
         self._version = -1
         self._table_id = ""
         self._files = 0
@@ -263,7 +262,7 @@ class CheckpointLog:
         is_lease = pc.equal(rows["kind"], Kind.LEASE.value)
         is_newest = pc.equal(rows["log_version"], pc.max(rows["log_version"]))
         kept = rows.filter(pc.or_(pc.invert(is_lease), is_newest))
-        staged = stage(self._store.uri, f"compaction-{clock.unique_id()}.parquet", kept, self._storage)
+        staged = self._files_of_table.stage(f"compaction-{clock.unique_id()}.parquet", kept)
         self._version = self._committed(
             "the compaction of checkpoints", lambda: self._store.replace(self._version, CHECKPOINTS_SCHEMA, [staged])
         )

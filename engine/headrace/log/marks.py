@@ -29,8 +29,7 @@ import pyarrow as pa
 from headrace.config import JobConfig
 from headrace.errors import ConfigError, StorageError
 from headrace.log.checkpoint import Checkpoint, Kind
-from headrace.storage.files import delete_files, list_files, read_parquet, stage
-from headrace.storage.refusals import doing
+from headrace.tables.folder import JobFolder
 
 
 def live_savepoints(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
@@ -137,10 +136,8 @@ class VacuumIntent:
 def open_intents(config: JobConfig, checkpoints: Sequence[Checkpoint]) -> list[VacuumIntent]:
     """Return the committed intents whose files may still exist, oldest first."""
     committed = {intent_path(c.checkpoint_id, c.attempt_id) for c in checkpoints if c.kind is Kind.VACUUM}
-    folder = f"{config.job_folder}/{INTENTS}"
-    with doing(f"to read vacuum intents in {folder}"):
-        present = {f"{INTENTS}/{name}" for name in list_files(folder, config.storage_options)}
-        return [intent for path in sorted(committed & present) for intent in _read(config, path)]
+    present = {f"{INTENTS}/{name}" for name in JobFolder.of(config).files(INTENTS)}
+    return [intent for path in sorted(committed & present) for intent in _read(config, path)]
 
 
 def complete(config: JobConfig, intent: VacuumIntent, spared: Collection[str] = ()) -> None:
@@ -148,17 +145,14 @@ def complete(config: JobConfig, intent: VacuumIntent, spared: Collection[str] = 
 
     Files in `spared` stay: branches that were made meanwhile need them. A later vacuum lists them again.
     """
-    with doing(f"to delete files of the vacuum intent {config.job_folder}/{intent.path}"):
-        delete_files(config.job_folder, [*sorted(intent.files.difference(spared)), intent.path], config.storage_options)
+    JobFolder.of(config).delete([*sorted(intent.files.difference(spared)), intent.path])
 
 
 def _read(config: JobConfig, path: str) -> Iterator[VacuumIntent]:
     """Yield the intent at `path`; nothing if another vacuum has completed it since the folder was listed."""
-    try:
-        paths = read_parquet(f"{config.job_folder}/{path}", config.storage_options)["path"]
-    except FileNotFoundError:
-        return
-    yield VacuumIntent(path, frozenset(paths.to_pylist()))
+    intent = JobFolder.of(config).find_parquet(path)
+    if intent is not None:
+        yield VacuumIntent(path, frozenset(intent["path"].to_pylist()))
 
 
 def intent_path(checkpoint_id: int, attempt_id: str) -> str:
@@ -182,12 +176,10 @@ class DropMarker:
 
 def read_marker(config: JobConfig) -> DropMarker | None:
     """Return the mark of a job; None if nobody is dropping it."""
-    uri = f"{config.job_folder}/{MARKER}"
-    with doing(f"to look for {uri}"):
-        try:
-            rows = read_parquet(uri, config.storage_options).to_pylist()
-        except FileNotFoundError:
-            return None
+    marker = JobFolder.of(config).find_parquet(MARKER)
+    if marker is None:
+        return None
+    rows = marker.to_pylist()
     sinks = {row["sink"]: row["uri"] for row in rows if row["sink"] is not None}
     return DropMarker(rows[0]["why"], sinks, rows[0].get("uid"))
 
@@ -198,7 +190,7 @@ def write_marker(config: JobConfig, marker: DropMarker) -> None:
     rows = [{**common, "sink": sink, "uri": uri} for sink, uri in marker.sinks.items()]
     schema = pa.schema([*((name, pa.string()) for name in ("why", "sink", "uri")), ("uid", pa.int64())])
     table = pa.Table.from_pylist(rows or [common], schema)
-    stage(config.job_folder, MARKER, table, config.storage_options)
+    JobFolder.of(config).stage(MARKER, table)
 
 
 def refuse_dropped(config: JobConfig) -> None:

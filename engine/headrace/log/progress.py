@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from headrace.names import counted
-from headrace.storage.files import Storage, list_files, read_bytes, remove_file, remove_folder, write_bytes
+from headrace.tables.folder import JobFolder
 
 FOLDER = "progress"
 _SECONDS_ON_A_DISK, _SECONDS_ON_A_STORE = 1.0, 10.0
@@ -60,48 +60,44 @@ _Progress = TypeVar("_Progress", TaskProgress, BatchProgress)
 
 
 class ProgressFiles:
-    """Progress files of one attempt. Every method raises `OSError` when the file system refuses."""
+    """Progress files of one attempt. Every method raises `StorageError` when the storage refuses."""
 
-    def __init__(self, job_folder: str, attempt_id: str, storage: Storage = None) -> None:
-        self._folder = f"{job_folder}/{FOLDER}"
-        self._own = f"{self._folder}/{attempt_id}"
-        self._storage = storage
+    def __init__(self, folder: JobFolder, attempt_id: str) -> None:
+        self._folder = folder.below(FOLDER)
+        self._own = attempt_id
 
     @property
     def seconds_between(self) -> float:
         """Return the time between two writes (s). On an object store each write costs a request."""
-        return _SECONDS_ON_A_STORE if "://" in self._folder else _SECONDS_ON_A_DISK
+        return _SECONDS_ON_A_DISK if self._folder.is_on_local_disk else _SECONDS_ON_A_STORE
 
     def write_task(self, stage: str, task: str, progress: TaskProgress) -> None:
         """Write the report of a task of a stage over its former one."""
-        write_bytes(f"{self._own}/{stage}-{task}", msgspec.json.encode(progress), self._storage)
+        self._folder.write(f"{self._own}/{stage}-{task}", msgspec.json.encode(progress))
 
     def read_tasks(self, stage: str) -> list[TaskProgress]:
         """Return the reports of the tasks of a stage. Skips files that are being written."""
-        names = sorted(name for name in list_files(self._own, self._storage) if name.startswith(f"{stage}-"))
-        reports = (_decoded(read_bytes(f"{self._own}/{name}", self._storage), TaskProgress) for name in names)
+        names = sorted(name for name in self._folder.files(self._own) if name.startswith(f"{stage}-"))
+        reports = (_decoded(self._folder.read(f"{self._own}/{name}"), TaskProgress) for name in names)
         return [progress for progress in reports if progress is not None]
 
     def write(self, progress: BatchProgress) -> None:
         """Write the driver's sums."""
-        write_bytes(f"{self._own}.json", msgspec.json.encode(progress), self._storage)
+        self._folder.write(f"{self._own}.json", msgspec.json.encode(progress))
 
     def read(self) -> BatchProgress | None:
         """Return the driver's sums; None if there are none."""
-        try:
-            content = read_bytes(f"{self._own}.json", self._storage)
-        except FileNotFoundError:
-            return None
-        return _decoded(content, BatchProgress)
+        content = self._folder.find(f"{self._own}.json")
+        return None if content is None else _decoded(content, BatchProgress)
 
     def remove(self) -> None:
         """Remove the files of this attempt."""
-        remove_folder(self._own, self._storage)
-        remove_file(f"{self._own}.json", self._storage)
+        self._folder.remove_folder(self._own)
+        self._folder.remove_file(f"{self._own}.json")
 
     def remove_all(self) -> None:
         """Remove the files of all attempts, and the folder."""
-        remove_folder(self._folder, self._storage)
+        self._folder.remove_folder()
 
 
 def added_up(checkpoint_id: int, stage: str, of: int, tasks: Sequence[TaskProgress]) -> BatchProgress:

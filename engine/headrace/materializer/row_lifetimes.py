@@ -27,7 +27,6 @@ from collections.abc import Iterable, Sequence
 
 from headrace.api.functions import TimeDomain
 from headrace.api.graph import OnConflict, UpsertMaterialize
-from headrace.api.ttl import TtlTime
 from headrace.errors import ConflictError
 from headrace.execution.element import Watermark, behind_watermark
 from headrace.materializer.histories import Histories
@@ -36,8 +35,8 @@ from headrace.options import Strategy
 from headrace.records.order import caused_at
 from headrace.state.backend import StateBackend, Write
 from headrace.state.timers import EVENT_TIME_CLEANUP, PROCESSING_TIME_CLEANUP, Timer, TimerChange, TimerService
+from headrace.state.ttl import LiveTtl
 
-_LONG_AGO = -(1 << 62)
 _SHOWN_ROWS = 3
 """Number of conflicting rows that an error shows."""
 
@@ -69,9 +68,8 @@ class RowLifetimes:
         """True: a matched retraction renews its key."""
         self._operator = operator
         self._histories = histories
-        self._ttl = None if operator.ttl is None else operator.ttl.milliseconds
-        self._since = _LONG_AGO if since is None else since
-        self._by_wall_clock = operator.ttl is not None and operator.ttl.time is TtlTime.PROCESSING
+        self._ttl = LiveTtl.of(operator.ttl, since=since)
+        self._by_wall_clock = self._ttl is not None and not self._ttl.by_watermark
         self._settles = operator.on_conflict is not OnConflict.KEEP_HISTORY
         self._watermark = watermark
         self._decided: dict[bytes, int | None] = {}
@@ -158,8 +156,8 @@ class RowLifetimes:
         rows = self._histories.live[key]
         if self._ttl is None or now is None or not rows.size:
             return
-        until = now - self._ttl
-        if until < self._since:  # earlier rows count as inserted at `since`
+        until = self._ttl.dead_until(now)
+        if until is None:
             return
         if self.renews:
             newest = rows.newest()
@@ -201,7 +199,7 @@ class RowLifetimes:
         if self._ttl is not None and rows.size:
             stamp = rows.newest() if self.renews else rows.oldest()
             domain = TimeDomain.PROCESSING_TIME if self._by_wall_clock else TimeDomain.EVENT_TIME
-            ends[domain] = max(stamp or 0, self._since) + self._ttl
+            ends[domain] = self._ttl.expires_at(stamp or 0)
         if self._settles and rows.size > 1:
             unsettled = [row[3] for _, row in rows.entries() if watermark is None or row[3] > watermark]
             if unsettled:

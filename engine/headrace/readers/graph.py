@@ -16,6 +16,7 @@ from headrace.config import JobConfig
 from headrace.log.branches import Branches
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.log import CheckpointLog
+from headrace.tables.folder import JobFolder
 
 
 class CheckpointName(NamedTuple):
@@ -96,4 +97,4 @@ def _before(line: str | None, log: CheckpointLog, checkpoint: Checkpoint) -> Che
 
 
 def _log(config: JobConfig) -> CheckpointLog:
-    return CheckpointLog(config.job_folder, config.storage_options)
+    return CheckpointLog(JobFolder.of(config))

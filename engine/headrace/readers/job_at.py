@@ -27,6 +27,7 @@ from headrace.readers.ttl import AGE_COLUMNS, JobTtl
 from headrace.state.key_groups import KeyGroupRange
 from headrace.storage.predicate import Conditions
 from headrace.storage.table import Snapshot
+from headrace.tables.folder import JobFolder
 from headrace.tables.live_rows import last_rows_sql, last_values_sql
 from headrace.tables.schemas import (
     ALL_TABLES,
@@ -36,7 +37,7 @@ from headrace.tables.schemas import (
     MATERIALIZER_HISTORY,
     QUARANTINE,
 )
-from headrace.tables.view import TableView, table_store
+from headrace.tables.view import TableView
 
 
 class JobAtCheckpoint:
@@ -56,7 +57,7 @@ class JobAtCheckpoint:
             msg = "give --at (the time of a commit) or --as-of (a time by the watermark), not both"
             raise ConfigError(msg)
         self.config = config
-        self.log = CheckpointLog(config.job_folder, config.storage_options)
+        self.log = CheckpointLog(JobFolder.of(config))
         self.checkpoint = self.log.resolve(config, at) if as_of is None else self.log.resolve_as_of(config, as_of)
         refuse_purged(self.log.checkpoints, self.checkpoint.checkpoint_id)
         refuse_without_state(config, self.checkpoint)
@@ -70,7 +71,7 @@ class JobAtCheckpoint:
 
     def snapshot(self, uri: str, version: int | None) -> Snapshot:
         """Open a table at a version; None for the latest one."""
-        store = table_store(uri, self.config.storage_options)
+        store = JobFolder.of(self.config).at(uri).table()
         return store.latest() if version is None else store.at(version)
 
     def changes(

@@ -97,14 +97,14 @@ class AsyncStage:
 
     def _live_answers(self, wait: AsyncWait) -> KeptAnswers | None:
         """Return the answers of the live line that a wait takes; None on the job itself, and if the service is called again."""
-        live, batch = self.settings.answers, self.batch
+        live = self.settings.answers
         if live is None or wait.service not in live.services:
             return None
 
         def read(wanted: Wanted) -> list[KeptAnswer]:
             if live.version is None:
                 return []
-            return read_answers(live.job_folder, live.version, wait.name, wanted, storage=batch.storage)
+            return read_answers(live.folder, live.version, wait.name, wanted)
 
         return KeptAnswers(wait, read, never_calls=wait.service in live.never_called)
 
@@ -121,7 +121,7 @@ class AsyncStage:
             return []
         batch = self.batch
         version = batch.versions[ASYNC_REQUESTS]
-        rows = load_waiting_elements(batch.job_folder, version, wait.name, self.key_groups, storage=batch.storage)
+        rows = load_waiting_elements(batch.folder, version, wait.name, self.key_groups)
         try:
             elements = loaded(rows, input_type(wait.function), output_type(wait.function))
         except msgspec.MsgspecError as error:

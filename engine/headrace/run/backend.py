@@ -18,7 +18,6 @@ from headrace.state.key_groups import KeyGroupRange
 from headrace.state.local_copies import LocalCopies, copy_name
 from headrace.tables.entries import rebuild
 from headrace.tables.expiry import rebuild_expiries
-from headrace.tables.view import state_views
 
 if TYPE_CHECKING:
     from headrace.state.rocksdb import RocksDbBackend
@@ -59,7 +58,7 @@ def _rebuild(backend: StateBackend, task: KeyedTask, operator: str, key_groups: 
     expiries = rebuild_expiries(
         operator, declared, lives, watermark=task.watermark, processing_time=task.processing_time
     )
-    views = state_views(batch.job_folder, batch.versions, batch.storage)
+    views = batch.folder.views(batch.versions)
     return rebuild(backend, views, operator, key_groups, expiries=expiries)
 
 
@@ -87,13 +86,12 @@ def _open_delta(task: KeyedTask, operator: str, key_groups: KeyGroupRange, base:
     copies = LocalCopies.of(Path(batch.local_folder), operator, key_groups, "-cache")
     with _attempt(copies, task, base) as attempt:
         backend = DeltaBackend(
-            batch.job_folder,
+            batch.folder,
             batch.versions,
             operator,
             key_groups,
             StateCache(attempt.database, batch.cache_bytes),
             max_parallelism=batch.max_parallelism,
-            storage=batch.storage,
         )
         opened = TaskBackend(backend, attempt.copy)
         yield opened
@@ -218,7 +216,7 @@ _kept: dict[tuple[str, str, str], _Kept] = {}
 @contextmanager
 def _open_hashmap(task: KeyedTask, operator: str, key_groups: KeyGroupRange, base: str | None) -> Iterator[TaskBackend]:
     batch = task.batch
-    name = (batch.job_folder, operator, str(key_groups))
+    name = (batch.folder.uri, operator, str(key_groups))
     kept = _kept.get(name)
     metrics = _REUSED
     if kept is None or not kept.advance(base):

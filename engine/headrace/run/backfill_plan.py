@@ -29,9 +29,10 @@ from headrace.run.replay import Part, branch_replay
 from headrace.sources.intake import Intake
 from headrace.sources.interval import Interval, moment_text
 from headrace.sources.source import ListedFile
+from headrace.tables.folder import JobFolder
 from headrace.tables.requests import count_by_checkpoint
 from headrace.tables.schemas import ANSWERS
-from headrace.tables.view import live_chunks, state_views
+from headrace.tables.view import live_chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ def plan_backfill(
         wanted = wanted if replaced is None else union(wanted, replaced.requested)
     asked = _taken_in(config, wanted, line)
     branch = joined_branch(config, name, asked, line, replaced=replaced)
-    changes = input_changes(line, listed, config.storage_options)
+    changes = input_changes(line, listed, JobFolder.of(config))
     reason = None
     if branch is None:
         _refuse_without_input(config, asked, listed, line)
@@ -163,7 +164,7 @@ def _stale_branch(
         begins_behind(branch, asked, line)
         or differences_to_file(config, branch)
         or code_differences(config, branch)
-        or input_changes(_line_of(config, branch, line), listed, config.storage_options)
+        or input_changes(_line_of(config, branch, line), listed, JobFolder.of(config))
     )
     return branch if is_stale else None
 
@@ -185,7 +186,7 @@ def refuse_changed_input(
     config: JobConfig, name: str, line: Sequence[Checkpoint], listed: Mapping[str, Sequence[ListedFile]]
 ) -> None:
     """Raise `SourceError` if input that a branch has taken in has changed since. `line` is the branch's."""
-    changes = input_changes(line, listed, config.storage_options)
+    changes = input_changes(line, listed, JobFolder.of(config))
     if changes:
         more = f" ({counted(len(changes), 'such file')})" if len(changes) > 1 else ""
         msg = (
@@ -268,7 +269,7 @@ def _answers_by_operator(config: JobConfig, plan: Plan, last: Checkpoint) -> dic
     """Return the kept answers that a branch would take, by operator: their numbers by checkpoint."""
     if ANSWERS not in last.versions:
         return {}
-    view_of, groups = state_views(config.job_folder, last.versions, config.storage_options), last.max_parallelism
+    view_of, groups = JobFolder.of(config).views(last.versions), last.max_parallelism
     columns = ["checkpoint_id", "expires_at"]
     return {
         wait.name: count_by_checkpoint(live_chunks(view_of, ANSWERS, wait.name, groups, columns))

@@ -12,6 +12,7 @@ from headrace import clock, crash_points
 from headrace.commit.protocol import OpenJob
 from headrace.config import JobConfig
 from headrace.edits.requeue import requeue_again
+from headrace.errors import StorageError
 from headrace.log.checkpoint import Checkpoint, Kind, metrics_of, services_entry
 from headrace.log.intervals import taken_in
 from headrace.log.warnings import row_times_entry, steps_entry
@@ -30,7 +31,7 @@ from headrace.sources.interval import Interval
 from headrace.sources.position import SourceFacts, TakenFile
 from headrace.sources.slices import NO_INPUT, JobPosition, Slice
 from headrace.sources.source import TakenIn
-from headrace.storage.files import remove_file, remove_folder, touch
+from headrace.tables.folder import JobFolder
 
 
 @dataclass(slots=True)
@@ -62,17 +63,17 @@ class BatchSequence:
     def stop(self) -> None:
         """End the run soon: tasks hold elements not begun yet, and the micro-batch is committed."""
         self.stopping.set()
-        with suppress(OSError):  # without the file, tasks finish their micro-batch
-            touch(self._stop_file(), self.config.storage_options)
+        with suppress(StorageError):  # without the file, tasks finish their micro-batch
+            JobFolder.of(self.config).write(self._stop_file(), b"")
 
     def clean_up(self) -> None:
         """Remove the file that told tasks to stop, if there is one."""
         if self.stopping.is_set():
             with self._warned("the file that told tasks to stop"):
-                remove_file(self._stop_file(), self.config.storage_options)
+                JobFolder.of(self.config).remove_file(self._stop_file())
 
     def _stop_file(self) -> str:
-        return stop_file(self.config.job_folder, self.job.attempt_id)
+        return stop_file(self.job.attempt_id)
 
     def limit(self) -> StoppedBecause | None:
         """Return the reason why no further micro-batch may begin; None if one may."""
@@ -104,7 +105,7 @@ class BatchSequence:
             taken_in=self.taken_in(),
             now=self._began(follows),
             since=self.job.checkpoints[0].committed_at,
-            transit=transit_folder(self.config.job_folder, self.job.attempt_id),
+            transit=JobFolder.of(self.config).below(transit_folder(self.job.attempt_id)),
         )
 
     def _began(self, follows: Checkpoint | None) -> int:
@@ -232,18 +233,18 @@ class BatchSequence:
 
     def _remove_handed_on(self, checkpoint: Checkpoint) -> None:
         """Remove files that only this micro-batch needed: published outputs, and rows between stages."""
-        folder, storage = self.config.job_folder, self.config.storage_options
+        folder = JobFolder.of(self.config)
         with self._warned(f"files that only the micro-batch of checkpoint {checkpoint.checkpoint_id} needed"):
-            remove_folder(transit_folder(folder, checkpoint.attempt_id), storage)
+            folder.remove_folder(transit_folder(checkpoint.attempt_id))
             for files in checkpoint.outputs.values():
                 for file in files:
                     if file.path.startswith(f"{OUTPUTS}/"):
-                        remove_file(f"{folder}/{file.path}", storage)
+                        folder.remove_file(file.path)
 
     @contextmanager
     def _warned(self, what: str) -> Iterator[None]:
         """Warn if the block cannot remove files. The commit counts all the same, and nothing reads these files again."""
         try:
             yield
-        except OSError as error:
+        except StorageError as error:
             self.events.not_removed(what, self.config.job_folder, error)

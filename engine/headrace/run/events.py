@@ -15,6 +15,7 @@ import msgspec
 
 from headrace import clock
 from headrace.commit.protocol import OpenJob
+from headrace.errors import StorageError
 from headrace.log.checkpoint import Checkpoint
 from headrace.log.progress import BatchProgress
 from headrace.log.warnings import RunWarning, WatermarkWait
@@ -25,6 +26,7 @@ from headrace.run.replay import Replay
 from headrace.sources.interval import Interval
 from headrace.sources.slices import Slice, Waiting
 from headrace.state.ttl import Gap, TtlHistory
+from headrace.storage.refusals import reason_of
 
 OnEvent = Callable[[Event], None]
 
@@ -84,10 +86,10 @@ class RunEvents:
             {"checkpoint_id": checkpoint_id, "rows": rows, "seconds": seconds},
         )
 
-    def not_removed(self, what: str, folder: str, error: OSError) -> None:
+    def not_removed(self, what: str, folder: str, error: StorageError) -> None:
         """Warn that files could not be removed after a commit."""
         self.warn(
-            f"{what} could not be removed from {folder}: {error}. All that this run has committed counts, and nothing reads "
+            f"{what} could not be removed from {folder}: {reason_of(error)}. All that this run has committed counts, and nothing reads "
             f"them again. 'headrace vacuum {self.job}' removes old Parquet files that are left."
         )
 

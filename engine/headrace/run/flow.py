@@ -1,20 +1,22 @@
-"""Flows: send a stage's records through steps without state to other stages and sinks."""
+"""Flows: the pipes from a stage, through steps without state, to other stages and sinks."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from headrace.api.graph import AssignEventTime, AsyncWait, DropUpdateBefore, FlatMap, Map, StatelessStep
 from headrace.errors import SourceError
 from headrace.execution.element import Emitted, make_emitted
 from headrace.execution.record_copies import copied, is_immutable
-from headrace.plan.stages import Flow, Through, ToSink, ToStage
+from headrace.plan.stages import Flow, Through, ToSink, ToStage, Use
 from headrace.records.order import edge_order
-from headrace.records.value_arrays import UnfitRecord
-from headrace.run.output import TaskOutput
-from headrace.run.rows import ColumnarRows
-from headrace.run.transforms import applied, refusing_unfit
+from headrace.records.source_columns import EventTimeLimit
+from headrace.run.output import SinkFiles, TaskOutput, Transit
+from headrace.run.rows import ColumnarRows, Pipe, Rows, Taker, as_records
+from headrace.run.transforms import Transform
 from headrace.state.codec import encode
 from headrace.tables.changelog import QuarantineRow
 
@@ -27,95 +29,112 @@ class Waits(Protocol):
         ...
 
 
+def laid(flow: Flow, output: TaskOutput, waits: Waits | None = None, maker: str | None = None) -> Taker:
+    """Lay the pipes from a stream to each of its uses.
+
+    `waits` makes the calls of a source's stage. `maker` is the step that makes the records, by default the stage's operator.
+    """
+    maker = maker or output.operator
+    pipes = [_laid_to(use.to, flow, output, waits, maker) for use in flow.uses]
+    return pipes[0] if [use.edge for use in flow.uses] == [None] else _Fork(flow.record, flow.uses, tuple(pipes))
+
+
+def _laid_to(to: ToStage | ToSink | Through, flow: Flow, output: TaskOutput, waits: Waits | None, maker: str) -> Taker:
+    if isinstance(to, ToSink):
+        return SinkFiles(output, to.sink, flow.record, maker)
+    if isinstance(to, ToStage):
+        return Transit(output, to, flow.record, maker)
+    step = to.step
+    behind = laid(to.flow, output, waits, step.name if isinstance(step, Map | FlatMap | AsyncWait) else maker)
+    if isinstance(step, AsyncWait):
+        assert waits is not None  # noqa: S101 - the planner refuses a wait anywhere else
+        return _Wait(behind, waits, step)
+    if isinstance(step, AssignEventTime) and output.limit is not None:
+        behind = _TimeLimit(behind, output, step, output.limit)
+    return Transform(behind, step)
+
+
 @dataclass(frozen=True, slots=True)
-class Sender:
-    """Sender of a stage's records through its flows. `waits` makes the calls of a source's stage."""
+class _Fork(Taker):
+    """Pipe to several uses of a stream. Each gets all rows, with its edge in their places."""
+
+    record: type[msgspec.Struct]
+    uses: tuple[Use, ...]
+    pipes: tuple[Taker, ...]
+
+    def take(self, rows: Rows, /) -> None:
+        """Pass on rows to each use. Records are made once, and copied where a step could change them for another use."""
+        if any(_needs_records(use.to) for use in self.uses):
+            rows = as_records(rows)
+        for use, pipe in zip(self.uses, self.pipes, strict=True):
+            taken = rows if use.edge is None else _on_edge(rows, use.edge)
+            if isinstance(use.to, Through) and not isinstance(taken, ColumnarRows) and not is_immutable(self.record):
+                taken = [emitted._replace(record=copied(emitted.record)) for emitted in taken]
+            pipe.take(taken)
+
+    def end(self) -> None:
+        """Pass on the end to each use."""
+        for pipe in self.pipes:
+            pipe.end()
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait(Pipe):
+    """Pipe through an async wait: it makes its calls at the end, for all records at once, and also for those that earlier runs have left."""
+
+    waits: Waits
+    wait: AsyncWait
+    records: list[Emitted] = field(default_factory=list)
+
+    def take(self, rows: Rows, /) -> None:
+        """Keep rows until the end."""
+        self.records.extend(as_records(rows))
+
+    def end(self) -> None:
+        """Pass on the results of all calls, and the end."""
+        self.next.take(self.waits.run(self.wait, self.records))
+        self.next.end()
+
+
+@dataclass(frozen=True, slots=True)
+class _TimeLimit(Pipe):
+    """Pipe behind a step that assigns event times. Records that are too far ahead (`max_ahead`) go to the quarantine."""
 
     output: TaskOutput
-    waits: Waits | None = None
+    step: StatelessStep
+    limit: EventTimeLimit
 
-    def send(self, flow: Flow, rows: ColumnarRows | list[Emitted], maker: str | None = None) -> None:
-        """Send records of a stream to each of its uses. `maker` is the step that made them, by default the stage's operator.
+    def take(self, rows: Rows, /) -> None:
+        """Pass on the records within the limit.
 
-        Raises `UserFunctionError` when a step fails, or returns records of another type than declared.
+        Raises `SourceError` for another one if a source of the stage has `on_bad_row: fail`.
         """
-        if isinstance(rows, ColumnarRows) and any(_needs_records(use.to) for use in flow.uses):
-            rows = rows.emitted()
-        for use in flow.uses:
-            taken = rows if use.edge is None else _on_edge(rows, use.edge)
-            if isinstance(use.to, Through):
-                step = use.to.step
-                if len(flow.uses) > 1 and not isinstance(taken, ColumnarRows) and not is_immutable(flow.record):
-                    taken = [emitted._replace(record=copied(emitted.record)) for emitted in taken]  # for this use alone
-                by = step.name if isinstance(step, Map | FlatMap | AsyncWait) else maker
-                self.send(use.to.flow, self._through(step, taken), by)
-            elif isinstance(use.to, ToStage) and isinstance(taken, ColumnarRows):
-                self.output.transit_rows(use.to, taken)
-            elif not isinstance(use.to, ToSink) or not self._append(use.to.sink, taken):
-                self._write(use.to, flow, _as_records(taken), maker or self.output.operator)
+        emitted = as_records(rows)
+        if ahead := [row for row in emitted if row.timestamp > self.limit.latest]:
+            self._refuse(ahead)
+            emitted = [row for row in emitted if row.timestamp <= self.limit.latest]
+        self.next.take(emitted)
 
-    def _append(self, sink: str, rows: ColumnarRows | list[Emitted]) -> bool:
-        """Append rows to a sink as columns; return False if records have to be made, also to name the one that the sink refuses."""
-        table = rows.sink_table() if isinstance(rows, ColumnarRows) else None
-        if table is None:
-            return False
-        try:
-            self.output.append_table(sink, table)
-        except UnfitRecord:
-            return False
-        return True
-
-    def _write(self, to: ToStage | ToSink, flow: Flow, emitted: list[Emitted], maker: str) -> None:
-        with refusing_unfit(maker, emitted):
-            if isinstance(to, ToSink):
-                self.output.append_sink(to.sink, emitted, flow.record)
-            else:
-                self.output.transit(to, flow.record, emitted)
-
-    def _through(
-        self, step: StatelessStep | AsyncWait, rows: ColumnarRows | list[Emitted]
-    ) -> ColumnarRows | list[Emitted]:
-        if isinstance(step, DropUpdateBefore) and isinstance(rows, ColumnarRows):
-            return rows.without_update_before()
-        emitted = _as_records(rows)
-        if isinstance(step, AssignEventTime):
-            return self._within_limit(step, list(applied(step, emitted)))
-        if isinstance(step, AsyncWait):
-            assert self.waits is not None  # noqa: S101 - the planner refuses a wait anywhere else
-            return self.waits.run(step, emitted)
-        return list(applied(step, emitted))
-
-    def _within_limit(self, step: AssignEventTime, emitted: list[Emitted]) -> list[Emitted]:
-        """Return the records without those whose new event time is too far ahead (`max_ahead`): they go to the quarantine.
-
-        Raises `SourceError` for such a record if a source of the stage has `on_bad_row: fail`.
-        """
-        limit = self.output.limit
-        if limit is None or not (ahead := [row for row in emitted if row.timestamp > limit.latest]):
-            return emitted
-        errors = [f"the event time of {step.name} {limit.problem(row.timestamp)}" for row in ahead]
-        if limit.is_strict:
-            msg = f"'{self.output.operator}': {encode(ahead[0].record).decode():.500}: {errors[0]}. Nothing was committed."
+    def _refuse(self, ahead: list[Emitted]) -> None:
+        operator = self.output.operator
+        errors = [f"the event time of {self.step.name} {self.limit.problem(row.timestamp)}" for row in ahead]
+        if self.limit.is_strict:
+            msg = f"'{operator}': {encode(ahead[0].record).decode():.500}: {errors[0]}. Nothing was committed."
             raise SourceError(msg)
         self.output.quarantine(
             [
-                QuarantineRow.of_record(self.output.operator, row.order, row.record, "null", error)
+                QuarantineRow.of_record(operator, row.order, row.record, "null", error)
                 for row, error in zip(ahead, errors, strict=True)
             ]
         )
         self.output.count(ahead=len(ahead))
-        return [row for row in emitted if row.timestamp <= limit.latest]
 
 
 def _needs_records(to: ToStage | ToSink | Through) -> bool:
     return isinstance(to, Through) and not isinstance(to.step, DropUpdateBefore)
 
 
-def _as_records(rows: ColumnarRows | list[Emitted]) -> list[Emitted]:
-    return rows.emitted() if isinstance(rows, ColumnarRows) else rows
-
-
-def _on_edge(rows: ColumnarRows | list[Emitted], edge: int) -> ColumnarRows | list[Emitted]:
+def _on_edge(rows: Rows, edge: int) -> Rows:
     if isinstance(rows, ColumnarRows):
         return rows.on_edge(edge)
     return [make_emitted((edge_order(order, edge), timestamp, kind, record)) for order, timestamp, kind, record in rows]

@@ -26,7 +26,6 @@ from headrace.execution.drain import BufferedRequest, Held, divided, merged
 from headrace.execution.element import (
     NO_WATERMARK,
     Element,
-    Emitted,
     ProcessingTime,
     RecordCodec,
     Watermark,
@@ -41,17 +40,16 @@ from headrace.records.order import CAUSE_SIZE, caused_at, output_order, processi
 from headrace.records.record_columns import struct_type
 from headrace.run.async_stage import AsyncStage
 from headrace.run.backend import TaskBackend, open_backend
-from headrace.run.flow import Sender
+from headrace.run.flow import laid
 from headrace.run.materializer_stage import MaterializerWork, Needed, needed_rows
 from headrace.run.messages import KeyedTask, TaskReport
 from headrace.run.output import TaskOutput
-from headrace.run.rows import ColumnarRows, elements_of
+from headrace.run.rows import ColumnarRows, Rows, elements_of
 from headrace.run.watch import StopSign, TaskNotes, keyed_stage
 from headrace.state.backend import EntryChange
 from headrace.state.broadcast import BroadcastRow
 from headrace.state.key_groups import KeyGroupRange, key_group_range
 from headrace.state.values import SingleStore
-from headrace.storage.files import read_parquet
 from headrace.tables.changelog import QuarantineRow
 from headrace.tables.entries import broadcast_groups, load_broadcast_state
 from headrace.tables.requests import StoredRequest, load_buffered_requests, numbered_requests
@@ -305,7 +303,7 @@ class _Work:
 
     def _broadcast(self) -> list[Element]:
         """Return the broadcast records, which every task takes in."""
-        tables = (read_parquet(path, self.task.batch.storage) for path in self.task.broadcast)
+        tables = (self.task.batch.folder.at(path).parquet() for path in self.task.broadcast)
         batches = (batch for table in tables for batch in table.to_batches())
         return sorted((element for batch in batches for element in elements_of(batch, self.stage.takes)), key=_order_of)
 
@@ -314,9 +312,7 @@ class _Work:
         if not isinstance(operator.function, KeyedBroadcastFunction):
             return []
         version = batch.versions[KEYED_STATE]
-        return load_broadcast_state(
-            batch.job_folder, version, operator.name, batch.max_parallelism, storage=batch.storage
-        )
+        return load_broadcast_state(batch.folder, version, operator.name, batch.max_parallelism)
 
     def _held_broadcast(self, operator: Process) -> list[BufferedRequest]:
         """Return the broadcast records that another task holds for all."""
@@ -342,7 +338,7 @@ class _Work:
         if not self.task.resumes:
             return []
         version = batch.versions[BUFFERED_REQUESTS]
-        return load_buffered_requests(batch.job_folder, version, self.stage.name, groups, storage=batch.storage)
+        return load_buffered_requests(batch.folder, version, self.stage.name, groups)
 
     def _hold(self, resumed: Sequence[StoredRequest], held: Held) -> None:
         """Store held records in place of those held before. A record that is held again keeps its row.
@@ -361,8 +357,10 @@ class _Work:
         output.report.held = len(held.requests)
         output.count(resumed=len(finished), held=len(held.requests))
 
-    def _send_on(self, emitted: ColumnarRows | list[Emitted], side: str | None = None) -> None:
-        Sender(self.output).send(self.stage.flows[side], emitted)
+    def _send_on(self, rows: Rows, side: str | None = None) -> None:
+        pipe = laid(self.stage.flows[side], self.output)
+        pipe.take(rows)
+        pipe.end()
 
 
 def _drained(changes: list[EntryChange]) -> Iterator[EntryChange]:

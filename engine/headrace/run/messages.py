@@ -16,13 +16,14 @@ from headrace.sources.row_check import RefusedRows
 from headrace.sources.source import InputFile
 from headrace.state.ttl import TtlHistory
 from headrace.storage.files import StagedFile
+from headrace.tables.folder import JobFolder
 
 
 class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings that all tasks of a micro-batch share."""
 
     code: PipelineCode
-    job_folder: str
+    folder: JobFolder
     checkpoint_id: int
     attempt_id: str
     max_parallelism: int
@@ -39,7 +40,6 @@ class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Partition columns of the table, by sink."""
     folders: tuple[str, ...] = ()
     """Sinks whose partitions are folders."""
-    storage: dict[str, str] | None = None
     limits: dict[str, EventTimeLimit] = {}
     """Latest event time of a good row, by source or keyed operator; without an entry, any."""
     progress_from: int | None = None

@@ -33,6 +33,7 @@ from headrace.run.watch import NO_WATCH, SOURCES, Watch, keyed_stage, stop_file
 from headrace.sources.row_check import QuarantineCheck
 from headrace.sources.slices import Slice
 from headrace.sources.source import InputFile
+from headrace.tables.folder import JobFolder
 
 
 def event_time_limits(plan: Plan, configs: Mapping[str, SourceConfig], began_at: int) -> dict[str, EventTimeLimit]:
@@ -100,7 +101,7 @@ class MicroBatch:
         config = job.config
         self._shared = BatchSettings(
             code=config.code,
-            job_folder=config.job_folder,
+            folder=JobFolder.of(config),
             checkpoint_id=job.next_id,
             attempt_id=job.attempt_id,
             max_parallelism=config.max_parallelism,
@@ -114,7 +115,6 @@ class MicroBatch:
             appended=config.appended,
             partition_by={name: sink.partition_by for name, sink in config.sinks.items() if sink.partition_by},
             folders=tuple(name for name, sink in config.sinks.items() if sink.kind.has_folders),
-            storage=config.storage_options,
             limits=event_time_limits(plan, config.sources, processing_time),
             progress_from=watch.progress_from(),
         )
@@ -260,7 +260,7 @@ class MicroBatch:
                 index=index,
                 tasks=len(shares),
                 stop_at=self._stop_at,
-                stop_file=stop_file(self._shared.job_folder, self._shared.attempt_id),
+                stop_file=stop_file(self._shared.attempt_id),
                 on_bad_file=bound.on_bad_file,
                 on_bad_row=bound.on_bad_row,
             )
@@ -292,7 +292,7 @@ class MicroBatch:
             broadcast=tuple(result.broadcast.get(name, ())),
             cut=result.cut_behind(stage.after, line.watermarks),
             stop_at=self._stop_at,
-            stop_file=stop_file(self._shared.job_folder, self._shared.attempt_id),
+            stop_file=stop_file(self._shared.attempt_id),
         )
         return self._tasks.keyed(task, stage.takes, result.transit.get(name, ()))
 

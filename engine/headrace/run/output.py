@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import pyarrow as pa
@@ -17,18 +18,18 @@ from headrace.plan.loader import plan_of
 from headrace.plan.stages import SinkPlan, ToStage
 from headrace.records.columns import changelog_schema, sink_schema, to_columns
 from headrace.records.keys import key_reader
-from headrace.records.record_columns import to_struct_array
 from headrace.records.source_columns import EventTimeLimit
+from headrace.records.value_arrays import UnfitRecord
 from headrace.run.messages import BatchSettings, TaskReport
-from headrace.run.rows import ColumnarRows, transit_table
-from headrace.run.transforms import called, failed
+from headrace.run.rows import ColumnarRows, Outlet, Rows, as_records, transit_table
+from headrace.run.transforms import called, failed, refusing_unfit
 from headrace.sinks.layout import by_partition, check_folder_names, check_partition_values, folders_of
 from headrace.sinks.sink import OutputFile
 from headrace.state.backend import EntryChange
 from headrace.state.broadcast import BROADCAST_KEY
 from headrace.state.codec import encode
 from headrace.state.key_columns import key_json_column
-from headrace.storage.files import ParquetLayout, stage
+from headrace.storage.files import ParquetLayout
 from headrace.storage.table import ROW_KIND
 from headrace.tables.changelog import SYMBOLS, Changelog, KeyedState, QuarantineRow, parts, stage_state
 from headrace.tables.schemas import KEYED_STATE, QUARANTINE
@@ -40,13 +41,10 @@ _LARGE = 32 << 20
 _TRIED_TWICE = 16
 """Number of records of a task for which a key function is called twice."""
 
-_TransitRow = tuple[bytes, int, int, bytes, bytes]
-"""order, timestamp, kind, key (JSON), record (JSON)."""
 
-
-def transit_folder(job_folder: str, attempt_id: str) -> str:
+def transit_folder(attempt_id: str) -> str:
     """Return the folder of the files that an attempt's tasks pass to each other."""
-    return f"{job_folder}/{TRANSIT}/{attempt_id}"
+    return f"{TRANSIT}/{attempt_id}"
 
 
 class TaskOutput:
@@ -58,7 +56,8 @@ class TaskOutput:
         self._batch = batch
         self._changelog = Changelog(operator, batch.checkpoint_id, batch.max_parallelism)
         self._operator = operator
-        self._tried_keys: set[int] = set()
+        self.tried_keys: set[int] = set()
+        """Keys, by identity, whose functions were called twice for some records."""
         self._prefix = f"{batch.checkpoint_id:010d}-{operator}-{label}-{batch.attempt_id[:12]}"
 
     @property
@@ -72,6 +71,11 @@ class TaskOutput:
         return self._batch.limits.get(self._operator)
 
     @property
+    def batch(self) -> BatchSettings:
+        """Return the settings of the micro-batch."""
+        return self._batch
+
+    @property
     def changelog(self) -> Changelog:
         """Return the maker of this operator's rows."""
         return self._changelog
@@ -79,7 +83,7 @@ class TaskOutput:
     def state(self, table: str, rows: pa.Table) -> None:
         """Stage rows of a state table. Writes no file without rows."""
         for part in parts(table, rows):
-            staged = stage_state(self._batch.job_folder, table, self._file_name(), part, self._batch.storage)
+            staged = stage_state(self._batch.folder, table, self._file_name(), part)
             self.report.state_files.setdefault(table, []).append(staged)
 
     def values(self, store: KeyedState, changes: Sequence[EntryChange]) -> None:
@@ -89,8 +93,7 @@ class TaskOutput:
             self.state(KEYED_STATE, self._changelog.values(store, changes))
             return
         rows = self._changelog.values(store, changes, without_values=True)
-        folder, storage = self._batch.job_folder, self._batch.storage
-        staged = stage_state(folder, KEYED_STATE, self._file_name(), rows, storage, values=raws)
+        staged = stage_state(self._batch.folder, KEYED_STATE, self._file_name(), rows, values=raws)
         self.report.state_files.setdefault(KEYED_STATE, []).append(staged)
 
     def quarantine(self, rows: Sequence[QuarantineRow]) -> None:
@@ -98,84 +101,17 @@ class TaskOutput:
         self.state(QUARANTINE, self._changelog.quarantine(rows))
         self.count(quarantined=len(rows))
 
-    def transit(self, to: ToStage, record: type[msgspec.Struct], emitted: Sequence[Emitted]) -> None:
-        """Stage records for a keyed stage; a record without a key goes to quarantine.
-
-        Raises `UserFunctionError` for an invalid key, and `UnfitRecord` for a record that columns cannot store.
-        """
-        if not emitted:
-            return
-        orders, timestamps, kinds, records = zip(*emitted, strict=True)
-        places = (pa.array(orders, pa.binary()), pa.array(timestamps, pa.int64()), pa.array(kinds, pa.int32()))
-        rows = ColumnarRows(record, *places, to_struct_array(records, record))
-        keys = self._made_keys(to.key, records) if to.key is not None and to.key.function is not None else None
-        self._transit(to, rows, keys)
-
-    def transit_rows(self, to: ToStage, rows: ColumnarRows) -> None:
-        """Stage rows for a keyed stage, like `transit`, but make records of them only if a function computes the keys."""
-        if to.key is not None and to.key.function is not None:
-            self.transit(to, rows.record, rows.emitted())
-        elif len(rows):
-            self._transit(to, rows, None)
-
-    def _transit(self, to: ToStage, rows: ColumnarRows, computed_keys: pa.BinaryArray | None) -> None:
-        """Stage rows with `computed_keys`, or with the keys in their fields if None."""
-        if to.key is None:
-            keys = pa.repeat(pa.scalar(BROADCAST_KEY, pa.binary()), len(rows))
-        else:
-            fields = to.key.fields
-            keys = (
-                computed_keys
-                if computed_keys is not None
-                else key_json_column(*(rows.columns.field(name) for name in fields))
-            )
-        if keys.null_count:
-            has_key = pc.is_valid(keys)
-            self._refuse_without_key(to, rows.filter(pc.invert(has_key)))
-            rows, keys = rows.filter(has_key), keys.filter(has_key)
-        if len(rows):
-            self._stage_transit(to, rows, keys)
-
-    def _made_keys(self, key: KeyBy, records: Sequence[msgspec.Struct]) -> pa.BinaryArray:
-        read = key_reader(key)
-
-        def made_key(record: msgspec.Struct) -> bytes | None:
-            key = read(record)
-            return None if key is None else encode(key)
-
-        step = f"key_by {key}"
-        keys = [called(step, made_key, record) for record in records]
-        if id(key) not in self._tried_keys:  # the plan keeps it
-            self._tried_keys.add(id(key))
-            for record, key_json in zip(records[:_TRIED_TWICE], keys, strict=False):
-                if (again := called(step, made_key, record)) != key_json:
-                    raise failed(step, record, _not_the_same(key_json, again))
-        return pa.array(keys, pa.binary())
-
-    def _refuse_without_key(self, to: ToStage, rows: ColumnarRows) -> None:
-        error = f"the key ({to.key}) is null"
-        self.quarantine(
-            [QuarantineRow.of_record(self._operator, row.order, row.record, "null", error) for row in rows.emitted()]
-        )
-
-    def _stage_transit(self, to: ToStage, rows: ColumnarRows, keys: pa.BinaryArray) -> None:
-        takes = plan_of(self._batch.code).stage(to.stage).takes
-        table = transit_table(takes, to.number, rows, keys, self._batch.max_parallelism)
-        folder = transit_folder(self._batch.job_folder, self._batch.attempt_id)
+    def transit(self, stage_name: str, table: pa.Table, *, is_broadcast: bool) -> None:
+        """Stage rows, at least one, for the tasks of a keyed stage."""
+        folder = self._batch.folder.below(transit_folder(self._batch.attempt_id))
         name = self._file_name()
-        staged = stage(folder, name, table, self._batch.storage, layout=_TRANSIT_LAYOUT, survives=False)
-        if to.key is None:
-            self.report.broadcast.setdefault(to.stage, []).append(f"{folder}/{name}")
+        staged = folder.stage(name, table, layout=_TRANSIT_LAYOUT, survives=False)
+        if is_broadcast:
+            self.report.broadcast.setdefault(stage_name, []).append(folder.within(name))
             return
-        self.report.transit.setdefault(to.stage, []).append(f"{folder}/{name}")
-        self.report.transit_rows[to.stage] = self.report.transit_rows.get(to.stage, 0) + table.num_rows
-        self.report.transit_bytes[to.stage] = self.report.transit_bytes.get(to.stage, 0) + staged.size
-
-    def append_sink(self, sink: str, emitted: Sequence[Emitted], record: type) -> None:
-        """Stage rows directly in the folder of an append-only sink. Raises `UnfitRecord` as `transit` does."""
-        if not emitted:
-            return
-        self.append_table(sink, _sink_columns(emitted, sink_schema(record)))
+        self.report.transit.setdefault(stage_name, []).append(folder.within(name))
+        self.report.transit_rows[stage_name] = self.report.transit_rows.get(stage_name, 0) + table.num_rows
+        self.report.transit_bytes[stage_name] = self.report.transit_bytes.get(stage_name, 0) + staged.size
 
     def append_table(self, sink: str, rows: pa.Table) -> None:
         """Stage rows, at least one, with the columns of an append-only sink."""
@@ -183,13 +119,13 @@ class TaskOutput:
         check_folder_names(rows, columns, is_merged=sink not in self._batch.folders)
         for partition, part in by_partition(rows, columns):
             name = f"{folders_of(partition)}{self._file_name()}"
-            staged = stage(self._batch.sinks[sink], name, part, self._batch.storage)
+            staged = self._batch.folder.at(self._batch.sinks[sink]).stage(name, part)
             self._output(sink, OutputFile(staged.path, staged.rows, staged.size, partition))
 
     def changes(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
         """Stage a materializer's changes: for a merge, or as a log of changes if the sink is append-only.
 
-        Raises `UnfitRecord` as `transit` does.
+        Raises `UnfitRecord` for a record that columns cannot store.
         """
         if not emitted:
             return
@@ -233,7 +169,7 @@ class TaskOutput:
         kinds = _symbols(emitted)
         rows = rows.append_column(pa.field(ROW_KIND, pa.string(), nullable=False), kinds)
         name = f"{OUTPUTS}/{sink.name}/{self._file_name()}"
-        staged = stage(self._batch.job_folder, name, rows, self._batch.storage)
+        staged = self._batch.folder.stage(name, rows)
         self._output(sink.name, OutputFile(staged.path, staged.rows, staged.size))
 
     def _output(self, sink: str, file: OutputFile) -> None:
@@ -242,6 +178,98 @@ class TaskOutput:
 
     def _file_name(self) -> str:
         return f"{self._prefix}-{clock.unique_id()[:12]}.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class SinkFiles(Outlet):
+    """End of a way at an append-only sink. `maker` is the step or operator that made the records."""
+
+    output: TaskOutput
+    sink: str
+    record: type[msgspec.Struct]
+    maker: str
+
+    def take(self, rows: Rows, /) -> None:
+        """Stage rows in the sink's folder. Raises `UserFunctionError` for a record that its columns cannot store."""
+        if not len(rows) or (isinstance(rows, ColumnarRows) and self._appends(rows)):
+            return
+        emitted = as_records(rows)
+        with refusing_unfit(self.maker, emitted):
+            self.output.append_table(self.sink, _sink_columns(emitted, sink_schema(self.record)))
+
+    def _appends(self, rows: ColumnarRows) -> bool:
+        """Append rows as columns; return False if records have to be made, also to name the one that the sink refuses."""
+        table = rows.sink_table()
+        if table is None:
+            return False
+        try:
+            self.output.append_table(self.sink, table)
+        except UnfitRecord:
+            return False
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Transit(Outlet):
+    """End of a way in a task, at a keyed stage. `maker` is the step or operator that made the records."""
+
+    output: TaskOutput
+    to: ToStage
+    record: type[msgspec.Struct]
+    maker: str
+
+    def take(self, rows: Rows, /) -> None:
+        """Stage rows with their keys; a row without a key goes to quarantine.
+
+        Raises `UserFunctionError` for an invalid key, and for a record that columns cannot store.
+        """
+        if not len(rows):
+            return
+        columns = rows if isinstance(rows, ColumnarRows) else self._columns(rows)
+        keys = self._keys(rows, columns)
+        if keys.null_count:
+            has_key = pc.is_valid(keys)
+            self._refuse_without_key(columns.filter(pc.invert(has_key)))
+            columns, keys = columns.filter(has_key), keys.filter(has_key)
+        if len(columns):
+            takes = plan_of(self.output.batch.code).stage(self.to.stage).takes
+            table = transit_table(takes, self.to.number, columns, keys, self.output.batch.max_parallelism)
+            self.output.transit(self.to.stage, table, is_broadcast=self.to.key is None)
+
+    def _columns(self, emitted: list[Emitted]) -> ColumnarRows:
+        with refusing_unfit(self.maker, emitted):
+            return ColumnarRows.of(emitted, self.record)
+
+    def _keys(self, rows: Rows, columns: ColumnarRows) -> pa.BinaryArray:
+        key = self.to.key
+        if key is None:
+            return pa.repeat(pa.scalar(BROADCAST_KEY, pa.binary()), len(columns))
+        if key.function is not None:
+            return self._made_keys(key, [emitted.record for emitted in as_records(rows)])
+        return key_json_column(*(columns.columns.field(name) for name in key.fields))
+
+    def _made_keys(self, key: KeyBy, records: Sequence[msgspec.Struct]) -> pa.BinaryArray:
+        read = key_reader(key)
+
+        def made_key(record: msgspec.Struct) -> bytes | None:
+            key = read(record)
+            return None if key is None else encode(key)
+
+        step = f"key_by {key}"
+        keys = [called(step, made_key, record) for record in records]
+        if id(key) not in self.output.tried_keys:  # the plan keeps it
+            self.output.tried_keys.add(id(key))
+            for record, key_json in zip(records[:_TRIED_TWICE], keys, strict=False):
+                if (again := called(step, made_key, record)) != key_json:
+                    raise failed(step, record, _not_the_same(key_json, again))
+        return pa.array(keys, pa.binary())
+
+    def _refuse_without_key(self, rows: ColumnarRows) -> None:
+        error = f"the key ({self.to.key}) is null"
+        operator = self.output.operator
+        self.output.quarantine(
+            [QuarantineRow.of_record(operator, row.order, row.record, "null", error) for row in rows.emitted()]
+        )
 
 
 def _not_the_same(key: bytes | None, again: bytes | None) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 from headrace.api.records import RowKind
 from headrace.execution.element import Element, Emitted, make_element, make_emitted
 from headrace.records.columns import sink_columns
-from headrace.records.record_columns import from_struct_array, spark_ddl, struct_type
+from headrace.records.record_columns import from_struct_array, spark_ddl, struct_type, to_struct_array
 from headrace.run.messages import BatchSettings
 from headrace.state.key_groups import key_group, key_group_range
-from headrace.storage.files import Storage, read_parquet
+from headrace.storage.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,13 @@ class ColumnarRows:
     def __len__(self) -> int:
         """Count the rows."""
         return len(self.columns)
+
+    @classmethod
+    def of(cls, emitted: Sequence[Emitted], record: type[msgspec.Struct]) -> ColumnarRows:
+        """Return records as rows. Raises `UnfitRecord` for one that columns cannot store."""
+        orders, timestamps, kinds, records = zip(*emitted, strict=True)
+        places = (pa.array(orders, pa.binary()), pa.array(timestamps, pa.int64()), pa.array(kinds, pa.int32()))
+        return cls(record, *places, to_struct_array(records, record))
 
     def on_edge(self, edge: int) -> ColumnarRows:
         """Return the rows for one of several uses of the stream, with the edge in their places."""
@@ -61,6 +68,47 @@ class ColumnarRows:
         """Return the rows for which the mask is true."""
         columns = (self.orders, self.timestamps, self.kinds, self.columns)
         return ColumnarRows(self.record, *(column.filter(mask) for column in columns))
+
+
+Rows = ColumnarRows | list[Emitted]
+"""Rows as they run through a task: as columns, or as records behind a room that made them."""
+
+
+class Taker(Protocol):
+    """Next room on a record's way. A stage first lays its pipes, then rows run through them, forward only."""
+
+    def take(self, rows: Rows, /) -> None:
+        """Take the next rows, and pass on what becomes of them."""
+        ...
+
+    def end(self) -> None:
+        """Pass on what still waits for more rows, and the end. Called once, behind the last rows."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pipe(Taker):
+    """Room with one other behind it."""
+
+    next: Taker
+
+    def end(self) -> None:
+        """Pass on the end."""
+        self.next.end()
+
+
+class Outlet(Taker):
+    """Last room on the way of a record in a task."""
+
+    __slots__ = ()
+
+    def end(self) -> None:
+        """Do nothing: rows are staged as they come."""
+
+
+def as_records(rows: Rows) -> list[Emitted]:
+    """Return rows as records."""
+    return rows.emitted() if isinstance(rows, ColumnarRows) else rows
 
 
 Takes = tuple[type, ...]
@@ -127,7 +175,7 @@ def elements_of(batch: pa.RecordBatch, takes: Takes) -> list[Element]:
 def read_transit(paths: Sequence[str], takes: Takes, storage: Storage) -> pa.Table:
     """Return all rows of files in transit to a keyed stage, unordered."""
     schema = transit_schema(takes)
-    tables = [read_parquet(path, storage).cast(schema) for path in paths]
+    tables = [storage.at(path).parquet().cast(schema) for path in paths]
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 

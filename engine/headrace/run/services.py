@@ -6,13 +6,14 @@ import msgspec
 
 from headrace.config import JobConfig
 from headrace.log.log import CheckpointLog
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import ANSWERS
 
 
 class LiveAnswers(msgspec.Struct, frozen=True, kw_only=True):
     """Where a branch finds the kept answers of its job, and for which services it takes them."""
 
-    job_folder: str
+    folder: JobFolder
     version: int | None
     """Version of the table of answers; None if the job has none."""
 
@@ -28,10 +29,10 @@ def live_answers(config: JobConfig, *, allow_effects: bool = False) -> LiveAnswe
     services = tuple(name for name, service in config.services.items() if service.takes_answers)
     if config.branch is None or not services:
         return None
-    folder = config.itself.job_folder
-    last = CheckpointLog(folder, config.storage_options).last
+    folder = JobFolder.of(config.itself)
+    last = CheckpointLog(folder).last
     return LiveAnswers(
-        job_folder=folder,
+        folder=folder,
         version=None if last is None else last.versions.get(ANSWERS),
         services=services,
         never_called=() if allow_effects else tuple(name for name in services if config.services[name].effects),

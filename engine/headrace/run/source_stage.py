@@ -14,14 +14,13 @@ from headrace.errors import HeadraceError, SourceError
 from headrace.log.progress import TaskProgress
 from headrace.names import counted
 from headrace.plan.loader import plan_of
-from headrace.plan.stages import waits_in
 from headrace.records.columns import BadRow
 from headrace.records.source_columns import arrival_order, order_column
 from headrace.run.async_stage import AsyncStage
-from headrace.run.flow import Sender
+from headrace.run.flow import laid
 from headrace.run.messages import SourceTask, TaskReport
 from headrace.run.output import TaskOutput
-from headrace.run.rows import ColumnarRows
+from headrace.run.rows import ColumnarRows, Taker
 from headrace.run.watch import SOURCES, StopSign, TaskNotes
 from headrace.sources.folder.format import UNREADABLE, FileRows, is_damage, unreadable
 from headrace.sources.position import rows_in
@@ -29,7 +28,6 @@ from headrace.sources.registry import read_rows_of
 from headrace.sources.row_check import CheckedRows, RefusedRows, RowCheck
 from headrace.sources.source import InputFile
 from headrace.state.key_groups import key_group_range
-from headrace.storage.files import read_parquet
 from headrace.tables.changelog import QuarantineRow
 
 
@@ -39,17 +37,17 @@ def run_source(task: SourceTask) -> TaskReport:
     stage = next(stage for stage in plan.source_stages if stage.name == task.source)
     output = TaskOutput(task.batch, stage.name, f"t{task.index}")
     notes = TaskNotes(task.batch, SOURCES, f"{task.source}-{task.index}")
-    rows = _read_all(task, stage.source, output, notes)
     groups = key_group_range(task.index, task.batch.max_parallelism, task.tasks)
-    if rows is not None or waits_in(stage.flow):
-        with AsyncStage(task.batch, task.async_io, groups, output, StopSign(task), notes) as waits:
-            Sender(output, waits).send(stage.flow, [] if rows is None else rows)
+    with AsyncStage(task.batch, task.async_io, groups, output, StopSign(task), notes) as waits:
+        pipe = laid(stage.flow, output, waits)
+        _read_all(task, stage.source, output, notes, pipe)
+        pipe.end()
     notes.end()
     return output.report
 
 
-def _read_all(task: SourceTask, source: SourceNode, output: TaskOutput, notes: TaskNotes) -> ColumnarRows | None:
-    """Return all good rows of the task's files; None if there are none."""
+def _read_all(task: SourceTask, source: SourceNode, output: TaskOutput, notes: TaskNotes, pipe: Taker) -> None:
+    """Pass on all good rows of the task's files."""
     reader = _FileReader(task, source)
     of = sum(file.taken for file in task.files)
     notes.measured_by(lambda: TaskProgress(operator=source.name, rows=reader.rows, of=of))
@@ -62,7 +60,8 @@ def _read_all(task: SourceTask, source: SourceNode, output: TaskOutput, notes: T
     output.count(rows_in=reader.rows, ahead=reader.ahead, doubtful_times=reader.doubtful)
     output.report.buckets = reader.buckets
     output.report.refused = reader.refused
-    return _joined(parts) if parts else None
+    if parts:
+        pipe.take(_joined(parts))
 
 
 def _joined(parts: Sequence[ColumnarRows]) -> ColumnarRows:
@@ -165,7 +164,7 @@ class _FileReader:
     def _ordinals(self, file: InputFile, taken: int) -> pa.Array:
         if file.ordinals is None:
             return pa.array(np.arange(file.first_ordinal, file.first_ordinal + taken, dtype=np.int64))
-        return read_parquet(file.ordinals, self._task.batch.storage).column(0).combine_chunks()
+        return self._task.batch.folder.at(file.ordinals).parquet().column(0).combine_chunks()
 
     def _note_times(self, times: pa.Int64Array, ordinals: pa.Int64Array) -> None:
         """Keep the latest event time of the good rows in each bucket of arrival order."""
@@ -177,7 +176,7 @@ class _FileReader:
 
     def _rows(self, file: InputFile) -> FileRows | None:
         try:
-            rows = read_rows_of(file, self._source, self._task.batch.storage)
+            rows = read_rows_of(file, self._source, self._task.batch.folder)
         except UNREADABLE as error:
             refusal = unreadable(self._source.name, file.path, error)
             if not is_damage(error):

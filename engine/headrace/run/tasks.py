@@ -100,7 +100,7 @@ def run_reading_task(payload: bytes, index: int, transit: Sequence[str]) -> Task
 
     def run() -> TaskReport:
         task = msgspec.json.decode(payload, type=KeyedTask)
-        rows = read_transit(transit, plan_of(task.batch.code).keyed[task.stage].takes, task.batch.storage)
+        rows = read_transit(transit, plan_of(task.batch.code).keyed[task.stage].takes, task.batch.folder)
         return run_keyed(task, index, share_of(rows, index, task.batch))
 
     return _guarded(run, index)

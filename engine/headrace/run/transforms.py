@@ -9,6 +9,7 @@ import operator as operators
 import traceback
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,7 @@ from headrace.execution.record_copies import copied, is_immutable
 from headrace.interrupts import is_interrupt
 from headrace.records.order import output_order
 from headrace.records.value_arrays import UnfitRecord
+from headrace.run.rows import ColumnarRows, Pipe, Rows, as_records
 
 
 def called(step: str, function: Callable[[Any], Any], record: msgspec.Struct) -> Any:
@@ -54,6 +56,20 @@ def refusing_unfit(maker: str, emitted: Sequence[Emitted]) -> Iterator[None]:
             "again. Let it emit values of the declared types."
         )
         raise UserFunctionError(maker, None, f"{emitted[error.index].record!r:.500}", why) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Transform(Pipe):
+    """Pipe through a step without state."""
+
+    step: StatelessStep
+
+    def take(self, rows: Rows, /) -> None:
+        """Pass on the results of the step. Raises `UserFunctionError` as `applied` does."""
+        if isinstance(self.step, DropUpdateBefore) and isinstance(rows, ColumnarRows):
+            self.next.take(rows.without_update_before())
+        else:
+            self.next.take(list(applied(self.step, as_records(rows))))
 
 
 def applied(step: StatelessStep, emitted: Iterable[Emitted]) -> Iterator[Emitted]:

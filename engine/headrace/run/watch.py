@@ -19,14 +19,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass
 from typing import Protocol
 
-from pyarrow import fs
-
 from headrace import clock, threads
 from headrace.config import JobConfig
+from headrace.errors import StorageError
 from headrace.log.progress import BatchProgress, ProgressFiles, TaskProgress, added_up
 from headrace.run.messages import BatchSettings, KeyedTask, SourceTask
 from headrace.run.output import transit_folder
-from headrace.storage.schemes import file_system
+from headrace.tables.folder import JobFolder
 
 Measure = Callable[[], TaskProgress]
 
@@ -44,7 +43,7 @@ class TaskNotes:
 
     def __init__(self, batch: BatchSettings, stage: str, task: str) -> None:
         """Prepare the notes. Writes none if the batch has no time from which on to report."""
-        self._files = ProgressFiles(batch.job_folder, batch.attempt_id, batch.storage)
+        self._files = ProgressFiles(batch.folder, batch.attempt_id)
         self._from = self._next = batch.progress_from
         self._stage, self._task = stage, task
         self._measure: Measure | None = None
@@ -69,7 +68,7 @@ class TaskNotes:
             return
         self._next = now + round(self._files.seconds_between * 1000)
         # A store that does not answer must not fail the task: no result depends on these files.
-        with suppress(OSError):
+        with suppress(StorageError):
             self._files.write_task(self._stage, self._task, self._measure())
 
     def end(self) -> None:
@@ -121,7 +120,7 @@ class ProgressWatch:
 
         def look() -> None:
             # A store that does not answer must not fail the run, as in `TaskNotes.note`.
-            with suppress(OSError):
+            with suppress(StorageError):
                 if tasks := self.files.read_tasks(name):
                     progress = added_up(checkpoint_id, shown, rows, tasks)
                     self.files.write(progress)
@@ -134,22 +133,22 @@ class ProgressWatch:
 @contextmanager
 def watched(config: JobConfig, attempt_id: str, tell: Callable[[BatchProgress], None]) -> Iterator[ProgressWatch]:
     """Watch the micro-batches of a run that holds the job. Removes files of earlier runs first, and its own at the end."""
-    files = ProgressFiles(config.job_folder, attempt_id, config.storage_options)
-    with suppress(OSError):
+    files = ProgressFiles(JobFolder.of(config), attempt_id)
+    with suppress(StorageError):
         files.remove_all()
     try:
         yield ProgressWatch(files, tell)
     finally:
-        with suppress(OSError):
+        with suppress(StorageError):
             files.remove()
 
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 
 
-def stop_file(job_folder: str, attempt_id: str) -> str:
+def stop_file(attempt_id: str) -> str:
     """Return the path of the file that tells an attempt's tasks to stop. It is removed with the attempt's transit files."""
-    return f"{transit_folder(job_folder, attempt_id)}/stop"
+    return f"{transit_folder(attempt_id)}/stop"
 
 
 class StopSign:
@@ -171,8 +170,7 @@ class StopSign:
             return False
         self._next_look = now + _SECONDS_BETWEEN_LOOKS
         try:
-            store, place = file_system(path, self._task.batch.storage)
-            return bool(store.get_file_info(place).type is fs.FileType.File)
-        except OSError:
+            return self._task.batch.folder.has(path)
+        except StorageError:
             # A store that does not answer must not fail the task, and must not end later checks.
             return False

@@ -16,11 +16,11 @@ from headrace.names import counted
 from headrace.sinks.layout import layout_problems
 from headrace.sinks.sink import NEVER, NO_WRITERS, Deliveries, FolderDifferences, OutputFile, Publication, SparkWriters
 from headrace.storage.delta_commits import APPEND_ONLY, not_null
-from headrace.storage.files import StagedFile, Storage, read_parquet
+from headrace.storage.files import StagedFile
 from headrace.storage.overlay import OverlaySnapshot, changes_of_branch, own_rows
-from headrace.storage.schemes import file_system
+from headrace.storage.storage import Storage
 from headrace.storage.table import LOG, OWNER, Claim, CommitInfo, Snapshot, TableMissingError, TableStore, Transaction
-from headrace.tables.view import table_store
+from headrace.tables.folder import JobFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,9 @@ class DeltaTableSink:
     app_id: str
     """Application id of the sink's transactions."""
 
-    job_folder: str
+    folder: JobFolder
+    """Folder of the job. Rows of a merge are staged there."""
+
     mode: str
     schema: pa.Schema
     partition_by: tuple[str, ...] = ()
@@ -51,7 +53,6 @@ class DeltaTableSink:
 
     spark_above_rows: int = 0
     writers: SparkWriters = field(default=NO_WRITERS, repr=False)
-    storage: Storage = None
 
     @classmethod
     def of(
@@ -66,9 +67,9 @@ class DeltaTableSink:
         sink = config.sinks[name]
         return cls(
             name=name,
-            store=table_store(sink.table_path, config.storage_options),
+            store=JobFolder.of(config).at(sink.table_path).table(),
             app_id=f"{config.stored_name}/{name}",
-            job_folder=config.job_folder,
+            folder=JobFolder.of(config),
             mode=sink.mode,
             partition_by=sink.partition_by,
             cluster_by=sink.cluster_by,
@@ -79,13 +80,17 @@ class DeltaTableSink:
             message_key=sink.key,
             spark_above_rows=config.publish.spark_above_rows,
             writers=writers,
-            storage=config.storage_options,
         )
 
     @property
     def uri(self) -> str:
         """Location of the table."""
         return self.store.uri
+
+    @property
+    def place(self) -> Storage:
+        """Place of the table, or of the folder that readers see."""
+        return self.folder.at(self.uri)
 
     def create(self, claim: Claim | None = None) -> None:
         """Create the table, empty and with the claim, unless it exists."""
@@ -101,7 +106,7 @@ class DeltaTableSink:
 
     def _problem_of_new(self) -> str | None:
         """Return why a missing table must not be created: another Delta table has the folder, and its VACUUM would delete it."""
-        store, path = file_system(self.uri, self.storage)
+        store, path = self.place.file_system()
         table = next((folder for folder in PurePosixPath(path).parents if _is_table(store, folder)), None)
         if table is None:
             return None
@@ -233,14 +238,14 @@ class DeltaTableSink:
         if self.only_appends:  # adding files would add rows that break a rule
             self.store.append_rows(parent, self._rows_of(files), self._info(publication), is_checked=True)
             return
-        paths = [f"{self.job_folder}/{file.path}" for file in files]
+        paths = [self.folder.within(file.path) for file in files]
         merge = None if isinstance(table, OverlaySnapshot) else self.writers.merge
         if merge is not None and sum(file.rows for file in files) > self.spark_above_rows:
             merge(self.uri, paths, self.keys, app_id=self.app_id, version=publication.checkpoint_id)
             for version in range(table.version, self.latest().version):
                 self.store.sync(version + 1)
             return
-        changes = pa.concat_tables([read_parquet(path, self.storage) for path in paths])
+        changes = pa.concat_tables([self.folder.parquet(file.path) for file in files])
         for name in names:  # staged before the pipeline had the column
             if name not in changes.schema.names:
                 changes = changes.append_column(name, pa.nulls(len(changes), self.schema.field(name).type))
@@ -250,7 +255,7 @@ class DeltaTableSink:
         """Read the staged rows of an append, with the values of partition columns, which the files lack."""
         parts = []
         for file in files:
-            rows = read_parquet(f"{self.uri}/{file.path}", self.storage)
+            rows = self.folder.at(self.store.uri).parquet(file.path)
             for name, text in file.partition.items():
                 value = pa.scalar(text, pa.string()).cast(self.schema.field(name).type)
                 rows = rows.append_column(name, pa.repeat(value, len(rows)))
@@ -296,13 +301,12 @@ class DeltaTableSink:
 
     def lost_files(self, files: Sequence[OutputFile]) -> list[str]:
         """Return the staged files that are gone or cut off, each with its present state."""
-        folder = self.store.uri if self.mode == "append" else self.job_folder
-        store, path = file_system(folder, self.storage)
-        infos = store.get_file_info([f"{path}/{file.path}" for file in files])
+        folder = self.folder.at(self.store.uri) if self.mode == "append" else self.folder
+        sizes = folder.sizes_of(file.path for file in files)
         return [
-            f"{info.path} {'is gone' if info.type is fs.FileType.NotFound else f'has {info.size:,} of {file.size:,} bytes'}"
-            for info, file in zip(infos, files, strict=True)
-            if info.size != file.size
+            f"{folder.within(file.path)} {'is gone' if size is None else f'has {size:,} of {file.size:,} bytes'}"
+            for file in files
+            if (size := sizes[file.path]) != file.size
         ]
 
     def restore(self, table: Snapshot, version: int, publication: Publication) -> None:

@@ -28,8 +28,8 @@ from headrace.config import FOLDER_TABLE
 from headrace.sinks.delta import DeltaTableSink
 from headrace.sinks.layout import folder_name
 from headrace.sinks.sink import Deliveries, FolderDifferences, TableFile
-from headrace.storage.files import delete_files, path_of, sync_files
-from headrace.storage.schemes import file_system, is_on_local_disk, make_folder, sync_path
+from headrace.storage.files import path_of
+from headrace.storage.schemes import is_on_local_disk, make_folder, sync_path
 from headrace.storage.table import Snapshot
 
 _STAGED_NAME: Final = re.compile(r"\d{10}-.+-[0-9a-f]{12}\.parquet")
@@ -71,11 +71,11 @@ class ParquetFolderSink(DeltaTableSink):
                     crash_points.reached("deliver.half")
                 self._put(file, place)
                 placed.add(place)
-            delete_files(self.uri, differences.surplus, self.storage)
+            self.place.delete(differences.surplus)
             if is_on_local_disk(self.uri):
                 for parent in {Path(self.uri, place).parent for place in differences.surplus}:
                     sync_path(parent)
-        sync_files(self.uri, placed & differences.shown)
+        self.place.sync(placed & differences.shown)
 
     def differences(self) -> FolderDifferences:
         """Return the differences between the folder and the latest version of its table."""
@@ -95,7 +95,7 @@ class ParquetFolderSink(DeltaTableSink):
 
     def _listed(self) -> tuple[dict[str, int], set[str]]:
         """Return the sizes of the files that readers see, by path; and the names of all files of the table."""
-        store, root = file_system(self.uri, self.storage)
+        store, root = self.place.file_system()
         shown: dict[str, int] = {}
         known: set[str] = set()
         for file in store.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True)):
@@ -111,7 +111,7 @@ class ParquetFolderSink(DeltaTableSink):
 
     def _put(self, file: TableFile, place: str) -> None:
         """Show a file of the table atomically, replacing an existing one. Raises `OSError` when it is gone or damaged."""
-        store, root = file_system(self.uri, self.storage)
+        store, root = self.place.file_system()
         path = f"{root}/{FOLDER_TABLE}/{file.path}"
         info = store.get_file_info(path)
         if info.size != file.size:

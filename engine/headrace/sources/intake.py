@@ -110,7 +110,6 @@ class Intake:
             bucket=config.watermark.bucket,
             out_of_orderness={node.name: node.out_of_orderness for node in plan.sources},
             configs=config.sources,
-            storage=config.storage_options,
         )
         self.waiting: tuple[Waiting, ...] = ()
         """Set by `next`: rows that were read, and that wait for a source without more input."""

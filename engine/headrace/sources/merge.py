@@ -35,7 +35,6 @@ from headrace.sources.interval import Interval
 from headrace.sources.position import NO_FACTS, SourceFacts, stored_name
 from headrace.sources.slices import GroupSlice, JobPosition, LineSlice, SliceRequest, Waiting
 from headrace.sources.source import Ahead, InputFile, Source, SourceFile
-from headrace.storage.files import Storage, stage
 
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -47,7 +46,6 @@ class MergeRules:
     bucket: int
     out_of_orderness: Mapping[str, timedelta]
     configs: Mapping[str, SourceConfig]
-    storage: Storage = None
 
     def are_merged(self, names: Sequence[str], first: SourceFacts) -> bool:
         """Return whether a group of sources is merged; `first` has the facts of its first source."""
@@ -340,8 +338,8 @@ class Merge:
         if not len(ordinals) or ordinals[-1].as_py() - ordinals[0].as_py() == len(ordinals) - 1:
             return None
         file = f"ordinals-{name}-{ordinals[0].as_py()}.parquet"
-        staged = stage(self._at.transit, file, pa.table({"ordinal": ordinals}), self._rules.storage, survives=False)
-        return f"{self._at.transit}/{staged.path}"
+        staged = self._at.transit.stage(file, pa.table({"ordinal": ordinals}), survives=False)
+        return self._at.transit.within(staged.path)
 
     def _waiting(self, released: Released) -> Iterator[Waiting]:
         """Yield the numbers of rows that wait for a source without more input."""

@@ -16,7 +16,8 @@ from headrace.sources.kafka.landed import Topic, landed_folder
 from headrace.sources.kafka.source import KafkaSource
 from headrace.sources.source import InputFile, Source, SourceFile, SourceKind
 from headrace.sources.transformed.source import TRANSFORMED, Derivation, TransformedSource
-from headrace.storage.files import Storage
+from headrace.storage.storage import Storage
+from headrace.tables.folder import JobFolder
 
 KINDS: Final[Mapping[str, type[SourceKind]]] = {
     **dict.fromkeys(FORMATS, FolderSource),
@@ -41,11 +42,11 @@ def source_of(
     if node.step is not None:
         below = node.stored if step is not None else replace(node, step=None)
         stored = source_of(below, job, connection)
-        return TransformedSource(node, stored, landed_folder(job.job_folder, node.name), job.storage_options, step)
+        return TransformedSource(node, stored, landed_folder(JobFolder.of(job), node.name), step)
     return KINDS[job.sources[node.name].format].of(node, job, connection)
 
 
-def read_rows_of(file: SourceFile | InputFile, node: SourceNode, storage: Storage = None) -> FileRows:
+def read_rows_of(file: SourceFile | InputFile, node: SourceNode, storage: Storage) -> FileRows:
     """Read all rows of a file of any kind of source.
 
     Raises one of `headrace.sources.folder.format.UNREADABLE`.

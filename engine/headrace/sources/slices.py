@@ -10,6 +10,7 @@ from headrace.records.watermarks import Bucket, Timeline, Timelines, Watermarks,
 from headrace.sources.interval import Interval
 from headrace.sources.position import SourceFacts
 from headrace.sources.source import InputFile, TakenIn
+from headrace.storage.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class JobPosition:
     taken_in: Mapping[str, TakenIn]
     now: int
     since: int
-    transit: str
+    transit: Storage
 
     def timeline(self, names: Sequence[str]) -> Timeline:
         """Return the timeline that these sources share."""

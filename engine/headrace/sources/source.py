@@ -17,7 +17,7 @@ from headrace.sources.folder.format import FileRows
 from headrace.sources.interval import Interval
 from headrace.sources.kafka.landed import Topic
 from headrace.sources.position import Position, Ranges, SourceFacts, count_rows
-from headrace.storage.files import Storage
+from headrace.storage.storage import Storage
 
 NOTHING_MORE: Final = msgspec.Raw(b"null")
 """Facts of a file of which its format needs to know nothing more."""
@@ -310,7 +310,7 @@ class SourceKind(Source, Protocol):
         ...
 
     @staticmethod
-    def read(file: SourceFile | InputFile, node: SourceNode, storage: Storage = None) -> FileRows:
+    def read(file: SourceFile | InputFile, node: SourceNode, storage: Storage) -> FileRows:
         """Read all rows of a file, in the driver or in a task. Raises one of `headrace.sources.folder.format.UNREADABLE`."""
         ...
 

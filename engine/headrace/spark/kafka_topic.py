@@ -18,7 +18,8 @@ from headrace.errors import ConfigError, StorageError
 from headrace.sources.kafka.landed import Bounds, TopicState, publish_landed, temporary_name, write_messages
 from headrace.spark.errors import jvm_answers, kafka_errors
 from headrace.spark.tasks import Partition
-from headrace.storage.refusals import doing, storage_advice
+from headrace.storage.refusals import reason_of, storage_advice
+from headrace.storage.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,23 +77,22 @@ class SparkTopic:
             offsets = self._offsets(admin, list(ends), spec)
         return {partition: offsets[partition] if offsets[partition] >= 0 else end for partition, end in ends.items()}
 
-    def land(self, ranges: Mapping[OffsetRange, str], folder: str, storage: Mapping[str, str] | None) -> None:
+    def land(self, ranges: Mapping[OffsetRange, str], folder: Storage) -> None:
         """Land ranges of messages, as `Topic.land` describes: one Spark job, a task for each partition."""
         by_partition = {offsets.partition: name for offsets, name in ranges.items()}
         with self._translated():
             messages = self.spark.read.format("kafka").options(**self._reader_options([*ranges])).load()
-            rows = messages.mapInArrow(landing_partition(folder, storage), LANDED_DDL).collect()
+            rows = messages.mapInArrow(landing_partition(folder), LANDED_DDL).collect()
         parts = [msgspec.json.decode(bytes(row.report), type=LandedPart) for row in rows]
         for part in parts:
             if part.error is not None:
                 raise StorageError(f"{part.error}. Nothing was committed; {storage_advice(part.error)}.")
-        with doing(f"to land messages in {folder}"):
-            for part in parts:
-                publish_landed(folder, part.file, by_partition.pop(part.partition), storage)
-            for name in by_partition.values():  # ranges whose messages are all compacted, or of aborted transactions
-                empty = temporary_name()
-                write_messages(f"{folder}/{empty}", [], storage)
-                publish_landed(folder, empty, name, storage)
+        for part in parts:
+            publish_landed(folder, part.file, by_partition.pop(part.partition))
+        for name in by_partition.values():  # ranges whose messages are all compacted, or of aborted transactions
+            empty = temporary_name()
+            write_messages(folder.below(empty), [])
+            publish_landed(folder, empty, name)
 
     # ------------------------------------------------------------------------------------------------ how it's done
 
@@ -168,7 +168,7 @@ def kafka_admin(jvm: Any, config: SourceConfig | SinkConfig, doing: str, unchang
         admin.close()
 
 
-def landing_partition(folder: str, storage: Mapping[str, str] | None) -> Partition:
+def landing_partition(folder: Storage) -> Partition:
     """Return a function that writes the messages of one partition of the topic to a file of its own."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -182,10 +182,10 @@ def landing_partition(folder: str, storage: Mapping[str, str] | None) -> Partiti
 
         partition, file = first.column("partition")[0].as_py(), temporary_name()
         try:
-            rows = write_messages(f"{folder}/{file}", every(), storage)
+            rows = write_messages(folder.below(file), every())
             part = LandedPart(partition, file, rows)
-        except OSError as error:  # an error raised here would make Spark retry
-            part = LandedPart(partition, error=f"could not write {folder}/{file}: {error}")
+        except StorageError as error:  # an error raised here would make Spark retry
+            part = LandedPart(partition, error=f"could not write {folder.within(file)}: {reason_of(error)}")
         yield pa.RecordBatch.from_arrays([pa.array([msgspec.json.encode(part)], pa.binary())], names=["report"])
 
     return run

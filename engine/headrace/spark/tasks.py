@@ -29,9 +29,9 @@ from headrace.run.tasks import (
 )
 from headrace.spark.errors import jvm_answers, spark_errors
 from headrace.spark.session import session_on
-from headrace.storage.files import Storage, read_parquet
 from headrace.storage.pandas import without_pandas
 from headrace.storage.refusals import doing
+from headrace.storage.storage import Storage
 
 NumberedTask = Callable[[int], bytes]
 
@@ -91,7 +91,7 @@ def transit_partition(storage: Storage) -> Partition:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for path in batch["path"].to_pylist():
-                yield from read_parquet(path, storage).to_batches()
+                yield from storage.at(path).parquet().to_batches()
 
     return run
 
@@ -157,12 +157,12 @@ class SparkTasks:
 
     def _read(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> DataFrame:
         spark, ddl = session_on(self.context), transit_ddl(takes)
-        if "://" not in task.batch.job_folder:
+        if task.batch.folder.is_on_local_disk:
             return spark.read.schema(ddl).parquet(*transit)
         # Executors read from the object store with Headrace's client, so Spark needs no S3 client.
         paths = spark.createDataFrame([(path,) for path in transit], "path string")
         spread = paths.repartition(min(len(transit), task.batch.parallelism))
-        return spread.mapInArrow(transit_partition(task.batch.storage), ddl)
+        return spread.mapInArrow(transit_partition(task.batch.folder), ddl)
 
     def _numbered(self, task: NumberedTask, count: int) -> list[TaskReport]:
         """Run `task` for the numbers below `count`, as a job of Spark's core: its first SQL job takes 4 s more, and later ones 40 ms."""

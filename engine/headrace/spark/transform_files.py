@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.config import PipelineCode
+from headrace.errors import StorageError
 from headrace.plan.loader import plan_of
 from headrace.sources.folder.format import UNREADABLE, DamagedFileError, is_damage, is_tried_again
 from headrace.sources.kafka.landed import temporary_name
@@ -19,6 +20,8 @@ from headrace.sources.source import InputFile
 from headrace.sources.transformed.rows import Refused, columns_of_rows, refused_rows, step_input
 from headrace.sources.transformed.source import Origin, write_derived
 from headrace.spark.tasks import Partition
+from headrace.storage.refusals import reason_of
+from headrace.storage.storage import Storage
 
 LANDED_DDL = "report binary"
 _ROWS_AT_ONCE = 8192
@@ -31,9 +34,8 @@ class StepTask(msgspec.Struct, frozen=True):
     source: str
     files: tuple[InputFile, ...]
     on_bad_file: str
-    folder: str
+    folder: Storage
     origin: Origin
-    storage: dict[str, str] | None = None
     allows_whole: bool = False
     """True: all rows of a file may go to the quarantine."""
 
@@ -101,13 +103,11 @@ def _landed(task: StepTask, number: int, batches: Iterable[pa.RecordBatch], sche
         if is_tried_again(error):
             return LandedFile(number, error=f"could not read {file.path}: {error}")
         return LandedFile(number, error=f"{error}", is_bad_file=True)
-    uri = f"{task.folder}/{name}"
+    place = task.folder.below(name)
     try:
-        write_derived(
-            uri, batches, schema, refused=refused, doubtful=doubtful, origin=task.origin, storage=task.storage
-        )
-    except OSError as error:  # an error raised here would make Spark retry
-        return LandedFile(number, error=f"could not write {uri}: {error}")
+        write_derived(place, batches, schema, refused=refused, doubtful=doubtful, origin=task.origin)
+    except StorageError as error:  # an error raised here would make Spark retry
+        return LandedFile(number, error=f"could not write {place.uri}: {reason_of(error)}")
     return LandedFile(number, name)
 
 
@@ -115,7 +115,7 @@ def _read(task: StepTask, file: InputFile) -> tuple[pa.Table | None, Sequence[Re
     """Return the good rows of a file, the refused ones, and the number of doubtful times. An unreadable file counts as refused, or raises, as configured."""
     node = next(source for source in plan_of(task.code).sources if source.name == task.source).stored
     try:
-        rows = read_rows_of(file, node, task.storage)
+        rows = read_rows_of(file, node, task.folder)
         checked = columns_of_rows(node, rows)
         if checked.bad and len(checked.bad) == rows.table.num_rows and not task.allows_whole:
             first = min(checked.bad, key=lambda row: row.position)

@@ -37,6 +37,7 @@ from headrace.spark.transform_files import (
 )
 from headrace.spark.transform_plan import TABLE, StepPlan, analyzed_plan, in_words
 from headrace.storage.refusals import doing, storage_advice
+from headrace.tables.folder import JobFolder
 
 if TYPE_CHECKING:
     from headrace.api.graph import SourceNode, SparkStep
@@ -77,7 +78,7 @@ class SourceStep:
         """Set the names of the tables."""
         paths = self.config.sources[self.node.name].tables
         named = {name: paths[name] for name in self._step.tables}
-        self.tables = DimensionTables(self.node.name, named, self.config.storage_options)
+        self.tables = DimensionTables(self.node.name, named, JobFolder.of(self.config))
 
     def digest(self) -> str:
         """Return the digest of the step's plan, as `Derivation.digest` describes. Plans once."""
@@ -103,10 +104,9 @@ class SourceStep:
                 rest = self._own_session.createDataFrame([(number,) for number in missing], "id long")
                 reports |= self._run(rest.mapInArrow(landing_nothing(payload, schema), LANDED_DDL))
         self._raise_refused([reports[number] for number in sorted(reports)], task)
-        with doing(f"to land rows in {task.folder}"):
-            for number, path in enumerate(files):
-                publish_landed(task.folder, reports[number].file, path.rpartition("/")[2], task.storage)
-                crash_points.reached("land.half")
+        for number, path in enumerate(files):
+            publish_landed(task.folder, reports[number].file, path.rpartition("/")[2])
+            crash_points.reached("land.half")
 
     # ------------------------------------------------------------------------------------------------ how it's done
 
@@ -128,15 +128,14 @@ class SourceStep:
         return self._session
 
     def _task(self, files: Mapping[str, SourceFile], origin: Origin) -> StepTask:
-        bound, storage = self.config.sources[self.node.name], self.config.storage_options
+        bound = self.config.sources[self.node.name]
         return StepTask(
             self.config.code,
             self.node.name,
             tuple(file.taken(self.node.name, 0, 0) for file in files.values()),
             bound.on_bad_file,
-            landed_folder(self.config.job_folder, self.node.name),
+            landed_folder(JobFolder.of(self.config), self.node.name),
             origin,
-            None if storage is None else dict(storage),
             bound.on_bad_file == "quarantine" or bound.max_quarantined is not None or bound.kind.lands_files,
         )
 

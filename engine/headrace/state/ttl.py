@@ -22,10 +22,11 @@ computes the same lifetime of an entry: none of them reads a clock of its own.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import accumulate
 from typing import Literal, NamedTuple, Protocol
 
 import msgspec
@@ -63,6 +64,41 @@ class Gap(NamedTuple):
         return (self.start if self.watermark is None else max(self.start, self.watermark), self.end)
 
 
+class CountedTime:
+    """Clock that stops during gaps, and so reads how much time has counted.
+
+        time      15      20------50     55
+        reading   15      20======20     25
+
+    Lifetimes are measured on it. Its reading never goes back; where it stands still, one reading belongs to many times.
+    """
+
+    __slots__ = ("_before", "_readings", "_starts", "stops")
+
+    def __init__(self, gaps: Sequence[TimeRange]) -> None:
+        """Take the gaps in order, without overlap."""
+        self._starts = [start for start, _ in gaps]
+        lengths = [end - start for start, end in gaps]
+        self._before = [0, *accumulate(lengths)]
+        """Length of the gaps before each gap, and of all gaps."""
+        self._readings = [start - before for start, before in zip(self._starts, self._before, strict=False)]
+        self.stops = list(zip(self._readings, lengths, strict=True))
+        """Reading at which the clock stops, and for how long, for each gap."""
+
+    def at(self, time: int) -> int:
+        """Return the reading at a time."""
+        begun = bisect_right(self._starts, time)
+        return max(self._readings[begun - 1], time - self._before[begun]) if begun else time
+
+    def first(self, reading: int) -> int:
+        """Return the first time at which the clock shows `reading`."""
+        return reading + self._before[bisect_left(self._readings, reading)]
+
+    def last(self, reading: int) -> int:
+        """Return the last time at which the clock shows `reading`."""
+        return reading + self._before[bisect_right(self._readings, reading)]
+
+
 class TtlMoment(Protocol):
     """Times of an access to an entry (ms): the context of a record or timer."""
 
@@ -95,8 +131,9 @@ class LiveTtl:
 
     __slots__ = (
         "_in_event_time",
-        "_starts",
+        "_is_even",
         "by_watermark",
+        "counted",
         "gaps",
         "milliseconds",
         "renews_on_read",
@@ -120,9 +157,12 @@ class LiveTtl:
         """True: the clock is the watermark, not processing time."""
         self.gaps = _counted(gaps, ttl)
         """Time ranges of this state's clock that prolong lifetimes, in order, without overlap."""
-        self._starts = [start for start, _ in self.gaps]
+        self.counted = CountedTime(self.gaps)
+        """Clock that measures lifetimes."""
         self.since = since
         """No lifetime begins before this (ms)."""
+        self._is_even = not self.gaps and since is None
+        """True: each entry lives as long as its TTL says."""
 
     @classmethod
     def of(cls, ttl: StateTtl | None, gaps: Sequence[Gap] = (), since: int | None = None) -> LiveTtl | None:
@@ -150,34 +190,20 @@ class LiveTtl:
         """Return whether an entry is expired when the clock shows `clock` (ms)."""
         # Gaps, and a TTL that was switched on late, only ever prolong a lifetime.
         return stamp + (own_ttl_ms or self.milliseconds) <= clock and (
-            (not self._starts and self.since is None) or self.expires_at(stamp, own_ttl_ms) <= clock
+            self._is_even or self.expires_at(stamp, own_ttl_ms) <= clock
         )
 
     def expires_at(self, stamp: int, own_ttl_ms: int = 0) -> int:
         """Return when the entry expires (ms), as far as gaps are known."""
         if self.since is not None and stamp < self.since:
             stamp = self.since
-        end = stamp + (own_ttl_ms or self.milliseconds)
-        # The gap before the first one that begins after the stamp may still contain it.
-        for number in range(max(0, bisect_right(self._starts, stamp) - 1), len(self._starts)):
-            gap_start, gap_end = self.gaps[number]
-            if gap_start >= end:
-                break
-            if gap_end > stamp:
-                end += gap_end - max(gap_start, stamp)
-        return end
+        ttl = own_ttl_ms or self.milliseconds
+        return self.counted.first(self.counted.at(stamp) + ttl) if self.gaps else stamp + ttl
 
-    def dead_until(self, clock: int) -> int | None:
-        """Return the youngest expired stamp when the clock shows `clock` (ms), of entries without their own lifetime; None without one."""
-        left, time = self.milliseconds, clock
-        for start, end in reversed(self.gaps):
-            if start >= time:
-                continue
-            if left <= time - end:
-                break
-            left -= max(0, time - end)
-            time = start
-        youngest = time - left
+    def dead_until(self, clock: int, own_ttl_ms: int = 0) -> int | None:
+        """Return the youngest expired stamp when the clock shows `clock` (ms), of entries with this lifetime; None without one."""
+        ttl = own_ttl_ms or self.milliseconds
+        youngest = self.counted.last(self.counted.at(clock) - ttl) if self.gaps else clock - ttl
         return None if self.since is not None and youngest < self.since else youngest
 
     def age(self, clock: int) -> Age:

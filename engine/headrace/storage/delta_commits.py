@@ -23,9 +23,9 @@ from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
 from headrace.storage.delta_log import DeltaLog
-from headrace.storage.files import Storage, read_bytes, size_of_file
+from headrace.storage.files import Files
 from headrace.storage.refusals import StoreError
-from headrace.storage.schemes import file_system
+from headrace.storage.schemes import Options
 from headrace.storage.table import HINT, Claim, CommitInfo, commit_file
 
 
@@ -39,9 +39,10 @@ class _Commit(NamedTuple):
 class OpenedTable:
     """Table that a process has opened last. It is at the version of the last call, so a caller must not keep it."""
 
-    def __init__(self, uri: str, storage: Storage = None) -> None:
+    def __init__(self, uri: str, storage: Options = None) -> None:
         """Open nothing yet."""
         self._uri, self._storage = uri, storage
+        self._files = Files(uri, storage)
         self.lock = threading.RLock()
         """Whoever opens the table, or commits to it, holds this meanwhile: another thread would move it on."""
         self._table: DeltaTable | None = None
@@ -91,7 +92,7 @@ class OpenedTable:
 
     def has_commit(self, version: int) -> bool:
         """Return whether a version's commit is in the log. One that lost its content in a power failure does not count."""
-        return bool(size_of_file(f"{self._uri}/{commit_file(version)}", self._storage))
+        return bool(self._files.size(commit_file(version)))
 
     def _advanced(self, table: DeltaTable, version: int | None) -> DeltaTable | None:
         """Read the commits that are new; return None if they do not lead to the version."""
@@ -105,15 +106,15 @@ class OpenedTable:
 
     def _commit(self, version: int) -> _Commit | None:
         """Return a version's commit; None where `has_commit` is false."""
-        store, path = file_system(f"{self._uri}/{commit_file(version)}", self._storage)
+        store, path = self._files.file_system(commit_file(version))
         file = store.get_file_info(path)
         return _Commit(file.size, file.mtime_ns or 0) if file.type is fs.FileType.File and file.size else None
 
     def _last_log_checkpoint(self) -> int:
         """Return the version of the log checkpoint that the log names as its last one; -1 without one."""
         try:
-            return int(msgspec.json.decode(read_bytes(f"{self._uri}/{HINT}", self._storage))["version"])
-        except (FileNotFoundError, msgspec.DecodeError, KeyError, TypeError, ValueError):
+            return int(msgspec.json.decode(self._files.find(HINT) or b"{}")["version"])
+        except (msgspec.DecodeError, KeyError, TypeError, ValueError):
             return -1
 
     def _transactions_after(self, known: Mapping[str, int | None], new: Sequence[int]) -> dict[str, int | None]:
@@ -137,7 +138,7 @@ class OpenedTables:
         self._tables: dict[tuple[str, frozenset[tuple[str, str]]], OpenedTable] = {}
         self._lock = threading.Lock()
 
-    def of(self, uri: str, storage: Storage) -> OpenedTable:
+    def of(self, uri: str, storage: Options) -> OpenedTable:
         """Return the table at a URI, with these options of its storage."""
         key = uri, frozenset((storage or {}).items())
         with self._lock:

@@ -21,11 +21,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
-from pyarrow import fs
 
-from headrace.storage.files import Storage
-from headrace.storage.refusals import StoreError, doing
-from headrace.storage.schemes import file_system
+from headrace.storage.files import Files
+from headrace.storage.refusals import StoreError
+from headrace.storage.schemes import Options, file_system
 from headrace.storage.table import COMMIT_SUFFIX, LOG, FileTrace, TableMissingError, commit_file
 
 CHANGE_FEED: Final = "delta.enableChangeDataFeed"
@@ -107,7 +106,7 @@ class TableState:
 class DeltaLog:
     """Reader of one table's log. Commits never change, so each is read once."""
 
-    def __init__(self, uri: str, storage: Storage = None) -> None:
+    def __init__(self, uri: str, storage: Options = None) -> None:
         """Keep the arguments; read nothing yet."""
         self._uri, self._storage = uri, storage
         self._commits: dict[int, DeltaCommit] = {}
@@ -118,11 +117,9 @@ class DeltaLog:
 
         Raises `TableMissingError` where there is no table, `StoreError` where the log cannot be listed.
         """
-        store, root = file_system(f"{self._uri}/{LOG}", self._storage)
-        with doing(f"to list the log of {self._uri}"):
-            listed = store.get_file_info(fs.FileSelector(root, allow_not_found=True))
+        listed = Files(self._uri, self._storage).listed(LOG, recursive=False)
         # A commit that lost its content in a power failure does not count, as for deltalake.
-        present = {int(match[1]) for file in listed if file.size and (match := _COMMIT.fullmatch(file.base_name))}
+        present = {int(match[1]) for name, file in listed if file.size and (match := _COMMIT.fullmatch(name))}
         if not present:
             msg = f"there is no Delta table {self._uri}"
             raise TableMissingError(msg)
@@ -290,7 +287,7 @@ def _partition_text(value: Any) -> str | None:
     return value.isoformat() if isinstance(value, date) else str(value)
 
 
-def trace_in_log(uri: str, entries: Mapping[str, int], files: Collection[str], storage: Storage = None) -> FileTrace:
+def trace_in_log(uri: str, entries: Mapping[str, int], files: Collection[str], storage: Options = None) -> FileTrace:
     """Return the entries of a table's log that name one of `files`, and the versions that contain one.
 
     `entries` has the version of each entry. Each entry is read once, in the order of versions; no version is opened. Raises
@@ -322,7 +319,7 @@ def _by_version(entries: Mapping[str, int]) -> Mapping[int, Sequence[str]]:
     return names
 
 
-def _changed(uri: str, name: str, storage: Storage) -> tuple[frozenset[str], frozenset[str]]:
+def _changed(uri: str, name: str, storage: Options) -> tuple[frozenset[str], frozenset[str]]:
     """Return the data files that a commit adds, and those that it removes."""
     store, path = file_system(f"{uri}/{name}", storage)
     with store.open_input_stream(path) as stream:
@@ -330,7 +327,7 @@ def _changed(uri: str, name: str, storage: Storage) -> tuple[frozenset[str], fro
     return _paths(actions, "add"), _paths(actions, "remove")
 
 
-def _listed(uri: str, name: str, storage: Storage) -> frozenset[str]:
+def _listed(uri: str, name: str, storage: Options) -> frozenset[str]:
     """Return the data files that a log checkpoint lists."""
     store, path = file_system(f"{uri}/{name}", storage)
     with store.open_input_file(path) as source:

@@ -34,11 +34,11 @@ from headrace.storage.delta_commits import (
     rules_of,
 )
 from headrace.storage.delta_log import trace_in_log
-from headrace.storage.files import StagedFile, Storage, delete_files, partition_text, stage, sync_files
+from headrace.storage.files import Files, StagedFile, partition_text
 from headrace.storage.overlay import OverlaySnapshot, base_of
 from headrace.storage.predicate import Conditions, sql_of
 from headrace.storage.refusals import DamagedError, StoreError, TableRefusedError, committing, refusing
-from headrace.storage.schemes import file_system, is_on_local_disk, make_folder
+from headrace.storage.schemes import Options, is_on_local_disk, make_folder
 from headrace.storage.small_files import SMALL_FILES
 from headrace.storage.table import (
     COMMIT_SUFFIX,
@@ -98,7 +98,7 @@ class DeltaSnapshot:
     opened: DeltaTable = field(repr=False)
     """Table that the process keeps open, and may have moved on to a later version meanwhile."""
 
-    storage: Storage = field(repr=False)
+    storage: Options = field(repr=False)
     transactions: dict[str, int | None] = field(repr=False)
     """Versions of applications' last transactions at this version, as far as somebody has asked for them."""
 
@@ -241,7 +241,7 @@ class DeltaStore:
     """Table of Delta, on a disk or an object store."""
 
     uri: str
-    storage: Storage = None
+    storage: Options = None
 
     @property
     def opened_table(self) -> OpenedTable:
@@ -318,7 +318,7 @@ class DeltaStore:
         """
         table = self._open(parent)
         if not is_checked and {*rows.schema.names} <= {field.name for field in table.schema().fields}:
-            file = stage(self.uri, f"part-{clock.unique_id()}.parquet", rows, self.storage)
+            file = self._files.stage(f"part-{clock.unique_id()}.parquet", rows)
             return self._add(parent, rows.schema, [file], "append", info)
         self._sync_commit(parent)
         with _translated():
@@ -428,13 +428,13 @@ class DeltaStore:
         if (
             is_on_local_disk(self.uri) and commit.exists()
         ):  # else a clean-up of the log has removed it, after a log checkpoint
-            sync_files(self.uri, _added_files(commit.read_bytes()))
+            self._files.sync(_added_files(commit.read_bytes()))
             self._sync_commit(version)
 
     @refusing("to list the log of")
     def log_as_of(self, moment: int) -> TableLog:
         """List the table's log, and find the version that was the latest at a moment (ms)."""
-        store, root = file_system(self.uri, self.storage)
+        store, root = self._files.file_system()
         files = store.get_file_info(fs.FileSelector(f"{root}/{LOG}", allow_not_found=True))
         files = [file for file in files if _ENTRY.fullmatch(file.base_name)]
         entries = {f"{LOG}/{file.base_name}": _version_of(file) for file in files}
@@ -446,14 +446,14 @@ class DeltaStore:
     @_alone
     def keep_versions(self, versions: Iterable[int]) -> None:
         """Write a log checkpoint for each version, so that entries of the log before it may be deleted."""
-        store, root = file_system(self.uri, self.storage)
+        store, root = self._files.file_system()
         for version in sorted(versions):
             log_checkpoint = f"{root}/{_log_checkpoint(version)}"
             if store.get_file_info(log_checkpoint).type is fs.FileType.NotFound:
                 table = self._open(version)
                 with _translated():
                     table.create_checkpoint()
-            sync_files(self.uri, [_log_checkpoint(version)])
+            self._files.sync([_log_checkpoint(version)])
 
     @refusing("to read the log of")
     def trace(self, files: Collection[str]) -> FileTrace:
@@ -472,7 +472,11 @@ class DeltaStore:
         """
         if is_on_local_disk(self.uri):
             entries = [commit_file(version), _log_checkpoint(version)]
-            sync_files(self.uri, [name for name in entries if Path(self.uri, name).exists()])
+            self._files.sync([name for name in entries if Path(self.uri, name).exists()])
+
+    @property
+    def _files(self) -> Files:
+        return Files(self.uri, self.storage)
 
     @property
     def _options(self) -> dict[str, str] | None:
@@ -506,10 +510,10 @@ class DeltaStore:
 
     def _remove_torn_checkpoint(self) -> None:
         """Remove the hint to a log checkpoint that is gone or empty: the power failed before it was synced."""
-        store, root = file_system(self.uri, self.storage)
+        store, root = self._files.file_system()
         files = store.get_file_info(fs.FileSelector(f"{root}/{LOG}"))
         torn = [f"{LOG}/{file.base_name}" for file in files if file.extension == "parquet" and file.size == 0]
-        delete_files(self.uri, [HINT, *torn], self.storage)
+        self._files.delete([HINT, *torn])
 
     def _add(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], mode: Any, info: CommitInfo) -> int:
         return self._transact(self._open(parent), schema, [*map(_addition, files)], mode, info)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -15,17 +15,10 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from headrace.errors import StorageError
-from headrace.storage.refusals import storage_advice
-from headrace.storage.schemes import Options, file_system, is_on_local_disk, make_folder, scheme_of
+from headrace.storage.refusals import doing, storage_advice
+from headrace.storage.schemes import Options, is_on_local_disk, make_folder, scheme_of
 
-
-def sync_files(folder: str, names: Iterable[str]) -> None:
-    """Make files survive a power failure: their content, and their names in their folders.
-
-    `names` are paths relative to `folder`. Raises `OSError` when a file is gone or the disk refuses.
-    """
-    scheme_of(folder).sync(folder, names)
-
+Content = TypeVar("Content")
 
 _STATISTICS = ("operator", "key_group", "key", "checkpoint_id", "state", "domain")
 
@@ -57,10 +50,6 @@ def partition_text(value: Any) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     return None if value is None else str(value)
-
-
-Storage = Options
-"""Options of the object store, with deltalake's names; None on local disks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,120 +113,6 @@ class ParquetLayout:
 SMALL = ParquetLayout()
 
 
-def stage(
-    folder: str,
-    name: str,
-    table: pa.Table,
-    storage: Storage = None,
-    *,
-    layout: ParquetLayout = SMALL,
-    survives: bool = True,
-) -> StagedFile:
-    """Write `table` as `folder/name`. The name must be unique to the attempt.
-
-    The file survives a power failure, except with `survives=False`, for files that are read only before the next commit.
-
-    Raises `StorageError` when the file system refuses (full, read-only, gone). A half-written file is removed if possible; if
-    not, it does no harm, since no commit names it.
-    """
-    store, path = file_system(f"{folder}/{name}", storage)
-    try:
-        if is_on_local_disk(folder):
-            make_folder(str(Path(path).parent))
-        layout.write(table, path, store)
-        size = store.get_file_info(path).size
-        if survives:
-            sync_files(folder, [name])
-    except OSError as error:
-        _remove(store, path)
-        msg = f"could not write {path}: {error}. Nothing was committed; {storage_advice(error)}."
-        raise StorageError(msg) from error
-    minimum, maximum = _range(table)
-    return StagedFile(name, table.num_rows, size, minimum, maximum)
-
-
-def read_parquet(uri: str, storage: Storage = None) -> pa.Table:
-    """Read a whole Parquet file."""
-    store, path = file_system(uri, storage)
-    return pq.ParquetFile(store.open_input_file(path)).read()
-
-
-def is_file(uri: str, storage: Storage = None) -> bool:
-    """Return whether a file exists."""
-    return size_of_file(uri, storage) is not None
-
-
-def size_of_file(uri: str, storage: Storage = None) -> int | None:
-    """Return the size of a file in bytes; None if there is none.
-
-    This is one request to an object store. `get_file_info` makes two where nothing exists: it also lists a folder of the name.
-    """
-    store, path = file_system(uri, storage)
-    if isinstance(store, fs.LocalFileSystem):
-        info = store.get_file_info(path)
-        return info.size if info.type is fs.FileType.File else None
-    try:
-        with store.open_input_file(path) as file:
-            return int(file.size())
-    except (FileNotFoundError, IsADirectoryError):
-        return None
-
-
-def make_folder_of(uri: str, storage: Storage = None) -> None:
-    """Make the folder of a file on a local disk; do nothing on an object store, which has no folders."""
-    store, path = file_system(uri, storage)
-    if isinstance(store, fs.LocalFileSystem):
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-
-
-def touch(uri: str, storage: Storage = None) -> None:
-    """Make an empty file, and its folder."""
-    store, path = file_system(uri, storage)
-    make_folder_of(uri, storage)
-    with store.open_output_stream(path):
-        pass
-
-
-def write_bytes(uri: str, content: bytes, storage: Storage = None) -> None:
-    """Write a small file and its folder, replacing an existing file. A concurrent reader may see it half written."""
-    store, path = file_system(uri, storage)
-    make_folder_of(uri, storage)
-    with store.open_output_stream(path) as stream:
-        stream.write(content)
-
-
-def read_bytes(uri: str, storage: Storage = None) -> bytes:
-    """Return the content of a small file. Raises `FileNotFoundError` if it does not exist."""
-    store, path = file_system(uri, storage)
-    with store.open_input_stream(path) as stream:
-        content: bytes = stream.read()
-    return content
-
-
-def list_files(folder: str, storage: Storage = None) -> set[str]:
-    """Return the paths of all files below a folder, relative to it; none if the folder does not exist.
-
-    A file whose name is not UTF-8 does not belong to Headrace, and is left out.
-    """
-    return {*list_sizes(folder, storage)}
-
-
-def list_sizes(folder: str, storage: Storage = None) -> dict[str, int]:
-    """Return the sizes of all files below a folder, by path relative to it, as `list_files` lists them."""
-    store, root = file_system(folder, storage)
-    files = store.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True))
-    sizes = ((path_of(file), file.size) for file in files if file.is_file)
-    return {path.removeprefix(f"{root}/"): size for path, size in sizes if path is not None}
-
-
-def list_folders(folder: str, storage: Storage = None) -> set[str]:
-    """Return the names of the folders in a folder; none if it does not exist."""
-    store, root = file_system(folder, storage)
-    entries = store.get_file_info(fs.FileSelector(root, allow_not_found=True))
-    paths = (path_of(entry) for entry in entries if entry.type is fs.FileType.Directory)
-    return {path.rpartition("/")[2] for path in paths if path is not None}
-
-
 class Usage(NamedTuple):
     """Number of files, and their size in bytes."""
 
@@ -249,23 +124,212 @@ class Usage(NamedTuple):
         return Usage(self.files + other.files, self.size + other.size) if isinstance(other, Usage) else NotImplemented
 
 
-def folder_usage(folder: str, storage: Storage = None) -> dict[str, Usage]:
-    """Return the usage of each file and folder in a folder, by name; empty if the folder does not exist."""
-    store, root = file_system(folder, storage)
-    usage: dict[str, Usage] = {}
-    for file in store.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True)):
-        path = path_of(file)
-        if file.is_file and path is not None:
-            name = path.removeprefix(f"{root}/").partition("/")[0]
+class Files(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """Files at a place: a folder of a disk, or a prefix of an object store, with the credentials to reach it.
+
+    Paths are relative to the place. Methods raise `StorageError` when the storage refuses.
+    """
+
+    uri: str
+    options: Options = None
+    """Options of an object store, with deltalake's names; None on disks."""
+
+    def __repr__(self) -> str:
+        """Return the place, without its credentials."""
+        return f"{type(self).__name__}({self.uri!r})"
+
+    def __hash__(self) -> int:
+        """Let places be keys."""
+        return hash((self.uri, frozenset((self.options or {}).items())))
+
+    def within(self, path: str) -> str:
+        """Return the URI of a path below the place; its own for an empty path."""
+        return f"{self.uri}/{path}" if path else self.uri
+
+    def file_system(self, path: str = "") -> tuple[fs.FileSystem, str]:
+        """Return pyarrow's file system of the place, and a path in it. What it raises is raw."""
+        uri = self.within(path)
+        return scheme_of(uri).files(uri, self.options)
+
+    def open(self, path: str = "") -> pa.NativeFile:
+        """Open a file to read any part of it. What it raises is raw."""
+        store, full = self.file_system(path)
+        return store.open_input_file(full)
+
+    @property
+    def is_on_local_disk(self) -> bool:
+        """Whether the place is on a disk of this machine, or on a mounted file system."""
+        return is_on_local_disk(self.uri)
+
+    def size(self, path: str = "") -> int | None:
+        """Return the size of a file in bytes; None if there is none.
+
+        This is one request to an object store. `get_file_info` makes two where nothing exists: it also lists a folder of the name.
+        """
+        with self._refusing("to look for", path):
+            store, full = self.file_system(path)
+            if isinstance(store, fs.LocalFileSystem):
+                info = store.get_file_info(full)
+                return info.size if info.type is fs.FileType.File else None
+            try:
+                with store.open_input_file(full) as file:
+                    return int(file.size())
+            except (FileNotFoundError, IsADirectoryError):
+                return None
+
+    def has(self, path: str = "") -> bool:
+        """Return whether a file exists."""
+        return self.size(path) is not None
+
+    def read(self, path: str = "") -> bytes:
+        """Return the content of a small file."""
+        with self._refusing("to read", path):
+            store, full = self.file_system(path)
+            with store.open_input_stream(full) as stream:
+                content: bytes = stream.read()
+            return content
+
+    def find(self, path: str) -> bytes | None:
+        """Return the content of a small file; None if there is none."""
+        return _unless_missing(self.read, path)
+
+    def parquet(self, path: str = "") -> pa.Table:
+        """Return the rows of a whole Parquet file."""
+        with self._refusing("to read", path):
+            return pq.ParquetFile(self.open(path)).read()
+
+    def find_parquet(self, path: str) -> pa.Table | None:
+        """Return the rows of a whole Parquet file; None if there is none."""
+        return _unless_missing(self.parquet, path)
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a small file and its folder, replacing an existing file. A concurrent reader may see it half written."""
+        store, full = self.file_system(path)
+        with self.writing(path), store.open_output_stream(full) as stream:
+            stream.write(content)
+
+    @contextmanager
+    def writing(self, path: str = "") -> Iterator[None]:
+        """Let the block write a file by `file_system`: its folder is there, and an `OSError` becomes a `StorageError`."""
+        store, full = self.file_system(path)
+        try:
+            if isinstance(store, fs.LocalFileSystem):  # an object store has no folders
+                Path(full).parent.mkdir(parents=True, exist_ok=True)
+            yield
+        except OSError:
+            with self._refusing("to write", path):
+                raise
+
+    def stage(self, name: str, table: pa.Table, *, layout: ParquetLayout = SMALL, survives: bool = True) -> StagedFile:
+        """Write `table` as a file. The name must be unique to the attempt.
+
+        The file survives a power failure, except with `survives=False`, for files that are read only before the next commit.
+
+        Raises `StorageError` when the file system refuses (full, read-only, gone). A half-written file is removed if possible; if
+        not, it does no harm, since no commit names it.
+        """
+        store, path = self.file_system(name)
+        try:
+            if self.is_on_local_disk:
+                make_folder(str(Path(path).parent))
+            layout.write(table, path, store)
+            size = store.get_file_info(path).size
+            if survives:
+                self.sync([name])
+        except OSError as error:
+            _remove(store, path)
+            msg = f"could not write {path}: {error}. Nothing was committed; {storage_advice(error)}."
+            raise StorageError(msg) from error
+        minimum, maximum = _range(table)
+        return StagedFile(name, table.num_rows, size, minimum, maximum)
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """Make files survive a power failure: their content, and their names in their folders.
+
+        Raises `OSError` when a file is gone or the disk refuses.
+        """
+        scheme_of(self.uri).sync(self.uri, paths)
+
+    def files(self, folder: str = "") -> set[str]:
+        """Return the paths of all files in a folder and below, relative to it; none if the folder does not exist.
+
+        A file whose name is not UTF-8 does not belong to Headrace, and is left out.
+        """
+        return {*self.sizes(folder)}
+
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        """Return the sizes of all files in a folder and below, by path relative to it, as `files` lists them."""
+        return {path: file.size for path, file in self.listed(folder)}
+
+    def folders(self, folder: str = "") -> set[str]:
+        """Return the names of the folders in a folder; none if it does not exist."""
+        with self._refusing("to list", folder):
+            store, root = self.file_system(folder)
+            entries = store.get_file_info(fs.FileSelector(root, allow_not_found=True))
+        paths = (path_of(entry) for entry in entries if entry.type is fs.FileType.Directory)
+        return {path.rpartition("/")[2] for path in paths if path is not None}
+
+    def usage(self) -> dict[str, Usage]:
+        """Return the usage of each file and folder of the place, by name; empty if the place does not exist."""
+        usage: dict[str, Usage] = {}
+        for path, file in self.listed(""):
+            name = path.partition("/")[0]
             usage[name] = usage.get(name, Usage()) + Usage(1, file.size)
-    return usage
+        return usage
 
+    def usage_of(self, paths: Iterable[str]) -> Usage:
+        """Return what some files take; those that are gone take nothing."""
+        sizes = [size for size in self.sizes_of(paths).values() if size is not None]
+        return Usage(len(sizes), sum(sizes))
 
-def files_usage(folder: str, paths: Iterable[str], storage: Storage = None) -> Usage:
-    """Return what files below a folder take; those that are gone take nothing."""
-    store, root = file_system(folder, storage)
-    files = [file for file in store.get_file_info([f"{root}/{path}" for path in paths]) if file.is_file]
-    return Usage(len(files), sum(file.size for file in files))
+    def sizes_of(self, paths: Iterable[str]) -> dict[str, int | None]:
+        """Return the sizes of some files, by path; None for those that are gone."""
+        wanted = list(paths)
+        with self._refusing("to look for files in"):
+            store, root = self.file_system()
+            infos = store.get_file_info([f"{root}/{path}" for path in wanted])
+        return {path: file.size if file.is_file else None for path, file in zip(wanted, infos, strict=True)}
+
+    def rename(self, path: str, name: str) -> None:
+        """Give a file another path, in one step, replacing a file that has it."""
+        with self._refusing("to rename", path):
+            store, root = self.file_system()
+            store.move(f"{root}/{path}", f"{root}/{name}")
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete files, one after the other; ignore those that another process has deleted."""
+        with self._refusing("to delete files in"):
+            store, root = self.file_system()
+            for path in paths:
+                with suppress(FileNotFoundError):
+                    store.delete_file(f"{root}/{path}")
+
+    def remove_file(self, path: str) -> None:
+        """Remove a file; do nothing if it does not exist."""
+        with self._refusing("to remove", path):
+            store, full = self.file_system(path)
+            if store.get_file_info(full).type is fs.FileType.File:
+                store.delete_file(full)
+
+    def remove_folder(self, path: str = "") -> None:
+        """Remove a folder with its content; do nothing if it does not exist."""
+        with self._refusing("to remove", path):
+            store, full = self.file_system(path)
+            if store.get_file_info(full).type is fs.FileType.Directory:
+                store.delete_dir(full)
+
+    def _refusing(self, verb: str, path: str = "") -> AbstractContextManager[None]:
+        return doing(f"{verb} {self.within(path)}")
+
+    def listed(self, folder: str = "", *, recursive: bool = True) -> Iterator[tuple[str, fs.FileInfo]]:
+        """Yield the files in a folder, and those below it, by path relative to it; nothing if the folder does not exist."""
+        with self._refusing("to list", folder):
+            store, root = self.file_system(folder)
+            entries = store.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=recursive))
+        for entry in entries:
+            path = path_of(entry)
+            if entry.is_file and path is not None:
+                yield path.removeprefix(f"{root}/"), entry
 
 
 def path_of(file: fs.FileInfo) -> str | None:
@@ -277,26 +341,13 @@ def path_of(file: fs.FileInfo) -> str | None:
     return path
 
 
-def delete_files(folder: str, paths: Iterable[str], storage: Storage = None) -> None:
-    """Delete files below a folder, one after the other; ignore files that another process has deleted."""
-    store, root = file_system(folder, storage)
-    for path in paths:
-        with suppress(FileNotFoundError):
-            store.delete_file(f"{root}/{path}")
-
-
-def remove_folder(uri: str, storage: Storage = None) -> None:
-    """Remove a folder with its content; do nothing if it does not exist."""
-    store, path = file_system(uri, storage)
-    if store.get_file_info(path).type is fs.FileType.Directory:
-        store.delete_dir(path)
-
-
-def remove_file(uri: str, storage: Storage = None) -> None:
-    """Remove a file; do nothing if it does not exist."""
-    store, path = file_system(uri, storage)
-    if store.get_file_info(path).type is fs.FileType.File:
-        store.delete_file(path)
+def _unless_missing(read: Callable[[str], Content], path: str) -> Content | None:
+    try:
+        return read(path)
+    except StorageError as error:
+        if error.is_missing:
+            return None
+        raise
 
 
 def _remove(store: fs.FileSystem, path: str) -> None:

@@ -21,7 +21,8 @@ from headrace.state.backend import EntryChange
 from headrace.state.codec import encode
 from headrace.state.key_groups import key_group
 from headrace.state.timers import TimerChange
-from headrace.storage.files import LateValues, ParquetLayout, StagedFile, Storage, stage, utf8
+from headrace.storage.files import LateValues, ParquetLayout, StagedFile, utf8
+from headrace.tables.folder import JobFolder
 from headrace.tables.requests import StoredRequest, answer_columns, buffered_request_columns, waiting_element_columns
 from headrace.tables.schemas import (
     ALL_TABLES,
@@ -248,11 +249,10 @@ def parts(table: str, rows: pa.Table) -> Iterator[pa.Table]:
 
 
 def stage_state(
-    job_folder: str,
+    folder: JobFolder,
     table: str,
     name: str,
     rows: pa.Table,
-    storage: Storage = None,
     *,
     values: Sequence[bytes | None] | None = None,
 ) -> StagedFile:
@@ -268,7 +268,7 @@ def stage_state(
     layout = _layout(table)
     if values is not None:
         layout = replace(layout, late_values=LateValues(values, order))
-    return stage(f"{job_folder}/{table}", name, rows.take(order), storage, layout=layout)
+    return folder.below(table).stage(name, rows.take(order), layout=layout)
 
 
 def _layout(table: str) -> ParquetLayout:

@@ -23,8 +23,8 @@ from headrace.state.cleanup import CLEANUP_PREFIX, key_of
 from headrace.state.key_groups import KeyGroupRange, key_group
 from headrace.state.rocksdb import StateCache
 from headrace.state.timers import Timer, domain_of, timer_entry, timer_of
-from headrace.storage.files import Storage
 from headrace.tables.entries import STORED
+from headrace.tables.folder import JobFolder
 from headrace.tables.pruned_rows import (
     Between,
     CleanupTimersOf,
@@ -68,23 +68,21 @@ class DeltaBackend:
 
     def __init__(
         self,
-        job_folder: str,
+        folder: JobFolder,
         versions: Mapping[str, int],
         operator: str,
         key_groups: KeyGroupRange,
         cache: StateCache,
         *,
         max_parallelism: int,
-        storage: Storage = None,
     ) -> None:
         """Keep the arguments: `versions` of the parent checkpoint's tables, and a `cache` of entries at that checkpoint."""
-        self._job_folder = job_folder
+        self._folder = folder
         self._versions = dict(versions)
         self._operator = operator
         self._key_groups = key_groups
         self._cache = cache
         self._max_parallelism = max_parallelism
-        self._storage = storage
         self._tables: dict[str, PrunedRows] = {}
         self._opening = Lock()
         self._written: dict[bytes, bytes | None] = {}
@@ -235,13 +233,12 @@ class DeltaBackend:
         with self._opening:
             if name not in self._tables:
                 self._tables[name] = PrunedRows(
-                    self._job_folder,
+                    self._folder,
                     name,
                     self._versions[name],
                     operator=self._operator,
                     key_groups=self._key_groups,
                     columns=STORED[name].columns,
-                    storage=self._storage,
                 )
             return self._tables[name]
 

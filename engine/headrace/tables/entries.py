@@ -19,11 +19,11 @@ from headrace.state.broadcast import BROADCAST_KEY, BroadcastRow
 from headrace.state.cleanup import CLEANUP_DOMAINS, known_timers
 from headrace.state.key_groups import KeyGroupRange, key_group
 from headrace.state.timers import Timer, timer_entry
-from headrace.storage.files import Storage
 from headrace.tables.expiry import RowExpiry, deleted_if_dead
+from headrace.tables.folder import JobFolder
 from headrace.tables.live_rows import in_order
 from headrace.tables.schemas import KEYED_STATE, MATERIALIZER_HISTORY, TIMERS
-from headrace.tables.view import ViewOf, in_milliseconds, state_view
+from headrace.tables.view import ViewOf, in_milliseconds
 
 _CHUNK = 20_000
 _EVERY_VALUE = ("state", "key", "value", "last_access", "deleted")
@@ -133,11 +133,9 @@ def broadcast_groups(max_parallelism: int) -> KeyGroupRange:
     return KeyGroupRange(group, group)
 
 
-def load_broadcast_state(
-    job_folder: str, version: int, operator: str, max_parallelism: int, *, storage: Storage = None
-) -> list[BroadcastRow]:
+def load_broadcast_state(folder: JobFolder, version: int, operator: str, max_parallelism: int) -> list[BroadcastRow]:
     """Return an operator's broadcast state at a version of `keyed_state`."""
-    view = state_view(job_folder, KEYED_STATE, version, storage)
+    view = folder.view(KEYED_STATE, version)
     rows = view.of(operator, broadcast_groups(max_parallelism), keys=[BROADCAST_KEY.decode()]).live_rows()
     return [
         BroadcastRow(row["state"], row["user_key"].encode(), row["value"].encode(), row["last_access"] or 0)

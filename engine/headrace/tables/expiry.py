@@ -3,9 +3,8 @@
 The TTL that the job declares today decides. The column `expires_at` does not: it was computed from the TTL that the job
 declared when it wrote the row. A row is dead
 
-    without a TTL of its own   if its stamp is at or before the youngest dead stamp at the clock
-    with `ttl_ms`              if that much time has passed since its stamp, not counting gaps
-    without stamp              never: no state wrote it, so its age is unknown
+    with a stamp      if the stamp is at or before the youngest dead one of its lifetime: the state's TTL, or its own `ttl_ms`
+    without a stamp   never: no state wrote it, so its age is unknown
 
 Compaction uses the mask, and so does the rebuilding of a local copy, which leaves out dead rows. Readers use the SQL.
 """
@@ -55,39 +54,43 @@ class RowExpiry(NamedTuple):
         clock = watermark if live.by_watermark else processing_time
         return None if clock is None else cls(operator, state, live, clock)
 
-    @property
-    def youngest_dead(self) -> int | None:
-        """Youngest dead stamp (ms) of rows without a TTL of their own; None if no row is dead."""
-        return self.live.dead_until(self.clock)
-
     def mask(self, rows: pa.Table) -> pa.ChunkedArray:
         """Return for each row whether it belongs to the state and is dead. Without a column `operator`, all rows are its operator's."""
         stamps = rows["last_access"].cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
-        own_ttls = pc.fill_null(rows["ttl_ms"], 0)
-        has_own = pc.not_equal(own_ttls, 0)
-        youngest = self.youngest_dead
-        by_age = pa.scalar(False) if youngest is None else pc.less_equal(stamps, youngest)
-        dead = pc.and_(pc.invert(has_own), by_age)
-        if pc.any(has_own).as_py():
-            pairs = zip(stamps.to_pylist(), own_ttls.to_pylist(), strict=True)
-            of_own_age = [
-                bool(ttl) and stamp is not None and self.live.is_dead_at(self.clock, stamp, ttl) for stamp, ttl in pairs
-            ]
-            dead = pc.or_(pc.fill_null(dead, False), pa.array(of_own_age, pa.bool_()))
+        dead = pc.less_equal(stamps, self._thresholds(rows["ttl_ms"]))
         of_state = pc.equal(rows["state"], self.state)
         if "operator" in rows.schema.names:
             of_state = pc.and_(of_state, pc.equal(rows["operator"], self.operator))
         return pc.and_(of_state, pc.fill_null(dead, False))
 
+    def _thresholds(self, own_ttls: pa.ChunkedArray) -> pa.ChunkedArray | pa.Scalar:
+        """Return the youngest dead stamp for the lifetime of each row, or of all rows; null if rows with that lifetime are alive."""
+        if own_ttls.null_count == len(own_ttls):
+            return pa.scalar(self.live.dead_until(self.clock), pa.int64())
+        own_ttls = pc.fill_null(own_ttls, 0)
+        lifetimes = own_ttls.unique()
+        youngest = [self.live.dead_until(self.clock, lifetime) for lifetime in lifetimes.to_pylist()]
+        return pc.take(pa.array(youngest, pa.int64()), pc.index_in(own_ttls, lifetimes))
+
     def sql(self, milliseconds: Callable[[str], str] = DUCKDB_MILLISECONDS) -> str:
         """Return an SQL condition for the rows that `mask` marks. `milliseconds` converts a column of times, in the engine's dialect."""
-        stamp = milliseconds("last_access")
+        stamp, youngest = milliseconds("last_access"), self.live.dead_until(self.clock)
+        by_state = NEVER_DEAD if youngest is None else f"{stamp} <= {youngest}"
+        dead = f"CASE WHEN coalesce(ttl_ms, 0) = 0 THEN {by_state} ELSE {self._own_sql(stamp)} END"
         of_state = f"operator = {literal(self.operator)} AND state = {literal(self.state)}"
-        youngest = self.youngest_dead
-        by_age = NEVER_DEAD if youngest is None else f"{stamp} <= {youngest}"
-        lived = f"{_counted(self.live, self.clock)} - {_counted_sql(self.live, stamp)}"
-        dead = f"CASE WHEN coalesce(ttl_ms, 0) = 0 THEN {by_age} ELSE {lived} >= ttl_ms END"
         return f"({of_state} AND last_access IS NOT NULL AND {dead})"
+
+    def _own_sql(self, stamp: str) -> str:
+        """Return SQL for `stamp <= live.dead_until(clock, ttl_ms)`."""
+        counted = self.live.counted
+        reading = counted.at(self.clock)
+        gaps = [
+            f"CASE WHEN ttl_ms <= {reading - at} THEN {length} ELSE 0 END"
+            for at, length in counted.stops
+            if at < reading
+        ]
+        dead = f"{stamp} <= {_sum_sql([f'{reading} - ttl_ms', *gaps])}"
+        return dead if self.live.since is None else f"{dead} AND ttl_ms <= {reading - counted.at(self.live.since)}"
 
 
 def rebuild_expiries(
@@ -126,19 +129,6 @@ def unexpired(rows: pa.Table, expiries: Iterable[RowExpiry]) -> pa.Table:
 def dead_sql(expiries: Iterable[RowExpiry], milliseconds: Callable[[str], str] = DUCKDB_MILLISECONDS) -> str:
     """Return an SQL condition for dead rows; see `RowExpiry.sql`."""
     return f"({' OR '.join(expiry.sql(milliseconds) for expiry in expiries) or NEVER_DEAD})"
-
-
-def _counted(live: LiveTtl, time: int) -> int:
-    """Return the time (ms) that has counted until `time`: all time except gaps."""
-    return time - sum(max(0, min(time, end) - start) for start, end in live.gaps)
-
-
-def _counted_sql(live: LiveTtl, stamp: str) -> str:
-    """Return SQL for the time (ms) that has counted until an entry's stamp."""
-    if live.since is not None:
-        stamp = f"greatest({stamp}, {live.since})"
-    gaps = [f"greatest(0, least({stamp}, {end}) - {start})" for start, end in live.gaps]
-    return f"({stamp} - {_sum_sql(gaps)})" if gaps else stamp
 
 
 def _sum_sql(terms: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ import os
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -26,15 +27,13 @@ import pyarrow.parquet as pq
 
 from headrace.state.cleanup import CLEANUP_DOMAINS
 from headrace.state.key_groups import KeyGroupRange
-from headrace.storage.files import Storage
 from headrace.storage.overlay import resolved
 from headrace.storage.refusals import doing
-from headrace.storage.schemes import file_system
 from headrace.storage.table import damaged, typed_rows
 from headrace.tables.changelog import sort_column
+from headrace.tables.folder import JobFolder
 from headrace.tables.live_rows import check_rows
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES, TIMERS
-from headrace.tables.view import table_store
 
 Extent = dict[str, tuple[Any, Any]]
 """Smallest and largest values of columns; a column that is missing may hold any value.
@@ -256,20 +255,19 @@ class PrunedRows:
 
     def __init__(
         self,
-        job_folder: str,
+        folder: JobFolder,
         table: str,
         version: int,
         *,
         operator: str,
         key_groups: KeyGroupRange,
         columns: Sequence[str],
-        storage: Storage = None,
     ) -> None:
         """List the table's files. `columns` are the columns that `read` returns.
 
         Raises `StorageError` when the table's log cannot be read.
         """
-        self._uri = f"{job_folder}/{table}"
+        self._uri = folder.within(table)
         self._operator = operator
         self._key_groups = key_groups
         self._table = STATE_TABLES[table]
@@ -280,10 +278,9 @@ class PrunedRows:
         self._repeated = [name for name in ("operator", "state") if name in self._needed]
         pruning = ["operator", "key_group", sort_column(table), "key", *(["user_key"] if table == KEYED_STATE else [])]
         self._pruning = {name: schema.field(name).type for name in pruning}
-        self._store, self._folder = file_system(self._uri, storage)
-        with doing(f"to read {self._uri}"):
-            listed = _files(table_store(self._uri, storage).at(version).add_actions())
-            self._files = [file for file in listed if self._is_ours(file.extent)]
+        self._store, self._folder = folder.file_system(table)
+        listed = _files(folder.table(table).at(version).add_actions())
+        self._files = [file for file in listed if self._is_ours(file.extent)]
 
     def in_order(self, selection: Selection) -> Iterator[tuple[PrunedRead, bytes | None]]:
         """Yield the wanted rows in rounds, each with a user key: later rounds have only rows from that key on (None: the end).
@@ -301,14 +298,17 @@ class PrunedRows:
             by_file: dict[str, tuple[_File, set[int]]] = {}
             for file, group in chosen:
                 by_file.setdefault(file.path, (file, set()))[1].add(group.number)
-            with doing(f"to read {self._uri}"):
+            with self._reading():
                 parts = list(_in_parallel(lambda pair: self._read(pair[0], selection, pair[1]), list(by_file.values())))
             yield self._combine(parts), _beginning(groups[0]) if groups else None
+
+    def _reading(self) -> AbstractContextManager[None]:
+        return doing(f"to read {self._uri}")
 
     def _groups_of(self, selection: Selection) -> list[tuple[_File, _RowGroup]]:
         """Return the row groups that may hold wanted rows."""
         candidates = [file for file in self._files if selection.may_be_in(file.extent)]
-        with doing(f"to read {self._uri}"):
+        with self._reading():
             footers = list(_in_parallel(self._known_footer, candidates))
         return [
             (file, group)
@@ -329,7 +329,7 @@ class PrunedRows:
         Raises `StorageError` when a file is gone, damaged, or out of reach.
         """
         candidates = [file for file in self._files if selection.may_be_in(file.extent)]
-        with doing(f"to read {self._uri}"):
+        with self._reading():
             parts = list(_in_parallel(lambda file: self._read(file, selection), candidates))
         return self._combine(parts)
 

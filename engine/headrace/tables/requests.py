@@ -23,13 +23,13 @@ from headrace.async_io.pending_call import AsyncElement, StoredElement, to_store
 from headrace.async_io.responses import KeptAnswer, Wanted
 from headrace.execution.drain import PROCESS, BufferedRequest
 from headrace.state.key_groups import KeyGroupRange
-from headrace.storage.files import Storage
 from headrace.storage.predicate import BetweenTimes, OneOf, Within, rows_that_meet
 from headrace.storage.refusals import doing
 from headrace.storage.table import damaged, typed_rows
+from headrace.tables.folder import JobFolder
 from headrace.tables.live_rows import last_rows
 from headrace.tables.schemas import ANSWERS, ASYNC_REQUESTS, BUFFERED_REQUESTS
-from headrace.tables.view import TableView, in_milliseconds, state_view
+from headrace.tables.view import TableView, in_milliseconds
 
 
 class StoredRequest(NamedTuple):
@@ -73,27 +73,22 @@ def buffered_request_columns(requests: Sequence[StoredRequest]) -> dict[str, lis
 
 
 def load_buffered_requests(
-    job_folder: str,
-    version: int,
-    operator: str,
-    key_groups: KeyGroupRange,
-    *,
-    storage: Storage = None,
+    folder: JobFolder, version: int, operator: str, key_groups: KeyGroupRange
 ) -> list[StoredRequest]:
     """Return the requests that an operator holds in one range of key groups, at a version of the table, in order.
 
     Raises `StorageError` for a row that Headrace cannot have written.
     """
-    view = state_view(job_folder, BUFFERED_REQUESTS, version, storage).of(operator, key_groups)
+    view = folder.view(BUFFERED_REQUESTS, version).of(operator, key_groups)
     rows = view.live(_REQUEST_COLUMNS)
     columns = (rows[name].to_pylist() for name in _REQUEST_COLUMNS)
     held = [_stored(view.snapshot.uri, *values) for values in zip(*columns, strict=True)]
     return sorted(held, key=lambda stored: stored.request.order)
 
 
-def holders(job_folder: str, version: int, *, storage: Storage = None) -> set[tuple[str, int]]:
+def holders(folder: JobFolder, version: int) -> set[tuple[str, int]]:
     """Return the operators that hold records, each with the input of the records, at a version of the table."""
-    rows = state_view(job_folder, BUFFERED_REQUESTS, version, storage).live(["operator", "input"])
+    rows = folder.view(BUFFERED_REQUESTS, version).live(["operator", "input"])
     operators, inputs = (rows[name].to_pylist() for name in ("operator", "input"))
     return {(operator, number or 0) for operator, number in zip(operators, inputs, strict=True)}
 
@@ -164,16 +159,16 @@ def waiting_element_columns(
 
 
 def load_waiting_elements(
-    job_folder: str, version: int, operator: str, key_groups: KeyGroupRange, *, storage: Storage = None
+    folder: JobFolder, version: int, operator: str, key_groups: KeyGroupRange
 ) -> list[StoredElement]:
     """Return the elements of an operator that wait, in one range of key groups, at a version of the table."""
-    view = state_view(job_folder, ASYNC_REQUESTS, version, storage).of(operator, key_groups)
+    view = folder.view(ASYNC_REQUESTS, version).of(operator, key_groups)
     return [StoredElement(**row) for row in view.live_rows(StoredElement.__struct_fields__)]
 
 
-def waiting_for(job_folder: str, version: int, *, storage: Storage = None) -> set[str]:
+def waiting_for(folder: JobFolder, version: int) -> set[str]:
     """Return the operators with waiting elements, at a version of the table."""
-    operators = state_view(job_folder, ASYNC_REQUESTS, version, storage).live(["operator"])
+    operators = folder.view(ASYNC_REQUESTS, version).live(["operator"])
     return {*operators["operator"].to_pylist()}
 
 
@@ -190,13 +185,13 @@ Window = tuple[int, int]
 
 
 def read_answers(
-    job_folder: str, version: int, operator: str, wanted: Wanted, *, storage: Storage = None, margin: int = MARGIN
+    folder: JobFolder, version: int, operator: str, wanted: Wanted, *, margin: int = MARGIN
 ) -> list[KeptAnswer]:
     """Return the answers to requests that have not expired; of a request that the job got often, at least the nearest ones.
 
     A window is `margin` ordinals larger than the elements in it, on each side.
     """
-    answers = state_view(job_folder, ANSWERS, version, storage).of(operator)
+    answers = folder.view(ANSWERS, version).of(operator)
     windows = windows_around([ordinal for ordinals in wanted.values() for ordinal in ordinals], margin)
     near = [_rows(answers.where(Within("ordinal", *window)).live(), wanted) for window in windows]
     near_answers = [KeptAnswer(**row) for rows in near for row in rows]

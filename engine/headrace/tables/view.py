@@ -5,30 +5,25 @@ group, so whatever looks at an entry's changes, or at a key's rows, can do so ra
 sizes in the table's log: a small table is one range. One key group is the least: a state of which one group does not
 fit into memory needs more groups (`headrace rescale`).
 
-The file also opens tables by URI, as Delta on disks and object stores or in memory, and reads the stored rows of one
-operator, table by table.
+The file also reads the stored rows of one operator, table by table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.errors import StorageError
 from headrace.state.broadcast import BROADCAST_KEY
 from headrace.state.key_groups import KeyGroupRange
-from headrace.storage.delta_table import DeltaStore
-from headrace.storage.files import Storage
 from headrace.storage.overlay import OverlaySnapshot, own_rows
 from headrace.storage.predicate import Condition, Conditions, OneOf, Within, as_tuple
-from headrace.storage.schemes import scheme_of
-from headrace.storage.table import Snapshot, TableMissingError, TableStore
+from headrace.storage.table import Snapshot
 from headrace.tables.live_rows import check_rows, last_rows
-from headrace.tables.schemas import ALL_TABLES, QUARANTINE, STATE_TABLES, StateTable
+from headrace.tables.schemas import QUARANTINE, STATE_TABLES, StateTable
 
 
 def entries_of(
@@ -220,34 +215,6 @@ def _with_nulls(stream: Any, missing: Sequence[pa.Field]) -> Any:
 
 ViewOf = Callable[[str], TableView]
 """Function that opens a state table by its name."""
-
-
-def table_store(uri: str, storage: Storage = None) -> TableStore:
-    """Return the store of a table. Read nothing yet."""
-    table = scheme_of(uri).table
-    store: TableStore = DeltaStore(uri, storage) if table is None else table(uri)
-    return store
-
-
-def state_view(job_folder: str, name: str, version: int, storage: Storage = None) -> TableView:
-    """Return the rows of a job's state table at a version.
-
-    Raises `StorageError` when the table is gone, or its log cannot be read.
-    """
-    uri = f"{job_folder}/{name}"
-    try:
-        return TableView(ALL_TABLES[name], table_store(uri, storage).at(version))
-    except TableMissingError as error:
-        msg = (
-            f"state table {uri} is gone, or its log is, but checkpoints name its version {version}. Bring the whole job folder "
-            "back from a backup that is not older than the job's sinks."
-        )
-        raise StorageError(msg) from error
-
-
-def state_views(job_folder: str, versions: Mapping[str, int], storage: Storage = None) -> ViewOf:
-    """Return a function that opens the state tables of a job by name, each at its version."""
-    return lambda name: state_view(job_folder, name, versions[name], storage)
 
 
 STATE_OF_OPERATORS = tuple(name for name in STATE_TABLES if name != QUARANTINE)

@@ -23,8 +23,8 @@ from headrace.state.rocksdb import RocksDbBackend, StateCache
 from headrace.state.timers import TimerChange, timer_of
 from headrace.tables.changelog import Changelog, KeyedState, parts, stage_state
 from headrace.tables.delta_backend import DeltaBackend
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import KEYED_STATE, TIMERS
-from headrace.tables.view import state_view
 
 _CACHE_BYTES = 64 << 20
 OPERATOR = "function"
@@ -49,7 +49,7 @@ class CommittedTables:
 
     def __init__(self, folder: Path, max_parallelism: int) -> None:
         """Create empty tables."""
-        self._folder = str(folder / "tables")
+        self._folder = JobFolder(str(folder / "tables"))
         self._cache = folder / "cache"
         self._max_parallelism = max_parallelism
         self._tables = JobTables(self._folder, "harness", "harness")
@@ -91,7 +91,7 @@ class CommittedTables:
 
     def table(self, name: str) -> pa.Table:
         """Return the live rows of a state table."""
-        return state_view(self._folder, name, self._versions[name]).live()
+        return self._folder.view(name, self._versions[name]).live()
 
     def _opened(self) -> DeltaBackend:
         return DeltaBackend(

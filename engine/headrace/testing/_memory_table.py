@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace import clock
-from headrace.storage.files import StagedFile, stage
+from headrace.storage.files import Files, StagedFile
 from headrace.storage.overlay import OverlaySnapshot, base_of, own_rows
 from headrace.storage.predicate import Conditions, rows_that_meet
 from headrace.storage.refusals import StoreError, committing, refusing
@@ -211,7 +211,7 @@ class MemoryStore:
     def append_rows(self, parent: int, rows: pa.Table, info: CommitInfo = NO_INFO, *, is_checked: bool = False) -> int:
         """Write rows as a file and add it, with columns that the table lacks; return the new version. There are no rules."""
         del is_checked
-        file = stage(self.uri, f"part-{clock.unique_id()}.parquet", rows)
+        file = Files(self.uri).stage(f"part-{clock.unique_id()}.parquet", rows)
 
         def with_rows(now: _Version) -> _Version:
             schema = pa.unify_schemas([now.schema, rows.schema])
@@ -273,7 +273,7 @@ class MemoryStore:
         merged = _merge_rows(before.read(schema), rows, keys)
         if merged is None:
             return parent
-        file = stage(self.uri, f"part-{clock.unique_id()}.parquet", merged, survives=False)
+        file = Files(self.uri).stage(f"part-{clock.unique_id()}.parquet", merged, survives=False)
         merged_at = self._add_version(parent, info, lambda now: replace(now, files=_by_path([file])))
         self.sync(merged_at)
         return merged_at

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.sources.kafka.landed import OffsetRange, TopicState
+    from headrace.storage.storage import Storage
 
 
 _ids = itertools.count(1)
@@ -135,7 +136,7 @@ class MemoryTopic:
             for number, messages in enumerate(self._messages)
         }
 
-    def land(self, ranges: Mapping[OffsetRange, str], folder: str, storage: Mapping[str, str] | None) -> None:
+    def land(self, ranges: Mapping[OffsetRange, str], folder: Storage) -> None:
         """Write the messages of each range to a file of its name in `folder`. Called by the engine."""
         import pyarrow as pa
 
@@ -149,5 +150,5 @@ class MemoryTopic:
                 if offsets.first <= message.offset < offsets.end
             ]
             temporary = temporary_name()
-            write_messages(f"{folder}/{temporary}", [pa.RecordBatch.from_pylist(rows, schema=MESSAGES)], storage)
-            publish_landed(folder, temporary, name, storage)
+            write_messages(folder.below(temporary), [pa.RecordBatch.from_pylist(rows, schema=MESSAGES)])
+            publish_landed(folder, temporary, name)

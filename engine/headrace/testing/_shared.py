@@ -70,8 +70,9 @@ def new_backend(name: BackendName, folder: Path, max_parallelism: int) -> StateB
     from headrace.commit.job_tables import JobTables
     from headrace.state.rocksdb import StateCache
     from headrace.tables.delta_backend import DeltaBackend
+    from headrace.tables.folder import JobFolder
 
-    tables = str(folder / "tables")
+    tables = JobFolder(str(folder / "tables"))
     return DeltaBackend(
         tables,
         JobTables(tables, "harness", "harness").create(),

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from headrace.storage.schemes import file_system
+from headrace.storage.storage import Storage
 from tests.unit.support.s3 import BUCKET
 
 
@@ -27,7 +27,7 @@ def place(home, storage, monkeypatch):
 
 
 def put(place, storage, table):
-    store, path = file_system(f"{place}/2013-01-31.parquet", storage)
+    store, path = Storage(f"{place}/2013-01-31.parquet", storage).file_system()
     with store.open_output_stream(path) as stream:
         pq.write_table(table, stream)
 

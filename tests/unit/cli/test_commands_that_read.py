@@ -12,6 +12,7 @@ from headrace.errors import ConfigError
 from headrace.log.checkpoint import Kind
 from headrace.log.progress import ProgressFiles, TaskProgress, added_up
 from headrace.sources.position import FolderPosition, SourceFacts
+from headrace.tables.folder import JobFolder
 from pipelines.flights.demo import SOURCE, Demo
 from tests.unit.support.demo_job import HOUR, START, timer
 
@@ -168,7 +169,7 @@ def test_status_shows_progress_of_the_holder_alone(headrace, state, at_nine):
     jobs = []
     for attempt in "dead", "a":
         state.hold(until=at_nine.now() + 60_000 * (attempt == "a"))
-        ProgressFiles(str(state.folder), attempt).write(progress)
+        ProgressFiles(JobFolder(str(state.folder)), attempt).write(progress)
         jobs += json.loads(headrace("status --json").stdout)["jobs"]
     dead, alive = [job["progress"] for job in jobs]
     assert dead is None

@@ -15,11 +15,10 @@ from headrace.errors import SinkMismatchError, StorageError
 from headrace.log.checkpoint import Kind
 from headrace.sinks.sink import SparkWriters
 from headrace.storage import schemes as durability
-from headrace.storage.files import list_files, read_parquet, sync_files
 from headrace.storage.schemes import make_folder
+from headrace.storage.storage import Storage
 from headrace.storage.table import CommitInfo, Transaction, VersionTakenError
 from headrace.tables.schemas import KEYED_STATE
-from headrace.tables.view import table_store
 from tests.jobs.home import Home
 from tests.unit.support.memory_job import (
     BOARD,
@@ -108,10 +107,10 @@ def spark_job(memory_job):
     memory_job.config = replace(memory_job.config, publish=replace(memory_job.config.publish, spark_above_rows=0))
 
     def merge(uri, files, keys, *, app_id, version):
-        store = table_store(uri)
+        store = Storage(uri).table()
         info = CommitInfo(checkpoint_id=version, transaction=Transaction(app_id, version))
         with unsynced(memory_job.disk):
-            store.merge(store.latest().version, read_parquet(files[0]), keys, info)
+            store.merge(store.latest().version, Storage(str(files[0])).parquet(), keys, info)
 
     memory_job.merge = merge
     return memory_job
@@ -143,7 +142,7 @@ def test_commit_of_another_program_hides_no_merge(spark_job):
     with killed_at(job.disk, "sync lake/lines_by_item", 3), job.open(writers=SparkWriters(merge=job.merge)) as opened:
         commit_batch(opened, "ann")
     with unsynced(job.disk):
-        store = table_store(job.config.sinks[BOARD].path)
+        store = Storage(job.config.sinks[BOARD].path).table()
         store.append(store.latest().version, store.latest().schema, [])
     with job.open() as opened:
         opened.commit(Kind.BATCH, outputs=reminder(opened, "bob"))
@@ -205,7 +204,7 @@ def test_all_files_of_a_job_are_synced(disk_config, synced):
     with open_job(disk_config, "run", create=True) as job:
         commit_batch(job, "ann")
     for folder in (disk_config.job_folder, *(sink.path for sink in disk_config.sinks.values())):
-        files = {f"{folder}/{name}" for name in list_files(folder)}
+        files = {f"{folder}/{name}" for name in Storage(str(folder)).files()}
         assert files <= {*synced}
         assert {file.rpartition("/")[0] for file in files} <= {*synced}
 
@@ -225,7 +224,7 @@ def test_commits_are_synced_in_order(disk_config, synced):
     ]
     places = [synced.index(step) for step in steps]
     assert places == sorted(places)
-    merged = next(iter(table_store(sinks[BOARD].path).latest().files()))
+    merged = next(iter(Storage(sinks[BOARD].path).table().latest().files()))
     assert synced.index(f"{sinks[BOARD].path}/{merged}") < places[-1]
     row = next(path for path in synced if path.startswith(f"{folder}/checkpoints/part-"))
     assert synced.index(row) < places[2]
@@ -241,15 +240,15 @@ def test_new_folders_are_synced_in_parent_folders(tmp_path, synced):
 def test_folders_are_synced_once_for_many_files(tmp_path, synced):
     for name in ("one", "two"):
         (tmp_path / name).write_text(name)
-    sync_files(str(tmp_path), ["one", "two"])
+    Storage(str(tmp_path)).sync(["one", "two"])
     assert sorted(synced) == [str(tmp_path), f"{tmp_path}/one", f"{tmp_path}/two"]
 
 
 def test_missing_file_cannot_be_synced(tmp_path):
     with pytest.raises(FileNotFoundError):
-        sync_files(str(tmp_path), ["none"])
+        Storage(str(tmp_path)).sync(["none"])
     with pytest.raises(FileNotFoundError):
-        sync_files(f"memory://{tmp_path.name}", ["none"])
+        Storage(f"memory://{tmp_path.name}").sync(["none"])
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO])
@@ -261,7 +260,7 @@ def test_file_system_may_refuse_to_sync_folders(tmp_path, monkeypatch, number):
     (tmp_path / "one").write_text("1")
     monkeypatch.setattr(os, "fsync", refuse)
     with nullcontext() if number == errno.EINVAL else pytest.raises(OSError, match="refused"):
-        sync_files(str(tmp_path), ["one"])
+        Storage(str(tmp_path)).sync(["one"])
 
 
 def test_failing_disk_stops_the_commit(disk_config, monkeypatch):
@@ -278,6 +277,6 @@ def test_failing_disk_stops_the_commit(disk_config, monkeypatch):
 
 
 def test_object_stores_sync_by_themselves(synced):
-    sync_files("s3://bucket/folder", ["file"])
+    Storage("s3://bucket/folder").sync(["file"])
     make_folder("s3://bucket/folder")
     assert synced == []

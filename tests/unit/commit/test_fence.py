@@ -9,10 +9,10 @@ import pytest
 from headrace.commit.job_tables import JobTables
 from headrace.commit.sink_position import check_sinks
 from headrace.errors import FencedError, SinkMismatchError, StorageError
-from headrace.storage.files import delete_files
+from headrace.storage.storage import Storage
 from headrace.storage.table import CommitInfo
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import CHECKPOINTS, KEYED_STATE, STATE_TABLES, TIMERS
-from headrace.tables.view import table_store
 from tests.unit.support.memory_job import BOARD, commit_batch, killed_at, state_row
 
 
@@ -75,7 +75,7 @@ def test_missing_state_table_is_refused(job):
 
 def test_fence_fails_if_another_writer_commits(half_prepared):
     job = half_prepared
-    store = table_store(f"{job.config.job_folder}/{KEYED_STATE}")
+    store = Storage(job.config.job_folder).table(KEYED_STATE)
 
     def overtake(step, path):
         if (step, path) == ("commit", f"state/purchases/{KEYED_STATE}"):
@@ -89,7 +89,7 @@ def test_fence_fails_if_another_writer_commits(half_prepared):
 
 def test_files_of_a_lost_version_stop_the_fence(half_prepared):
     job = half_prepared
-    (lost,) = table_store(f"{job.config.job_folder}/{KEYED_STATE}").at(1).files()
+    (lost,) = Storage(job.config.job_folder).table(KEYED_STATE).at(1).files()
     del job.disk.files[f"state/purchases/{KEYED_STATE}/{lost}"]
     with pytest.raises(StorageError, match=lost):
         job.run("cyd")
@@ -108,7 +108,7 @@ def test_fence_publishes_the_last_checkpoint(job):
 def test_fence_before_a_restore_may_publish_nothing(job):
     with killed_at(job.disk, "commit.after"), job.open() as opened:
         commit_batch(opened, "bob")
-    delete_files(job.config.job_folder, [file.path for file in job.last.outputs[BOARD]])
+    Storage(job.config.job_folder).delete([file.path for file in job.last.outputs[BOARD]])
     with pytest.raises(SinkMismatchError, match="lacks checkpoint 2, which is not published"):
         job.run("cyd")
     with job.open(sink_check=partial(check_sinks, restores=True)) as opened:
@@ -132,7 +132,7 @@ def test_half_created_tables_are_completed(memory_job):
 
 
 def test_fence_restores_several_tables_at_once(job):
-    tables = JobTables(job.config.job_folder, "other", "attempt")
+    tables = JobTables(JobFolder(job.config.job_folder), "other", "attempt")
     with job.open() as opened:
         staged = state_row(opened, "bob")
         tables.prepare({KEYED_STATE: [staged], TIMERS: [staged]}, opened.versions)

@@ -17,8 +17,9 @@ from headrace.errors import ConfigError
 from headrace.log import log as log_module
 from headrace.log.checkpoint import Kind
 from headrace.log.log import CheckpointLog
+from headrace.storage.storage import Storage
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import ALL_TABLES, FORMAT_VERSION, STATE_TABLES, TIMERS
-from headrace.tables.view import state_view, table_store
 from tests.jobs.home import Home
 from tests.unit.support.memory_job import timer_row
 
@@ -54,15 +55,17 @@ def next_format(config, monkeypatch):
 
 
 def timers(config, versions):
-    return [(row["key"], row["note"]) for row in state_view(config.job_folder, TIMERS, versions[TIMERS]).live_rows()]
+    return [
+        (row["key"], row["note"]) for row in JobFolder(config.job_folder).view(TIMERS, versions[TIMERS]).live_rows()
+    ]
 
 
 def columns(config, versions):
-    return table_store(f"{config.job_folder}/{TIMERS}").at(versions[TIMERS]).schema.names
+    return Storage(config.job_folder).table(TIMERS).at(versions[TIMERS]).schema.names
 
 
 def formats(config):
-    return [(point.kind, point.format_version) for point in CheckpointLog(config.job_folder).checkpoints]
+    return [(point.kind, point.format_version) for point in CheckpointLog(JobFolder(config.job_folder)).checkpoints]
 
 
 def test_steps_are_numbered_without_a_gap():
@@ -107,7 +110,7 @@ def test_crash_leaves_old_or_new_format(config, place):
 
     with crash_points.observed(die), pytest.raises(Killed), open_job(config, "killed"):
         pass
-    last = CheckpointLog(config.job_folder).last
+    last = CheckpointLog(JobFolder(config.job_folder)).last
     assert last.format_version == (2 if place in {"commit.after", "publish.after"} else 1)
     assert timers(config, last.versions) == [('"ann"', None)]
     with open_job(config, "next", force=True) as opened:
@@ -118,8 +121,8 @@ def test_crash_leaves_old_or_new_format(config, place):
 
 @pytest.mark.parametrize("kind", [Kind.BATCH.value, "a kind of the future"])
 def test_newer_format_is_refused(config, kind):
-    log = CheckpointLog(config.job_folder)
+    log = CheckpointLog(JobFolder(config.job_folder))
     row = {**msgspec.to_builtins(log.last), "kind": kind, "checkpoint_id": 9, "format_version": 3}
     log._append([row], "a test")
     with pytest.raises(ConfigError, match="it has format 3, and this program knows up to 1. Nothing was changed"):
-        CheckpointLog(config.job_folder)
+        CheckpointLog(JobFolder(config.job_folder))

@@ -10,9 +10,8 @@ from headrace.edits.restore import restore
 from headrace.errors import SinkMismatchError
 from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import SparkWriters
-from headrace.storage.files import read_parquet
+from headrace.storage.storage import Storage
 from headrace.storage.table import CommitInfo, Transaction
-from headrace.tables.view import table_store
 from tests.unit.support.memory_job import BOARD, DiskCopy, MemoryJob, commit_batch, killed_at
 
 
@@ -118,6 +117,6 @@ class SparkMerges:
 
     def __call__(self, uri, files, keys, *, app_id, version):
         self.merges += 1
-        store = table_store(uri)
+        store = Storage(uri).table()
         info = CommitInfo(checkpoint_id=version, transaction=Transaction(app_id, version))
-        store.merge(store.latest().version, read_parquet(files[0]), keys, info)
+        store.merge(store.latest().version, Storage(str(files[0])).parquet(), keys, info)

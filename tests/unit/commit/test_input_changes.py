@@ -10,6 +10,7 @@ from headrace.sources.folder.listing import UNKNOWN, stamp
 from headrace.sources.interval import Interval
 from headrace.sources.position import FolderPosition, SourceFacts, TakenFile, digest
 from headrace.sources.source import ListedFile, SourceFile
+from headrace.storage.storage import Storage
 
 COMMITTED = 1_000
 WRITTEN = 500
@@ -59,7 +60,7 @@ def checkpoint(number, kind, **fields):
 def changes_of(line, files):
     return [
         (input_change.change, input_change.file, input_change.checkpoint_id)
-        for input_change in input_changes(line, files)
+        for input_change in input_changes(line, files, Storage(""))
     ]
 
 
@@ -83,7 +84,7 @@ def test_file_after_the_last_checkpoint_is_unchanged(day):
 
 
 def test_missing_file_within_input_is_a_change():
-    changes = input_changes(line(1, 2, 3), listed(file(1), file(3)))
+    changes = input_changes(line(1, 2, 3), listed(file(1), file(3)), Storage(""))
     assert [str(change) for change in changes] == ["a file of source 'orders' that checkpoint 2 took in is gone"]
 
 
@@ -93,6 +94,6 @@ def test_input_removed_from_beginning_is_no_change(left):
 
 
 def test_earliest_change_comes_first():
-    changes = input_changes(line(1, 2, 3), listed(file(1), file(2, size=1), file(3, size=1)))
+    changes = input_changes(line(1, 2, 3), listed(file(1), file(2, size=1), file(3, size=1)), Storage(""))
     assert [change.checkpoint_id for change in changes] == [2, 3]
     assert str(changes[0]) == "file 2.parquet of source 'orders' has changed since checkpoint 2 took it in"

@@ -18,9 +18,8 @@ from headrace.readers.job_at import JobAtCheckpoint
 from headrace.readers.sql import ask_sql
 from headrace.records.columns import RecordReader, sink_schema, to_columns
 from headrace.sinks.sink import OutputFile
-from headrace.storage.files import stage
+from headrace.storage.storage import Storage
 from headrace.storage.table import ROW_KIND
-from headrace.tables.view import table_store
 from tests.jobs.home import Home
 from tests.jobs.orders import ORDERS, Basket, Line, Parcel
 
@@ -44,10 +43,12 @@ def commit(home, *, baskets=(), parcels=()):
     if baskets:
         rows = to_columns(baskets, sink_schema(Basket, ("customer",)))
         rows = rows.append_column(ROW_KIND, pa.array(["+U"] * len(baskets)))
-        file = stage(config.job_folder, f"outputs/{number}.parquet", rows)
+        file = Storage(config.job_folder).stage(f"outputs/{number}.parquet", rows)
         outputs["baskets"] = [OutputFile(file.path, file.rows, file.size)]
     if parcels:
-        file = stage(config.sinks["parcels"].path, f"{number}.parquet", to_columns(parcels, sink_schema(Parcel)))
+        file = Storage(config.sinks["parcels"].path).stage(
+            f"{number}.parquet", to_columns(parcels, sink_schema(Parcel))
+        )
         outputs["parcels"] = [OutputFile(file.path, file.rows, file.size)]
     with open_job(config, "run", create=True) as job:
         job.commit(Kind.BATCH, outputs=outputs)
@@ -71,7 +72,7 @@ def test_nested_rows_are_merged_and_appended(home):
 def test_sink_with_other_nested_fields_is_refused(home):
     schema = sink_schema(Parcel)
     other = pa.list_(pa.field("element", pa.struct([("item", pa.string()), ("cents", pa.int64())])))
-    table_store(home.config().sinks["parcels"].path).create(schema.set(1, pa.field("lines", other, nullable=False)))
+    Storage(home.config().sinks["parcels"].path).table().create(schema.set(1, pa.field("lines", other, nullable=False)))
     with pytest.raises(ConfigError, match=r"column 'lines' of sink 'parcels' at .* is list<.*cents: int64"):
         commit(home, parcels=[PARCEL])
 

@@ -15,7 +15,8 @@ from headrace.edits.restore import restore
 from headrace.errors import ConfigError
 from headrace.log.log import CheckpointLog
 from headrace.plan.loader import plan_of
-from headrace.tables.view import table_store
+from headrace.storage.storage import Storage
+from headrace.tables.folder import JobFolder
 from headrace.testing import PipelineHarness
 
 
@@ -63,7 +64,7 @@ def rows_of(harness):
 
 def announced(harness):
     config = harness.config
-    return [*new_sink_columns(config, CheckpointLog(config.job_folder), plan_of(config.code))]
+    return [*new_sink_columns(config, CheckpointLog(JobFolder(config.job_folder)), plan_of(config.code))]
 
 
 @pytest.fixture(params=["append", "merge"])
@@ -134,7 +135,7 @@ def test_crash_after_adding_a_column_is_survived(harness, mode):
     harness.change(pipeline=pipeline(New, mode))
     harness.feed("rows", [New("c", 3, at=3)])
     harness.run(crash_at="commit.after")
-    store, columns = table_store(harness.config.sinks["taken"].path), announced(harness)
+    store, columns = Storage(harness.config.sinks["taken"].path).table(), announced(harness)
     assert columns
     store.add_columns(store.latest().version, [pa.field("size", pa.int64())])
     harness.run()
@@ -142,7 +143,7 @@ def test_crash_after_adding_a_column_is_survived(harness, mode):
 
 
 def test_restore_removes_column_and_next_run_adds_it(harness, mode):
-    first = CheckpointLog(harness.config.job_folder).last.checkpoint_id
+    first = CheckpointLog(JobFolder(harness.config.job_folder)).last.checkpoint_id
     harness.change(pipeline=pipeline(New, mode))
     harness.feed("rows", [New("c", 3, at=3)])
     harness.run()

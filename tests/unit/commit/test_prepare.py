@@ -7,10 +7,10 @@ import pytest
 
 from headrace.commit.job_tables import JobTables
 from headrace.errors import FencedError, StorageError
-from headrace.storage.files import stage
+from headrace.storage.storage import Storage
 from headrace.storage.table import CommitInfo
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES, TIMERS
-from headrace.tables.view import table_store
 from headrace.testing._memory_disk import disk_and_path, forget_disk
 from tests.unit.support.memory_job import commit_batch
 
@@ -20,18 +20,18 @@ NOTE = pa.field("note", pa.string())
 
 @pytest.fixture
 def tables(clock):
-    tables = JobTables(JOB, "run", "attempt")
+    tables = JobTables(JobFolder(str(JOB)), "run", "attempt")
     tables.create()
     yield tables
     forget_disk("prepared")
 
 
 def staged(table, name="1.parquet"):
-    return stage(f"{JOB}/{table}", name, STATE_TABLES[table].schema.empty_table())
+    return Storage(f"{JOB}/{table}").stage(name, STATE_TABLES[table].schema.empty_table())
 
 
 def latest():
-    return {name: table_store(f"{JOB}/{name}").latest() for name in STATE_TABLES}
+    return {name: Storage(f"{JOB}/{name}").table().latest() for name in STATE_TABLES}
 
 
 def versions():
@@ -61,7 +61,7 @@ def test_versions_name_the_preparing_run(tables):
 
 
 def test_version_of_another_writer_is_never_built_on(tables):
-    other = JobTables(JOB, "other", "its attempt")
+    other = JobTables(JobFolder(str(JOB)), "other", "its attempt")
     other.prepare({TIMERS: [staged(TIMERS)]}, NOTHING)
     with pytest.raises(FencedError, match=r"attempt attempt lost.*version 1 .*\(run other, attempt its attempt\)"):
         tables.prepare({TIMERS: [staged(TIMERS, "2.parquet")]}, NOTHING)
@@ -69,7 +69,7 @@ def test_version_of_another_writer_is_never_built_on(tables):
 
 
 def test_error_names_version_of_unknown_writer(tables):
-    table_store(f"{JOB}/{TIMERS}").append(0, STATE_TABLES[TIMERS].schema, [])
+    Storage(f"{JOB}/{TIMERS}").table().append(0, STATE_TABLES[TIMERS].schema, [])
     with pytest.raises(FencedError, match="not a run of Headrace"):
         tables.prepare({TIMERS: [staged(TIMERS)]}, NOTHING)
 

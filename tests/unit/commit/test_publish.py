@@ -13,8 +13,8 @@ from headrace.log.checkpoint import Kind
 from headrace.log.declared import to_schemas
 from headrace.log.sink_history import version_of
 from headrace.sinks.sink import SparkWriters
+from headrace.storage.storage import Storage
 from headrace.storage.table import CommitInfo, Transaction
-from headrace.tables.view import table_store
 from tests.unit.support.memory_job import BOARD, REMINDERS, board, commit_batch, killed_at, reminder
 
 
@@ -183,7 +183,7 @@ class LargeMerge:
 
     def __call__(self, uri, files, keys, *, app_id, version):
         self.calls.append((uri, len(files), keys, app_id, version))
-        store = table_store(uri)
+        store = Storage(uri).table()
         store.append(store.latest().version, pa.schema([]), [], CommitInfo(transaction=Transaction(app_id, version)))
 
 
@@ -239,7 +239,7 @@ def test_publication_by_another_run_meanwhile_counts(unpublished):
 
 def test_foreign_commit_meanwhile_is_refused(unpublished):
     job = unpublished
-    store = table_store(job.config.sinks[REMINDERS].path)
+    store = Storage(job.config.sinks[REMINDERS].path).table()
     with (
         overtaken(job, lambda: store.append(1, store.latest().schema, [])),
         pytest.raises(StorageError, match=f"sink '{REMINDERS}' .* refused checkpoint 2"),
@@ -258,7 +258,7 @@ def test_sink_that_vanishes_in_a_run_is_refused(job):
 
 
 def test_sinks_with_other_columns_are_refused(memory_job):
-    store = table_store(memory_job.config.sinks[BOARD].path)
+    store = Storage(memory_job.config.sinks[BOARD].path).table()
     store.create(pa.schema([pa.field("other", pa.string())]))
     with pytest.raises(ConfigError, match=f"sink '{BOARD}' .* has the columns other; the pipeline writes item"):
         memory_job.run()

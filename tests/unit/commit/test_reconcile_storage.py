@@ -13,8 +13,8 @@ from headrace.commit.verify import verify
 from headrace.edits.reconcile import compare, reconcile
 from headrace.errors import SinkMismatchError
 from headrace.log.log import CheckpointLog
-from headrace.storage.schemes import file_system
-from headrace.tables.view import table_store
+from headrace.storage.storage import Storage
+from headrace.tables.folder import JobFolder
 from tests.jobs.home import Home
 from tests.unit.support.purchase_job import SINK, commit_purchase
 
@@ -26,12 +26,12 @@ def run(config, *customers):
 
 
 def in_sink(config):
-    sink = table_store(config.sinks[SINK].path, config.storage_options).latest()
+    sink = JobFolder.of(config).at(config.sinks[SINK].path).table().latest()
     return sink.read(sink.schema)["customer"].to_pylist()
 
 
 def remove(config, uri):
-    files, path = file_system(uri, config.storage_options)
+    files, path = JobFolder.of(config).at(uri).file_system()
     files.delete_dir(path)
 
 
@@ -99,8 +99,8 @@ def test_folder_is_brought_back_again_and_again(config, with_log_checkpoints):
 
 
 def test_commits_of_sinks_name_the_incarnation(config):
-    sink = table_store(config.sinks[SINK].path).latest()
-    own = CheckpointLog(config.job_folder).incarnation
+    sink = Storage(config.sinks[SINK].path).table().latest()
+    own = CheckpointLog(JobFolder(config.job_folder)).incarnation
     assert [commit.info.published_by for commit in sink.history()] == [(own,), ()]
 
 

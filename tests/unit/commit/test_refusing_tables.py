@@ -14,6 +14,7 @@ from headrace.edits.reconcile import reconcile
 from headrace.edits.restore import restore
 from headrace.errors import SinkMismatchError
 from headrace.log.log import CheckpointLog
+from headrace.tables.folder import JobFolder
 from headrace.testing import PipelineHarness
 
 
@@ -112,7 +113,7 @@ def test_merge_into_append_only_takes_nothing_in():
     ):
         harness.run()
     assert harness.table("checkpoints")["kind"].to_pylist().count("batch") == 1
-    log = CheckpointLog(harness.config.job_folder)
+    log = CheckpointLog(JobFolder(harness.config.job_folder))
     problems = [*stored_problems(harness.config, log, checked_plan(harness.config))]
     assert [what for what, _ in problems] == ["sinks"]
 

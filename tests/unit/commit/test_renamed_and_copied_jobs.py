@@ -13,6 +13,7 @@ from headrace.edits.restore import restore
 from headrace.errors import ConfigError, SinkMismatchError
 from headrace.log.log import CheckpointLog
 from headrace.sinks.registry import sink_of
+from headrace.tables.folder import JobFolder
 from tests.jobs.home import PURCHASES, Home
 from tests.unit.support.purchase_job import SINK, commit_purchase
 
@@ -65,7 +66,7 @@ def test_changed_name_without_stored_name_is_refused(tmp_path):
         SinkMismatchError, match=r"is the table of sink 'lines_by_item' of job 'purchases'.*state\.name"
     ):
         commit(after, "bob")
-    assert not CheckpointLog(after.job_folder).checkpoints
+    assert not CheckpointLog(JobFolder(after.job_folder)).checkpoints
     assert customer_in(before) == ["ann"]
     assert all_is_well(before)
 
@@ -93,7 +94,7 @@ def test_copy_and_original_continue_independently(tmp_path):
     commit(original, "bob")
     commit(copy, "cyd", "dee")
     assert (customer_in(original), customer_in(copy)) == (["bob"], ["dee"])
-    assert [len(CheckpointLog(config.job_folder).checkpoints) for config in (original, copy)] == [3, 4]
+    assert [len(CheckpointLog(JobFolder(config.job_folder)).checkpoints) for config in (original, copy)] == [3, 4]
     assert all_is_well(original)
     assert all_is_well(copy)
     restore(copy, 1, "back to ann", "somebody")

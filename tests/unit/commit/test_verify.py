@@ -10,10 +10,9 @@ from headrace.commit.verify import verify
 from headrace.edits.restore import restore
 from headrace.errors import StorageError
 from headrace.log.log import CheckpointLog
-from headrace.storage.files import delete_files, stage, write_bytes
+from headrace.storage.storage import Storage
 from headrace.storage.table import logged_sizes
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES, TIMERS
-from headrace.tables.view import table_store
 from tests.unit.support.memory_job import BOARD, REMINDERS, commit_batch, killed_at
 
 
@@ -52,28 +51,28 @@ def test_uncommitted_versions_are_reported_as_harmless(job):
 
 
 def test_lost_files_are_found(job):
-    store = table_store(f"{job.config.job_folder}/{KEYED_STATE}")
+    store = Storage(job.config.job_folder).table(KEYED_STATE)
     lost = sorted(store.at(1).files())
-    delete_files(store.uri, lost)
+    Storage(store.uri).delete(lost)
     (problem,) = failed(job).items()
     assert problem[0] == f"table {KEYED_STATE}"
     assert f"file {store.uri}/{lost[0]} is gone (1 of 2 files damaged). Bring the whole job folder back" in problem[1]
 
 
 def test_files_that_are_cut_off_are_found(job):
-    store = table_store(f"{job.config.job_folder}/{KEYED_STATE}")
+    store = Storage(job.config.job_folder).table(KEYED_STATE)
     name = min(store.at(1).files())
     size = logged_sizes(store.at(1))[name]
-    write_bytes(f"{store.uri}/{name}", b"cut off")
+    Storage(f"{store.uri}/{name}").write("", b"cut off")
     assert f"file {store.uri}/{name} has 7 of {size:,} bytes" in failed(job)[f"table {KEYED_STATE}"]
     with pytest.raises(StorageError, match=r"checkpoint 1 cannot be restored: file .* has 7 of .* bytes"):
         restore(job.config, 1, "a test", "somebody")
 
 
 def test_sink_with_a_file_cut_off_is_found(job):
-    store = table_store(job.config.sinks[REMINDERS].table_path)
+    store = Storage(job.config.sinks[REMINDERS].table_path).table()
     name = min(store.latest().files())
-    write_bytes(f"{store.uri}/{name}", b"cut off")
+    Storage(f"{store.uri}/{name}").write("", b"cut off")
     assert f"file {store.uri}/{name} has 7 of" in failed(job)[f"sink {REMINDERS} has whole files"]
 
 
@@ -139,8 +138,8 @@ def test_new_sink_may_be_missing_rows(memory_job):
 def test_two_rows_of_a_key_are_found(job):
     table = job.sink()
     rows = table.read(table.schema)
-    store = table_store(job.config.sinks[BOARD].path)
-    store.append(table.version, table.schema, [stage(store.uri, "twice.parquet", pa.concat_tables([rows]))])
+    store = Storage(job.config.sinks[BOARD].path).table()
+    store.append(table.version, table.schema, [Storage(store.uri).stage("twice.parquet", pa.concat_tables([rows]))])
     assert failed(job) == {f"sink {BOARD} has one row a key": "2 rows, 1 key"}
 
 

@@ -79,7 +79,7 @@ def test_profile_never_shows_its_secrets(home, monkeypatch):
     text = 'master: m\nparallelism: 1\nstorage: {AWS_SECRET_ACCESS_KEY: "${AWS_SECRET_ACCESS_KEY}"}\n'
     (home / "conf/clusters/local.yaml").write_text(text)
     config = load_job("demo")
-    assert config.storage_options == {"AWS_SECRET_ACCESS_KEY": "hush"}
+    assert config.credentials == {"AWS_SECRET_ACCESS_KEY": "hush"}
     assert "hush" not in f"{config!r}{config.shown()}"
 
 

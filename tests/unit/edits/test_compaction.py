@@ -11,8 +11,9 @@ import pytest
 from headrace.edits.compact import compact
 from headrace.edits.restore import restore, savepoint
 from headrace.log.checkpoint import Kind
+from headrace.storage.storage import Storage
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import CHECKPOINTS, KEYED_STATE, QUARANTINE, STATE_TABLES, TIMERS
-from headrace.tables.view import state_view, table_store
 from tests.unit.support.fuzzing import FACTOR
 from tests.unit.support.memory_job import DiskCopy, Killed, commit_batch, killed_at, state_row
 
@@ -27,7 +28,7 @@ def job(memory_job):
 
 
 def rows(job, table):
-    view = state_view(job.config.job_folder, table, job.last.versions[table])
+    view = JobFolder(job.config.job_folder).view(table, job.last.versions[table])
     return view.changes().num_rows, len(view.files())
 
 
@@ -101,7 +102,7 @@ def test_compaction_waits_for_enough_runs(memory_job):
 
 
 def test_compaction_rewrites_the_log(job):
-    log = table_store(f"{job.config.job_folder}/{CHECKPOINTS}")
+    log = Storage(job.config.job_folder).table(CHECKPOINTS)
     before = job.log.checkpoints
     compact(job.config, "nightly")
     assert len(log.latest().files()) <= 2  # and the end of its own lease
@@ -129,7 +130,7 @@ def test_killed_compaction_is_undone(job):
 
 
 def files_of_log(job):
-    return len(table_store(f"{job.config.job_folder}/{CHECKPOINTS}").latest().files())
+    return len(Storage(job.config.job_folder).table(CHECKPOINTS).latest().files())
 
 
 def test_log_of_many_runs_has_few_files(memory_job):

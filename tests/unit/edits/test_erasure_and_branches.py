@@ -27,7 +27,8 @@ from headrace.errors import ConfigError, FencedError, HeadraceError, StorageErro
 from headrace.log.branches import Branches
 from headrace.log.checkpoint import Kind
 from headrace.sources.kafka.landed import MESSAGES, landed_folder
-from headrace.storage.files import stage, write_bytes
+from headrace.storage.storage import Storage
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import KEYED_STATE
 from headrace.testing._memory_disk import forget_disk
 from tests.unit.support.erasure_job import commit_rows, places_with, rows_of_all_tables, state
@@ -183,7 +184,7 @@ def test_late_files_of_a_dropped_branch_are_erased(job):
     with_branch(job)
     on_branch = job.config.on_branch("other")
     drop_branch(job.config, "other", "somebody")
-    stage(on_branch.job_folder, "keyed_state/late.parquet", pa.table({"key": ['"anna"']}))
+    Storage(on_branch.job_folder).stage("keyed_state/late.parquet", pa.table({"key": ['"anna"']}))
     purge(job)
     assert_gone(job)
 
@@ -203,17 +204,17 @@ def test_late_files_of_a_dropped_branch_are_erased(job):
 def test_other_folders_are_searched(job, path, mend):
     folder, _, name = path.rpartition("/")
     if name.endswith(".json"):
-        write_bytes(f"{job.config.job_folder}/{path}", rb'{"rows": "{\"by\": \"anna\"}"}')
+        Storage(job.config.job_folder).write(path, rb'{"rows": "{\"by\": \"anna\"}"}')
     elif folder.startswith("landed"):
         message = {"key": b"anna", "value": b"{}", "offset": 120, "headers": [{"key": "by", "value": b"x"}]}
         rows = pa.Table.from_pylist([{**dict.fromkeys(MESSAGES.names), **message}], MESSAGES)
-        stage(landed_folder(job.config.job_folder, "orders"), name, rows)
+        landed_folder(JobFolder.of(job.config), "orders").stage(name, rows)
         with job.open() as opened:
             from headrace.sources.position import FolderPosition, SourceFacts
 
             commit_rows(opened, {}, sources={"orders": SourceFacts(position=FolderPosition(begun=(name,)))})
     else:
-        stage(job.config.job_folder, path, pa.table({"rows": [[{"by": "anna"}]]}))
+        Storage(job.config.job_folder).stage(path, pa.table({"rows": [[{"by": "anna"}]]}))
     assert [file.path for file in find_key(job.config, ANNA).others] == [path]
     purge(job)
     left = find_key(job.config, ANNA, in_all_texts=True).others
@@ -369,9 +370,8 @@ class Program:
 
 def keys_of(config):
     from headrace.edits.fork import log_of
-    from headrace.tables.view import state_view
 
-    rows = state_view(config.job_folder, KEYED_STATE, log_of(config).last.versions[KEYED_STATE]).live_rows()
+    rows = JobFolder(config.job_folder).view(KEYED_STATE, log_of(config).last.versions[KEYED_STATE]).live_rows()
     return {row["key"].strip('"') for row in rows}
 
 

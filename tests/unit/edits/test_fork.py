@@ -20,9 +20,9 @@ from headrace.log.log import CheckpointLog
 from headrace.readers.difference import differences
 from headrace.readers.job_at import JobAtCheckpoint
 from headrace.readers.query import connect
-from headrace.storage.files import delete_files, list_files
+from headrace.storage.storage import Storage
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
-from headrace.tables.view import table_store
 from tests.unit.support.branched_job import CUSTOMERS, BranchedJob
 from tests.unit.support.fuzzing import examples
 from tests.unit.support.memory_job import BOARD, commit_batch
@@ -97,7 +97,7 @@ def test_branch_leaves_the_job_alone(job):
 def test_fork_copies_no_data(job):
     fork(job.config, "other", None, "somebody")
     folder = job.config.on_branch("other").job_folder
-    data = [file for file in list_files(folder) if file.endswith(".parquet") and "/_delta_log/" not in file]
+    data = [file for file in Storage(str(folder)).files() if file.endswith(".parquet") and "/_delta_log/" not in file]
     assert [file.partition("/")[0] for file in data] == ["checkpoints"]
 
 
@@ -195,7 +195,7 @@ def test_dropped_branch_frees_its_fork(job):
         spared = vacuum(job.config, "vacuum", dry_run=True)
         drop_branch(job.config, "other", "somebody")
         assert {*vacuum(job.config, "vacuum", dry_run=True)} > {*spared}
-    assert not list_files(job.config.on_branch("other").job_folder)
+    assert not Storage(job.config.on_branch("other").job_folder).files()
     assert not Branches(job.config).open
 
 
@@ -237,7 +237,7 @@ def test_fork_refuses_lost_files(job):
     later(job)
     job.run()
     folder = f"{job.config.job_folder}/{KEYED_STATE}"
-    delete_files(folder, table_store(folder).at(1).files())
+    Storage(str(folder)).delete(Storage(str(folder)).table().at(1).files())
     compact_refused = "no branch can begin at checkpoint 1"
     with pytest.raises(StorageError, match=compact_refused):
         fork(job.config, "other", 1, "somebody")
@@ -284,10 +284,10 @@ def test_repeated_drop_finishes_the_first(job):
     with pytest.raises(KeyboardInterrupt), crash_points.observed(interrupted_at("branch.dropped")):
         drop_branch(job.config, "other", "somebody", "rejected")
     folder = job.config.on_branch("other").job_folder
-    assert list_files(folder)
+    assert Storage(str(folder)).files()
     for _ in range(2):
         assert drop_branch(job.config, "other", "somebody else").note == "rejected"
-        assert not list_files(folder)
+        assert not Storage(str(folder)).files()
     with pytest.raises(ConfigError, match="has no branch 'never'"):
         drop_branch(job.config, "never", "somebody")
 
@@ -348,7 +348,7 @@ def test_held_branch_is_not_dropped(job):
 def test_branch_can_be_made_while_the_job_runs(job):
     with open_job(job.config, "a run"):
         fork(job.config, "other", None, "somebody")
-    assert CheckpointLog(job.config.on_branch("other").job_folder).last.kind is Kind.FORK
+    assert CheckpointLog(JobFolder(job.config.on_branch("other").job_folder)).last.kind is Kind.FORK
 
 
 def test_storage_that_refuses_is_reported_by_fork(memory_job):

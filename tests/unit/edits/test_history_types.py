@@ -26,8 +26,8 @@ from headrace.state.backend import HashMapBackend
 from headrace.state.key_groups import KeyGroupRange
 from headrace.tables.changelog import Changelog, stage_state
 from headrace.tables.entries import rebuild
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import MATERIALIZER_HISTORY
-from headrace.tables.view import state_views
 from headrace.testing import PipelineHarness
 from tests.jobs import wake_ups
 from tests.jobs.home import Home
@@ -78,12 +78,16 @@ class Job:
         with open_job(self.config, "run", create=True) as job:
             settle_schemas(job, plan(record))
             backend = HashMapBackend()
-            rebuild(backend, state_views(self.config.job_folder, job.versions), "m", KeyGroupRange(0, 127))
+            rebuild(backend, JobFolder(self.config.job_folder).views(job.versions), "m", KeyGroupRange(0, 127))
             task = UpsertMaterializer(self.operator, backend, record=record)
             task.run([[Element(record_order(next(self.ordinals)), 0, kind, b'"k"', r) for kind, r in changes]])
             rows = Changelog("m", job.next_id, 128).history(task.changes(), lambda _: None)
             name = f"{next(self.names)}.parquet"
-            staged = [stage_state(self.config.job_folder, MATERIALIZER_HISTORY, name, rows)] if rows.num_rows else []
+            staged = (
+                [stage_state(JobFolder(self.config.job_folder), MATERIALIZER_HISTORY, name, rows)]
+                if rows.num_rows
+                else []
+            )
             job.commit(
                 Kind.BATCH,
                 files={MATERIALIZER_HISTORY: staged},

@@ -16,7 +16,7 @@ from headrace.log.lease import JobLease
 from headrace.log.log import CheckpointLog
 from headrace.log.marks import MARKER
 from headrace.plan.loader import plan_of
-from headrace.storage.files import list_files, remove_folder, stage
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import CHECKPOINTS, STATE_TABLES
 from tests.unit.support.purchase_job import SINK, commit_purchase
 
@@ -34,7 +34,7 @@ def job(new_job):
 
 
 def stored(config, folder=None):
-    return list_files(folder or config.job_folder, config.storage_options)
+    return JobFolder.of(config).at(folder or config.job_folder).files()
 
 
 def opened_and_closed(config, **options):
@@ -118,7 +118,7 @@ def test_second_drop_finishes_a_crashed_drop(job, place, visit, sinks):
     for create in (True, False):
         with pytest.raises(ConfigError, match="is being dropped .not needed.*headrace drop purchases --apply"):
             opened_and_closed(job, create=create)
-    problems = [*stored_problems(job, CheckpointLog(job.job_folder, job.storage_options), plan_of(job.code))]
+    problems = [*stored_problems(job, CheckpointLog(JobFolder.of(job)), plan_of(job.code))]
     assert ["is being dropped" in problem for _, problem in problems] == [True]
     assert droppable_job(job).marker.why == "not needed"
     drop_job(job, "again", "somebody")
@@ -147,7 +147,7 @@ def test_run_that_opened_before_the_mark_is_refused(job, monkeypatch):
 def test_sink_of_somebody_else_is_not_deleted(job):
     path = job.sinks["reminders"].path
     rows = pa.table({"customer": ["zed"], "due": [1], "purchases": [1], "cents": [1]})
-    write_deltalake(path, rows, mode="append", schema_mode="merge", storage_options=job.storage_options)
+    write_deltalake(path, rows, mode="append", schema_mode="merge", storage_options=job.credentials)
     before = stored(job)
     with pytest.raises(SinkMismatchError, match="'reminders' at .* was never written by job 'purchases'"):
         drop_job(job, "not needed", "somebody", sinks=True)
@@ -156,7 +156,7 @@ def test_sink_of_somebody_else_is_not_deleted(job):
 
 
 def test_table_within_a_sink_is_not_deleted(job):
-    stage(job.sinks[SINK].path, "inner/_delta_log/0.parquet", pa.table({"a": [1]}), job.storage_options)
+    JobFolder.of(job).at(job.sinks[SINK].path).stage("inner/_delta_log/0.parquet", pa.table({"a": [1]}))
     with pytest.raises(SinkMismatchError, match="has another table in its folder .inner"):
         drop_job(job, "not needed", "somebody", sinks=True)
 
@@ -171,7 +171,7 @@ def test_sink_of_another_incarnation_is_not_deleted(job):
 
 
 def test_folder_without_checkpoints_can_be_dropped(job):
-    remove_folder(f"{job.job_folder}/{CHECKPOINTS}", job.storage_options)
+    JobFolder.of(job).remove_folder(CHECKPOINTS)
     drop_job(job, "left over", "somebody")
     assert stored(job) == set()
 

@@ -13,10 +13,10 @@ from headrace.edits.restore import restore, savepoint
 from headrace.edits.vacuum import vacuum
 from headrace.errors import StorageError
 from headrace.log.log import CheckpointLog
-from headrace.storage.files import list_files
+from headrace.storage.storage import Storage
 from headrace.storage.table import LOG
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import CHECKPOINTS, KEYED_STATE
-from headrace.tables.view import table_store
 from tests.jobs.home import Home
 from tests.unit.support.memory_job import RETENTION, killed_at
 from tests.unit.support.purchase_job import after_retention, commit_purchase
@@ -25,7 +25,7 @@ HOUR = 3_600_000
 
 
 def versions(job, table):
-    return {*table_store(f"{job.config.job_folder}/{table}").log_as_of(0).entries.values()}
+    return {*Storage(job.config.job_folder).table(table).log_as_of(0).entries.values()}
 
 
 def restorable(job, checkpoint_id):
@@ -94,7 +94,7 @@ def test_reader_of_a_compacted_log_continues(memory_job, clock):
     job.run("ann")
     clock.advance(RETENTION)
     job.run("bob")
-    table = table_store(f"{job.config.job_folder}/{CHECKPOINTS}").latest()
+    table = Storage(job.config.job_folder).table(CHECKPOINTS).latest()
     compact(job.config, "nightly")
     vacuumed(job)
     assert table.files() <= job.files(CHECKPOINTS)
@@ -142,7 +142,7 @@ def config(new_job):
 
 
 def log_size(config, table):
-    return len(list_files(f"{config.job_folder}/{table}/{LOG}", config.storage_options))
+    return len(JobFolder.of(config).files(f"{table}/{LOG}"))
 
 
 def commit_purchases(config, *customers):
@@ -156,10 +156,10 @@ def test_delta_logs_are_truncated(config):
     savepoint(config, "for_ever", "", "somebody")
     commit_purchases(config, "cyd", "dee")
     compact(config, "nightly")
-    at_savepoint = table_store(f"{config.job_folder}/{KEYED_STATE}", config.storage_options).at(2).files()
+    at_savepoint = JobFolder.of(config).table(KEYED_STATE).at(2).files()
     with after_retention(config):
         vacuum(config, "weekly", dry_run=False)
-    store = table_store(f"{config.job_folder}/{KEYED_STATE}", config.storage_options)
+    store = JobFolder.of(config).table(KEYED_STATE)
     assert store.at(2).files() == at_savepoint
     for version in (0, 1, 3, 4):
         with pytest.raises(StorageError):
@@ -170,7 +170,7 @@ def test_delta_logs_are_truncated(config):
     assert [finding for finding in verify(config) if not finding.ok] == []
     with after_retention(config):
         vacuum(config, "weekly", dry_run=False)
-    assert CheckpointLog(config.job_folder, config.storage_options).savepoint("for_ever").checkpoint_id == 3
+    assert CheckpointLog(JobFolder.of(config)).savepoint("for_ever").checkpoint_id == 3
     assert restore(config, "for_ever", "", "somebody").restored_from == 3
 
 
@@ -179,9 +179,9 @@ def test_damaged_delta_checkpoint_file_is_skipped(tmp_path):
     config = Home(tmp_path).config()
     commit_purchases(config, "ann", "bob")
     folder = f"{config.job_folder}/{KEYED_STATE}/{LOG}"
-    table_store(f"{config.job_folder}/{KEYED_STATE}").keep_versions([2])
-    (torn,) = [name for name in list_files(folder) if name.endswith(".parquet")]
+    Storage(config.job_folder).table(KEYED_STATE).keep_versions([2])
+    (torn,) = [name for name in Storage(str(folder)).files() if name.endswith(".parquet")]
     Path(folder, torn).write_bytes(b"")
     commit_purchases(config, "cyd")
     assert [finding for finding in verify(config) if not finding.ok] == []
-    assert torn not in list_files(folder)
+    assert torn not in Storage(str(folder)).files()

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from headrace import crash_points
 from headrace.commit.protocol import open_job
 from headrace.commit.verify import verify
-from headrace.edits.operators import drop_operator, droppable
+from headrace.edits.edit import apply, preview
+from headrace.edits.operators import DropOperator
 from headrace.edits.restore import restore_in
 from headrace.errors import ConfigError, FencedError
 from headrace.log.checkpoint import Kind
@@ -75,7 +76,7 @@ def job(tmp_path):
 
 
 def test_dry_run_counts_and_changes_nothing(job):
-    stored = droppable(job.config, "legs")
+    stored = preview(job.config, DropOperator("legs"))
     assert stored.state_rows == {
         KEYED_STATE: 3,
         TIMERS: 2,
@@ -88,7 +89,7 @@ def test_dry_run_counts_and_changes_nothing(job):
 
 
 def test_drop_removes_only_the_operators_state(job):
-    checkpoint = drop_operator(job.config, "legs", "not needed", "somebody")
+    checkpoint = apply(job.config, DropOperator("legs", "not needed"), "somebody")
     assert (checkpoint.kind, checkpoint.note) == (
         Kind.MIGRATION,
         "the state of operator 'legs' was dropped: not needed",
@@ -107,7 +108,7 @@ def test_drop_removes_only_the_operators_state(job):
 
 
 def test_checkpoint_drops_the_operators_metadata(job):
-    checkpoint = drop_operator(job.config, "legs", "not needed", "somebody")
+    checkpoint = apply(job.config, DropOperator("legs", "not needed"), "somebody")
     assert (checkpoint.operators, checkpoint.edges) == ({"other": facts(1, "n")}, FIELDS["edges"])
     assert checkpoint.state_ttl == TtlHistory((), {"other.n": None}, {"other.n": 5})
     assert checkpoint.work == JobWork(held=1, pending=1, due=7)
@@ -118,26 +119,29 @@ def test_drop_without_waiting_elements_clears_the_order(job):
     with open_job(job.config, "run") as opened:
         removed = (ASYNC_REQUESTS, '"z"', {"sequence": 2, "deleted": True})
         job.commit(opened, "other", (removed,), work=JobWork(held=1, pending=1, due=7))
-    checkpoint = drop_operator(job.config, "legs", "not needed", "somebody")
+    checkpoint = apply(job.config, DropOperator("legs", "not needed"), "somebody")
     assert checkpoint.operators == {"other": replace(facts(1, "n"), rank=None)}
     assert (checkpoint.edges, checkpoint.work) == ({}, JobWork(held=1))
 
 
 def test_new_operator_is_accepted_after_the_drop(job):
-    drop_operator(job.config, "legs", "not needed", "somebody")
+    apply(job.config, DropOperator("legs", "not needed"), "somebody")
     job.run(plan_by("flight", operator="hops"), value("1", 1), operator="hops")
     assert [row["operator"] for row in job.live()] == ["hops", "other"]
 
 
 def test_reused_operator_name_starts_empty(job):
-    drop_operator(job.config, "legs", "not needed", "somebody")
+    apply(job.config, DropOperator("legs", "not needed"), "somebody")
     job.run(plan_by("flight"), value("1", 1))
     assert [row["key"] for row in job.live() if row["operator"] == "legs"] == ["1"]
 
 
 def test_declared_operator_cannot_be_dropped(job):
     name = plan_of(job.config.code).keyed[0].name
-    for act in (lambda: droppable(job.config, name), lambda: drop_operator(job.config, name, "", "somebody")):
+    for act in (
+        lambda: preview(job.config, DropOperator(name)),
+        lambda: apply(job.config, DropOperator(name, ""), "somebody"),
+    ):
         with pytest.raises(ConfigError, match="the code still has operator .*: its state is in use"):
             act()
 
@@ -146,26 +150,29 @@ def test_declared_operator_cannot_be_dropped(job):
     ("name", "message"), [("lags", "nothing is stored of an operator 'lags'"), ("orders", "'orders' is a source")]
 )
 def test_unknown_names_are_refused(job, name, message):
-    for act in (lambda: droppable(job.config, name), lambda: drop_operator(job.config, name, "", "somebody")):
+    for act in (
+        lambda: preview(job.config, DropOperator(name)),
+        lambda: apply(job.config, DropOperator(name, ""), "somebody"),
+    ):
         with pytest.raises(ConfigError, match=message):
             act()
 
 
 def test_second_drop_finds_nothing_but_the_quarantine(job):
-    drop_operator(job.config, "legs", "not needed", "somebody")
+    apply(job.config, DropOperator("legs", "not needed"), "somebody")
     with pytest.raises(ConfigError, match="but what it set aside"):
-        drop_operator(job.config, "legs", "again", "somebody")
+        apply(job.config, DropOperator("legs", "again"), "somebody")
 
 
 def test_held_job_is_left_alone(job):
     with open_job(job.config, "run"), pytest.raises(FencedError):
-        drop_operator(job.config, "legs", "not needed", "somebody")
+        apply(job.config, DropOperator("legs", "not needed"), "somebody")
     assert job.last.checkpoint_id == 2
 
 
 def test_restore_takes_the_drop_back(job):
     before = job.live()
-    drop_operator(job.config, "legs", "a mistake", "somebody")
+    apply(job.config, DropOperator("legs", "a mistake"), "somebody")
     with open_job(job.config, "somebody") as opened:
         restore_in(opened, 2, "needed after all")
     assert job.live() == before
@@ -184,11 +191,11 @@ def test_crash_leaves_all_or_nothing(job, place):
             raise Killed
 
     with pytest.raises(Killed), crash_points.observed(die):
-        drop_operator(job.config, "legs", "not needed", "somebody")
+        apply(job.config, DropOperator("legs", "not needed"), "somebody")
     with open_job(job.config, "next", force=True):
         pass
     after = {table: job.live(table) for table in STATE_TABLES}
     assert (after == before) is (place != "commit.after")
     if after == before:
-        drop_operator(job.config, "legs", "not needed", "somebody")
+        apply(job.config, DropOperator("legs", "not needed"), "somebody")
     assert [row["operator"] for row in job.live()] == ["other"]

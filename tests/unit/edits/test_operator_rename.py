@@ -7,7 +7,8 @@ import pytest
 from headrace import KeyedProcessFunction, ValueState, crash_points
 from headrace.commit.protocol import open_job
 from headrace.commit.verify import verify
-from headrace.edits.operators import renamable, rename_operator
+from headrace.edits.edit import apply, preview
+from headrace.edits.operators import RenameOperator
 from headrace.edits.restore import restore_in
 from headrace.errors import ConfigError, FencedError, StateSchemaError
 from headrace.log.checkpoint import Kind
@@ -67,13 +68,13 @@ def contents(job):
 
 
 def test_dry_run_counts_and_changes_nothing(job):
-    assert renamable(job.config, OLD, NEW).rows == {KEYED_STATE: 2, TIMERS: 1, QUARANTINE: 1}
+    assert preview(job.config, RenameOperator(OLD, NEW)).rows == {KEYED_STATE: 2, TIMERS: 1, QUARANTINE: 1}
     assert job.last.checkpoint_id == 1
 
 
 def test_rename_moves_all_rows_unchanged(job):
     before = contents(job)
-    checkpoint = rename_operator(job.config, OLD, NEW, "somebody", why="a better name")
+    checkpoint = apply(job.config, RenameOperator(OLD, NEW, "a better name"), "somebody")
     assert (checkpoint.kind, checkpoint.note) == (Kind.MIGRATION, "operator 'wakers' is 'alarms' now: a better name")
     assert checkpoint.metrics == {"rows_moved": 4}
     assert contents(job) == before
@@ -82,7 +83,7 @@ def test_rename_moves_all_rows_unchanged(job):
 
 
 def test_checkpoint_stores_the_new_operator_name(job):
-    checkpoint = rename_operator(job.config, OLD, NEW, "somebody")
+    checkpoint = apply(job.config, RenameOperator(OLD, NEW), "somebody")
     assert checkpoint.operators == {NEW: OperatorFacts(**KEPT), "other": OperatorFacts(local_copies={"0-127": "copy"})}
     assert checkpoint.edges == {}
     history = TtlHistory((Gap(1, 2, None, {NEW: 3, "other": 4}),), {f"{NEW}.snoozes": None}, {f"{NEW}.snoozes": 5})
@@ -94,7 +95,7 @@ def test_run_continues_with_the_moved_state(job):
     code = plan_of(job.config.code)
     with pytest.raises(StateSchemaError, match="headrace state rename wake_ups --operator wakers --to NEW"):
         job.run(code)
-    rename_operator(job.config, OLD, NEW, "somebody")
+    apply(job.config, RenameOperator(OLD, NEW), "somebody")
     job.run(code, (KEYED_STATE, '"a"', {"state": "snoozes", "value": "3"}), operator=NEW)
     assert [row["value"] for row in job.live()] == ["3", "2"]
 
@@ -109,7 +110,10 @@ def test_run_continues_with_the_moved_state(job):
     ],
 )
 def test_invalid_operator_names_are_refused(job, old, new, message):
-    for act in (lambda: renamable(job.config, old, new), lambda: rename_operator(job.config, old, new, "somebody")):
+    for act in (
+        lambda: preview(job.config, RenameOperator(old, new)),
+        lambda: apply(job.config, RenameOperator(old, new), "somebody"),
+    ):
         with pytest.raises(ConfigError, match=message):
             act()
     assert job.last.checkpoint_id == 1
@@ -119,7 +123,7 @@ def test_new_name_with_state_is_refused(job):
     with open_job(job.config, "run") as opened:
         job.commit(opened, NEW, ROWS[:1])
     with pytest.raises(ConfigError, match="operator 'alarms' has stored state of its own"):
-        rename_operator(job.config, OLD, NEW, "somebody")
+        apply(job.config, RenameOperator(OLD, NEW), "somebody")
 
 
 @pytest.mark.parametrize("work", [JobWork(held=1), JobWork(pending=1)])
@@ -127,7 +131,7 @@ def test_waiting_records_refuse_a_rename(job, work):
     with open_job(job.config, "run") as opened:
         job.commit(opened, OLD, (), work=work)
     with pytest.raises(ConfigError, match="headrace run wake_ups --finish"):
-        rename_operator(job.config, OLD, NEW, "somebody")
+        apply(job.config, RenameOperator(OLD, NEW), "somebody")
 
 
 @pytest.mark.parametrize(
@@ -140,7 +144,10 @@ def test_waiting_records_refuse_a_rename(job, work):
 def test_incompatible_state_is_refused(tmp_path, keys, function, message):
     job = KeyedJob(tmp_path)
     job.run(plan_by(*keys, operator=OLD, function=function), *ROWS, operator=OLD)
-    for act in (lambda: renamable(job.config, OLD, NEW), lambda: rename_operator(job.config, OLD, NEW, "somebody")):
+    for act in (
+        lambda: preview(job.config, RenameOperator(OLD, NEW)),
+        lambda: apply(job.config, RenameOperator(OLD, NEW), "somebody"),
+    ):
         with pytest.raises(StateSchemaError, match=message):
             act()
     assert job.last.checkpoint_id == 1
@@ -148,12 +155,12 @@ def test_incompatible_state_is_refused(tmp_path, keys, function, message):
 
 def test_held_job_is_left_alone(job):
     with open_job(job.config, "run"), pytest.raises(FencedError):
-        rename_operator(job.config, OLD, NEW, "somebody")
+        apply(job.config, RenameOperator(OLD, NEW), "somebody")
 
 
 def test_restore_takes_the_new_name_back(job):
     before = job.live()
-    rename_operator(job.config, OLD, NEW, "somebody")
+    apply(job.config, RenameOperator(OLD, NEW), "somebody")
     with open_job(job.config, "somebody") as opened:
         restore_in(opened, 1, "the old name was better")
     assert job.live() == before
@@ -169,7 +176,7 @@ def test_crash_leaves_one_name_or_the_other(job, place):
 
     before = contents(job)
     with pytest.raises(Killed), crash_points.observed(die):
-        rename_operator(job.config, OLD, NEW, "somebody")
+        apply(job.config, RenameOperator(OLD, NEW), "somebody")
     with open_job(job.config, "next", force=True):
         pass
     names = {row["operator"] for table in STATE_TABLES for row in job.live(table)}
@@ -180,5 +187,5 @@ def test_crash_leaves_one_name_or_the_other(job, place):
 def test_waiting_elements_never_move_alone(job):
     with open_job(job.config, "run") as opened:
         job.commit(opened, OLD, ((ASYNC_REQUESTS, '"a"', {"sequence": 1}),))
-    rename_operator(job.config, OLD, NEW, "somebody")
+    apply(job.config, RenameOperator(OLD, NEW), "somebody")
     assert [row["operator"] for row in job.live(ASYNC_REQUESTS)] == [NEW]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from headrace import Pipeline
+from headrace.edits.edit import apply, preview
 from headrace.edits.fork import drop_branch
-from headrace.edits.operators import drop_operator, droppable, renamable, rename_operator
+from headrace.edits.operators import DropOperator, RenameOperator
 from headrace.errors import ConfigError
 from headrace.run.backfill import BackfillOutcome
 from tests.unit.support.backfilled_job import BackfilledJob, days
@@ -33,18 +34,23 @@ def job():
 
 
 def rename(job):
-    return rename_operator(job.config, "totals", "sums", "rename")
+    return apply(job.config, RenameOperator("totals", "sums"), "rename")
 
 
 def drop(job):
-    return drop_operator(job.config, "totals", "no more", "drop")
+    return apply(job.config, DropOperator("totals", "no more"), "drop")
 
 
 EDITS = [
     pytest.param(
-        rename, lambda job: renamable(job.config, "totals", "sums"), "'totals' cannot be renamed", id="rename"
+        rename,
+        lambda job: preview(job.config, RenameOperator("totals", "sums")),
+        "'totals' cannot be renamed",
+        id="rename",
     ),
-    pytest.param(drop, lambda job: droppable(job.config, "totals"), "'totals' cannot be dropped", id="drop"),
+    pytest.param(
+        drop, lambda job: preview(job.config, DropOperator("totals")), "'totals' cannot be dropped", id="drop"
+    ),
 ]
 
 

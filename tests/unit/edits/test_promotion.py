@@ -20,8 +20,8 @@ from headrace.log.branches import Branches, finish_promotion
 from headrace.log.checkpoint import Kind
 from headrace.log.log import CheckpointLog
 from headrace.sinks.layout import folder_name
-from headrace.storage.files import delete_files, list_files
-from headrace.tables.view import table_store
+from headrace.storage.storage import Storage
+from headrace.tables.folder import JobFolder
 from tests.unit.support.branched_job import CUSTOMERS, BranchedJob, Order
 from tests.unit.support.fuzzing import examples
 from tests.unit.support.purchase_job import SINK, after_retention, commit_purchase
@@ -124,7 +124,7 @@ def test_promoted_job_continues_as_the_branch(before, live, corrected, more, bac
 
 def test_promotion_continues_from_the_fork(job):
     promoted = promote(job)
-    log = CheckpointLog(job.config.job_folder)
+    log = CheckpointLog(JobFolder(job.config.job_folder))
     line = [(checkpoint.kind, checkpoint.has_state) for checkpoint in log.lineage.line]
     assert line == [(Kind.INITIAL, True), (Kind.BATCH, True), (Kind.BATCH, False), (Kind.PROMOTION, True)]
     assert (promoted.restored_from, promoted.name, promoted.note) == (1, "other", "it is right")
@@ -132,7 +132,7 @@ def test_promotion_continues_from_the_fork(job):
 
 def test_rows_of_a_promoted_line_count_once(job):
     promoted = promote(job)
-    line = CheckpointLog(job.config.job_folder).lineage.line
+    line = CheckpointLog(JobFolder(job.config.job_folder)).lineage.line
     assert sum(checkpoint.metrics.get("rows_in", 0) for checkpoint in line) == 6
     assert promoted.metrics["rows_brought"] == 3
 
@@ -140,7 +140,7 @@ def test_rows_of_a_promoted_line_count_once(job):
 def test_promotion_removes_the_branch(job):
     folder = job.config.on_branch("other").job_folder
     promote(job)
-    assert list_files(folder) == set()
+    assert Storage(str(folder)).files() == set()
     with pytest.raises(ConfigError, match="branch 'other' of job .* was promoted already"):
         promote(job)
 
@@ -215,7 +215,7 @@ def test_promotion_keeps_new_columns_of_the_branch():
     with promoting(job.config, "other", "promotion") as promotion:
         job.run("other")
         promotion.promote()
-    rows = table_store(job.config.sinks["small"].table_path).latest().read(SMALL).to_pylist()
+    rows = Storage(job.config.sinks["small"].table_path).table().latest().read(SMALL).to_pylist()
     assert sorted((row["customer"], row["why"]) for row in rows) == [("ann", None), ("bob", "small")]
     assert sound(job)
 
@@ -232,15 +232,15 @@ def test_column_the_job_alone_added_is_refused():
     job.run()
     job.harness.change(pipeline=with_column(False))
     job.config = job.harness.config
-    table_before = table_store(job.config.sinks["small"].table_path).latest().version
+    table_before = Storage(job.config.sinks["small"].table_path).table().latest().version
     job.run("other")
     with pytest.raises(ConfigError, match="branch 'other' cannot be promoted: sink 'small' .*got the column why"):
         promote(job)
-    assert table_store(job.config.sinks["small"].table_path).latest().version == table_before
+    assert Storage(job.config.sinks["small"].table_path).table().latest().version == table_before
 
 
 def test_rows_of_other_writers_are_kept(job):
-    sink = table_store(job.config.sinks["small"].table_path)
+    sink = Storage(job.config.sinks["small"].table_path).table()
     latest = sink.latest()
     sink.append_rows(latest.version, latest.read(latest.schema)[:1])
     with pytest.raises(SinkMismatchError, match="somebody else has written to sink 'small'"):
@@ -248,7 +248,7 @@ def test_rows_of_other_writers_are_kept(job):
 
 
 def test_optimized_sink_is_no_reason_to_refuse(job):
-    sink = table_store(job.config.sinks["small"].table_path)
+    sink = Storage(job.config.sinks["small"].table_path).table()
     sink.optimize(sink.latest().version, 1 << 20, ["customer"])
     promote(job)
     assert sound(job)
@@ -279,10 +279,10 @@ def test_running_branch_is_not_promoted(job):
 def test_missing_fork_files_leave_job_unchanged(job):
     job.run()
     job.compact()
-    table = table_store(f"{job.config.job_folder}/keyed_state")
-    lost = sorted(table.at(CheckpointLog(job.config.job_folder).get(1).versions["keyed_state"]).files())
+    table = Storage(job.config.job_folder).table("keyed_state")
+    lost = sorted(table.at(CheckpointLog(JobFolder(job.config.job_folder)).get(1).versions["keyed_state"]).files())
     before = job.content()
-    delete_files(table.uri, lost)
+    Storage(table.uri).delete(lost)
     with pytest.raises(StorageError):
         promote(job)
     assert job.content() == before
@@ -318,12 +318,12 @@ def test_next_run_finishes_a_promotion(job, place):
 
     with crash_points.observed(crash), pytest.raises(Crash):
         promote(job)
-    committed = CheckpointLog(job.config.job_folder).last.kind is Kind.PROMOTION
+    committed = CheckpointLog(JobFolder(job.config.job_folder)).last.kind is Kind.PROMOTION
     assert [branch.name for branch in Branches(job.config).open] == ([] if committed else ["other"])
     with open_job(job.config, "the next one"):
         pass
     assert job.content() == (expected if committed else before)
-    assert list_files(job.config.on_branch("other").job_folder) == set() or not committed
+    assert Storage(job.config.on_branch("other").job_folder).files() == set() or not committed
     if not committed:
         promote(job)
         assert job.content() == expected
@@ -392,7 +392,7 @@ def test_sinks_with_keys_are_promoted_anywhere(new_job):
         commit_purchase(opened, "cyd")
     with promoting(new_job, "other", "promotion") as promotion:
         promotion.promote()
-    sink = table_store(new_job.sinks[SINK].table_path, new_job.storage_options).latest()
+    sink = JobFolder.of(new_job).at(new_job.sinks[SINK].table_path).table().latest()
     assert sink.read(sink.schema)["customer"].to_pylist() == ["cyd"]
 
 
@@ -409,6 +409,6 @@ def test_partitioned_sinks_are_promoted():
     promote(job)
     assert job.content() == expected
     assert sound(job)
-    table = table_store(job.config.sinks["small"].table_path, job.config.storage_options).latest()
+    table = JobFolder.of(job.config).at(job.config.sinks["small"].table_path).table().latest()
     customers = table.read(table.schema)["customer"].to_pylist()
     assert {file.rpartition("/")[0] for file in table.files()} == {folder_name("customer", name) for name in customers}

@@ -20,9 +20,8 @@ from headrace.log.log import CheckpointLog
 from headrace.readers import history as key_history
 from headrace.readers import state as keyed_state
 from headrace.readers.job_at import JobAtCheckpoint
-from headrace.storage.files import stage, touch
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import KEYED_STATE, QUARANTINE, TIMERS
-from headrace.tables.view import table_store
 from tests.jobs.home import Home
 from tests.unit.support.erasure_job import (
     changes_of,
@@ -40,7 +39,7 @@ ANNA, WHY = ErasedKey("anna", with_mentions=True), "request 17"
 
 
 def log_of(config):
-    return CheckpointLog(config.job_folder, config.storage_options)
+    return CheckpointLog(JobFolder.of(config))
 
 
 def commit(config, rows, **fields):
@@ -160,12 +159,12 @@ def test_leftovers_of_dead_attempts_go(config):
     with open_job(config, "dies") as job:
         stage_rows(job, KEYED_STATE, [state("anna", "orphan")])
         staged = stage_rows(job, KEYED_STATE, [state("anna", "4")])
-        store = table_store(f"{config.job_folder}/{KEYED_STATE}", config.storage_options)
+        store = JobFolder.of(config).table(KEYED_STATE)
         parent = job.versions[KEYED_STATE]
         store.append(parent, store.at(parent).schema, [staged])  # prepared, and never committed
         for folder in ("transit/a1", "outputs/lines_by_item"):
-            stage(f"{config.job_folder}/{folder}", "anna.parquet", pa.table({"key": ["anna"]}), config.storage_options)
-        touch(f"{config.job_folder}/{KEYED_STATE}/torn.parquet", config.storage_options)
+            JobFolder.of(config).below(folder).stage("anna.parquet", pa.table({"key": ["anna"]}))
+        JobFolder.of(config).write(f"{KEYED_STATE}/torn.parquet", b"")
     purge(config)
     assert_erased(config)
 
@@ -182,7 +181,7 @@ def test_no_byte_is_left_on_an_object_store(tmp_path, storage, monkeypatch):
 def test_log_checkpoints_with_the_key_go(config):
     with open_job(config, "run") as job:
         commit_rows(job, {KEYED_STATE: [state("anna", "4")]})
-        store = table_store(f"{config.job_folder}/{KEYED_STATE}", config.storage_options)
+        store = JobFolder.of(config).table(KEYED_STATE)
         store.keep_versions(range(job.versions[KEYED_STATE] + 1))  # deltalake does so at each hundredth commit
     assert any(place.endswith(".checkpoint.parquet") for place in places_with(config, "anna"))
     purge(config)

@@ -18,8 +18,8 @@ from headrace.edits.restore import restore, savepoint
 from headrace.errors import ConfigError, FencedError, SinkMismatchError, StorageError
 from headrace.log.checkpoint import Kind
 from headrace.sinks.registry import sink_of
+from headrace.storage.storage import Storage
 from headrace.tables.schemas import TIMERS
-from headrace.tables.view import table_store
 from tests.unit.support.memory_job import (
     BOARD,
     REMINDERS,
@@ -326,7 +326,7 @@ def test_checkpoint_with_erased_rows_is_no_target(job):
 def test_older_state_files_limit_the_target(old_sink):
     """Version 1 of a state table is gone: the job cannot return to checkpoint 1, and returns to an earlier one."""
     job = old_sink
-    version = table_store(f"{job.config.job_folder}/{TIMERS}").at(1)
+    version = Storage(job.config.job_folder).table(TIMERS).at(1)
     for file in version.files():
         del job.disk.files[f"state/purchases/{TIMERS}/{file}"]
     checkpoint = mend(job)

@@ -13,7 +13,8 @@ from headrace import crash_points
 from headrace.commit.protocol import open_job
 from headrace.commit.run_check import stored_problems
 from headrace.commit.verify import verify
-from headrace.edits.rescale import plan_rescaling, rescale
+from headrace.edits.edit import apply, preview
+from headrace.edits.rescale import Rescale
 from headrace.edits.restore import restore, restore_in
 from headrace.errors import ConfigError, FencedError
 from headrace.log.checkpoint import Kind
@@ -80,13 +81,13 @@ def test_state_equals_that_of_an_unchanged_job(batches, before, after):
                 ]
                 job.run(PLAN, *rows)
         if before != after:
-            rescale(jobs[0].config, after, "more tasks", "somebody")
+            apply(jobs[0].config, Rescale(after, "more tasks"), "somebody")
         assert contents(jobs[0]) == contents(jobs[1])
 
 
 def test_only_the_key_groups_change(job):
     before = contents(job)
-    checkpoint = rescale(job.config, 7, "fewer tasks", "somebody")
+    checkpoint = apply(job.config, Rescale(7, "fewer tasks"), "somebody")
     assert (checkpoint.kind, checkpoint.note) == (Kind.MIGRATION, "7 key groups instead of 128: fewer tasks")
     assert (checkpoint.max_parallelism, checkpoint.operators, checkpoint.metrics) == (
         7,
@@ -102,8 +103,8 @@ def test_only_the_key_groups_change(job):
 
 
 def test_dry_run_counts_and_changes_nothing(job):
-    plan = plan_rescaling(job.config, 7)
-    assert (plan.before, plan.after, plan.rows) == (128, 7, dict.fromkeys(STATE_TABLES, len(KEYS)))
+    plan = preview(job.config, Rescale(7))
+    assert (plan.before, plan.after, plan.rows()) == (128, 7, dict.fromkeys(STATE_TABLES, len(KEYS)))
     assert job.last.checkpoint_id == 1
 
 
@@ -112,14 +113,17 @@ def test_dry_run_counts_and_changes_nothing(job):
 )
 def test_invalid_numbers_are_refused(job, number, message):
     job.configure(parallelism=4)
-    for act in (lambda: plan_rescaling(job.config, number), lambda: rescale(job.config, number, "", "somebody")):
+    for act in (
+        lambda: preview(job.config, Rescale(number)),
+        lambda: apply(job.config, Rescale(number, ""), "somebody"),
+    ):
         with pytest.raises(ConfigError, match=message):
             act()
     assert job.last.checkpoint_id == 1
 
 
 def test_run_with_the_old_file_is_refused(job):
-    rescale(job.config, 7, "fewer tasks", "somebody")
+    apply(job.config, Rescale(7, "fewer tasks"), "somebody")
     with pytest.raises(ConfigError, match="the state has 7 key groups, not 128") as refusal:
         job.run(PLAN, value('"a"', 5))
     assert "headrace rescale wake_ups --max-parallelism 128" in str(refusal.value)
@@ -133,19 +137,19 @@ def test_file_may_be_changed_first(job):
     job.configure(max_parallelism=7)
     with pytest.raises(ConfigError, match="the state has 128 key groups, not 7"):
         job.run(PLAN)
-    rescale(job.config, 7, "fewer tasks", "somebody")
+    apply(job.config, Rescale(7, "fewer tasks"), "somebody")
     job.run(PLAN, value('"a"', 5))
 
 
 def test_rescaling_back_undoes_it(job):
     before = contents(job)
-    rescale(job.config, 7, "fewer tasks", "somebody")
-    rescale(job.config, 128, "it was a mistake", "somebody")
+    apply(job.config, Rescale(7, "fewer tasks"), "somebody")
+    apply(job.config, Rescale(128, "it was a mistake"), "somebody")
     assert contents(job) == before
 
 
 def test_restore_keeps_the_number_of_the_file(job):
-    rescale(job.config, 7, "fewer tasks", "somebody")
+    apply(job.config, Rescale(7, "fewer tasks"), "somebody")
     job.configure(max_parallelism=7)
     after = contents(job)
     job.run(PLAN, value('"a"', 5))
@@ -155,7 +159,7 @@ def test_restore_keeps_the_number_of_the_file(job):
 
 
 def test_restore_within_a_run_keeps_the_number(job):
-    rescale(job.config, 7, "fewer tasks", "somebody")
+    apply(job.config, Rescale(7, "fewer tasks"), "somebody")
     job.configure(max_parallelism=7)
     with open_job(job.config, "replay") as opened:
         restore_in(opened, 1, "replay")
@@ -166,7 +170,7 @@ def test_restore_within_a_run_keeps_the_number(job):
 
 def test_held_job_is_left_alone(job):
     with open_job(job.config, "run"), pytest.raises(FencedError):
-        rescale(job.config, 7, "fewer tasks", "somebody")
+        apply(job.config, Rescale(7, "fewer tasks"), "somebody")
 
 
 @pytest.mark.parametrize("place", ["rescale.prepared", "commit.before", "commit.after", "publish.after"])
@@ -177,7 +181,7 @@ def test_crash_leaves_one_number_or_the_other(job, place):
 
     before = contents(job)
     with pytest.raises(Killed), crash_points.observed(die):
-        rescale(job.config, 7, "fewer tasks", "somebody")
+        apply(job.config, Rescale(7, "fewer tasks"), "somebody")
     committed = job.last.max_parallelism == 7
     assert committed is place.endswith(".after")
     job.configure(max_parallelism=job.last.max_parallelism)
@@ -185,12 +189,12 @@ def test_crash_leaves_one_number_or_the_other(job, place):
         pass
     assert (contents(job) == before) is not committed
     if not committed:
-        rescale(job.config, 7, "fewer tasks", "somebody")
+        apply(job.config, Rescale(7, "fewer tasks"), "somebody")
     assert {row["key_group"] for row in job.live() if row["key"] == '"a"'} == {key_group(b'"a"', 7)}
 
 
 def test_readers_find_keys_at_every_number(job):
-    rescale(job.config, 7, "fewer tasks", "somebody")
+    apply(job.config, Rescale(7, "fewer tasks"), "somebody")
     job.configure(max_parallelism=7)
     job.run(PLAN, value('"a"', 5))
     values = {at: get(JobAtCheckpoint(job.config, at), "a").dicts()[0]["value"] for at in ("1", "2", "3")}
@@ -199,7 +203,7 @@ def test_readers_find_keys_at_every_number(job):
 
 def test_history_of_a_key_reaches_over_a_rescaling(job):
     job.run(PLAN, value('"a"', 2))
-    rescale(job.config, 7, "fewer tasks", "somebody")
+    apply(job.config, Rescale(7, "fewer tasks"), "somebody")
     job.configure(max_parallelism=7)
     job.run(PLAN, value('"a"', 3))
     output = key_history(JobAtCheckpoint(job.config, None), "a").dicts()

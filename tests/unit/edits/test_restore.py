@@ -13,9 +13,9 @@ from headrace.edits.restore import restore, restore_in, savepoint
 from headrace.errors import StorageError
 from headrace.log.checkpoint import Kind
 from headrace.log.log import CheckpointLog
-from headrace.storage.files import delete_files, list_files
+from headrace.storage.storage import Storage
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
-from headrace.tables.view import table_store
 from headrace.testing._memory_disk import forget_disk
 from tests.jobs.home import Home
 from tests.unit.support.memory_job import memory_config
@@ -49,21 +49,21 @@ def sink_of(config):
 
 
 def in_sink(config):
-    sink = table_store(config.sinks[SINK].path).latest()
+    sink = Storage(config.sinks[SINK].path).table().latest()
     return sink.read(sink.schema)["customer"].to_pylist()
 
 
 def lose(config, *files):
     """Delete files of the keyed state."""
-    delete_files(f"{config.job_folder}/{KEYED_STATE}", files)
+    Storage(config.job_folder).below(KEYED_STATE).delete(files)
 
 
 def checkpoints(config):
-    return CheckpointLog(config.job_folder).checkpoints
+    return CheckpointLog(JobFolder(config.job_folder)).checkpoints
 
 
 def table_versions(config):
-    return {name: table_store(f"{config.job_folder}/{name}").latest().version for name in STATE_TABLES}
+    return {name: Storage(config.job_folder).table(name).latest().version for name in STATE_TABLES}
 
 
 def refusal(config, target):
@@ -86,7 +86,7 @@ def test_restore_brings_state_and_sink_back(config):
 
 def test_restore_refuses_a_vacuumed_sink(on_disk):
     config = on_disk
-    lost = table_store(config.sinks[SINK].path).at(2).files()
+    lost = Storage(config.sinks[SINK].path).table().at(2).files()
     sink_of(config).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
     message = refusal(config, 2)
     assert f"1 of 1 file of version 2 of sink '{SINK}' at {config.sinks[SINK].path} are gone" in message
@@ -115,7 +115,7 @@ def test_restore_within_a_run_is_checked(config):
 def test_refusal_names_the_next_restorable_checkpoint(config):
     path = config.sinks[SINK].path
     for version in (1, 2):
-        delete_files(path, table_store(path).at(version).files())
+        Storage(str(path)).delete(Storage(str(path)).table().at(version).files())
     assert "Checkpoint 3 can be restored; 'headrace checkpoints purchases' lists all" in refusal(config, 1)
     restore(config, 3, "as it says", "somebody")
     assert in_sink(config) == ["cyd"]
@@ -146,7 +146,8 @@ def test_restore_looks_at_sinks_on_object_stores(tmp_path, storage, monkeypatch)
     config = job_of_four(home.config())
     assert restore(config, 3, "all is there", "somebody").restored_from == 3
     path = config.sinks[SINK].path
-    delete_files(path, table_store(path, config.storage_options).at(1).files(), storage)
+    place = JobFolder.of(config).at(path)
+    place.delete(place.table().at(1).files())
     with pytest.raises(StorageError, match=f"1 of 1 file of version 1 of sink '{SINK}' at {path} are gone"):
         restore(config, 1, "its file is not", "somebody")
 
@@ -162,10 +163,11 @@ def test_files_of_partitions_are_found_under_their_names(request, tmp_path, plac
 
 
 def check_partitions(uri, rows, storage):
+    place = Storage(uri, storage)
     write_deltalake(uri, rows.slice(0, 0), partition_by=["p"], storage_options=storage)
-    assert table_store(uri, storage=storage).latest().files() == set()
+    assert place.table().latest().files() == set()
     write_deltalake(uri, rows, mode="append", storage_options=storage)
-    files = table_store(uri, storage=storage).latest().files()
+    files = place.table().latest().files()
     assert len(files) == rows.num_rows
-    assert files < list_files(uri, storage)
-    assert list_files(f"{uri}/nowhere", storage) == set()
+    assert files < place.files()
+    assert place.files("nowhere") == set()

@@ -19,6 +19,7 @@ from headrace.errors import ConfigError, HeadraceError, StorageError
 from headrace.log.log import CheckpointLog
 from headrace.sinks.layout import by_partition, layout_problems
 from headrace.sinks.registry import sink_of
+from headrace.tables.folder import JobFolder
 from headrace.testing import PipelineHarness
 from tests.unit.support.partitioned_rows import Row
 from tests.unit.support.table_job import FEED
@@ -135,9 +136,9 @@ def test_small_files_become_one_and_rows_stay(sink):
 @pytest.mark.parametrize("mode", ["append", "merge"])
 def test_job_continues_after_a_compaction(mode):
     harness = with_files(mode)
-    first = CheckpointLog(harness.config.job_folder).checkpoints[1].checkpoint_id
+    first = CheckpointLog(JobFolder(harness.config.job_folder)).checkpoints[1].checkpoint_id
     with_clock(harness, compact_sinks, harness.config, "by-hand", MIB)
-    assert check_sinks(harness.config, CheckpointLog(harness.config.job_folder).checkpoints)
+    assert check_sinks(harness.config, CheckpointLog(JobFolder(harness.config.job_folder)).checkpoints)
     harness.feed("rows", [Row("new", 9, "wed")])
     harness.run()
     assert sum(days_of(harness).values()) == 7

@@ -21,8 +21,8 @@ from headrace.edits.sink_owners import rename_sink, take_over
 from headrace.errors import ConfigError, SinkMismatchError
 from headrace.log.sink_history import owner_number
 from headrace.plan.loader import plan_of
+from headrace.storage.storage import Storage
 from headrace.storage.table import OWNER
-from headrace.tables.view import table_store
 from headrace.testing._memory_disk import forget_disk, memory_disk
 from tests.unit.support.memory_job import BOARD, REMINDERS, killed_at
 from tests.unit.support.shared_tables import Sharer, customers_at, delete, lake_of, owner_at
@@ -124,7 +124,7 @@ def test_job_keeps_its_table_under_another_name(jobs):
 def test_claim_is_in_the_first_version(jobs):
     one, _ = jobs
     one.run()
-    store = table_store(one.path)
+    store = Storage(one.path).table()
     assert store.at(0).transaction(OWNER) == owner_number(one.log.lineage.uid, BOARD)
     assert store.at(0).history()[0].info.claim.job == "one"
     assert store.latest().version == 1
@@ -139,7 +139,7 @@ def test_claim_outlives_restores_and_reconciliations(jobs):
     reconcile(one.config, "somebody", "")
     customer = one.run()
     assert (owner_at(one.path), customers_at(one.path)) == (owner, [customer])
-    store = table_store(one.path)
+    store = Storage(one.path).table()
     store.restore(store.latest().version, 0)
     assert owner_at(one.path) == owner
 
@@ -195,7 +195,7 @@ def test_one_of_two_new_jobs_gets_the_table(jobs):
 
 def test_claim_is_a_compare_and_set(jobs):
     one, two = jobs
-    table_store(one.path).create(Sharer(DISK, "x", "x").board_schema())
+    Storage(one.path).table().create(Sharer(DISK, "x", "x").board_schema())
     winners = []
 
     def begin_other(step, path):

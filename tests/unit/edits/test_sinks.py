@@ -27,8 +27,9 @@ from headrace.log.log import CheckpointLog, lease_until
 from headrace.plan.loader import plan_of, sink_schemas
 from headrace.sinks.delta import DeltaTableSink
 from headrace.sinks.sink import OutputFile
-from headrace.storage.files import stage
+from headrace.storage.storage import Storage
 from headrace.storage.table import ROW_KIND
+from headrace.tables.folder import JobFolder
 from tests.jobs.home import Home
 from tests.jobs.outcome import checkpoints, sink_rows
 from tests.jobs.purchases import Line, Reminder
@@ -69,7 +70,7 @@ class Job:
         if not appends:
             rows = rows.append_column(ROW_KIND, pa.array([kind]))
         name = f"{'' if appends else 'outputs/'}{next(self.names)}.parquet"
-        file = stage(str(self.sink(sink) if appends else self.folder), name, rows)
+        file = Storage(str(self.sink(sink) if appends else self.folder)).stage(name, rows)
         return {sink: [OutputFile(file.path, file.rows, file.size)]}
 
     def clean_up(self, checkpoint):
@@ -280,7 +281,7 @@ def test_written_sink_is_refused_without_checkpoints(job):
 def test_written_sink_is_refused_with_leases_only(job):
     job.run(put(APPLES))
     shutil.rmtree(job.folder)
-    log = CheckpointLog(job.config.job_folder)
+    log = CheckpointLog(JobFolder(job.config.job_folder))
     log.create()
     log.claim(lease_until("died", "attempt", "host:1:0", 0))
     with pytest.raises(SinkMismatchError, match="checkpoint 1 .* has no checkpoints"):

@@ -35,11 +35,12 @@ from headrace.plan.planner import plan_stages
 from headrace.state.backend import HashMapBackend, StateBackend
 from headrace.state.key_groups import KeyGroupRange, key_group
 from headrace.state.rocksdb import RocksDbBackend, StateCache
+from headrace.storage.storage import Storage
 from headrace.tables.changelog import stage_state
 from headrace.tables.delta_backend import DeltaBackend
 from headrace.tables.entries import rebuild
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import CHECKPOINTS_SCHEMA, KEYED_STATE, STATE_TABLES
-from headrace.tables.view import state_views, table_store
 from tests.jobs import wake_ups
 from tests.jobs.home import Home
 from tests.unit.support.committed_state import Memory
@@ -131,7 +132,7 @@ class Job:
             for state, key, value, *rest in rows
         ]
         table = pa.Table.from_pylist(filled, schema)
-        staged = stage_state(job.config.job_folder, KEYED_STATE, f"{next(self.names)}.parquet", table)
+        staged = stage_state(JobFolder(job.config.job_folder), KEYED_STATE, f"{next(self.names)}.parquet", table)
         job.commit(
             Kind.BATCH,
             files={KEYED_STATE: [staged]},
@@ -143,15 +144,15 @@ class Job:
 
     def stored(self, state):
         """Return the state's values as tables store them."""
-        last = CheckpointLog(self.config.job_folder).last
-        live = state_views(self.config.job_folder, last.versions)(KEYED_STATE).live().to_pylist()
+        last = CheckpointLog(JobFolder(self.config.job_folder)).last
+        live = JobFolder(self.config.job_folder).views(last.versions)(KEYED_STATE).live().to_pylist()
         return {row["key"]: msgspec.json.decode(row["value"]) for row in live if row["state"] == state}
 
     def schemas(self):
-        return CheckpointLog(self.config.job_folder).last.state_schemas
+        return CheckpointLog(JobFolder(self.config.job_folder)).last.state_schemas
 
     def kinds(self):
-        return [checkpoint.kind.value for checkpoint in CheckpointLog(self.config.job_folder).checkpoints]
+        return [checkpoint.kind.value for checkpoint in CheckpointLog(JobFolder(self.config.job_folder)).checkpoints]
 
 
 @pytest.fixture
@@ -163,7 +164,7 @@ def test_schemas_are_recorded_on_change_referenced_elsewhere(job):
     first = job.run(plan(legs=Leg), ("legs", '"a"', '{"at":1}'))
     second = job.run(plan(legs=Leg), ("legs", '"a"', '{"at":2}'))
     third = job.run(plan(legs=LegWithGate), ("legs", '"a"', '{"at":2,"gate":"x"}'))
-    rows = table_store(f"{job.config.job_folder}/checkpoints").latest().read(CHECKPOINTS_SCHEMA).to_pylist()
+    rows = Storage(job.config.job_folder).table("checkpoints").latest().read(CHECKPOINTS_SCHEMA).to_pylist()
     by = {row["checkpoint_id"]: (row["declared_by"], row["declared"] is not None) for row in rows}
     ids = [checkpoint.checkpoint_id for checkpoint in (first, second, third)]
     assert [by[number] for number in ids] == [(ids[0], True), (ids[0], False), (ids[2], True)]
@@ -257,16 +258,16 @@ def test_migration_rewrites_all_that_is_stored_once(job):
 def test_migration_keeps_times_on_every_backend(job, tmp_path):
     job.run(plan(legs=Leg), *(("legs", f'"{n}"', f'{{"at":{n}}}') for n in range(1, 40)))
     last = job.run(plan(legs=(TextLeg, Migration(Leg, to_text))))
-    rows = state_views(job.config.job_folder, last.versions)(KEYED_STATE).live().to_pylist()
+    rows = JobFolder(job.config.job_folder).views(last.versions)(KEYED_STATE).live().to_pylist()
     assert {(row["last_access"], row["ttl_ms"], row["checkpoint_id"]) for row in rows} == {
         (WHEN, 5, last.checkpoint_id)
     }
     groups = KeyGroupRange(0, 127)
     backends: list[StateBackend] = [HashMapBackend(), RocksDbBackend(tmp_path / "copy")]
     for backend in backends:
-        rebuild(backend, state_views(job.config.job_folder, last.versions), "legs", groups)
+        rebuild(backend, JobFolder(job.config.job_folder).views(last.versions), "legs", groups)
     cache = StateCache(Memory(), 1 << 20)
-    backends.append(DeltaBackend(job.config.job_folder, last.versions, "legs", groups, cache, max_parallelism=128))
+    backends.append(DeltaBackend(JobFolder.of(job.config), last.versions, "legs", groups, cache, max_parallelism=128))
     for backend in backends:
         values = dict(backend.items()).values()
         assert sorted(value.partition(b"{")[2] for value in values) == sorted(
@@ -419,7 +420,7 @@ def test_migrated_elements_and_entries_keep_their_places(job):
     job.run(plan(counts=counts), *entries)
     halved = MapState("counts", int, float, migrate=Migration(int, lambda count: count / 2 if count else None))
     last = job.run(plan(counts=halved))
-    live = state_views(job.config.job_folder, last.versions)(KEYED_STATE).live().to_pylist()
+    live = JobFolder(job.config.job_folder).views(last.versions)(KEYED_STATE).live().to_pylist()
     result = {(row["namespace"], row["user_key"], row["value"]) for row in live}
     assert result == {(namespace, f"{n}", f"{n / 2}") for n in (1, 2) for namespace in (None, "w")}
 

@@ -10,9 +10,8 @@ from headrace.edits.compact import compact
 from headrace.edits.restore import restore, savepoint
 from headrace.edits.vacuum import vacuum
 from headrace.errors import StorageError
-from headrace.storage.files import stage
-from headrace.storage.schemes import file_system
 from headrace.storage.table import LOG
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import KEYED_STATE
 from tests.unit.support.memory_job import BOARD, RETENTION
 from tests.unit.support.purchase_job import after_retention
@@ -32,7 +31,7 @@ def stray(config):
     """Files that no checkpoint names: state of an attempt that never committed, and its files between stages."""
     places = [(f"{config.job_folder}/{folder}", "0.parquet") for folder in (KEYED_STATE, "transit/a1", "outputs/lines")]
     for folder, name in places:
-        stage(folder, name, ROWS, config.storage_options)
+        JobFolder.of(config).at(folder).stage(name, ROWS)
     return {f"{folder}/{name}" for folder, name in places}
 
 
@@ -43,7 +42,7 @@ def much_later(config):
 
 
 def exists(config, uri):
-    store, path = file_system(uri, config.storage_options)
+    store, path = JobFolder.of(config).at(uri).file_system()
     return store.get_file_info(path).is_file
 
 

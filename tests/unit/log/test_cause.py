@@ -22,6 +22,7 @@ from headrace.log.facts import Requeued, Restored
 from headrace.log.log import CheckpointLog
 from headrace.run.backfill_branches import backfill_note, interrupted_renewal
 from headrace.sources.interval import Interval
+from headrace.tables.folder import JobFolder
 from headrace.testing._memory_disk import forget_disk
 from tests.unit.support.fuzzing import examples
 from tests.unit.support.memory_job import MemoryJob
@@ -42,10 +43,10 @@ CAUSES = {
 
 def stored(folder, *checkpoints):
     """Write checkpoints, and read them again."""
-    log = CheckpointLog(folder)
+    log = CheckpointLog(JobFolder(str(folder)))
     log.create()
     log.begin(checkpoints)
-    return CheckpointLog(folder).checkpoints
+    return CheckpointLog(JobFolder(str(folder))).checkpoints
 
 
 def checkpoint(kind, number=0, **fields):

@@ -23,6 +23,7 @@ from headrace.log import lease as processes
 from headrace.log.checkpoint import Checkpoint, Kind, Lease
 from headrace.log.lease import JobLease, is_alive, this_process
 from headrace.log.log import CheckpointLog, lease_until
+from headrace.tables.folder import JobFolder
 from headrace.testing._memory_disk import disk_and_path, forget_disk
 from tests.jobs.home import PYTHONPATH
 from tests.unit.support.stepped_threads import SteppedThreads
@@ -40,7 +41,7 @@ def disk(clock):
 
 
 def log_of():
-    return CheckpointLog(JOB)
+    return CheckpointLog(JobFolder(str(JOB)))
 
 
 def lease_of(name, seconds=SECONDS):
@@ -387,11 +388,11 @@ def first(attempt):
 def test_run_that_slept_finds_another_log(tmp_path):
     """The job was dropped and begun anew meanwhile, with as many commits: a commit on top of them would succeed."""
     folder = tmp_path / "job"
-    slept = CheckpointLog(folder)
+    slept = CheckpointLog(JobFolder(str(folder)))
     slept.create()
     slept.claim(lease_until("slept", "a", "x", 60))
     shutil.rmtree(folder)
-    anew = CheckpointLog(folder)
+    anew = CheckpointLog(JobFolder(str(folder)))
     anew.create()
     anew.claim(lease_until("anew", "b", "y", 60))
     with pytest.raises(FencedError, match="was made anew"):
@@ -399,4 +400,4 @@ def test_run_that_slept_finds_another_log(tmp_path):
     with pytest.raises(FencedError, match="was made anew"):
         slept.append(first("a"), None)
     anew.append(first("b"), None)
-    assert [checkpoint.attempt_id for checkpoint in CheckpointLog(folder).checkpoints] == ["b"]
+    assert [checkpoint.attempt_id for checkpoint in CheckpointLog(JobFolder(str(folder))).checkpoints] == ["b"]

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.log.progress import BatchProgress, ProgressFiles, TaskProgress, added_up
+from headrace.tables.folder import JobFolder
 
 COUNTS = st.integers(0, 10**9)
 TASKS = st.lists(
@@ -52,7 +53,7 @@ def test_progress_is_one_line_for_people():
 
 @pytest.fixture
 def files(tmp_path) -> ProgressFiles:
-    return ProgressFiles(str(tmp_path / "job"), "a1")
+    return ProgressFiles(JobFolder(str(tmp_path / "job")), "a1")
 
 
 def test_tasks_are_read_by_stage(files):
@@ -69,7 +70,7 @@ def test_half_written_file_is_left_out(files, tmp_path):
 
 
 def test_attempt_reads_only_its_own_files(files, tmp_path):
-    other = ProgressFiles(str(tmp_path / "job"), "a2")
+    other = ProgressFiles(JobFolder(str(tmp_path / "job")), "a2")
     other.write_task("stage0", "0", TaskProgress(operator="x", rows=1))
     other.write(added_up(3, "x", 1, []))
     assert (files.read(), files.read_tasks("stage0")) == (None, [])
@@ -80,9 +81,9 @@ def test_attempt_reads_only_its_own_files(files, tmp_path):
 def test_next_run_removes_old_progress_files(files, tmp_path):
     files.write_task("stage0", "0", TaskProgress(operator="x", rows=1))
     files.write(added_up(3, "x", 1, []))
-    ProgressFiles(str(tmp_path / "job"), "a2").remove_all()
+    ProgressFiles(JobFolder(str(tmp_path / "job")), "a2").remove_all()
     assert not (tmp_path / "job/progress").exists()
 
 
 def test_object_stores_are_written_less_often(files):
-    assert files.seconds_between < ProgressFiles("s3://bucket/job", "a1").seconds_between
+    assert files.seconds_between < ProgressFiles(JobFolder("s3://bucket/job"), "a1").seconds_between

@@ -25,6 +25,7 @@ from headrace.sources.position import (
 )
 from headrace.state.ttl import Gap, StoredTtl
 from headrace.state.type_schema import type_schema_of
+from headrace.tables.folder import JobFolder
 from headrace.testing._memory_disk import forget_disk
 
 NAMED = {
@@ -144,17 +145,17 @@ CHECKPOINTS = st.builds(
 @given(CHECKPOINTS)
 def test_every_fact_is_read_as_written(checkpoint):
     forget_disk("rows")
-    log = CheckpointLog("memory://rows/job")
+    log = CheckpointLog(JobFolder("memory://rows/job"))
     log.create()
     log.begin([checkpoint])
-    assert CheckpointLog("memory://rows/job").checkpoints == [checkpoint]
+    assert CheckpointLog(JobFolder("memory://rows/job")).checkpoints == [checkpoint]
 
 
 @settings(max_examples=30)
 @given(st.data())
 def test_declarations_are_joined_to_each_checkpoint(data):
     forget_disk("rows")
-    log = CheckpointLog("memory://rows/job")
+    log = CheckpointLog(JobFolder("memory://rows/job"))
     log.create()
     kinds = data.draw(st.lists(DECLARATIONS, min_size=1, max_size=2))
     chain = [
@@ -168,7 +169,7 @@ def test_declarations_are_joined_to_each_checkpoint(data):
     if cut:
         log.begin(chain[:cut])
     log.append(chain[-1], None, chain[cut:-1])
-    assert log.checkpoints == CheckpointLog("memory://rows/job").checkpoints == chain
+    assert log.checkpoints == CheckpointLog(JobFolder("memory://rows/job")).checkpoints == chain
 
 
 def test_sql_finds_the_work_left(memory_job):

@@ -17,10 +17,10 @@ from headrace.errors import ConfigError, FencedError, StorageError
 from headrace.log.checkpoint import Kind
 from headrace.log.log import CheckpointLog
 from headrace.log.marks import INTENTS, open_intents
-from headrace.storage.files import delete_files, list_files
+from headrace.storage.storage import Storage
 from headrace.storage.table import LOG
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import KEYED_STATE
-from headrace.tables.view import table_store
 from headrace.testing._memory_disk import forget_disk
 from tests.jobs.home import Home
 from tests.unit.support.memory_job import memory_config
@@ -67,7 +67,7 @@ def vacuum_killed(config, monkeypatch):
 
 
 def log_of(config):
-    return CheckpointLog(config.job_folder, config.storage_options)
+    return CheckpointLog(JobFolder.of(config))
 
 
 def kinds(config):
@@ -75,7 +75,7 @@ def kinds(config):
 
 
 def files(config, folder=""):
-    return list_files(f"{config.job_folder}{folder}", config.storage_options)
+    return JobFolder.of(config).at(f"{config.job_folder}{folder}").files()
 
 
 def state_files(config, uris):
@@ -89,7 +89,7 @@ def assert_whole(config):
     with open_job(config, "goes on") as job:
         commit_purchase(job, "eve")
     for name, version in log_of(config).last.versions.items():
-        stored = table_store(f"{config.job_folder}/{name}", config.storage_options).at(version).files()
+        stored = JobFolder.of(config).table(name).at(version).files()
         assert stored <= files(config, f"/{name}")
 
 
@@ -108,7 +108,7 @@ def test_intent_is_committed_before_deletion(config, monkeypatch):
 def test_next_vacuum_completes_an_open_intent(config, monkeypatch):
     with after_retention(config):
         vacuum_killed(config, monkeypatch)
-    delete_files(config.job_folder, [f"{KEYED_STATE}/1-ann.parquet"])
+    Storage(config.job_folder).delete([f"{KEYED_STATE}/1-ann.parquet"])
     # By now nothing else is old enough: only the intent says what to delete.
     assert state_files(config, vacuum(config, "next", dry_run=False)) == OLD
     assert not files(config) & OLD

@@ -14,8 +14,8 @@ from headrace.edits.restore import restore, savepoint
 from headrace.log.checkpoint import Kind
 from headrace.readers.difference import Change, differences
 from headrace.readers.job_at import JobAtCheckpoint
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES, TIMERS
-from headrace.tables.view import state_view
 from headrace.testing._memory_disk import forget_disk
 from tests.unit.support.fuzzing import examples
 from tests.unit.support.memory_job import BOARD, REMINDERS, MemoryJob, board, reminder, state_row, timer_row
@@ -61,7 +61,7 @@ def state_of(job: MemoryJob) -> dict[str, dict[Any, Any]]:
     """Return the live entries by table and name."""
     result = {}
     for name, table in STATE_TABLES.items():
-        rows = state_view(job.config.job_folder, name, job.last.versions[name]).live_rows()
+        rows = JobFolder(job.config.job_folder).view(name, job.last.versions[name]).live_rows()
         names = [column for column in table.entry if column != "key_group"]
         left_out = {*table.entry, "checkpoint_id", "deleted"}
         result[name] = {

@@ -19,7 +19,7 @@ from headrace.log.declared import to_schemas, to_stored
 from headrace.records.column_types import columns_of
 from headrace.records.columns import RecordReader, sink_schema, to_columns
 from headrace.records.value_arrays import UnfitRecord
-from headrace.tables.view import table_store
+from headrace.storage.storage import Storage
 
 
 class Colour(enum.Enum):
@@ -271,7 +271,7 @@ def test_delta_merges_nested_columns(tmp_path):
     keyed = msgspec.defstruct("Keyed", [("id", int), ("order", Order)])
     schema = sink_schema(keyed, ("id",))
     uri = str(tmp_path / "orders")
-    table_store(uri).create(schema)
+    Storage(uri).table().create(schema)
     other = Order([], {"z": 3})
     for records in ([keyed(1, FULL), keyed(2, FULL)], [keyed(2, other), keyed(3, other)]):
         merge = DeltaTable(uri).merge(

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from headrace import KeyedProcessFunction, Pipeline, Struct, Timestamp
 from headrace.errors import ConfigError, IntervalError, SourceError
-from headrace.storage.files import stage
+from headrace.storage.storage import Storage
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import QUARANTINE
-from headrace.tables.view import state_view, table_store
 from headrace.testing import PipelineHarness
 from headrace.testing._memory_disk import forget_disk, memory_disk
 from tests.unit.support.fuzzing import examples
@@ -127,15 +127,15 @@ def harness_of(disk, **source):
 
 
 def put(disk, content, name=FILE):
-    stage(f"memory://{disk}/input", name, ROWS)
+    Storage(f"memory://{disk}/input").stage(name, ROWS)
     memory_disk(disk).files[f"input/{name}"].content = content
 
 
 def outcome(harness, disk):
     """Return the number of rows taken in, and the positions of the rows set aside."""
-    taken = table_store(f"memory://{disk}/taken").latest()
-    version = table_store(f"{harness.config.job_folder}/{QUARANTINE}").latest().version
-    aside = state_view(harness.config.job_folder, QUARANTINE, version).live_rows()
+    taken = Storage(f"memory://{disk}/taken").table().latest()
+    version = Storage(harness.config.job_folder).table(QUARANTINE).latest().version
+    aside = JobFolder(harness.config.job_folder).view(QUARANTINE, version).live_rows()
     assert all(row["error"] for row in aside)
     return taken.read(taken.schema).num_rows, {row["position"] for row in aside}
 

@@ -14,10 +14,9 @@ from msgspec import field
 
 from headrace import KeyedProcessFunction, Pipeline, Struct, Timestamp
 from headrace.records.value_rules import TOO_FINE
-from headrace.storage.files import stage
-from headrace.storage.schemes import file_system
+from headrace.storage.storage import Storage
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import QUARANTINE
-from headrace.tables.view import state_view, table_store
 from headrace.testing import PipelineHarness
 from headrace.testing._memory_disk import forget_disk, memory_disk
 from tests.unit.support.arrow_rows import columns, texts, times
@@ -111,16 +110,16 @@ def harness_of(pipeline, disk, **source):
 def as_stored(table, disk):
     """Write a table into the source's folder, and return it as a reader sees it; None if Parquet cannot store it."""
     try:
-        stage(f"memory://{disk}/input", FILE, table)
-        store, path = file_system(f"memory://{disk}/input/{FILE}")
+        Storage(f"memory://{disk}/input").stage(FILE, table)
+        store, path = Storage(f"memory://{disk}/input/{FILE}").file_system()
         return pq.ParquetFile(store.open_input_file(path)).read()
     except (pa.ArrowException, OSError, UnicodeDecodeError):
         return None
 
 
 def quarantine_of(harness):
-    version = table_store(f"{harness.config.job_folder}/{QUARANTINE}").latest().version
-    return state_view(harness.config.job_folder, QUARANTINE, version).live_rows()
+    version = Storage(harness.config.job_folder).table(QUARANTINE).latest().version
+    return JobFolder(harness.config.job_folder).view(QUARANTINE, version).live_rows()
 
 
 @pytest.mark.parametrize("complete", [False, True])
@@ -134,7 +133,7 @@ def test_each_row_is_taken_in_or_set_aside(name, complete, table):
     # A source with complete intervals is read by the driver as well, for the order of its rows.
     harness = harness_of(PIPELINES[name], disk, complete_intervals=complete, interval="%Y-%m-%d")
     harness.run()
-    taken = table_store(f"memory://{disk}/taken").latest()
+    taken = Storage(f"memory://{disk}/taken").table().latest()
     rows = taken.read(taken.schema).num_rows
     aside = quarantine_of(harness)
     positions = {row["position"] for row in aside}
@@ -151,10 +150,10 @@ def test_each_row_is_taken_in_or_set_aside(name, complete, table):
 def sizes_in_order(table, complete):
     """Return the sizes of rows that a source ordered by `number` takes in, in arrival order."""
     disk = next(names)
-    stage(f"memory://{disk}/input", FILE, table)
+    Storage(f"memory://{disk}/input").stage(FILE, table)
     harness = harness_of(PIPELINES["sorted copies"], disk, complete_intervals=complete, interval="%Y-%m-%d")
     harness.run()
-    taken = table_store(f"memory://{disk}/taken").latest()
+    taken = Storage(f"memory://{disk}/taken").table().latest()
     sizes = taken.read(taken.schema)["size"].to_pylist()
     aside = [(row["position"], row["error"]) for row in quarantine_of(harness)]
     forget_disk(disk)
@@ -197,7 +196,7 @@ def test_rows_without_order_column_keep_file_order(complete):
 @pytest.mark.parametrize("complete", [False, True])
 def test_invalid_column_name_sets_file_aside(complete):
     disk = next(names)
-    stage(f"memory://{disk}/input", FILE, pa.table({"id": ["a"], "at": [1], "xyz": [1]}))
+    Storage(f"memory://{disk}/input").stage(FILE, pa.table({"id": ["a"], "at": [1], "xyz": [1]}))
     file = memory_disk(disk).files[f"input/{FILE}"]
     file.content = file.content.replace(b"xyz", b"x\xffz")
     harness = harness_of(PIPELINES["flat"], disk, complete_intervals=complete, interval="%Y-%m-%d")
@@ -212,7 +211,7 @@ def test_invalid_column_name_sets_file_aside(complete):
 @given(data=st.data())
 def test_no_file_damage_crashes_the_run(data):
     disk = next(names)
-    stage(f"memory://{disk}/input", FILE, pa.table({"id": ["a", "b"], "at": [1, 2], "more": [[1], []]}))
+    Storage(f"memory://{disk}/input").stage(FILE, pa.table({"id": ["a", "b"], "at": [1, 2], "more": [[1], []]}))
     file = memory_disk(disk).files[f"input/{FILE}"]
     content = bytearray(file.content)
     places = st.lists(st.tuples(st.integers(0, len(content) - 1), st.integers(0, 255)), min_size=1, max_size=5)

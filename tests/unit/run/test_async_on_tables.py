@@ -24,6 +24,7 @@ from headrace.run.messages import AsyncSettings, BatchSettings
 from headrace.run.output import TaskOutput
 from headrace.run.watch import TaskNotes
 from headrace.state.key_groups import KeyGroupRange
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import QUARANTINE
 from headrace.testing._virtual_loop import LoopClock, VirtualLoop
 from tests.unit.support.asking import in_virtual_time
@@ -85,7 +86,7 @@ class Task:
 
     def __init__(self, folder):
         self.folder = str(folder)
-        self.tables = JobTables(self.folder, "run", "attempt")
+        self.tables = JobTables(JobFolder(str(self.folder)), "run", "attempt")
         self.versions = self.tables.create()
         self.checkpoint = 0
 
@@ -93,7 +94,7 @@ class Task:
         """Run the stage; return the numbers of emitted and of abandoned elements."""
         self.checkpoint += 1
         batch = BatchSettings(
-            code=PipelineCode("", ""), job_folder=self.folder, checkpoint_id=self.checkpoint, attempt_id="attempt", max_parallelism=8,
+            code=PipelineCode("", ""), folder=JobFolder(str(self.folder)), checkpoint_id=self.checkpoint, attempt_id="attempt", max_parallelism=8,
             parallelism=1, local_folder="", backend="hashmap", cache_bytes=0, inline_reads_below=0, versions=self.versions, sinks={},
         )  # fmt: skip
         output = TaskOutput(batch, "source", "t0")

@@ -20,10 +20,11 @@ from headrace.records.keys import stage_key
 from headrace.records.order import record_order
 from headrace.run.async_stage import AsyncStage
 from headrace.run.messages import AsyncSettings, BatchSettings
-from headrace.run.output import TaskOutput
+from headrace.run.output import TaskOutput, Transit
 from headrace.run.watch import TaskNotes
 from headrace.state.codec import encode
 from headrace.state.key_groups import KeyGroupRange
+from headrace.tables.folder import JobFolder
 from headrace.tables.requests import load_waiting_elements
 from headrace.tables.schemas import ASYNC_REQUESTS
 from tests.jobs.asking import Unavailable
@@ -89,7 +90,7 @@ class Job:
         """Run the micro-batch in one task, and commit; return the records that it sent on."""
         with open_job(self.config, "test", create=True) as job:
             batch = BatchSettings(
-                code=self.config.code, job_folder=self.config.job_folder, checkpoint_id=job.next_id,
+                code=self.config.code, folder=JobFolder.of(self.config), checkpoint_id=job.next_id,
                 attempt_id=job.attempt_id, max_parallelism=128, parallelism=1, local_folder="", backend="hashmap",
                 cache_bytes=0, inline_reads_below=0, versions=job.versions, sinks={},
             )  # fmt: skip
@@ -105,7 +106,7 @@ class Job:
             if wait.key:
                 sent = stage.run_keyed(wait, [[element(purchase, *wait.key.fields) for purchase in purchases]])
                 first = plan_of(self.config.code).keyed[0]
-                output.transit(ToStage(first.name, 0, KeyBy(("customer",))), Purchase, sent)
+                Transit(output, ToStage(first.name, 0, KeyBy(("customer",))), Purchase, "ask").take(sent)
             else:
                 with stage:
                     sent = stage.run(wait, [emitted(purchase) for purchase in purchases])
@@ -116,7 +117,7 @@ class Job:
 
     def rows(self):
         with open_job(self.config, "looking") as job:
-            return load_waiting_elements(self.config.job_folder, job.versions[ASYNC_REQUESTS], "ask", ALL)
+            return load_waiting_elements(JobFolder.of(self.config), job.versions[ASYNC_REQUESTS], "ask", ALL)
 
 
 @pytest.fixture

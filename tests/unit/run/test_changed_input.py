@@ -17,6 +17,7 @@ from headrace.edits.restore import restore
 from headrace.errors import ConfigError, HeadraceError, SourceError
 from headrace.log.checkpoint import Kind
 from headrace.log.log import CheckpointLog
+from headrace.tables.folder import JobFolder
 from headrace.testing import PipelineHarness
 
 
@@ -61,7 +62,7 @@ class Folder:
 
     @property
     def line(self):
-        return CheckpointLog(self.harness.config.job_folder).lineage.line
+        return CheckpointLog(JobFolder(self.harness.config.job_folder)).lineage.line
 
     @property
     def named(self):

@@ -12,6 +12,7 @@ from headrace import Pipeline
 from headrace.commit.input_report import input_remarks
 from headrace.errors import HeadraceError, IntervalError
 from headrace.log.log import CheckpointLog
+from headrace.tables.folder import JobFolder
 from tests.unit.support.backfilled_job import BackfilledJob, days, file_of
 from tests.unit.support.branched_job import Order
 
@@ -87,7 +88,7 @@ class Days:
 
     def assert_nothing_is_silent(self):
         assert self.rows == sorted(self.computed.values())
-        line = CheckpointLog(self.job.config.job_folder).lineage.line
+        line = CheckpointLog(JobFolder(self.job.config.job_folder)).lineage.line
         named = {remark.file for remark in input_remarks(self.job.config, line)}
         assert named == {file_of(day) for day in self.changed}
 

@@ -13,6 +13,7 @@ from headrace.run.due_timers import any_timer_due, conditions_of_due
 from headrace.state.timers import EVENT_TIME, PROCESSING_TIME, PROCESSING_TIME_CLEANUP, Timer, TimerChange
 from headrace.storage.predicate import BetweenTimes
 from headrace.tables.changelog import Changelog, parts, stage_state
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import TIMERS
 from tests.jobs import wake_ups
 from tests.jobs.home import Home
@@ -30,7 +31,10 @@ class Job:
     def commit(self, *changes, operator="alarms", **fired):
         rows = Changelog(operator, self.opened.next_id, 128).timers([TimerChange(*change) for change in changes])
         folder = self.opened.config.job_folder
-        staged = [stage_state(folder, TIMERS, f"{next(self._names)}.parquet", part) for part in parts(TIMERS, rows)]
+        staged = [
+            stage_state(JobFolder(str(folder)), TIMERS, f"{next(self._names)}.parquet", part)
+            for part in parts(TIMERS, rows)
+        ]
         until = {name: OperatorFacts(fired_until={PROCESSING_TIME: moment}) for name, moment in fired.items()}
         self.opened.commit(Kind.BATCH, files={TIMERS: staged}, operators={**self.opened.last.operators, **until})
 

@@ -9,6 +9,7 @@ from headrace.edits.fork import fork
 from headrace.edits.restore import restore
 from headrace.log.checkpoint import Kind
 from headrace.log.log import CheckpointLog
+from headrace.tables.folder import JobFolder
 from headrace.testing._pipeline import START
 from tests.unit.support.branched_job import HOUR, NEW, REMINDED, BranchedJob, Order, Totals, totals
 
@@ -34,7 +35,7 @@ def batches(job, branch=None):
     config = job.config if branch is None else job.config.on_branch(branch)
     return [
         checkpoint
-        for checkpoint in CheckpointLog(config.job_folder).lineage.line
+        for checkpoint in CheckpointLog(JobFolder(config.job_folder)).lineage.line
         if checkpoint.kind is Kind.BATCH and checkpoint.has_state
     ]
 

@@ -22,20 +22,21 @@ from headrace import (
 )
 from headrace.commit.verify import verify
 from headrace.edits.compact import compact
+from headrace.edits.edit import apply
 from headrace.edits.erase import erase
 from headrace.edits.erased_key import ErasedKey
 from headrace.edits.fork import fork
-from headrace.edits.operators import drop_operator, rename_operator
+from headrace.edits.operators import DropOperator, RenameOperator
 from headrace.edits.promote import promoting
-from headrace.edits.rescale import rescale
+from headrace.edits.rescale import Rescale
 from headrace.edits.restore import restore
 from headrace.edits.vacuum import vacuum
 from headrace.errors import ConfigError
 from headrace.readers.job_at import JobAtCheckpoint
 from headrace.readers.sql import ask_sql
 from headrace.run.backfill import BackfillOutcome
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import ANSWERS
-from headrace.tables.view import state_view
 from tests.unit.support.backfilled_job import BackfilledJob, days
 from tests.unit.support.branched_job import CUSTOMERS, Order
 from tests.unit.support.fuzzing import examples
@@ -120,7 +121,7 @@ def run_until_answered(job):
 def answers(job, branch=None):
     config = job.config if branch is None else job.config.on_branch(branch)
     last = job.last(branch)
-    rows = state_view(config.job_folder, ANSWERS, last.versions[ANSWERS]).live_rows()
+    rows = JobFolder(config.job_folder).view(ANSWERS, last.versions[ANSWERS]).live_rows()
     return sorted(({**row, "checkpoint_id": None} for row in rows), key=lambda row: row["position"])
 
 
@@ -389,16 +390,16 @@ def test_table_goes_through_all_commands():
     job = three_days(oracle)
     kept = len(answers(job))
     with job.on_its_clock():
-        rescale(job.config, 64, "smaller", "somebody")
+        apply(job.config, Rescale(64, "smaller"), "somebody")
         job.harness.max_parallelism = 64
         job.change(pipeline=asking(oracle, name="inquire"))
-        rename_operator(job.config, "ask", "inquire", "somebody")
+        apply(job.config, RenameOperator("ask", "inquire"), "somebody")
         compact(job.config, "somebody")
         assert [row["operator"] for row in answers(job)] == ["inquire"] * kept
         assert ask_sql(JobAtCheckpoint(job.config), "SELECT DISTINCT service FROM answers").rows == [("oracle",)]
         assert all(check.ok for check in verify(job.config))
         job.change(pipeline=asking(oracle))
-        drop_operator(job.config, "inquire", "not needed", "somebody")
+        apply(job.config, DropOperator("inquire", "not needed"), "somebody")
         assert not answers(job)
     with after_retention(job.config):
         vacuum(job.config, "somebody", dry_run=False)

@@ -11,6 +11,7 @@ from headrace import JoinType, Lifetime, Pipeline, Struct, Timestamp
 from headrace.log.log import CheckpointLog
 from headrace.log.warnings import RowTimes, WatermarkWait, row_times_of
 from headrace.operators import Count, Session, Tumbling
+from headrace.tables.folder import JobFolder
 from headrace.testing import PipelineHarness
 
 TEN = timedelta(milliseconds=10)
@@ -86,7 +87,7 @@ def test_status_and_report_add_up_the_run():
         harness.feed("sales", [Sale("a", time) for time in times])
     report = harness.run()
     assert (len(report.checkpoints), report.row_times["counts"]) == (4, RowTimes(behind=3, dropped=3))
-    log = CheckpointLog(harness.config.job_folder, harness.config.storage_options)
+    log = CheckpointLog(JobFolder.of(harness.config))
     assert row_times_of(log.checkpoints) == report.row_times
 
 

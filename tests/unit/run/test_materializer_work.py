@@ -16,6 +16,7 @@ from headrace.run.materializer_stage import MaterializerWork
 from headrace.run.messages import BatchSettings, KeyedTask
 from headrace.run.output import TaskOutput
 from headrace.state.backend import HashMapBackend
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import MATERIALIZER_HISTORY
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = RowKind
@@ -38,7 +39,7 @@ def task(tmp_path):
         plan = plan_stages(source.upsert_materialize("m", primary_key=("key",), **options).sink("board"))
         batch = BatchSettings(
             code=PipelineCode("", ""),
-            job_folder=str(tmp_path / "job"),
+            folder=JobFolder(str(tmp_path / "job")),
             checkpoint_id=1,
             attempt_id="attempt",
             max_parallelism=128,

@@ -25,6 +25,7 @@ from headrace.log.log import CheckpointLog
 from headrace.operators import Count, Tumbling
 from headrace.records.watermarks import latest
 from headrace.sources.merge import MergeRules
+from headrace.tables.folder import JobFolder
 from headrace.testing import MemoryTopic, PipelineHarness
 from tests.unit.support.fuzzing import examples
 
@@ -198,7 +199,7 @@ def in_checkpoints(kind, files, bucket, is_sorted, is_merged):
         if is_merged:
             patch.setattr(MergeRules, "are_merged", lambda *_: True)
         harness.run()
-    log = CheckpointLog(harness.config.job_folder, harness.config.storage_options)
+    log = CheckpointLog(JobFolder.of(harness.config))
     return [
         (
             timeline.bucket.next_ordinal,

@@ -11,6 +11,7 @@ import pytest
 from headrace import AsyncFunction, KeyedProcessFunction, OutputMode, Pipeline, Struct, Timestamp, clock, threads
 from headrace.log.progress import ProgressFiles, TaskProgress
 from headrace.run import job_run
+from headrace.tables.folder import JobFolder
 from headrace.testing import PipelineHarness
 from headrace.testing._memory_disk import forget_disk, memory_disk
 from tests.unit.support.stepped_threads import SteppedThreads
@@ -114,10 +115,12 @@ def test_quick_micro_batch_writes_no_file():
 def test_run_leaves_no_file_behind():
     harness = shop()
     folder = harness.config.job_folder
-    ProgressFiles(folder, "dead").write_task("stage0", "0", TaskProgress(operator="moments", rows=999_999))
+    ProgressFiles(JobFolder(str(folder)), "dead").write_task(
+        "stage0", "0", TaskProgress(operator="moments", rows=999_999)
+    )
     harness.run()
     assert progress(harness)[0]["rows"] == 512
-    assert ProgressFiles(folder, "dead").read_tasks("stage0") == []
+    assert ProgressFiles(JobFolder(str(folder)), "dead").read_tasks("stage0") == []
 
 
 def test_store_that_refuses_progress_fails_no_run():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.commit.verify import verify
 from headrace.run.backfill import BackfillOutcome
-from headrace.tables.view import table_store
+from headrace.storage.storage import Storage
 from tests.unit.support.backfilled_job import BackfilledJob, days
 from tests.unit.support.branched_job import CUSTOMERS
 from tests.unit.support.fuzzing import examples
@@ -24,7 +24,7 @@ def assert_whole(job):
     """Check that each version of a live sink that changed rows belongs to a checkpoint: readers see nothing in between."""
     assert [result for result in verify(job.config) if not result.ok] == []
     for sink in job.config.sinks.values():
-        store = table_store(sink.table_path)
+        store = Storage(sink.table_path).table()
         commits = store.latest().history()[::-1]
         rows = [
             sorted(map(repr, store.at(commit.version).read(store.latest().schema).to_pylist())) for commit in commits

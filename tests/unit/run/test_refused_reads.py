@@ -12,8 +12,7 @@ import pytest
 from headrace import Pipeline, Struct, Timestamp
 from headrace.errors import HeadraceError, SourceError, StorageError
 from headrace.sources.folder.format import is_damage, unreadable
-from headrace.storage.files import stage
-from headrace.tables.view import table_store
+from headrace.storage.storage import Storage
 from headrace.testing import PipelineHarness
 from headrace.testing import _memory_disk as module
 from headrace.testing._memory_disk import forget_disk
@@ -50,7 +49,7 @@ def disk():
 @pytest.mark.parametrize("policy", ["quarantine", "fail"])
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ENOENT])
 def test_refused_file_is_read_by_the_next_run(number, policy, complete, disk, monkeypatch):
-    stage(f"memory://{disk}/input", FILE, pa.table({"id": ["a", "b"], "at": [1, 2]}))
+    Storage(f"memory://{disk}/input").stage(FILE, pa.table({"id": ["a", "b"], "at": [1, 2]}))
     harness = harness_of(disk, policy, complete=complete)
     read = module._Handler.open_input_file
 
@@ -64,7 +63,7 @@ def test_refused_file_is_read_by_the_next_run(number, policy, complete, disk, mo
         with pytest.raises(HeadraceError, match=rf"cannot read .*{FILE}: .*{os.strerror(number)}"):
             harness.run()
     assert harness.run().quarantined == 0
-    taken = table_store(f"memory://{disk}/taken").latest()
+    taken = Storage(f"memory://{disk}/taken").table().latest()
     assert taken.read(taken.schema)["id"].to_pylist() == ["a", "b"]
 
 

@@ -14,7 +14,8 @@ from headrace.records.record_columns import to_struct_array
 from headrace.run.rows import ColumnarRows, read_transit, share_of, transit_table
 from headrace.state.codec import encode
 from headrace.state.key_groups import key_group, key_group_range
-from headrace.storage.files import ParquetLayout, stage
+from headrace.storage.files import ParquetLayout
+from headrace.storage.storage import Storage
 
 
 class Item(Struct, frozen=True):
@@ -28,7 +29,9 @@ def staged(folder, name, items):
     kinds = pa.array([0] * len(items), pa.int32())
     keys = pa.array([encode(item.key) for item in items], pa.binary())
     rows = ColumnarRows(Item, orders, times, kinds, to_struct_array(items, Item))
-    stage(folder, name, transit_table((Item,), 0, rows, keys, 128), None, layout=ParquetLayout("lz4"), survives=False)
+    Storage(str(folder)).stage(
+        name, transit_table((Item,), 0, rows, keys, 128), layout=ParquetLayout("lz4"), survives=False
+    )
     return f"{folder}/{name}"
 
 
@@ -43,7 +46,7 @@ def test_tasks_share_all_rows_in_arrival_order(tmp_path_factory, keys, tasks, fi
     folder = str(tmp_path_factory.mktemp("transit"))
     mixed = data.draw(st.permutations(items))
     paths = [staged(folder, f"{at}.parquet", mixed[at::files]) for at in range(files) if mixed[at::files]]
-    rows = read_transit(paths, (Item,), None)
+    rows = read_transit(paths, (Item,), Storage(""))
     batch = SimpleNamespace(max_parallelism=128, parallelism=tasks)
     for index in range(tasks):
         groups = key_group_range(index, 128, tasks)

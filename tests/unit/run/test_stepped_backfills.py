@@ -12,6 +12,7 @@ from headrace.edits.promote import promoting
 from headrace.errors import SourceError
 from headrace.log.log import CheckpointLog
 from headrace.run.backfill import BackfillOutcome
+from headrace.tables.folder import JobFolder
 from tests.unit.run.test_promoted_backfills import ORDERS, PLACES, assert_whole, day_in
 from tests.unit.support.backfilled_job import DAY, days
 from tests.unit.support.fuzzing import examples
@@ -28,7 +29,7 @@ def write(job, number, draw, sources=("orders", "others")):
 
 def whole_days(job):
     """Return the number of days that the job has taken in of both sources."""
-    ends = [checkpoint.interval_end for checkpoint in CheckpointLog(job.config.job_folder).lineage.line]
+    ends = [checkpoint.interval_end for checkpoint in CheckpointLog(JobFolder(job.config.job_folder)).lineage.line]
     reached = max((end for end in ends if end is not None), default=None)
     assume(reached is not None and reached > days(0).start)
     return (reached - days(0).start) // DAY

@@ -14,8 +14,8 @@ from headrace.log.log import CheckpointLog
 from headrace.log.warnings import row_times_of
 from headrace.plan.loader import plan_of
 from headrace.run import job_run
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import QUARANTINE
-from headrace.tables.view import state_view
 from headrace.testing import PipelineHarness
 from tests.unit.support.stepped_job import Copies, order, pipeline
 
@@ -48,12 +48,12 @@ class SteppedJob:
         return sorted((row.name, row.label) for row in self.harness.sink("copies"))
 
     def quarantine(self):
-        view = state_view(self.harness.config.job_folder, QUARANTINE, self.log.last.versions[QUARANTINE])
+        view = JobFolder(self.harness.config.job_folder).view(QUARANTINE, self.log.last.versions[QUARANTINE])
         return sorted((row["position"], row["error"], row["raw"]) for row in view.live_rows())
 
     @property
     def log(self):
-        return CheckpointLog(self.harness.config.job_folder)
+        return CheckpointLog(JobFolder(self.harness.config.job_folder))
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from headrace import clock
-from headrace.run import watch as stop_sign
 from headrace.run.watch import StopSign
+from headrace.storage.files import Files
+from headrace.storage.storage import Storage
 
 
 @pytest.fixture
@@ -19,8 +20,9 @@ def at_zero():
     clock.use(before)
 
 
-def sign(stop_at=None, stop_file=None):
-    return StopSign(SimpleNamespace(stop_at=stop_at, stop_file=stop_file, batch=SimpleNamespace(storage=None)))
+def sign(stop_at=None, folder=""):
+    batch = SimpleNamespace(folder=Storage(str(folder)))
+    return StopSign(SimpleNamespace(stop_at=stop_at, stop_file="stop" if folder else None, batch=batch))
 
 
 def test_stop_sign_is_set_from_its_time(at_zero):
@@ -32,7 +34,7 @@ def test_stop_sign_is_set_from_its_time(at_zero):
 
 
 def test_stop_sign_checks_file_once_per_second(at_zero, tmp_path):
-    stop = sign(stop_file=str(tmp_path / "stop"))
+    stop = sign(folder=tmp_path)
     assert not stop()
     (tmp_path / "stop").touch()
     assert not stop()
@@ -41,14 +43,14 @@ def test_stop_sign_checks_file_once_per_second(at_zero, tmp_path):
 
 
 def test_unanswering_store_neither_stops_nor_fails_task(at_zero, tmp_path, monkeypatch):
-    stop = sign(stop_at=5000, stop_file=str(tmp_path / "stop"))
+    stop = sign(stop_at=5000, folder=tmp_path)
     (tmp_path / "stop").touch()
 
     def refuse(*_):
         raise OSError("503 Slow Down")
 
     with monkeypatch.context() as patched:
-        patched.setattr(stop_sign, "file_system", refuse)
+        patched.setattr(Files, "file_system", refuse)
         assert not stop()
     at_zero.advance(1000)
     assert stop()

@@ -14,6 +14,7 @@ from headrace.edits.requeue import requeue
 from headrace.edits.restore import restore
 from headrace.errors import SourceError
 from headrace.log.log import CheckpointLog
+from headrace.tables.folder import JobFolder
 from headrace.testing import PipelineHarness
 from tests.unit.support.table_job import FEED, TableJob, TableWriter, table
 
@@ -96,7 +97,7 @@ def restored(job, checkpoint_id):
 
 
 def last(job):
-    return CheckpointLog(job.config.job_folder).last
+    return CheckpointLog(JobFolder(job.config.job_folder)).last
 
 
 def test_appended_rows_reach_the_next_job():

@@ -23,7 +23,8 @@ from headrace.log.checkpoint import Kind
 from headrace.log.log import CheckpointLog
 from headrace.run.job_run import run_on
 from headrace.run.options import RunOptions
-from headrace.tables.view import table_store
+from headrace.storage.storage import Storage
+from headrace.tables.folder import JobFolder
 from tests.unit.support.clocks import used_clock
 from tests.unit.support.fuzzing import examples
 from tests.unit.support.topic_job import TopicJob, merged_by_hand, message
@@ -83,7 +84,7 @@ class BranchedTopicJob(TopicJob):
     def cuts(self, name=None):
         """Return where each micro-batch of the job, or of a branch, has ended, by id of the job's checkpoint."""
         config = self.config if name is None else self.config.on_branch(name)
-        line = CheckpointLog(config.job_folder).lineage.line
+        line = CheckpointLog(JobFolder(config.job_folder)).lineage.line
         if name is not None:
             # Before the fork is a copy of the job's line, which may have followed an earlier branch's.
             line = [*dropwhile(lambda checkpoint: checkpoint.kind is not Kind.FORK, line)]
@@ -97,7 +98,7 @@ class BranchedTopicJob(TopicJob):
         }
 
     def arrived_on(self, name="other"):
-        snapshot = table_store(self.config.on_branch(name).sinks["arrived"].table_path).latest()
+        snapshot = Storage(self.config.on_branch(name).sinks["arrived"].table_path).table().latest()
         rows = sorted(snapshot.read(snapshot.schema).to_pylist(), key=lambda row: row["number"])
         assert [row["number"] for row in rows] == list(range(len(rows)))
         return [row["name"] for row in rows]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.storage.files import list_files, read_parquet
+from headrace.storage.storage import Storage
 from headrace.testing._memory_disk import forget_disk
 from tests.unit.support.memory_job import REMINDERS, MemoryJob
 
@@ -20,8 +20,8 @@ class AppendingJob(MemoryJob):
         sink = self.config.sinks[REMINDERS]
         if sink.format == "delta":
             return self.sink_rows(REMINDERS, "customer")
-        names = (name for name in list_files(sink.path) if not name.startswith("_"))
-        tables = [read_parquet(f"{sink.path}/{name}") for name in names]
+        names = (name for name in Storage(sink.path).files() if not name.startswith("_"))
+        tables = [Storage(f"{sink.path}/{name}").parquet() for name in names]
         return sorted(customer for table in tables for customer in table["customer"].to_pylist())
 
 

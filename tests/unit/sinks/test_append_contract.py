@@ -14,7 +14,7 @@ from headrace.edits.restore import restore, restore_in
 from headrace.errors import FencedError, SinkMismatchError, StorageError
 from headrace.log.checkpoint import Kind
 from headrace.log.declared import to_schemas
-from headrace.tables.view import table_store
+from headrace.storage.storage import Storage
 from tests.unit.support.memory_job import REMINDERS, DiskCopy, board, killed_at, places_of, reminder
 
 
@@ -143,7 +143,7 @@ def test_foreign_writers_are_refused(job):
             job.disk.fault = before
             store.append(sink.version, sink.schema, [])
 
-    store, before = table_store(sink.uri), job.disk.fault
+    store, before = Storage(sink.uri).table(), job.disk.fault
     job.disk.fault = write
     with pytest.raises(StorageError, match="refused checkpoint 2, since somebody else wrote to it"):
         job.run("bob")

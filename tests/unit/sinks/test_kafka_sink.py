@@ -12,7 +12,7 @@ from headrace.errors import ConfigError, ServiceError, StorageError
 from headrace.log.declared import to_schemas
 from headrace.sinks.kafka import CHECKPOINT, INCARNATION, JOB
 from headrace.sinks.sink import SparkWriters
-from headrace.storage.files import read_parquet
+from headrace.storage.storage import Storage
 from headrace.testing import PipelineHarness
 from headrace.testing._memory_disk import forget_disk
 from tests.unit.sinks.test_parquet_folder import pipeline
@@ -32,7 +32,7 @@ class SendingJob(MemoryJob):
     def send(self, sink, files, headers):
         assert sink == REMINDERS
         for file in files:
-            for customer in read_parquet(file)["customer"].to_pylist():
+            for customer in Storage(str(file)).parquet()["customer"].to_pylist():
                 if self.refusal is not None:
                     raise self.refusal
                 self.messages.append((customer, tuple(headers.items())))

@@ -23,7 +23,7 @@ from headrace.errors import ConfigError, HeadraceError, SinkMismatchError
 from headrace.log.checkpoint import Kind
 from headrace.sinks.layout import folder_name
 from headrace.sinks.sink import OutputFile
-from headrace.storage.files import list_files, read_parquet, stage
+from headrace.tables.folder import JobFolder
 from headrace.testing import PipelineHarness
 from tests.jobs.home import Home
 from tests.unit.support.memory_job import REMINDERS, sink_rows_of
@@ -224,14 +224,14 @@ def stored(tmp_path, storage, monkeypatch):
 @pytest.mark.slow
 def test_object_stores_show_copies(stored):
     def shown():
-        path, storage = stored.sinks[REMINDERS].path, stored.storage_options
-        names = (name for name in list_files(path, storage) if not name.startswith("_"))
-        return sorted(read_parquet(f"{path}/{name}", storage)["customer"][0].as_py() for name in names)
+        place = JobFolder.of(stored).at(stored.sinks[REMINDERS].path)
+        names = (name for name in place.files() if not name.startswith("_"))
+        return sorted(place.parquet(name)["customer"][0].as_py() for name in names)
 
     with open_job(stored, "run", create=True) as opened:
         for customer in ("ann", "bob"):
             rows = sink_rows_of(opened, REMINDERS, [{"customer": customer, "due": 1, "purchases": 1, "cents": 1}])
-            file = stage(stored.sinks[REMINDERS].table_path, f"{customer}.parquet", rows, stored.storage_options)
+            file = JobFolder.of(stored).at(stored.sinks[REMINDERS].table_path).stage(f"{customer}.parquet", rows)
             opened.commit(Kind.BATCH, outputs={REMINDERS: [OutputFile(file.path, file.rows, file.size)]})
     assert shown() == ["ann", "bob"]
     restore(stored, 1, "test", "run")

@@ -21,6 +21,7 @@ from headrace.sources.interval import Interval
 from headrace.sources.position import FolderPosition, SourceFacts
 from headrace.sources.slices import JobPosition, SliceRequest
 from headrace.sources.source import Ahead, Source, SourceFile, TakenIn, first_files
+from headrace.storage.storage import Storage
 
 HOUR = 10
 
@@ -89,7 +90,7 @@ class Job:
         config = SimpleNamespace(
             sources=configs,
             watermark=SimpleNamespace(bucket=self.bucket),
-            storage_options=None,
+            credentials=None,
             reads_latest_tables=False,
         )
         return Intake(SimpleNamespace(groups=self.groups, sources=nodes), config, self.sources)
@@ -97,7 +98,12 @@ class Job:
     def step(self, **wanted):
         """Take in a slice; return whether there was one."""
         at = JobPosition(
-            self.facts, self.timelines, {name: TakenIn() for name in self.sources}, self.now, 0, str(self.folder)
+            self.facts,
+            self.timelines,
+            {name: TakenIn() for name in self.sources},
+            self.now,
+            0,
+            Storage(str(self.folder)),
         )
         taken = self.intake.next(at, SliceRequest(**wanted))
         if taken is None:
@@ -142,7 +148,7 @@ class Job:
 
     @property
     def waiting(self):
-        at = JobPosition(self.facts, self.timelines, {}, self.now, 0, str(self.folder))
+        at = JobPosition(self.facts, self.timelines, {}, self.now, 0, Storage(str(self.folder)))
         intake = self.intake
         assert intake.next(at) is None
         return intake.waiting

@@ -25,7 +25,7 @@ from headrace.sources.slices import JobPosition, SliceRequest
 from headrace.sources.source import TakenIn
 from headrace.sources.transformed.rows import DimensionTables, input_schema, misfits
 from headrace.sources.transformed.source import landed_file, read_derived, write_derived
-from headrace.storage.files import read_parquet
+from headrace.storage.storage import Storage
 from headrace.testing import MemoryTopic, PipelineHarness
 from tests.unit.support.stepped_job import SCHEMA, Copies, order, pipeline
 
@@ -83,7 +83,7 @@ class Slices:
             {"rows": TakenIn(self.names)},
             0,
             0,
-            f"{self.harness.folder}/transit",
+            Storage(f"{self.harness.folder}/transit"),
         )
         taken = self.intake.next(at, SliceRequest(ends=ends, until=until))
         if crashes:
@@ -92,10 +92,10 @@ class Slices:
             return taken is not None
         placed = []
         for file in taken.files:
-            rows = read_rows_of(file, self.plan.sources[0])
+            rows = read_rows_of(file, self.plan.sources[0], Storage(""))
             ordinals = range(file.first_ordinal, file.first_ordinal + file.taken)
             if file.ordinals is not None:
-                ordinals = read_parquet(file.ordinals).column(0).to_pylist()
+                ordinals = Storage(str(file.ordinals)).parquet().column(0).to_pylist()
             own = rows.table.slice(file.first_row, file.taken).to_pylist()
             placed += [
                 (ordinal, rows.faults.get(file.first_row + place) or (row["name"], row["label"]))
@@ -250,7 +250,7 @@ def test_missing_version_is_named(tmp_path):
     path = str(tmp_path / "dims")
     for word in "ab":
         write_deltalake(path, pa.table({"id": [2, 1], "label": [word, word]}), mode="overwrite")
-    tables = DimensionTables("orders", {"dims": path})
+    tables = DimensionTables("orders", {"dims": path}, Storage(""))
     assert tables.read("dims", 0).to_pylist() == [{"id": 1, "label": "a"}, {"id": 2, "label": "a"}]
     DeltaTable(path).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
     with pytest.raises(SourceError, match="source 'orders': cannot read version 0 of its table 'dims'"):
@@ -259,7 +259,7 @@ def test_missing_version_is_named(tmp_path):
 
 def test_missing_table_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"there is no Delta table .*nowhere, its table 'dims'"):
-        DimensionTables("orders", {"dims": str(tmp_path / "nowhere")}).fix()
+        DimensionTables("orders", {"dims": str(tmp_path / "nowhere")}, Storage("")).fix()
 
 
 def test_mismatched_columns_are_named():
@@ -293,5 +293,5 @@ def test_vacuum_keeps_landed_files_still_needed(tmp_path):
 
 def test_derived_rows_keep_their_types(tmp_path):
     rows = pa.table({"at": pa.array([1], pa.timestamp("us", "UTC")), "tags": [["a", None]]})
-    write_derived(f"{tmp_path}/x.parquet", rows.to_batches(), rows.schema)
-    assert read_derived(f"{tmp_path}/x.parquet").table.equals(rows)
+    write_derived(Storage(f"{tmp_path}/x.parquet"), rows.to_batches(), rows.schema)
+    assert read_derived(Storage(f"{tmp_path}/x.parquet")).table.equals(rows)

@@ -22,7 +22,7 @@ from headrace.config import CsvOptions, FileOptions
 from headrace.records.columns import RecordReader
 from headrace.sources.folder.format import UNREADABLE
 from headrace.sources.folder.formats import format_of, read_file, stem_of
-from headrace.storage.files import touch
+from headrace.storage.storage import Storage
 from headrace.testing._memory_disk import forget_disk, memory_disk
 
 disks = (f"file-formats-{number}" for number in itertools.count())
@@ -67,12 +67,12 @@ def read(content, kind, record=Flat, *, suffix=None, columns=(), csv=None, **opt
     """Read bytes as a file; return the records by row number, and the errors."""
     disk, options_of_files = next(disks), FileOptions(format=kind, csv=csv or CsvOptions())
     uri = f"memory://{disk}/input/file.{suffix or kind}"
-    touch(uri)
+    Storage(uri).write("", b"")
     memory_disk(disk).files[f"input/file.{suffix or kind}"].content = content
     node = node_of(record, **options)
     try:
-        rows = read_file(uri, node, options_of_files, columns=columns)
-        assert format_of(options_of_files).count(uri, node) == rows.table.num_rows
+        rows = read_file(Storage(uri), node, options_of_files, columns=columns)
+        assert format_of(options_of_files).count(Storage(uri), node) == rows.table.num_rows
     finally:
         forget_disk(disk)
     for number in range(rows.table.num_rows):

@@ -21,7 +21,7 @@ from headrace.sources.interval import Interval, moment_text
 from headrace.sources.position import NO_FACTS, FolderPosition, SourceFacts, digest
 from headrace.sources.slices import JobPosition, SliceRequest
 from headrace.sources.source import TakenIn, Want
-from headrace.storage.files import touch
+from headrace.storage.storage import Storage
 from headrace.testing._memory_disk import forget_disk, memory_disk
 from tests.jobs.home import Home
 from tests.jobs.purchase_files import day_name, day_start, purchases_of, write_rows
@@ -51,12 +51,14 @@ class Job:
     @property
     def source(self):
         config = self.home.config()
-        return FolderSource(plan_of(config.code).sources[0], config.sources["purchases"])
+        return FolderSource(plan_of(config.code).sources[0], config.sources["purchases"], Storage(""))
 
     def plan(self, until=None, **what):
         config = self.home.config()
         recorded = None if until is None else {"purchases": SourceFacts(position=FolderPosition(until))}
-        at = JobPosition({"purchases": self.facts}, {}, {"purchases": taken_in(self.trail, "purchases")}, 0, 0, "")
+        at = JobPosition(
+            {"purchases": self.facts}, {}, {"purchases": taken_in(self.trail, "purchases")}, 0, 0, Storage("")
+        )
         return Intake(plan_of(config.code), config).next(at, SliceRequest(**what, until=recorded))
 
     def take_in(self, **what):
@@ -264,7 +266,7 @@ def test_folder_that_cannot_be_listed_is_named(job):
     node = plan_of(job.home.config().code).sources[0]
     config = replace(job.home.config().sources["purchases"], path="memory://unlisted/input")
     disk = memory_disk("unlisted")
-    touch("memory://unlisted/input/a.parquet")
+    Storage("memory://unlisted/input/a.parquet").write("", b"")
     with disk.failing(refuse), pytest.raises(SourceError, match=r"cannot list memory://unlisted/input: .*Input/output"):
-        FolderSource(node, config).listed()
+        FolderSource(node, config, Storage("")).listed()
     forget_disk("unlisted")

@@ -14,6 +14,7 @@ from headrace.config._types import PipelineCode
 from headrace.sources.source import InputFile
 from headrace.sources.transformed.source import Origin, read_derived
 from headrace.spark.transform_files import LandedFile, StepTask, landing_nothing, reading_partition
+from headrace.storage.storage import Storage
 from tests.jobs.home import PROJECT
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -44,7 +45,7 @@ def task(tmp_path, monkeypatch):
             "orders",
             (InputFile("orders", str(path), path.name, 0, 0, format="json"),),
             on_bad_file,
-            f"{tmp_path}/landed",
+            Storage(f"{tmp_path}/landed"),
             Origin({"dims": 3}),
         )
 
@@ -74,7 +75,7 @@ def test_step_gets_good_rows_with_their_kinds(task):
 
 def test_bad_rows_are_landed_with_their_texts(task):
     done = task(packed(LINES))
-    rows = read_derived(f"{done.folder}/{landed(done).file}")
+    rows = read_derived(done.folder.below(landed(done).file))
     assert rows.faults[0].startswith("a.json.gz:1, before the step: tags is ")
     assert rows.raw(0) == LINES.splitlines()[1]
     assert rows.table.num_rows == 1
@@ -85,7 +86,7 @@ def test_bad_file_stops_the_run_or_is_landed(task):
     assert list(reading_partition(msgspec.json.encode(broken))(numbers())) == []
     assert landed(broken).is_bad_file
     passed = task(b"no gzip", on_bad_file="quarantine")
-    rows = read_derived(f"{passed.folder}/{landed(passed).file}")
+    rows = read_derived(passed.folder.below(landed(passed).file))
     assert list(rows.faults) == [0]
     assert rows.faults[0].startswith("a.json.gz: cannot read it: ")
     assert rows.raw(0) == passed.files[0].path

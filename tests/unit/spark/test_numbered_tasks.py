@@ -24,12 +24,13 @@ print("pandas" in sys.modules)
 IDLE = """
 import sys
 from headrace.plan.loader import PipelineCode
+from headrace.tables.folder import JobFolder
 from headrace.spark import tasks as numbered_tasks
 from headrace.run.messages import AsyncSettings, BatchSettings, SourceTask, decode_report, encode_report
-names = ("job_folder", "attempt_id", "local_folder", "backend")
+names = ("attempt_id", "local_folder", "backend")
 numbers = ("checkpoint_id", "max_parallelism", "parallelism", "cache_bytes", "inline_reads_below")
 code = PipelineCode(sys.argv[1], sys.argv[2])
-batch = BatchSettings(code=code, versions={}, sinks={}, **dict.fromkeys(names, ""), **dict.fromkeys(numbers, 1))
+batch = BatchSettings(code=code, folder=JobFolder(""), versions={}, sinks={}, **dict.fromkeys(names, ""), **dict.fromkeys(numbers, 1))
 task = SourceTask(batch=batch, source="", files=[], bucket=1, async_io=AsyncSettings(services={}))
 report = decode_report(numbered_tasks.source_task([encode_report(task)])(3))
 print(report.task, report.error_class, "headrace.run.keyed_stage" in sys.modules, "tests.jobs.purchases" in sys.modules)

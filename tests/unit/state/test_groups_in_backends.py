@@ -22,6 +22,7 @@ from headrace.state.backend import (
 from headrace.state.codec import encode
 from headrace.state.rocksdb import StateCache
 from headrace.tables import changelog as state_files
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import KEYED_STATE
 from tests.unit.support.committed_state import CommittedState, Memory
 
@@ -138,7 +139,7 @@ def test_committed_data_is_found_by_entry_and_page(tmp_path_factory, drawn, writ
 
 def _committed(folder, drawn, rows):
     """Commits in files of small row groups, so that entries spread over many."""
-    committed, before = CommittedState(folder), state_files.ROWS_PER_GROUP
+    committed, before = CommittedState(JobFolder(folder)), state_files.ROWS_PER_GROUP
     state_files.ROWS_PER_GROUP = rows
     try:
         for state, changed, compacts in drawn:
@@ -153,7 +154,7 @@ def _committed(folder, drawn, rows):
 @pytest.fixture
 def large(tmp_path):
     """A map of 100,000 entries beside a value of the same key."""
-    committed = CommittedState(str(tmp_path))
+    committed = CommittedState(JobFolder(str(tmp_path)))
     names = [encode(f"{number:06}") for number in range(100_000)]
     committed.entries("counts", "m", dict.fromkeys(((b'"a"', "", name) for name in names), b"1"))
     committed.values("counts", "v", {b'"a"': b"2"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from headrace.storage.files import list_files
+from headrace.storage.storage import Storage
 
 
 def test_foreign_files_with_other_names_are_ignored(tmp_path):
@@ -12,4 +12,4 @@ def test_foreign_files_with_other_names_are_ignored(tmp_path):
     for name in (b"ours.parquet", b"deeper/ours.parquet", b"theirs-\xff.parquet", b"deeper/\xe9t\xe9.parquet"):
         with open(os.fsencode(tmp_path) + b"/" + name, "w"):  # noqa: PTH123 - no Path has such a name
             pass
-    assert list_files(str(tmp_path)) == {"ours.parquet", "deeper/ours.parquet"}
+    assert Storage(str(tmp_path)).files() == {"ours.parquet", "deeper/ours.parquet"}

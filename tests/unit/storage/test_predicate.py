@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headrace.storage.files import stage
 from headrace.storage.predicate import BeginsWith, BetweenTimes, NoneOf, OneOf, Within, rows_that_meet
+from headrace.storage.storage import Storage
 from headrace.tables.schemas import ARROW_TIMESTAMP
-from headrace.tables.view import entries_of, table_store
+from headrace.tables.view import entries_of
 
 TEXTS = (None, "", "a", "ab", "it's", "ü/%_")
 NUMBERS = (None, 0, 1, 5, 9)
@@ -32,9 +32,9 @@ conditions = st.one_of(
 @pytest.fixture(scope="module")
 def snapshot(tmp_path_factory):
     """Return all combinations of values, in files that a scan may skip."""
-    store = table_store(str(tmp_path_factory.mktemp("table")))
+    store = Storage(str(tmp_path_factory.mktemp("table"))).table()
     store.create(SCHEMA)
-    files = [stage(store.uri, f"{number}.parquet", rows) for number, rows in enumerate(all_rows())]
+    files = [Storage(store.uri).stage(f"{number}.parquet", rows) for number, rows in enumerate(all_rows())]
     store.append(0, SCHEMA, files)
     return store.latest()
 

@@ -11,8 +11,8 @@ import pytest
 from headrace.errors import StorageError
 from headrace.storage import files
 from headrace.storage.refusals import doing, storage_advice
+from headrace.storage.storage import Storage
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
-from headrace.tables.view import table_store
 
 CAUSES = {
     errno.ENOSPC: "free space, then",
@@ -46,11 +46,11 @@ def test_refused_write_names_its_cause(tmp_path, monkeypatch, number):
 
     monkeypatch.setattr(files, "make_folder", refuse)
     with pytest.raises(StorageError, match=CAUSES[number]):
-        files.stage(str(tmp_path / "table"), "x.parquet", ROWS)
+        Storage(str(tmp_path / "table")).stage("x.parquet", ROWS)
 
 
 def test_path_below_a_file_is_no_full_disk(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="correct the path") as refusal, doing("to create a table"):
-        table_store(str(tmp_path / "file" / "table")).create(STATE_TABLES[KEYED_STATE].schema)
+        Storage(str(tmp_path / "file" / "table")).table().create(STATE_TABLES[KEYED_STATE].schema)
     assert "free space" not in str(refusal.value)

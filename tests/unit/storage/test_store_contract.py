@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 import pytest
 
 from headrace.errors import StorageError
-from headrace.storage.files import delete_files, list_files, remove_folder, stage
 from headrace.storage.predicate import BeginsWith, BetweenTimes, Condition, NoneOf, OneOf, Within
+from headrace.storage.storage import Storage
 from headrace.storage.table import (
     OWNER,
     ROW_KIND,
@@ -23,7 +23,6 @@ from headrace.storage.table import (
     VersionTakenError,
 )
 from headrace.tables.schemas import ARROW_TIMESTAMP
-from headrace.tables.view import table_store
 from headrace.testing._memory_disk import disk_and_path, forget_disk
 from tests.unit.support.s3 import BUCKET
 
@@ -37,13 +36,13 @@ CLAIM = Claim(7, "orders", "board")
 class Table:
     """A table under test: its store, and rows as tuples."""
 
-    def __init__(self, uri, storage=None):
-        self.uri, self.storage = uri, storage
-        self.store = table_store(uri, storage)
+    def __init__(self, uri, options=None):
+        self.uri, self.place = uri, Storage(uri, options)
+        self.store = self.place.table()
         self.names = itertools.count()
 
     def stage(self, *rows):
-        return stage(self.uri, f"staged-{next(self.names)}.parquet", arrow(*rows), self.storage)
+        return self.place.stage(f"staged-{next(self.names)}.parquet", arrow(*rows))
 
     def append(self, parent, *rows, info=CommitInfo()):  # noqa: B008 - frozen
         return self.store.append(parent, SCHEMA, [self.stage(*rows)], info)
@@ -104,7 +103,7 @@ def test_create_leaves_a_table_alone(table):
 
 def test_removed_table_leaves_nothing(table):
     table.append(0, ("a",))
-    remove_folder(table.uri, table.storage)
+    table.place.remove_folder()
     with pytest.raises(TableMissingError):
         table.store.latest()
     table.store.create(SCHEMA)
@@ -218,7 +217,7 @@ def test_restore_refuses_targets_not_before_the_parent(table, target):
 def test_restore_needs_the_files_of_its_target(table):
     table.append(0, ("a",))
     table.store.replace(1, SCHEMA, [table.stage(("b",))])
-    delete_files(table.uri, table.store.at(1).files(), table.storage)
+    table.place.delete(table.store.at(1).files())
     with pytest.raises(StorageError):
         table.store.restore(2, 1)
     assert (table.version, table.keys()) == (2, ["b"])
@@ -335,7 +334,7 @@ def test_files_are_those_of_the_version(table):
     table.store.replace(1, SCHEMA, staged[:1])
     assert table.store.at(1).files() == {file.path for file in staged}
     assert table.store.latest().files() == {staged[0].path}
-    assert list_files(table.uri, table.storage) >= table.store.at(1).files()
+    assert table.place.files() >= table.store.at(1).files()
 
 
 def test_trace_finds_where_files_are_named(table):
@@ -356,7 +355,7 @@ def test_trace_needs_no_entries_before_a_kept_version(table):
     table.store.append(0, SCHEMA, [first])
     table.store.append(1, SCHEMA, [second])
     table.store.keep_versions({2})
-    delete_files(table.uri, table.store.log_as_of(0).unneeded(2, ()), table.storage)
+    table.place.delete(table.store.log_as_of(0).unneeded(2, ()))
     table.store.append(2, SCHEMA, [])
     trace = table.store.trace({first.path})
     assert trace.versions == {2, 3}
@@ -419,7 +418,7 @@ def test_stream_has_all_columns_by_default(filled):
 def test_lost_data_files_are_storage_errors(table):
     table.append(0, ("a",))
     snapshot = table.store.latest()
-    delete_files(table.uri, snapshot.files(), table.storage)
+    table.place.delete(snapshot.files())
     with pytest.raises(StorageError, match="to read"):
         snapshot.read(SCHEMA)
 
@@ -462,7 +461,7 @@ def test_power_failure_loses_unsynced_commits(in_memory):
     in_memory.append(0, ("a",))
     with died_before_sync(in_memory.disk):
         in_memory.append(1, ("b",))
-    delete_files(in_memory.uri, in_memory.store.at(1).files())
+    Storage(in_memory.uri).delete(in_memory.store.at(1).files())
     assert in_memory.version == 2
     in_memory.disk.lose_power()
     assert (in_memory.version, in_memory.keys()) == (1, ["a"])
@@ -481,7 +480,7 @@ def test_power_failure_loses_an_unsynced_table(tmp_path):
 
 
 def test_power_failure_loses_unsynced_files(in_memory):
-    file = stage(in_memory.uri, "staged.parquet", arrow(("a",)), survives=False)
+    file = Storage(in_memory.uri).stage("staged.parquet", arrow(("a",)), survives=False)
     in_memory.store.append(0, SCHEMA, [file])
     in_memory.disk.lose_power()
     with pytest.raises(StorageError, match=r"staged\.parquet"):
@@ -541,7 +540,7 @@ def test_fault_receives_its_path(in_memory):
     with in_memory.disk.failing(lambda *step: steps.append(step)):
         in_memory.append(0, ("a",))
         in_memory.keys()
-        delete_files(in_memory.uri, list_files(in_memory.uri))
+        Storage(in_memory.uri).delete(Storage(in_memory.uri).files())
     assert list(dict.fromkeys(steps)) == [
         ("write", "table/staged-0.parquet"),
         ("sync", "table/staged-0.parquet"),
@@ -556,7 +555,7 @@ def test_fault_receives_its_path(in_memory):
 
 def test_power_failure_keeps_new_table_apart(in_memory):
     in_memory.append(0, ("a",))
-    remove_folder(in_memory.uri)
+    Storage(in_memory.uri).remove_folder()
     in_memory.store.create(SCHEMA)
     in_memory.disk.lose_power()
     assert (in_memory.version, in_memory.rows()) == (0, [])
@@ -564,14 +563,14 @@ def test_power_failure_keeps_new_table_apart(in_memory):
 
 def test_power_failure_brings_removed_table_back(in_memory):
     in_memory.append(0, ("a",))
-    remove_folder(in_memory.uri)
+    Storage(in_memory.uri).remove_folder()
     in_memory.disk.lose_power()
     assert in_memory.keys() == ["a"]
 
 
 def test_claim_belongs_to_the_creator_of_the_table(missing):
     missing.store.create(SCHEMA, info=CommitInfo(claim=CLAIM))
-    table_store(missing.uri, missing.storage).create(SCHEMA, info=CommitInfo(claim=Claim(8, "other", "board")))
+    missing.place.table().create(SCHEMA, info=CommitInfo(claim=Claim(8, "other", "board")))
     latest = missing.store.latest()
     assert (latest.version, latest.transaction(OWNER)) == (0, 7)
     assert [commit.info.claim for commit in latest.history()] == [CLAIM]
@@ -585,6 +584,6 @@ def test_claim_outlives_restores_and_may_decrease(table):
     table.append(2, ["b"])
     table.store.replace(3, SCHEMA, [], taken)
     assert table.keys() == []
-    latest = table_store(table.uri, table.storage).latest()
+    latest = table.place.table().latest()
     assert (latest.transaction(OWNER), latest.transaction("orders/board")) == (3, -1)
     assert table.store.at(3).transaction(OWNER) == 7

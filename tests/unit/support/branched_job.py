@@ -22,8 +22,9 @@ from headrace.local.tasks import LocalTasks
 from headrace.log.log import CheckpointLog
 from headrace.run.job_run import run_on
 from headrace.run.options import RunOptions
+from headrace.storage.storage import Storage
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import STATE_TABLES
-from headrace.tables.view import state_view, table_store
 from headrace.testing import PipelineHarness
 from tests.unit.support.clocks import used_clock
 
@@ -147,7 +148,7 @@ class BranchedJob:
     def last(self, branch=None):
         """Return the last checkpoint of the job or of a branch."""
         config = self.config if branch is None else self.config.on_branch(branch)
-        return CheckpointLog(config.job_folder).last
+        return CheckpointLog(JobFolder(config.job_folder)).last
 
     def content(self, branch=None, *, with_expired=True):
         """Return live entries by table, and the rows of the sinks, without checkpoint ids and access times.
@@ -156,18 +157,18 @@ class BranchedJob:
         time are always omitted: the time of their removal is not part of the result.
         """
         config = self.config if branch is None else self.config.on_branch(branch)
-        last = CheckpointLog(config.job_folder).last
+        last = CheckpointLog(JobFolder(config.job_folder)).last
         tables = {
             name: [
                 tuple(value for column, value in row.items() if column not in {"checkpoint_id", "last_access"})
-                for row in state_view(config.job_folder, name, last.versions[name]).live_rows()
+                for row in JobFolder(config.job_folder).view(name, last.versions[name]).live_rows()
                 if with_expired or (row.get("expires_at") or last.watermark + 1) > last.watermark
                 if row.get("state") != "visits" or row["expires_at"] > self.harness.clock.now()
             ]
             for name in STATE_TABLES
         }
         for name, sink in config.sinks.items():
-            snapshot = table_store(sink.table_path).latest()
+            snapshot = Storage(sink.table_path).table().latest()
             rows = snapshot.read(snapshot.schema).to_pylist()
             tables[f"sink {name}"] = [tuple(sorted(row.items())) for row in rows]
         return {name: sorted(rows, key=repr) for name, rows in tables.items()}
@@ -176,4 +177,4 @@ class BranchedJob:
         """Return the version of each table and sink of the job itself."""
         uris = [f"{self.config.job_folder}/{name}" for name in (*STATE_TABLES, "checkpoints")]
         uris += [sink.table_path for sink in self.config.sinks.values()]
-        return {uri: table_store(uri).latest().version for uri in uris}
+        return {uri: Storage(uri).table().latest().version for uri in uris}

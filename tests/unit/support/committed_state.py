@@ -26,8 +26,8 @@ from headrace.state.rocksdb import StateCache
 from headrace.state.timers import Timer, TimerChange, timer_entry, timer_of
 from headrace.tables.changelog import Changelog, stage_state
 from headrace.tables.delta_backend import DeltaBackend
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import KEYED_STATE, MATERIALIZER_HISTORY, TIMERS
-from headrace.tables.view import state_views
 
 GROUPS = 16
 EVERYTHING = KeyGroupRange(0, GROUPS - 1)
@@ -61,12 +61,11 @@ class Named:
 class CommittedState:
     """The tables, and the expected entries of a backend over them, by operator."""
 
-    folder: str
-    storage: dict[str, str] | None = None
+    folder: JobFolder
     expected: dict[str, dict[bytes, bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.tables = JobTables(self.folder, "run", "attempt", storage=self.storage)
+        self.tables = JobTables(self.folder, "run", "attempt")
         self.versions = self.tables.create()
         self.checkpoint = 0
         self._numbers = itertools.count()
@@ -105,17 +104,15 @@ class CommittedState:
 
     def compact(self, name: str) -> None:
         """Rewrite a table to one row per live entry."""
-        rows = state_views(self.folder, self.versions, self.storage)(name).live()
-        staged = stage_state(self.folder, name, self._file_name(), rows, self.storage)
+        rows = self.folder.views(self.versions)(name).live()
+        staged = stage_state(self.folder, name, self._file_name(), rows)
         self.versions[name] = self.tables.replace(name, [staged] if staged.rows else [], self.versions[name])
 
     def backend(
         self, cache: StateCache, operator: str = "counts", key_groups: KeyGroupRange = EVERYTHING
     ) -> DeltaBackend:
         """Return a task's backend on top of the committed tables."""
-        return DeltaBackend(
-            self.folder, self.versions, operator, key_groups, cache, max_parallelism=GROUPS, storage=self.storage
-        )
+        return DeltaBackend(self.folder, self.versions, operator, key_groups, cache, max_parallelism=GROUPS)
 
     def of(self, key_groups: KeyGroupRange, operator: str = "counts") -> dict[bytes, bytes]:
         """The expected entries of some key groups."""
@@ -126,11 +123,7 @@ class CommittedState:
         self.checkpoint += 1
         log = Changelog(operator, self.checkpoint, GROUPS)
         parts = [[row for row in rows if task_of(_group(row), GROUPS, 2) == task] for task in range(2)]
-        staged = [
-            stage_state(self.folder, table, self._file_name(), contents(log, part), self.storage)
-            for part in parts
-            if part
-        ]
+        staged = [stage_state(self.folder, table, self._file_name(), contents(log, part)) for part in parts if part]
         self.versions = self.tables.prepare({table: staged}, self.versions)
 
     def _expect(self, operator: str, changes: dict[bytes, bytes | None]) -> None:

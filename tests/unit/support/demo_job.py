@@ -27,6 +27,7 @@ from headrace.log.checkpoint import Checkpoint, Kind, Lease
 from headrace.log.log import CheckpointLog
 from headrace.state.key_groups import key_group
 from headrace.storage import pandas as late_pandas
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import STATE_TABLES
 
 START = 1_359_590_400_000  # 2013-01-31T00:00:00Z
@@ -111,7 +112,7 @@ class Writer:
     def __init__(self, home: Path) -> None:
         self.folder = home / "var" / "state" / "demo"
         self.sink = home / "lake" / "board"
-        self.log = CheckpointLog(self.folder)
+        self.log = CheckpointLog(JobFolder(str(self.folder)))
         self.log.create()
         self.versions = dict.fromkeys(STATE_TABLES, 0)
         for table in STATE_TABLES.values():

@@ -16,9 +16,9 @@ from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.log import CheckpointLog
 from headrace.sinks.sink import OutputFile
 from headrace.state.key_groups import key_group
-from headrace.storage.files import StagedFile, list_files, stage
-from headrace.storage.schemes import file_system
+from headrace.storage.files import StagedFile
 from headrace.storage.table import ROW_KIND
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import (
     ASYNC_REQUESTS,
     BUFFERED_REQUESTS,
@@ -28,7 +28,6 @@ from headrace.tables.schemas import (
     STATE_TABLES,
     TIMERS,
 )
-from headrace.tables.view import state_view
 from headrace.testing._memory_disk import SCHEME, disk_and_path
 from tests.unit.support.memory_job import BOARD, sink_rows_of
 
@@ -106,19 +105,15 @@ def bought(job: OpenJob, customer: str) -> dict[str, list[OutputFile]]:
     """Stage a row of a customer for the merged sink, under a neutral name."""
     line = {"item": "apples", "customer": customer, "bought": 1, "cents": 1, "in_basket": 1, "idle": False}
     rows = sink_rows_of(job, BOARD, [line]).append_column(ROW_KIND, pa.array(["+U"]))
-    folder, storage = job.config.job_folder, job.config.storage_options
-    file = stage(folder, f"outputs/{BOARD}/{unique_id()[-8:]}.parquet", rows, storage)
+    file = job.folder.stage(f"outputs/{BOARD}/{unique_id()[-8:]}.parquet", rows)
     return {BOARD: [OutputFile(file.path, file.rows, file.size)]}
 
 
 def changes_of(config: JobConfig, at: Checkpoint | None = None) -> dict[str, list[Row]]:
     """Return all rows of all state tables at a checkpoint, in a fixed order."""
-    last = at or CheckpointLog(config.job_folder, config.storage_options).last
+    last = at or CheckpointLog(JobFolder.of(config)).last
     assert last is not None
-    views = {
-        name: state_view(config.job_folder, name, version, config.storage_options)
-        for name, version in last.versions.items()
-    }
+    views = {name: JobFolder.of(config).view(name, version) for name, version in last.versions.items()}
     return {name: sorted(view.changes().to_pylist(), key=repr) for name, view in views.items()}
 
 
@@ -132,11 +127,9 @@ def places_with(config: JobConfig, text: str) -> set[str]:
 
 
 def _contents(config: JobConfig) -> Iterator[tuple[str, str]]:
-    folder, storage = config.job_folder, config.storage_options
-    for path in sorted(list_files(folder, storage)):
-        store, full = file_system(f"{folder}/{path}", storage)
-        with store.open_input_file(full) as source:
-            content = source.read()
+    folder = JobFolder.of(config)
+    for path in sorted(folder.files()):
+        content = folder.read(path)
         yield path, content.decode(errors="replace")
         if path.endswith(".parquet"):
             yield path, "\n".join(map(_flat, pq.ParquetFile(pa.BufferReader(content)).read().to_pylist()))

@@ -20,8 +20,8 @@ from headrace.plan.planner import plan_stages
 from headrace.plan.stages import Plan
 from headrace.state.key_groups import key_group
 from headrace.tables.changelog import stage_state
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import ASYNC_REQUESTS, BUFFERED_REQUESTS, KEYED_STATE, MATERIALIZER_HISTORY, STATE_TABLES
-from headrace.tables.view import state_view
 from headrace.testing._memory_disk import forget_disk
 from tests.jobs import wake_ups
 from tests.jobs.home import Home, merged
@@ -92,7 +92,7 @@ class KeyedJob:
 
     @property
     def log(self) -> CheckpointLog:
-        return CheckpointLog(self.config.job_folder)
+        return CheckpointLog(JobFolder(self.config.job_folder))
 
     @property
     def last(self) -> Checkpoint:
@@ -123,14 +123,14 @@ class KeyedJob:
                 **columns,
             }
             name = f"{job.next_id}-{next(self._names)}.parquet"
-            staged = stage_state(job.config.job_folder, table, name, pa.Table.from_pylist([entry], schema))
+            staged = stage_state(JobFolder(job.config.job_folder), table, name, pa.Table.from_pylist([entry], schema))
             files.setdefault(table, []).append(staged)
         return job.commit(Kind.BATCH, files=files, **fields)
 
     def live(self, table: str = KEYED_STATE, at: Checkpoint | None = None) -> list[dict[str, Any]]:
         """Return the live rows of a table, by operator and key."""
         version = (at or self.last).versions[table]
-        rows = state_view(self.config.job_folder, table, version).live_rows()
+        rows = JobFolder(self.config.job_folder).view(table, version).live_rows()
         return sorted(rows, key=lambda row: (row["operator"], row["key"]))
 
     def kinds(self) -> list[str]:

@@ -20,11 +20,12 @@ from headrace.log.declared import to_schemas
 from headrace.log.log import CheckpointLog
 from headrace.plan.loader import plan_of, sink_schemas
 from headrace.sinks.sink import OutputFile
-from headrace.storage.files import StagedFile, list_files, stage
+from headrace.storage.files import StagedFile
+from headrace.storage.storage import Storage
 from headrace.storage.table import ROW_KIND, Snapshot
 from headrace.tables.changelog import stage_state
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES, TIMERS
-from headrace.tables.view import state_view, table_store
 from headrace.testing._memory_disk import MemoryDisk, memory_disk
 from headrace.testing._memory_table import open_memory
 from tests.jobs.home import PROJECT, Home
@@ -82,7 +83,7 @@ class MemoryJob:
 
     @property
     def log(self) -> CheckpointLog:
-        return CheckpointLog(self.config.job_folder)
+        return CheckpointLog(JobFolder(self.config.job_folder))
 
     @property
     def last(self) -> Checkpoint:
@@ -100,7 +101,7 @@ class MemoryJob:
                 commit_batch(job, customer)
 
     def sink(self, name: str = BOARD) -> Snapshot:
-        return table_store(self.config.sinks[name].table_path).latest()
+        return Storage(self.config.sinks[name].table_path).table().latest()
 
     def sink_rows(self, name: str, column: str) -> list[Any]:
         schema = to_schemas(sinks_of(self.config, self.log))[name][0]
@@ -110,15 +111,15 @@ class MemoryJob:
         return self.sink(name).transaction(f"purchases/{name}")
 
     def version(self, table: str) -> int:
-        return table_store(f"{self.config.job_folder}/{table}").latest().version
+        return Storage(self.config.job_folder).table(table).latest().version
 
     def files(self, folder: str) -> set[str]:
-        return list_files(f"{self.config.job_folder}/{folder}")
+        return Storage(self.config.job_folder).files(folder)
 
     def entries(self, at: Checkpoint | None = None) -> dict[str, list[Any]]:
         """Return the live entries of all state tables at a checkpoint, the last one by default."""
         versions = (at or self.last).versions
-        views = {name: state_view(self.config.job_folder, name, version) for name, version in versions.items()}
+        views = {name: JobFolder(self.config.job_folder).view(name, version) for name, version in versions.items()}
         return {name: sorted(map(str, _without_id(view.live_rows()))) for name, view in views.items()}
 
     def content(self) -> tuple[Any, ...]:
@@ -154,13 +155,13 @@ def board(
     """Stage a change of the merged sink."""
     line = {"item": item, "customer": customer, "bought": 1, "cents": 1, "in_basket": 1, "idle": False}
     rows = sink_rows_of(job, sink, [line]).append_column(ROW_KIND, pa.array([kind]))
-    return _staged(sink, stage(job.config.job_folder, f"outputs/{sink}/{_name(job, customer)}", rows))
+    return _staged(sink, Storage(job.config.job_folder).stage(f"outputs/{sink}/{_name(job, customer)}", rows))
 
 
 def reminder(job: OpenJob, customer: str) -> dict[str, list[OutputFile]]:
     """Stage a row of the append sink."""
     rows = sink_rows_of(job, REMINDERS, [{"customer": customer, "due": 1, "purchases": 1, "cents": 1}])
-    return _staged(REMINDERS, stage(job.config.sinks[REMINDERS].table_path, _name(job, customer), rows))
+    return _staged(REMINDERS, Storage(job.config.sinks[REMINDERS].table_path).stage(_name(job, customer), rows))
 
 
 def sink_rows_of(job: OpenJob, sink: str, rows: Sequence[dict[str, Any]]) -> pa.Table:
@@ -224,7 +225,7 @@ def _entry(job: OpenJob, customer: str, *, deleted: bool = False) -> dict[str, A
 def _stage_state(job: OpenJob, table: str, customer: str, rows: Sequence[dict[str, Any]]) -> StagedFile:
     schema = STATE_TABLES[table].schema
     filled = pa.Table.from_pylist([{**dict.fromkeys(schema.names), **row} for row in rows], schema)
-    return stage_state(job.config.job_folder, table, _name(job, customer), filled)
+    return stage_state(JobFolder(job.config.job_folder), table, _name(job, customer), filled)
 
 
 def _staged(sink: str, file: StagedFile) -> dict[str, list[OutputFile]]:

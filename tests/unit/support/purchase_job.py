@@ -11,7 +11,6 @@ from headrace.commit.protocol import OpenJob
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.plan.loader import plan_of, sink_schemas
 from headrace.sinks.sink import OutputFile
-from headrace.storage.files import stage
 from headrace.storage.table import ROW_KIND
 from headrace.tables.changelog import stage_state
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
@@ -23,14 +22,14 @@ SINK = "lines_by_item"
 
 def commit_purchase(job: OpenJob, customer: str) -> Checkpoint:
     """Commit a micro-batch after which `customer` is in the state, and is the only customer in the sink."""
-    config, name, storage = job.config, f"{job.next_id}-{customer}.parquet", job.config.storage_options
+    config, name = job.config, f"{job.next_id}-{customer}.parquet"
     entry = {"operator": "customers", "key_group": 1, "key": f'"{customer}"', "state": "spent", "value": "{}"}
     row = {**entry, "checkpoint_id": job.next_id, "deleted": False}
-    state = stage_state(config.job_folder, KEYED_STATE, name, _table(row, STATE_TABLES[KEYED_STATE].schema), storage)
+    state = stage_state(job.folder, KEYED_STATE, name, _table(row, STATE_TABLES[KEYED_STATE].schema))
     schema = sink_schemas(plan_of(config.code), config.appended)[SINK][0]
     line = {"item": "apples", "customer": customer, "bought": 1, "cents": 1, "in_basket": 1, "idle": False}
     changes = _table(line, schema).append_column(ROW_KIND, pa.array(["+U"]))
-    output = stage(config.job_folder, f"outputs/{SINK}/{name}", changes, storage)
+    output = job.folder.stage(f"outputs/{SINK}/{name}", changes)
     outputs = {SINK: [OutputFile(output.path, output.rows, output.size)]}
     return job.commit(Kind.BATCH, files={KEYED_STATE: [state]}, outputs=outputs)
 

@@ -8,8 +8,9 @@ from headrace.edits.promote import promoting
 from headrace.local.tasks import LocalTasks
 from headrace.run.job_run import run_on
 from headrace.run.options import RunOptions
+from headrace.storage.storage import Storage
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import QUARANTINE
-from headrace.tables.view import state_view, table_store
 from tests.unit.support.clocks import used_clock
 from tests.unit.support.refused_rows import RefusedJob
 
@@ -44,12 +45,12 @@ class BranchedRefusals:
         return log_of(self.config).last
 
     def rows(self):
-        taken = table_store(self.config.sinks["arrived"].table_path).latest()
+        taken = Storage(self.config.sinks["arrived"].table_path).table().latest()
         return taken.read(taken.schema).to_pylist()
 
     def arrived(self):
         return [row["name"] for row in sorted(self.rows(), key=lambda row: row["number"])]
 
     def quarantine(self):
-        view = state_view(self.config.job_folder, QUARANTINE, self.last.versions[QUARANTINE])
+        view = JobFolder(self.config.job_folder).view(QUARANTINE, self.last.versions[QUARANTINE])
         return sorted(row["position"] for row in view.live_rows())

@@ -11,8 +11,9 @@ from headrace import clock as engine_clock
 from headrace.edits.requeue import requeue
 from headrace.edits.restore import restore
 from headrace.log.log import CheckpointLog
+from headrace.storage.storage import Storage
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import QUARANTINE
-from headrace.tables.view import state_view, table_store
 from headrace.testing import PipelineHarness
 
 R = TypeVar("R")
@@ -124,7 +125,7 @@ class RefusedJob:
 
     @property
     def log(self):
-        return CheckpointLog(self.harness.config.job_folder)
+        return CheckpointLog(JobFolder(self.harness.config.job_folder))
 
     @property
     def last(self):
@@ -136,12 +137,12 @@ class RefusedJob:
     def quarantine(self):
         """Position and error of each row, by position."""
         folder = self.harness.config.job_folder
-        view = state_view(folder, QUARANTINE, self.last.versions[QUARANTINE])
+        view = JobFolder(str(folder)).view(QUARANTINE, self.last.versions[QUARANTINE])
         return sorted((row["position"], row["error"]) for row in view.live_rows())
 
     def rows(self):
         path = self.harness.config.sinks["arrived"].path
-        taken = table_store(path).latest()
+        taken = Storage(str(path)).table().latest()
         return taken.read(taken.schema).to_pylist()
 
     def arrived(self, shop="a"):

@@ -10,8 +10,9 @@ from headrace.commit.protocol import open_job
 from headrace.log.checkpoint import Kind
 from headrace.log.log import CheckpointLog
 from headrace.plan.loader import plan_of, sink_schemas
+from headrace.storage.storage import Storage
 from headrace.storage.table import OWNER, TableMissingError
-from headrace.tables.view import table_store
+from headrace.tables.folder import JobFolder
 from headrace.testing._memory_disk import disk_and_path, memory_disk
 from tests.unit.support.memory_job import BOARD, REMINDERS, board, memory_config, reminder
 
@@ -46,7 +47,7 @@ class Sharer:
     @property
     def log(self):
         """Return the job's log."""
-        return CheckpointLog(self.config.job_folder)
+        return CheckpointLog(JobFolder(self.config.job_folder))
 
     def copied(self, name):
         """Copy the job's folder to that of another name; return the job with that name, whose board is the same table."""
@@ -83,7 +84,7 @@ class Sharer:
 def customers_at(uri):
     """Return the customers in a board; None where there is no table."""
     try:
-        table = table_store(uri).latest()
+        table = Storage(uri).table().latest()
     except TableMissingError:
         return None
     return sorted(table.read(table.schema)["customer"].to_pylist())
@@ -91,7 +92,7 @@ def customers_at(uri):
 
 def owner_at(uri):
     """Return the number of a table's owner."""
-    return table_store(uri).latest().transaction(OWNER)
+    return Storage(uri).table().latest().transaction(OWNER)
 
 
 def lake_of(disk):
@@ -103,7 +104,7 @@ def lake_of(disk):
 
 def delete(uri):
     """Delete a table as a person would."""
-    table_store(uri)
+    Storage(uri).table()
     disk = memory_disk(uri.removeprefix("memory://").partition("/")[0])
     path = uri.removeprefix("memory://").partition("/")[2]
     disk.tables.pop(path, None)

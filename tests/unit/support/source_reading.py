@@ -20,7 +20,7 @@ from headrace.sources.folder.formats import format_of, read_file
 from headrace.sources.kafka.landed import MESSAGES
 from headrace.sources.kafka.messages import MessageReader, Messages, text_columns
 from headrace.sources.row_check import RowCheck
-from headrace.storage.files import touch
+from headrace.storage.storage import Storage
 from headrace.testing._memory_disk import forget_disk, memory_disk
 
 FILE_KINDS = ("parquet", "json", "csv", "avro")
@@ -44,14 +44,16 @@ def read_bytes(
     disk, options = next(_disks), FileOptions(format=kind if kind != "delta" else "parquet", csv=csv or CsvOptions())
     name = f"input/file.{suffix or ('parquet' if kind == 'delta' else kind)}"
     uri = f"memory://{disk}/{name}"
-    touch(uri)
+    Storage(uri).write("", b"")
     memory_disk(disk).files[name].content = content
     try:
         if kind == "delta":
-            rows = FileRows(read_rows(uri, DeltaRows(tuple(record.__struct_fields__)), nulls=null_columns(record)))
+            rows = FileRows(
+                read_rows(Storage(uri), DeltaRows(tuple(record.__struct_fields__)), nulls=null_columns(record))
+            )
         else:
-            rows = read_file(uri, node, options)
-        if (count := format_of(options).count(uri, node)) != rows.table.num_rows:
+            rows = read_file(Storage(uri), node, options)
+        if (count := format_of(options).count(Storage(uri), node)) != rows.table.num_rows:
             return Outcome([], {}, f"{rows.table.num_rows} rows, {count} by its count")  # a run refuses it, too
         for number in range(rows.table.num_rows):
             rows.raw(number).encode()

@@ -10,6 +10,7 @@ from headrace.plan.loader import plan_of
 from headrace.sources.registry import read_rows_of
 from headrace.sources.transformed.rows import DimensionTables, columns_of_rows, step_input
 from headrace.sources.transformed.source import write_derived
+from headrace.storage.storage import Storage
 from tests.unit.support.backfilled_job import BackfilledJob
 from tests.unit.support.branched_job import Order, Totals
 
@@ -35,7 +36,7 @@ class Prices:
 
     def __init__(self, config, versions, *, are_fixed):
         self.node, self.config = plan_of(config.code).sources[0], config
-        self.tables = DimensionTables("orders", {"prices": config.sources["orders"].tables["prices"]})
+        self.tables = DimensionTables("orders", {"prices": config.sources["orders"].tables["prices"]}, Storage(""))
         self.versions, self.are_fixed = versions, are_fixed
 
     def digest(self):
@@ -47,14 +48,14 @@ class Prices:
             if not self.are_fixed:
                 version = origin.tables["prices"]
                 self.tables.read("prices", version)
-            rows = read_rows_of(file, self.node.stored)
+            rows = read_rows_of(file, self.node.stored, Storage(""))
             checked = columns_of_rows(self.node.stored, rows)
             result = [
                 row | {"amount": row["amount"] and row["amount"] + 100 * version}
                 for row in step_input(checked.columns, checked.kinds, self.node.stored).to_pylist()
                 for _ in range(1 + (row["amount"] >= 5))
             ]
-            write_derived(path, pa.Table.from_pylist(result, SCHEMA).to_batches(), SCHEMA, origin=origin)
+            write_derived(Storage(path), pa.Table.from_pylist(result, SCHEMA).to_batches(), SCHEMA, origin=origin)
 
 
 class SteppedBackfilledJob(BackfilledJob):

@@ -8,6 +8,7 @@ from headrace import Pipeline, Struct, Timestamp
 from headrace.sources.registry import read_rows_of
 from headrace.sources.transformed.rows import DimensionTables, columns_of_rows, refused_rows, step_input
 from headrace.sources.transformed.source import write_derived
+from headrace.storage.storage import Storage
 
 
 class Order(Struct, frozen=True):
@@ -43,7 +44,7 @@ class Copies:
 
     def __init__(self, node, config, dims=None, digest="00000001"):
         self.node, self.config, self.name = node, config, digest
-        self.tables = DimensionTables("rows", {} if dims is None else {"dims": str(dims)})
+        self.tables = DimensionTables("rows", {} if dims is None else {"dims": str(dims)}, Storage(""))
         self.lands, self.dies_after = 0, None
 
     def digest(self):
@@ -54,7 +55,7 @@ class Copies:
         for path, file in files.items():
             if self.dies_after == self.lands:
                 raise KeyboardInterrupt
-            rows = read_rows_of(file, stored)
+            rows = read_rows_of(file, stored, Storage(""))
             checked = columns_of_rows(stored, rows)
             result = [
                 {
@@ -67,7 +68,7 @@ class Copies:
             ]
             refused = refused_rows(rows, checked.bad, file.name)
             write_derived(
-                path,
+                Storage(path),
                 pa.Table.from_pylist(result, SCHEMA).to_batches(),
                 SCHEMA,
                 refused=refused,

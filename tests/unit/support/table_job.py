@@ -21,8 +21,9 @@ from headrace.sources.intake import Intake
 from headrace.sources.position import NO_FACTS, SourceFacts
 from headrace.sources.registry import read_rows_of
 from headrace.sources.slices import JobPosition
+from headrace.storage.storage import Storage
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import QUARANTINE
-from headrace.tables.view import state_view
 from headrace.testing import PipelineHarness
 
 FEED = {"delta.enableChangeDataFeed": "true"}
@@ -175,7 +176,7 @@ class TableJob:
 
     @property
     def last(self):
-        return CheckpointLog(self.harness.config.job_folder).last
+        return CheckpointLog(JobFolder(self.harness.config.job_folder)).last
 
     @property
     def table(self):
@@ -193,7 +194,7 @@ class TableJob:
         return [(row.kind if row.kind != "+I" else "") + row.name for row in self.seen(shop)]
 
     def quarantine(self):
-        view = state_view(self.harness.config.job_folder, QUARANTINE, self.last.versions[QUARANTINE])
+        view = JobFolder(self.harness.config.job_folder).view(QUARANTINE, self.last.versions[QUARANTINE])
         return sorted((row["position"], row["error"]) for row in view.live_rows())
 
 
@@ -211,12 +212,12 @@ class TableSlices:
 
     def take_in(self):
         """Take the next slice in; return whether there was one."""
-        taken = self._intake.next(JobPosition({"rows": self.facts}, self.timelines, {}, 0, 0, ""))
+        taken = self._intake.next(JobPosition({"rows": self.facts}, self.timelines, {}, 0, 0, Storage("")))
         if taken is None:
             return False
         rows = 0
         for file in taken.files:
-            table = read_rows_of(file, self._plan.sources[0]).table
+            table = read_rows_of(file, self._plan.sources[0], Storage("")).table
             assert table.num_rows == file.rows
             kinds = table["_change_type"].to_pylist() if "_change_type" in table.schema.names else [""] * file.rows
             names = table["name"].to_pylist()

@@ -13,9 +13,9 @@ from headrace.sources.intake import Intake
 from headrace.sources.kafka.messages import read_messages
 from headrace.sources.position import SourceFacts
 from headrace.sources.slices import JobPosition, SliceRequest
-from headrace.storage.files import read_parquet
+from headrace.storage.storage import Storage
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import QUARANTINE
-from headrace.tables.view import state_view
 from headrace.testing import MemoryTopic, PipelineHarness
 from tests.unit.support.table_job import pipeline
 
@@ -65,7 +65,7 @@ class TopicJob:
 
     @property
     def log(self):
-        return CheckpointLog(self.harness.config.job_folder)
+        return CheckpointLog(JobFolder(self.harness.config.job_folder))
 
     @property
     def facts(self):
@@ -80,7 +80,7 @@ class TopicJob:
         return sorted(file.name for file in (self.harness.folder / "state/reader/landed/rows").glob("*-*@*.parquet"))
 
     def quarantine(self):
-        view = state_view(self.harness.config.job_folder, QUARANTINE, self.log.last.versions[QUARANTINE])
+        view = JobFolder(self.harness.config.job_folder).view(QUARANTINE, self.log.last.versions[QUARANTINE])
         return sorted((row["position"], row["error"], row["raw"]) for row in view.live_rows())
 
 
@@ -104,18 +104,20 @@ class TopicSlices:
 
     def take_in(self, *, crashes=False, ends=False):
         """Take the next slice in, or crash before its commit; return whether there was one."""
-        at = JobPosition(self.facts, self.timelines, {}, 0, 0, str(self.job.harness.folder / "transit"))
+        at = JobPosition(self.facts, self.timelines, {}, 0, 0, Storage(str(self.job.harness.folder / "transit")))
         taken = self._intake.next(at, SliceRequest(ends=ends))
         if crashes:
             self.restart()
         if taken is None or crashes:
             return taken is not None
         for file in taken.files:
-            values = read_messages(file.path)["value"].to_pylist()[file.first_row : file.first_row + file.taken]
+            values = read_messages(Storage(file.path))["value"].to_pylist()[
+                file.first_row : file.first_row + file.taken
+            ]
             first = file.first_ordinal
             ordinals = range(first, first + file.taken)
             if file.ordinals is not None:
-                ordinals = read_parquet(file.ordinals).column(0).to_pylist()
+                ordinals = Storage(str(file.ordinals)).parquet().column(0).to_pylist()
             self.names |= {at: json.loads(value)["name"] for at, value in zip(ordinals, values, strict=True)}
         (line,) = taken.lines
         self.watermarks += line.watermarks

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from headrace import clock
 from headrace.async_io.responses import KeptAnswer
 from headrace.clock import VirtualClock
+from headrace.storage.storage import Storage
 from headrace.tables.changelog import Changelog, stage_state
+from headrace.tables.folder import JobFolder
 from headrace.tables.requests import read_answers, windows_around
 from headrace.tables.schemas import ALL_TABLES, ANSWERS
-from headrace.tables.view import table_store
 from headrace.testing._memory_disk import forget_disk
 
 JOB = "memory://answers/job"
@@ -38,12 +39,12 @@ def answer(ordinal, digest, value, expires_at=NOW + 1):
 def stored(*checkpoints):
     """Store the answers of each checkpoint as a version of the table; return the last version."""
     forget_disk("answers")
-    store, schema = table_store(f"{JOB}/{ANSWERS}"), ALL_TABLES[ANSWERS].schema
+    store, schema = Storage(f"{JOB}/{ANSWERS}").table(), ALL_TABLES[ANSWERS].schema
     store.create(schema)
     for number, answers in enumerate(checkpoints):
         for operator in ("ask", "other"):
             rows = Changelog(operator, number + 1, 128).answers(answers if operator == "ask" else answers[:1])
-            file = stage_state(JOB, ANSWERS, f"{operator}-{number}.parquet", rows)
+            file = stage_state(JobFolder(str(JOB)), ANSWERS, f"{operator}-{number}.parquet", rows)
             store.append(store.latest().version, schema, [file])
     return store.latest().version
 
@@ -51,7 +52,7 @@ def stored(*checkpoints):
 def read(version, wanted, margin):
     before = clock.use(VirtualClock(NOW))
     try:
-        return read_answers(JOB, version, "ask", wanted, margin=margin)
+        return read_answers(JobFolder(JOB), version, "ask", wanted, margin=margin)
     finally:
         clock.use(before)
         forget_disk("answers")

@@ -21,8 +21,8 @@ from headrace.state.backend import HashMapBackend
 from headrace.state.broadcast import BroadcastRow, BroadcastStore, broadcast_rows
 from headrace.tables.changelog import Changelog, stage_state
 from headrace.tables.entries import broadcast_groups, load_broadcast_state, rebuild
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import KEYED_STATE
-from headrace.tables.view import state_views
 from tests.jobs import wake_ups
 from tests.jobs.home import Home
 
@@ -67,20 +67,20 @@ class Job:
         with open_job(self.config, "run", create=True) as job:
             settle_schemas(job, plan(declared))
             store = BroadcastStore(declared, "board")
-            store.load(load_broadcast_state(self.config.job_folder, job.versions[KEYED_STATE], "board", 128))
+            store.load(load_broadcast_state(JobFolder.of(self.config), job.versions[KEYED_STATE], "board", 128))
             store.writable_at = 1_000 * job.next_id
             for item, price in prices.items():
                 store.put(item, price)
             rows = Changelog("board", job.next_id, 128).values(store, store.changes())
             name = f"{next(self.names)}.parquet"
-            staged = [stage_state(self.config.job_folder, KEYED_STATE, name, rows)] if rows.num_rows else []
+            staged = [stage_state(JobFolder(self.config.job_folder), KEYED_STATE, name, rows)] if rows.num_rows else []
             job.commit(
                 Kind.BATCH, files={KEYED_STATE: staged}, operators={"board": OperatorFacts(local_copies={"0-127": "a"})}
             )
 
     def rows(self, operator="board"):
         with open_job(self.config, "looking") as job:
-            return sorted(load_broadcast_state(self.config.job_folder, job.versions[KEYED_STATE], operator, 128))
+            return sorted(load_broadcast_state(JobFolder.of(self.config), job.versions[KEYED_STATE], operator, 128))
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_rows_are_read_compacted_and_rebuilt_like_others(job):
     assert (row["state"], row["user_key"], msgspec.json.decode(row["value"])) == ("prices", '"egg"', {"cents": 30})
     backend = HashMapBackend()
     with open_job(job.config, "looking") as opened:
-        rebuild(backend, state_views(job.config.job_folder, opened.versions), "board", broadcast_groups(128))
+        rebuild(backend, JobFolder(job.config.job_folder).views(opened.versions), "board", broadcast_groups(128))
     assert broadcast_rows(backend, "prices") == before
 
 

@@ -11,6 +11,7 @@ from headrace.execution.drain import BufferedRequest
 from headrace.records.order import record_order
 from headrace.state.key_groups import KeyGroupRange
 from headrace.tables.changelog import Changelog
+from headrace.tables.folder import JobFolder
 from headrace.tables.requests import load_buffered_requests, numbered_requests
 from headrace.tables.schemas import BUFFERED_REQUESTS
 
@@ -33,7 +34,7 @@ def stored(tmp_path):
         write_deltalake(tmp_path / BUFFERED_REQUESTS, pa.table(rows))
         return [
             load_buffered_request.request
-            for load_buffered_request in load_buffered_requests(str(tmp_path), 0, "paid", ALL)
+            for load_buffered_request in load_buffered_requests(JobFolder(str(tmp_path)), 0, "paid", ALL)
         ]
 
     return store

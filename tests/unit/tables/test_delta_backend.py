@@ -23,6 +23,7 @@ from headrace.state.rocksdb import StateCache
 from headrace.state.timers import DOMAINS, Timer, TimerService, timer_entry
 from headrace.tables.changelog import ROWS_PER_GROUP
 from headrace.tables.delta_backend import DeltaStatistics
+from headrace.tables.folder import JobFolder
 from headrace.tables.pruned_rows import OfKeys, PrunedRows
 from headrace.tables.schemas import KEYED_STATE, MATERIALIZER_HISTORY, TIMERS
 from tests.unit.support.committed_state import EVERYTHING, GROUPS, CommittedState, Memory
@@ -48,7 +49,7 @@ commits = st.one_of(
 
 @pytest.fixture
 def committed(tmp_path):
-    return CommittedState(str(tmp_path))
+    return CommittedState(JobFolder(str(tmp_path)))
 
 
 def cache(bound=LARGE):
@@ -73,7 +74,7 @@ def all_entries():
 @FEW
 @given(drawn=st.lists(commits, max_size=6), parallelism=st.integers(1, 3), bound=st.sampled_from([1, 500, LARGE]))
 def test_delta_backend_has_exactly_the_committed_entries(tmp_path_factory, drawn, parallelism, bound):
-    committed = CommittedState(str(tmp_path_factory.mktemp("state")))
+    committed = CommittedState(JobFolder(str(tmp_path_factory.mktemp("state"))))
     for what, *arguments in drawn:
         getattr(committed, what)(*arguments)
     asked = all_entries()
@@ -95,7 +96,7 @@ def test_delta_backend_has_exactly_the_committed_entries(tmp_path_factory, drawn
     end=moments,
 )
 def test_timer_scan_covers_span_in_order(tmp_path_factory, drawn, written, start, end):
-    committed = CommittedState(str(tmp_path_factory.mktemp("state")))
+    committed = CommittedState(JobFolder(str(tmp_path_factory.mktemp("state"))))
     for changes in drawn:
         committed.timers("counts", changes)
     backend = committed.backend(cache())
@@ -117,7 +118,7 @@ steps = st.lists(
 @FEW
 @given(steps=steps, bound=st.sampled_from([1, 60, 500, LARGE]))
 def test_cache_continues_between_attempts_like_local_copies(tmp_path_factory, steps, bound):
-    committed, base = CommittedState(str(tmp_path_factory.mktemp("state"))), Memory()
+    committed, base = CommittedState(JobFolder(str(tmp_path_factory.mktemp("state")))), Memory()
     for asked, changes, succeeds in steps:
         attempt = base.copy()
         backend = committed.backend(StateCache(attempt, bound))

@@ -11,6 +11,7 @@ from headrace.state.backend import value_entry
 from headrace.state.codec import encode
 from headrace.state.rocksdb import StateCache
 from headrace.state.timers import Timer, timer_entry
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import KEYED_STATE
 from tests.unit.support.committed_state import EVERYTHING, CommittedState, Memory
 from tests.unit.support.s3 import BUCKET
@@ -18,7 +19,7 @@ from tests.unit.support.s3 import BUCKET
 
 @pytest.fixture
 def committed(storage, tmp_path):
-    return CommittedState(f"s3://{BUCKET}/{tmp_path.name}", storage)
+    return CommittedState(JobFolder(f"s3://{BUCKET}/{tmp_path.name}", storage))
 
 
 def test_delta_backend_has_the_committed_entries(committed):
@@ -38,7 +39,7 @@ def test_delta_backend_has_the_committed_entries(committed):
 def test_missing_file_is_error_naming_the_table(committed):
     committed.values("counts", "n", {encode("a"): b"1"})
     store = committed.backend(StateCache(Memory(), 1))._table(KEYED_STATE)._store
-    folder = committed.folder.removeprefix("s3://")
+    folder = committed.folder.uri.removeprefix("s3://")
     for file in store.get_file_info(fs.FileSelector(f"{folder}/{KEYED_STATE}")):
         if file.extension == "parquet":
             store.delete_file(file.path)

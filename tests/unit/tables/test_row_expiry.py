@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from types import SimpleNamespace
 
 import duckdb
+import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headrace import Cleanup, OnGap, StateTtl, TtlTime
+from headrace import Cleanup, ExpiryClock, OnGap, StateTtl, TtlTime, UpdateType
 from headrace.state.ttl import EntryLifetimes, Gap, LiveTtl
 from headrace.tables.expiry import RowExpiry, dead_sql, deleted_if_dead, rebuild_expiries
 from tests.unit.support.keyed_state_rows import row, survivors, table
@@ -74,6 +76,69 @@ def test_mask_and_sql_mark_the_same_rows(connection, rows, gaps, since, clock, t
     assert expiry.mask(changes).to_pylist() == marked_by_sql(connection, expiry, changes)
 
 
+LONG_AGO, FAR_AHEAD = -9_000_000_000_000_000, 9_000_000_000_000_000
+"""Times (ms) near the ends of what a column of microseconds can store."""
+
+LONGEST = timedelta.max // timedelta(milliseconds=1)
+
+any_times = st.integers(0, 60) | st.integers(LONG_AGO, FAR_AHEAD)
+any_lifetimes = st.integers(1, 30) | st.integers(1, LONGEST)
+kinds = st.sampled_from(
+    [
+        {"time": TtlTime.EVENT, "expiry": ExpiryClock.WATERMARK},
+        {"time": TtlTime.EVENT, "expiry": ExpiryClock.PROCESSING_TIME},
+        {"time": TtlTime.PROCESSING},
+    ]
+)
+updates = st.sampled_from([update for update in UpdateType if update is not UpdateType.DISABLED])
+on_gaps = st.sampled_from([{}, {"on_gap": OnGap.PROLONG, "gap_threshold": timedelta(milliseconds=2)}])
+ttls = st.builds(
+    lambda ttl, update, kind, on_gap: StateTtl(timedelta(milliseconds=ttl), update=update, **kind, **on_gap),
+    any_lifetimes,
+    updates,
+    kinds,
+    on_gaps,
+)
+any_gaps = st.builds(
+    lambda at, mark: [Gap(start, end, mark) for start, end in zip(sorted(at)[::2], sorted(at)[1::2], strict=False)],
+    st.lists(any_times, unique=True, max_size=8),
+    st.none() | any_times,
+)
+aged_rows = st.lists(st.tuples(any_times, st.none() | st.just(0) | any_lifetimes), min_size=1, max_size=8)
+
+
+def stamped(rows, stamps):
+    """The rows with these stamps (ms), also those beyond the years of Python's `datetime`."""
+    column = pa.array([stamp * 1_000 for stamp in stamps], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    changes = table(rows)
+    return changes.set_column(changes.schema.get_field_index("last_access"), "last_access", column)
+
+
+PROLONGED = StateTtl(TEN, on_gap=OnGap.PROLONG, gap_threshold=timedelta(milliseconds=2))
+BY_PROCESSING_TIME = StateTtl(TEN, time=TtlTime.PROCESSING)
+
+
+@given(aged_rows, ttls, any_gaps, st.none() | any_times, any_times, any_times)
+@example([(20, 10), (30, 10), (31, 10), (19, 11), (20, 11)], PROLONGED, [Gap(20, 30)], None, 40, 0)
+@example([(20, 1), (20, 9), (39, 1), (40, 1)], BY_PROCESSING_TIME, [], 40, 0, 41)
+@example([(LONG_AGO, LONGEST), (FAR_AHEAD, 1)], PROLONGED, [Gap(LONG_AGO, FAR_AHEAD)], LONG_AGO, FAR_AHEAD, 0)
+def test_mask_sql_and_entries_agree(connection, entries, ttl, gaps, since, watermark, now):
+    expiry = RowExpiry.of(
+        "op",
+        "s",
+        ttl,
+        EntryLifetimes(gaps, {} if since is None else {"s": since}),
+        watermark=watermark,
+        processing_time=now,
+    )
+    at_access = SimpleNamespace(timestamp=watermark, watermark=watermark, expired_until=watermark, processing_time=now)
+    dead = [expiry.live.is_dead(at_access, stamp, own or 0) for stamp, own in entries]
+    changes = stamped([row(None, own=own) for _, own in entries], [stamp for stamp, _ in entries])
+    assert [expiry.live.expires_at(stamp, own or 0) <= expiry.clock for stamp, own in entries] == dead
+    assert expiry.mask(changes).to_pylist() == dead
+    assert marked_by_sql(connection, expiry, changes) == dead
+
+
 @pytest.mark.parametrize("since", [None, 10])
 def test_rows_die_when_their_ttl_has_counted(connection, since):
     #   10 --5-- | gap 15-30 | 30 --5-- 35
@@ -102,7 +167,7 @@ def test_rebuilt_copy_omits_rows_of_cleaned_up_states():
         "for_ever": None,
     }
     expiries = rebuild_expiries("op", declared, EntryLifetimes(), watermark=50, processing_time=70)
-    youngest = {expiry.state: expiry.youngest_dead for expiry in expiries}
+    youngest = {expiry.state: expiry.live.dead_until(expiry.clock) for expiry in expiries}
     assert youngest == {"by_watermark": 40, "by_processing_time": 60}
     without_watermark = rebuild_expiries("op", declared, EntryLifetimes(), watermark=None, processing_time=70)
     assert [expiry.state for expiry in without_watermark] == ["by_processing_time"]

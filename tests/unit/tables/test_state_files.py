@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from headrace.state.backend import EntryChange
 from headrace.tables import changelog as state_files
 from headrace.tables.changelog import Changelog
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import KEYED_STATE
 
 
@@ -50,9 +51,9 @@ def test_late_values_make_the_same_file(changes):
     log = Changelog("op", 7, 128)
     with TemporaryDirectory() as folder:
         (Path(folder) / KEYED_STATE).mkdir()
-        at_once = state_files.stage_state(folder, KEYED_STATE, "1.parquet", log.values(Forever(), changes))
+        at_once = state_files.stage_state(JobFolder(folder), KEYED_STATE, "1.parquet", log.values(Forever(), changes))
         late = state_files.stage_state(
-            folder,
+            JobFolder(folder),
             KEYED_STATE,
             "2.parquet",
             log.values(Forever(), changes, without_values=True),

@@ -18,11 +18,11 @@ from headrace.state.backend import HashMapBackend
 from headrace.state.codec import encode
 from headrace.state.key_groups import KeyGroupRange, key_group
 from headrace.state.timers import Timer, TimerChange, timer_entry
-from headrace.storage.files import stage
+from headrace.storage.storage import Storage
 from headrace.tables.changelog import Changelog, parts, stage_state
 from headrace.tables.entries import rebuild
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES, TIMERS
-from headrace.tables.view import state_views
 from headrace.testing._memory_disk import forget_disk
 from tests.unit.support.micro_batches import GROUPS, element_of
 from tests.unit.support.steps import Step, steps_operator
@@ -32,7 +32,7 @@ STEPS = [Step(key, 3 * n, n, remind=40, forget=n == 4) for n, key in enumerate([
 
 @pytest.fixture
 def tables(tmp_path):
-    return JobTables(str(tmp_path), "run", "attempt")
+    return JobTables(JobFolder(str(tmp_path)), "run", "attempt")
 
 
 def commit(tables, folder, versions, checkpoint, process):
@@ -42,7 +42,7 @@ def commit(tables, folder, versions, checkpoint, process):
         TIMERS: [rows.timers(process.timers.changes())],
     }
     files = {
-        table: [stage(f"{folder}/{table}", f"{checkpoint}-{n}.parquet", part) for n, part in enumerate(parts)]
+        table: [Storage(f"{folder}/{table}").stage(f"{checkpoint}-{n}.parquet", part) for n, part in enumerate(parts)]
         for table, parts in changed.items()
     }
     return tables.prepare(files, versions)
@@ -66,7 +66,7 @@ def test_rebuilt_state_is_the_committed_state(backends, tables, tmp_path):
             write(process, backend)
         rebuilt = new()
         for groups in (KeyGroupRange(0, 6), KeyGroupRange(7, GROUPS - 1)):
-            rebuild(rebuilt, state_views(str(tmp_path), versions), "steps", groups)
+            rebuild(rebuilt, JobFolder(str(tmp_path)).views(versions), "steps", groups)
         assert dict(rebuilt.items()) == dict(backend.items())
         assert len(dict(rebuilt.items())) > len(STEPS)
 
@@ -80,8 +80,8 @@ def test_task_loads_only_its_operator_and_groups(backends, tables, tmp_path):
         write(process, backend)
         owned, foreign = new(), new()
         group = key_group(b'"b"', GROUPS)
-        rebuild(owned, state_views(str(tmp_path), versions), "steps", KeyGroupRange(group, group))
-        rebuild(foreign, state_views(str(tmp_path), versions), "other", KeyGroupRange(0, GROUPS - 1))
+        rebuild(owned, JobFolder(str(tmp_path)).views(versions), "steps", KeyGroupRange(group, group))
+        rebuild(foreign, JobFolder(str(tmp_path)).views(versions), "other", KeyGroupRange(0, GROUPS - 1))
         result, everything = dict(owned.items()), dict(backend.items())
         mine = {encode(step.key) for step in STEPS if key_group(encode(step.key), GROUPS) == group}
         assert result == {entry: value for entry, value in everything.items() if entry.endswith(tuple(mine))}
@@ -99,15 +99,15 @@ def test_timers_of_domains_have_own_files(tables, tmp_path):
             [TimerChange(timer, registered) for timer in ([*changes, removed] if registered else [removed])]
         )
         staged = [
-            stage_state(str(tmp_path), TIMERS, f"{number}-{n}.parquet", part)
+            stage_state(JobFolder(str(tmp_path)), TIMERS, f"{number}-{n}.parquet", part)
             for n, part in enumerate(parts(TIMERS, rows))
         ]
         assert {file.minimum["domain"] for file in staged} == {file.maximum["domain"] for file in staged}
         versions = tables.prepare({TIMERS: staged}, versions)
     rebuilt = HashMapBackend()
-    rebuild(rebuilt, state_views(str(tmp_path), versions), "steps", KeyGroupRange(0, GROUPS - 1))
+    rebuild(rebuilt, JobFolder(str(tmp_path)).views(versions), "steps", KeyGroupRange(0, GROUPS - 1))
     assert dict(rebuilt.items()).keys() == {timer_entry(timer) for timer in changes}
-    live = state_views(str(tmp_path), versions)(TIMERS).live()
+    live = JobFolder(str(tmp_path)).views(versions)(TIMERS).live()
     assert sorted(live["domain"].to_pylist()) == [event, processing, processing]
 
 
@@ -117,13 +117,15 @@ changes = st.tuples(st.integers(0, GROUPS - 1), st.sampled_from("ab"), st.none()
 @given(batches=st.lists(st.lists(changes, max_size=8), max_size=3), range_bytes=st.integers(1, 5_000))
 def test_rebuilt_state_is_the_same_for_any_split(batches, range_bytes):
     disk = uuid.uuid4().hex
-    tables = JobTables(f"memory://{disk}", "run", "attempt")
+    tables = JobTables(JobFolder(f"memory://{disk}"), "run", "attempt")
     versions, schema = tables.create(), STATE_TABLES[KEYED_STATE].schema
     for checkpoint, batch in enumerate(batches):
         rows = [value_row(checkpoint, *change) for change in {change[:2]: change for change in batch}.values()]
-        file = stage(f"memory://{disk}/{KEYED_STATE}", f"{checkpoint}.parquet", pa.Table.from_pylist(rows, schema))
+        file = Storage(f"memory://{disk}/{KEYED_STATE}").stage(
+            f"{checkpoint}.parquet", pa.Table.from_pylist(rows, schema)
+        )
         versions = tables.prepare({KEYED_STATE: [file]}, versions)
-    view_of = state_views(f"memory://{disk}", versions)
+    view_of = JobFolder(f"memory://{disk}").views(versions)
     assert rebuilt_in_ranges(view_of, range_bytes) == rebuilt_in_ranges(view_of, 1 << 40)
     forget_disk(disk)
 

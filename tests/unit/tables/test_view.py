@@ -6,10 +6,11 @@ import pyarrow as pa
 import pytest
 
 from headrace.state.key_groups import KeyGroupRange
-from headrace.storage.files import stage
 from headrace.storage.predicate import BetweenTimes
+from headrace.storage.storage import Storage
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
-from headrace.tables.view import TableView, state_view, state_views, table_store
+from headrace.tables.view import TableView
 from headrace.testing._memory_disk import forget_disk
 
 TABLE = STATE_TABLES[KEYED_STATE]
@@ -19,11 +20,11 @@ JOB = "memory://views/job"
 @pytest.fixture
 def views():
     """Two checkpoints: ann and bob; then ann changes, bob goes, cyd of another operator comes."""
-    store = table_store(f"{JOB}/{KEYED_STATE}")
+    store = Storage(f"{JOB}/{KEYED_STATE}").table()
     store.create(TABLE.schema)
     append(store, 0, ("op", 1, "ann", "1", 10), ("op", 5, "bob", "1", 20))
     append(store, 1, ("op", 1, "ann", "2", 30), ("op", 5, "bob", None, None), ("other", 9, "cyd", "1", 40))
-    yield lambda version: state_view(JOB, KEYED_STATE, version)
+    yield lambda version: JobFolder(str(JOB)).view(KEYED_STATE, version)
     forget_disk("views")
 
 
@@ -34,7 +35,7 @@ def append(store, parent, *rows):
         | {"last_access": None if at is None else at * 1000, "checkpoint_id": parent + 1, "deleted": value is None}
         for operator, group, key, value, at in rows
     ]
-    file = stage(store.uri, f"{parent}.parquet", pa.Table.from_pylist(filled, TABLE.schema))
+    file = Storage(store.uri).stage(f"{parent}.parquet", pa.Table.from_pylist(filled, TABLE.schema))
     store.append(parent, TABLE.schema, [file])
 
 
@@ -75,7 +76,7 @@ def test_live_rows_have_times_in_milliseconds(views):
 
 
 def test_views_by_name_have_their_versions(views):
-    view = state_views(JOB, {KEYED_STATE: 1})(KEYED_STATE)
+    view = JobFolder(str(JOB)).views({KEYED_STATE: 1})(KEYED_STATE)
     assert (view.version, len(view.files()), len(views(2).files())) == (1, 1, 2)
 
 
@@ -84,7 +85,7 @@ OLD = pa.schema([column for column in TABLE.schema if column.name not in {"names
 
 def old_view(folder) -> TableView:
     """Return a view of a table that an older program has made."""
-    store = table_store(f"{folder}/{KEYED_STATE}")
+    store = Storage(f"{folder}/{KEYED_STATE}").table()
     store.create(OLD)
     rows = [
         {"operator": "o", "key_group": 1, "key": key, "state": "s", "value": key, "checkpoint_id": 1, "deleted": False}

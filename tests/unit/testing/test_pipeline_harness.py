@@ -175,7 +175,8 @@ def test_misuse_raises_a_clear_message(misuse, match):
 
 def test_every_crash_point_is_known():
     text = "".join(file.read_text() for file in (ROOT / "engine/headrace").rglob("*.py"))
-    assert {*re.findall(r'crash_points\.reached\("([a-z_.]+)"\)', text)} == crash_points.PLACES
+    names = re.findall(r'(?:crash_points\.reached\(|crash_point: ClassVar\[str\] = )"([a-z_.]+)"', text)
+    assert {*names} == crash_points.PLACES
 
 
 # ------------------------------------------------------------------------------------------------- time and events

@@ -13,7 +13,7 @@ from headrace.api.graph import CHANGE_TYPE
 from headrace.api.records import RowKind
 from headrace.records.column_types import columns_of, near_misses
 from headrace.sources.folder.parquet import ParquetColumns
-from headrace.storage.files import Storage
+from headrace.storage.storage import Storage
 
 _SYMBOLS: Final = {
     "insert": RowKind.INSERT.symbol,
@@ -72,9 +72,8 @@ def null_columns(record: type[msgspec.Struct]) -> Collection[str]:
 
 
 def read_rows(
-    uri: str,
+    place: Storage,
     delta: DeltaRows | None,
-    storage: Storage = None,
     columns: Collection[str] = (),
     nulls: Collection[str] = (),
 ) -> pa.Table:
@@ -83,7 +82,7 @@ def read_rows(
     Without `delta`, return the rows exactly as the file has them. Raises `OSError` and `pa.ArrowException` where the file
     cannot be read.
     """
-    file = ParquetColumns(uri, storage)
+    file = ParquetColumns(place)
     if delta is None:
         return file.read(columns)
     # Spark leaves an empty column _change_type in data files that a MERGE writes beside files of changes.
@@ -126,9 +125,9 @@ def _widened(table: pa.Table, times: Collection[str]) -> pa.Table:
     return table
 
 
-def count_rows_of(uri: str, delta: DeltaRows, storage: Storage = None) -> int:
+def count_rows_of(place: Storage, delta: DeltaRows) -> int:
     """Count the rows that `read_rows` returns for the file."""
-    file = ParquetColumns(uri, storage)
+    file = ParquetColumns(place)
     return file.rows if delta.side is None else len(_of_side(file.read([CHANGE_TYPE]), delta.side))
 
 

@@ -26,9 +26,10 @@ from headrace.sources.position import Position, SourceFacts, TablePosition
 from headrace.sources.row_check import column_problems, event_times_of
 from headrace.sources.source import Ahead, InputFile, Remark, Source, SourceFile, TableReach, Want, first_files
 from headrace.storage.delta_log import DeltaCommit, DeltaLog, LoggedFile, TableState
-from headrace.storage.files import Storage, is_file
 from headrace.storage.refusals import StoreError
+from headrace.storage.storage import Storage
 from headrace.storage.table import TableMissingError
+from headrace.tables.folder import JobFolder
 
 APPENDED: Final = "add"
 SNAPSHOT: Final = "snapshot"
@@ -53,19 +54,19 @@ class DeltaSource(Source):
     @classmethod
     def of(cls, node: SourceNode, job: JobConfig, connection: Topic | None = None) -> Self:  # noqa: ARG003 - it has none
         """Make the source that the pipeline declares as `node`."""
-        return cls(node, job.sources[node.name], job.storage_options)
+        return cls(node, job.sources[node.name], JobFolder.of(job))
 
-    def __init__(self, source: SourceNode, config: SourceConfig, storage: Storage = None) -> None:
+    def __init__(self, source: SourceNode, config: SourceConfig, storage: Storage) -> None:
         """Keep the source as the pipeline declares it, and its `config` in the job's file. Read nothing yet."""
         self._node, self._name, self._config, self._storage = source, source.name, config, storage
-        self._log = DeltaLog(config.path, storage)
+        self._log = DeltaLog(config.path, storage.options)
         self._faults = DeltaFaults(source.name, config)
         self._files: dict[tuple[int, bool], list[SourceFile]] = {}
 
     @staticmethod
-    def read(file: SourceFile | InputFile, node: SourceNode, storage: Storage = None) -> FileRows:
+    def read(file: SourceFile | InputFile, node: SourceNode, storage: Storage) -> FileRows:
         """Read all rows of a file. Raises one of `headrace.sources.folder.format.UNREADABLE`."""
-        return FileRows(read_rows(file.path, _logged(file), storage, nulls=null_columns(node.record)))
+        return FileRows(read_rows(storage.at(file.path), _logged(file), nulls=null_columns(node.record)))
 
     def plan(self, since: SourceFacts, want: Want) -> Ahead:
         """Return the files to take in next.
@@ -108,7 +109,7 @@ class DeltaSource(Source):
                 if isinstance(files, HeadraceError):
                     raise files
                 files_by_name |= {
-                    file.name: file for file in files if file.name in names and is_file(file.path, self._storage)
+                    file.name: file for file in files if file.name in names and self._storage.at(file.path).has()
                 }
         return files_by_name
 
@@ -122,7 +123,7 @@ class DeltaSource(Source):
         Raises `SourceError` for a missing file, and for an unreadable one unless `on_bad_file` is quarantine: then it counts 0.
         """
         try:
-            return count_rows_of(file.path, _logged(file), self._storage)
+            return count_rows_of(self._storage.at(file.path), _logged(file))
         except FileNotFoundError as error:
             raise self._faults.vacuumed(version_of(file.name), file.path) from error
         except UNREADABLE as error:

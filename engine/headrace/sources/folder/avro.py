@@ -32,7 +32,7 @@ from headrace.sources.folder.format import (
     present_columns,
     typed_table,
 )
-from headrace.storage.files import Storage
+from headrace.storage.storage import Storage
 
 _MAGIC: Final = b"Obj\x01"
 _SYNC: Final = 16
@@ -199,15 +199,15 @@ class AvroFiles:
 
     suffixes = (".avro",)
 
-    def count(self, uri: str, node: SourceNode, storage: Storage = None) -> int:  # noqa: ARG002 - blocks hold their counts
+    def count(self, file: Storage, node: SourceNode) -> int:  # noqa: ARG002 - blocks hold their counts
         """Count the rows of a file. Reads the file and decompresses its blocks to check their counts. Raises one of `UNREADABLE`."""
-        container = AvroContainer.of(content_of(uri, storage))
+        container = AvroContainer.of(content_of(file))
         _check_counts(container)
         return container.rows
 
-    def schema(self, uri: str, storage: Storage = None) -> pa.Schema | None:
+    def schema(self, file: Storage) -> pa.Schema | None:
         """Return the fields of a file's header, without types; None for a longer header. Raises one of `UNREADABLE`."""
-        head = head_of(uri, storage)
+        head = head_of(file)
         try:
             schema, _, _ = read_header(head)
         except DamagedFileError:
@@ -218,9 +218,9 @@ class AvroFiles:
             raise DamagedFileError(_NO_RECORD)
         return pa.schema([pa.field(field["name"], pa.null()) for field in schema["fields"]])
 
-    def read(self, uri: str, node: SourceNode, storage: Storage = None, columns: Collection[str] = ()) -> FileRows:
+    def read(self, file: Storage, node: SourceNode, columns: Collection[str] = ()) -> FileRows:
         """Read the rows of a file, with these `columns` only if any are given. Raises one of `UNREADABLE`."""
-        container = AvroContainer.of(content_of(uri, storage))
+        container = AvroContainer.of(content_of(file))
         _check_counts(container)
         fields = container.schema["fields"] if _is_record(container.schema) else None
         if fields is None:

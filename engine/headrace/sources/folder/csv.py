@@ -30,7 +30,7 @@ from headrace.sources.folder.format import (
     typed_table,
     wanted_columns,
 )
-from headrace.storage.files import Storage
+from headrace.storage.storage import Storage
 
 QUOTE: Final = '"'
 
@@ -165,23 +165,23 @@ class CsvFiles:
 
     suffixes = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 
-    def count(self, uri: str, node: SourceNode, storage: Storage = None) -> int:
+    def count(self, file: Storage, node: SourceNode) -> int:
         """Count the rows of a file. Reads the whole file. Raises one of `UNREADABLE`."""
-        return len(self._rows(uri, node, storage).rows)
+        return len(self._rows(file, node).rows)
 
-    def schema(self, uri: str, storage: Storage = None) -> pa.Schema | None:
+    def schema(self, file: Storage) -> pa.Schema | None:
         """Return the columns of a file's header, without types; None if it has none. Raises one of `UNREADABLE`."""
         if not self.options.header:
             return None
-        head = head_of(uri, storage)
+        head = head_of(file)
         row = next(self._parsed(head), None)
         if row is None or (len(head) >= HEAD and head.count(b"\n") == 0):
             return None
         return pa.schema([pa.field(name, pa.null()) for name in self._header(row)])
 
-    def read(self, uri: str, node: SourceNode, storage: Storage = None, columns: Collection[str] = ()) -> FileRows:
+    def read(self, file: Storage, node: SourceNode, columns: Collection[str] = ()) -> FileRows:
         """Read the rows of a file, with these `columns` only if any are given. Raises one of `UNREADABLE`."""
-        names, rows, width = self._rows(uri, node, storage)
+        names, rows, width = self._rows(file, node)
         faults = {
             position: f"line {row.line} {why}"
             for position, row in enumerate(rows)
@@ -192,8 +192,8 @@ class CsvFiles:
         table = typed_table(values, node, wanted, len(rows), faults)
         return FileRows(table, faults, lambda number: self._raw(rows[number]))
 
-    def _rows(self, uri: str, node: SourceNode, storage: Storage) -> _Rows:
-        rows = list(self._parsed(content_of(uri, storage)))
+    def _rows(self, file: Storage, node: SourceNode) -> _Rows:
+        rows = list(self._parsed(content_of(file)))
         if not self.options.header or not rows:
             names = [column.name for column in wanted_columns(node)]
             return _Rows(names, rows, len(names))

@@ -16,9 +16,8 @@ from headrace.records.column_kinds import Text
 from headrace.records.column_types import Column, columns_of, near_misses
 from headrace.records.foreign_values import raw_row
 from headrace.records.plain_values import to_column
-from headrace.storage.files import Storage
 from headrace.storage.refusals import storage_advice
-from headrace.storage.schemes import file_system
+from headrace.storage.storage import Storage
 
 
 class DamagedFileError(Exception):
@@ -94,18 +93,18 @@ class FileFormat(Protocol):
         """Endings of file names. Other files in the folder are ignored."""
         ...
 
-    def count(self, uri: str, node: SourceNode, storage: Storage = None) -> int:
+    def count(self, file: Storage, node: SourceNode) -> int:
         """Count the rows of a file, also bad ones. Raises one of `UNREADABLE`."""
         ...
 
-    def schema(self, uri: str, storage: Storage = None) -> pa.Schema | None:
+    def schema(self, file: Storage) -> pa.Schema | None:
         """Return the columns of a file, from its header or footer alone; of type null where it has no types. None if it tells none.
 
         Raises one of `UNREADABLE`.
         """
         ...
 
-    def read(self, uri: str, node: SourceNode, storage: Storage = None, columns: Collection[str] = ()) -> FileRows:
+    def read(self, file: Storage, node: SourceNode, columns: Collection[str] = ()) -> FileRows:
         """Read the rows of a file, with these `columns` only if any are given. Raises one of `UNREADABLE`."""
         ...
 
@@ -160,15 +159,14 @@ def typed_table(
     return pa.table(arrays)
 
 
-def head_of(uri: str, storage: Storage = None) -> bytes:
+def head_of(file: Storage) -> bytes:
     """Return the first bytes of a file, decompressed if its name ends in `.gz`.
 
     Raises `OSError` when it cannot be read, and `DamagedFileError` when it cannot be decompressed.
     """
-    store, path = file_system(uri, storage)
-    with store.open_input_file(path) as file:
-        head: bytes = file.read(HEAD)
-    if not uri.endswith(".gz"):
+    with file.open() as stream:
+        head: bytes = stream.read(HEAD)
+    if not file.uri.endswith(".gz"):
         return head
     try:
         return zlib.decompressobj(zlib.MAX_WBITS | _GZIP).decompress(head, HEAD)
@@ -177,15 +175,14 @@ def head_of(uri: str, storage: Storage = None) -> bytes:
         raise DamagedFileError(msg) from error
 
 
-def content_of(uri: str, storage: Storage = None) -> bytes:
+def content_of(file: Storage) -> bytes:
     """Return the bytes of a file, decompressed if its name ends in `.gz`.
 
     Raises `OSError` when it cannot be read, and `DamagedFileError` when it cannot be decompressed.
     """
-    store, path = file_system(uri, storage)
-    with store.open_input_file(path) as file:
-        content: bytes = file.read()
-    if not uri.endswith(".gz"):
+    with file.open() as stream:
+        content: bytes = stream.read()
+    if not file.uri.endswith(".gz"):
         return content
     try:
         return gzip.decompress(content)

@@ -12,7 +12,7 @@ from headrace.sources.folder.csv import CsvFiles
 from headrace.sources.folder.format import FileFormat, FileRows
 from headrace.sources.folder.json import JsonLines
 from headrace.sources.folder.parquet import ParquetFiles
-from headrace.storage.files import Storage
+from headrace.storage.storage import Storage
 
 FORMATS: Final[Mapping[str, Callable[[CsvOptions], FileFormat]]] = {
     "parquet": lambda _: ParquetFiles(),
@@ -31,14 +31,12 @@ def format_of(options: FileOptions) -> FileFormat:
     return FORMATS[options.format](options.csv)
 
 
-def read_file(
-    uri: str, node: SourceNode, options: FileOptions, *, storage: Storage = None, columns: Collection[str] = ()
-) -> FileRows:
+def read_file(file: Storage, node: SourceNode, options: FileOptions, *, columns: Collection[str] = ()) -> FileRows:
     """Read a file of a folder, with these `columns` only if any are given.
 
     Raises one of `headrace.sources.folder.format.UNREADABLE`.
     """
-    return format_of(options).read(uri, node, storage, columns)
+    return format_of(options).read(file, node, columns)
 
 
 def stem_of(name: str, suffixes: Iterable[str] = SUFFIXES) -> str:

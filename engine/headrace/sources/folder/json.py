@@ -17,7 +17,7 @@ import pyarrow as pa
 from headrace.api.graph import SourceNode
 from headrace.sources.folder.format import HEAD, DamagedFileError, FileRows, content_of, head_of, wanted_columns
 from headrace.sources.json_rows import JsonRows, names_in
-from headrace.storage.files import Storage
+from headrace.storage.storage import Storage
 
 _BLANK: Final = b" \t\r\n"
 _FIRST_ROWS: Final = 1_000
@@ -39,27 +39,27 @@ class JsonLines:
 
     suffixes = (".json", ".jsonl", ".ndjson", ".json.gz", ".jsonl.gz", ".ndjson.gz")
 
-    def count(self, uri: str, node: SourceNode, storage: Storage = None) -> int:  # noqa: ARG002 - counts lines
+    def count(self, file: Storage, node: SourceNode) -> int:  # noqa: ARG002 - counts lines
         """Count the rows of a file. Reads the whole file. Raises one of `UNREADABLE`."""
-        return len(_lines(uri, storage))
+        return len(_lines(file))
 
-    def schema(self, uri: str, storage: Storage = None) -> pa.Schema | None:
+    def schema(self, file: Storage) -> pa.Schema | None:
         """Return the members of the first rows, without types; None if there are none. Raises one of `UNREADABLE`."""
-        lines = _first_lines(head_of(uri, storage).removeprefix(codecs.BOM_UTF8))
+        lines = _first_lines(head_of(file).removeprefix(codecs.BOM_UTF8))
         names = names_in(line.content for line in lines[:_FIRST_ROWS])
         return pa.schema([pa.field(name, pa.null()) for name in names]) if names else None
 
-    def read(self, uri: str, node: SourceNode, storage: Storage = None, columns: Collection[str] = ()) -> FileRows:
+    def read(self, file: Storage, node: SourceNode, columns: Collection[str] = ()) -> FileRows:
         """Read the rows of a file, with these `columns` only if any are given. Raises one of `UNREADABLE`."""
-        lines = _lines(uri, storage)
+        lines = _lines(file)
         faults: dict[int, str] = {}
         rows = JsonRows(node, wanted_columns(node, columns))
         table = rows.table([line.content for line in lines], faults, lambda position: lines[position].place)
         return FileRows(table, faults, lambda number: lines[number].content.decode(errors="backslashreplace"))
 
 
-def _lines(uri: str, storage: Storage) -> list[_Line]:
-    return _rows(content_of(uri, storage).removeprefix(codecs.BOM_UTF8))
+def _lines(file: Storage) -> list[_Line]:
+    return _rows(content_of(file).removeprefix(codecs.BOM_UTF8))
 
 
 def _first_lines(head: bytes) -> list[_Line]:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
@@ -24,8 +23,8 @@ from headrace.names import counted
 from headrace.sources.folder.formats import format_of, stem_of
 from headrace.sources.interval import Interval
 from headrace.sources.source import NOTHING_MORE, SourceFile
-from headrace.storage.files import Storage, path_of
-from headrace.storage.schemes import file_system
+from headrace.storage.files import path_of
+from headrace.storage.storage import Storage
 
 _HIDDEN: Final = (".", "_")
 _UNFINISHED: Final = ".tmp"
@@ -45,10 +44,10 @@ class FolderContent:
 class FolderListing:
     """Lister of the folder of a source with this `name` and `config`."""
 
-    def __init__(self, name: str, config: SourceConfig, storage: Storage = None) -> None:
+    def __init__(self, name: str, config: SourceConfig, storage: Storage) -> None:
         self._name = name
         self._config = config
-        self._store, self._folder = file_system(config.path, storage)
+        self._store, self._folder = storage.at(config.path).file_system()
         self.suffixes: Sequence[str] = format_of(config.files).suffixes
         """Endings of the files that the source reads."""
         self._facts = NOTHING_MORE if config.csv == CsvOptions() else msgspec.Raw(msgspec.json.encode(config.csv))
@@ -177,9 +176,9 @@ _CHUNK: Final = 1 << 20
 _READERS: Final = 8
 
 
-def content_digest(uri: str, storage: Storage = None) -> str:
+def content_digest(file: Storage) -> str:
     """Return the digest of a file's content; UNKNOWN if it cannot be read. Reads the whole file, at about 1 GB/s from a local disk."""
-    store, path = file_system(uri, storage)
+    store, path = file.file_system()
     digest = blake2b(digest_size=8)
     try:
         with store.open_input_stream(path) as content:
@@ -190,9 +189,9 @@ def content_digest(uri: str, storage: Storage = None) -> str:
     return digest.hexdigest()
 
 
-def content_digests(uris: Sequence[str], storage: Storage = None) -> list[str]:
+def content_digests(files: Sequence[Storage]) -> list[str]:
     """Return the digests of several files. Reads several at once: hashing lets other threads run."""
-    if len(uris) < 2:  # noqa: PLR2004 - one file needs no second thread
-        return [content_digest(uri, storage) for uri in uris]
+    if len(files) < 2:  # noqa: PLR2004 - one file needs no second thread
+        return [content_digest(file) for file in files]
     with ThreadPoolExecutor(_READERS) as readers:
-        return list(readers.map(partial(content_digest, storage=storage), uris))
+        return list(readers.map(content_digest, files))

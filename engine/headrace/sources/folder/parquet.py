@@ -19,8 +19,7 @@ from headrace.api.graph import SourceNode
 from headrace.names import counted
 from headrace.records.value_rules import FIRST_TIME, LAST_TIME
 from headrace.sources.folder.format import DamagedFileError, FileRows
-from headrace.storage.files import Storage
-from headrace.storage.schemes import file_system
+from headrace.storage.storage import Storage
 
 _PER_MICROSECOND: Final = 1_000
 _ROWS_PER_BYTE: Final = 1 << 17
@@ -30,13 +29,13 @@ _ROWS_PER_BYTE: Final = 1 << 17
 class ParquetColumns:
     """Reader of one file."""
 
-    def __init__(self, uri: str, storage: Storage = None) -> None:
+    def __init__(self, file: Storage) -> None:
         """Read the footer.
 
         Raises `OSError` and `pa.ArrowException` where it cannot be read, and `DamagedFileError` where its numbers of rows cannot be.
         """
-        self._store, self._path = file_system(uri, storage)
-        source = self._store.open_input_file(self._path)
+        self._place = file
+        source = file.open()
         self._file = self._open("us", source)
         _check_counts(self._file.metadata, source.size())
 
@@ -77,7 +76,7 @@ class ParquetColumns:
         return table
 
     def _open(self, unit: str, source: Any = None) -> Any:
-        return pq.ParquetFile(source or self._store.open_input_file(self._path), coerce_int96_timestamp_unit=unit)
+        return pq.ParquetFile(source or self._place.open(), coerce_int96_timestamp_unit=unit)
 
     def _int96(self) -> list[str]:
         """Return the columns with INT96, also in a part; names that are there twice are left to the check of names."""
@@ -157,9 +156,9 @@ def _leaves(coarse: pa.Array, fine: pa.Array) -> Iterator[tuple[pa.Array, pa.Arr
         yield from _leaves(coarse.flatten(), fine.flatten())
 
 
-def count_rows(uri: str, storage: Storage = None) -> int:
+def count_rows(file: Storage) -> int:
     """Count the rows of a Parquet file. Reads only the footer. Raises one of `UNREADABLE`."""
-    return ParquetColumns(uri, storage).rows
+    return ParquetColumns(file).rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,20 +167,19 @@ class ParquetFiles:
 
     suffixes = (".parquet",)
 
-    def count(self, uri: str, node: SourceNode, storage: Storage = None) -> int:  # noqa: ARG002 - the footer has the count
+    def count(self, file: Storage, node: SourceNode) -> int:  # noqa: ARG002 - the footer has the count
         """Count the rows of a file. Raises one of `UNREADABLE`."""
-        return count_rows(uri, storage)
+        return count_rows(file)
 
-    def schema(self, uri: str, storage: Storage = None) -> pa.Schema | None:
+    def schema(self, file: Storage) -> pa.Schema | None:
         """Return the columns of a file. Reads only the footer. Raises one of `UNREADABLE`."""
-        return ParquetColumns(uri, storage).schema
+        return ParquetColumns(file).schema
 
     def read(
         self,
-        uri: str,
+        file: Storage,
         node: SourceNode,  # noqa: ARG002 - the file has its own types
-        storage: Storage = None,
         columns: Collection[str] = (),
     ) -> FileRows:
         """Read the rows of a file, with these `columns` only if any are given. Raises one of `UNREADABLE`."""
-        return FileRows(ParquetColumns(uri, storage).read(columns))
+        return FileRows(ParquetColumns(file).read(columns))

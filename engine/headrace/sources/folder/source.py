@@ -26,7 +26,8 @@ from headrace.sources.kafka.landed import Topic
 from headrace.sources.position import FolderPosition, Position, SourceFacts, TakenFile, digest
 from headrace.sources.row_check import column_problems, event_times_of
 from headrace.sources.source import Ahead, InputFile, Outcome, Remark, Source, SourceFile, TakenIn, Want, first_files
-from headrace.storage.files import Storage
+from headrace.storage.storage import Storage
+from headrace.tables.folder import JobFolder
 
 _BAD_FILE: Final = "repair or remove it, or set on_bad_file: quarantine to go on without it"
 
@@ -39,9 +40,9 @@ class FolderSource(Source):
     @classmethod
     def of(cls, node: SourceNode, job: JobConfig, connection: Topic | None = None) -> Self:  # noqa: ARG003 - it has none
         """Make the source that the pipeline declares as `node`."""
-        return cls(node, job.sources[node.name], job.storage_options, job.job)
+        return cls(node, job.sources[node.name], JobFolder.of(job), job.job)
 
-    def __init__(self, source: SourceNode, config: SourceConfig, storage: Storage = None, job: str = "JOB") -> None:
+    def __init__(self, source: SourceNode, config: SourceConfig, storage: Storage, job: str = "JOB") -> None:
         """Keep the source as the pipeline declares it, and its `config` in the file of `job`."""
         self._job = job
         self._node = source
@@ -54,10 +55,10 @@ class FolderSource(Source):
         self._digests: dict[tuple[str, str], str] = {}
 
     @staticmethod
-    def read(file: SourceFile | InputFile, node: SourceNode, storage: Storage = None) -> FileRows:
+    def read(file: SourceFile | InputFile, node: SourceNode, storage: Storage) -> FileRows:
         """Read all rows of a file. Raises one of `headrace.sources.folder.format.UNREADABLE`."""
         csv = msgspec.json.decode(file.facts, type=CsvOptions | None) or CsvOptions()
-        return read_file(file.path, node, FileOptions(format=file.format, csv=csv), storage=storage)
+        return read_file(storage.at(file.path), node, FileOptions(format=file.format, csv=csv))
 
     def remarks(self) -> Iterator[Remark]:
         """Yield remarks on whether a run could list the folder, and read the columns of its newest file."""
@@ -78,7 +79,7 @@ class FolderSource(Source):
         of_file: Outcome = "fail" if self._config.on_bad_file == "fail" else "warn"
         of_row: Outcome = "fail" if self._config.on_bad_row == "fail" else "warn"
         try:
-            schema = self._format.schema(newest, self._storage)
+            schema = self._format.schema(self._storage.at(newest))
         except UNREADABLE as error:
             yield Remark(of_file, f"{newest}, the newest file, cannot be read: {error}", _BAD_FILE)
             return
@@ -139,7 +140,7 @@ class FolderSource(Source):
         """
         try:
             if file.name not in self._counts:
-                self._counts[file.name] = self._format.count(file.path, self._node, self._storage)
+                self._counts[file.name] = self._format.count(self._storage.at(file.path), self._node)
         except UNREADABLE as error:
             if self._config.on_bad_file == "quarantine" and is_damage(error):
                 return 0
@@ -219,7 +220,7 @@ class FolderSource(Source):
     def _contents(self, files: Sequence[SourceFile]) -> dict[str, str]:
         """Return the digests of the files' contents, by the digests of their names. A file is read once in the life of this reader."""
         unread = [file for file in files if (file.path, stamp(file)) not in self._digests]
-        digests = content_digests([file.path for file in unread], self._storage)
+        digests = content_digests([self._storage.at(file.path) for file in unread])
         self._digests.update({(file.path, stamp(file)): content for file, content in zip(unread, digests, strict=True)})
         return {digest(file.name): self._digests[file.path, stamp(file)] for file in files}
 

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace import clock
-from headrace.storage.files import SMALL, Storage, list_files, make_folder_of
-from headrace.storage.refusals import doing
-from headrace.storage.schemes import file_system
+from headrace.storage.files import SMALL
+from headrace.storage.storage import Storage
+from headrace.tables.folder import JobFolder
 
 LANDED: Final = "landed"
 """Name of the folder of landed files, in the job's folder."""
@@ -61,9 +61,9 @@ class LandedName(NamedTuple):
     name: str
 
 
-def landed_folder(job_folder: str, source: str) -> str:
-    """Return the folder of a source's landed files."""
-    return f"{job_folder}/{LANDED}/{source}"
+def landed_folder(folder: JobFolder, source: str) -> Storage:
+    """Return the place of a source's landed files."""
+    return folder.below(f"{LANDED}/{source}")
 
 
 def digest_of(topic_id: str) -> str:
@@ -91,11 +91,9 @@ def messages_name(name: str) -> str:
     return name.partition("~")[0]  # no topic has a tilde in its name
 
 
-def list_landed(folder: str, storage: Storage = None) -> list[LandedName]:
+def list_landed(folder: Storage) -> list[LandedName]:
     """Return the landed files in a source's folder, by range and name."""
-    with doing(f"to list the files in {folder}"):
-        names = list_files(folder, storage)
-    return sorted(landed for name in names if (landed := parse_landed(name)) is not None)
+    return sorted(landed for name in folder.files() if (landed := parse_landed(name)) is not None)
 
 
 def temporary_name() -> str:
@@ -103,15 +101,14 @@ def temporary_name() -> str:
     return f"part-{clock.unique_id()}.parquet"
 
 
-def write_messages(uri: str, batches: Iterable[pa.RecordBatch], storage: Storage = None) -> int:
+def write_messages(file: Storage, batches: Iterable[pa.RecordBatch]) -> int:
     """Write messages of one partition in the order of `batches`; return their number.
 
-    Only one batch is in memory at a time. Raises `OSError` where the file cannot be written.
+    Only one batch is in memory at a time. Raises `StorageError` where the file cannot be written.
     """
-    store, path = file_system(uri, storage)
-    make_folder_of(uri, storage)
+    store, path = file.file_system()
     rows = 0
-    with pq.ParquetWriter(path, MESSAGES, filesystem=store, compression=SMALL.compression) as writer:
+    with file.writing(), pq.ParquetWriter(path, MESSAGES, filesystem=store, compression=SMALL.compression) as writer:
         for batch in batches:
             if batch.num_rows:
                 writer.write_table(pa.Table.from_batches([batch]).select(MESSAGES.names).cast(MESSAGES))
@@ -119,10 +116,9 @@ def write_messages(uri: str, batches: Iterable[pa.RecordBatch], storage: Storage
     return rows
 
 
-def publish_landed(folder: str, temporary: str, name: str, storage: Storage = None) -> None:
+def publish_landed(folder: Storage, temporary: str, name: str) -> None:
     """Rename a complete file. Only the driver does this, so a task that was given up cannot change a landed file."""
-    store, root = file_system(folder, storage)
-    store.move(f"{root}/{temporary}", f"{root}/{name}")
+    folder.rename(temporary, name)
 
 
 class Bounds(NamedTuple):
@@ -154,7 +150,7 @@ class Topic(Protocol):
         """Return for each partition the first offset whose message is not older than a moment (ms), or its end without one."""
         ...
 
-    def land(self, ranges: Mapping[OffsetRange, str], folder: str, storage: Mapping[str, str] | None) -> None:
+    def land(self, ranges: Mapping[OffsetRange, str], folder: Storage) -> None:
         """Write the messages of each range to the file of its name in `folder` (`headrace.sources.kafka.landed`).
 
         Each range is of a different partition. A file is complete or missing, also after an error.

@@ -8,11 +8,12 @@ from typing import Final, Literal
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from headrace.api.graph import SourceNode
 from headrace.sources.folder.format import DecodedRows, wanted_columns
 from headrace.sources.json_rows import JsonRows
-from headrace.storage.files import Storage, read_parquet
+from headrace.storage.storage import Storage
 
 _NOT_UTF8: Final = "the value is not UTF-8"
 _IS_UTF8: Final = "is_utf8"
@@ -25,9 +26,9 @@ class Messages(msgspec.Struct, frozen=True):
     on_tombstone: Literal["quarantine", "skip"] = "quarantine"
 
 
-def read_messages(uri: str, storage: Storage = None) -> pa.Table:
+def read_messages(file: Storage) -> pa.Table:
     r"""Read a landed file. Keys and values are text; a byte that is not UTF-8 is written as `\xff`."""
-    return text_columns(read_parquet(uri, storage))
+    return text_columns(pq.ParquetFile(file.open()).read())
 
 
 def text_columns(table: pa.Table) -> pa.Table:

@@ -43,8 +43,8 @@ from headrace.sources.kafka.messages import MessageReader, Messages, read_messag
 from headrace.sources.position import PartitionPosition, Position, SourceFacts, TopicPosition
 from headrace.sources.row_check import event_times_of
 from headrace.sources.source import Ahead, InputFile, Piece, Remark, Source, SourceFile, TableReach, Want
-from headrace.storage.files import Storage, is_file, read_parquet
-from headrace.storage.refusals import doing
+from headrace.storage.storage import Storage
+from headrace.tables.folder import JobFolder
 
 OFFSETS_AT_ONCE: Final = 100_000
 """Number of offsets of a partition that one micro-batch reads, unless the job's file sets another limit."""
@@ -58,25 +58,24 @@ class KafkaSource(Source):
     @classmethod
     def of(cls, node: SourceNode, job: JobConfig, connection: Topic | None = None) -> Self:
         """Make the source that the pipeline declares as `node`. Without a `connection`, it has only the files that are landed."""
-        folder = landed_folder(job.job_folder, node.name)
-        of_job = None if job.branch is None else landed_folder(job.itself.job_folder, node.name)
-        return cls(node, job.sources[node.name], job.storage_options, folder, connection, job_folder=of_job)
+        folder = landed_folder(JobFolder.of(job), node.name)
+        of_job = None if job.branch is None else landed_folder(JobFolder.of(job.itself), node.name)
+        return cls(node, job.sources[node.name], folder, connection, job_folder=of_job)
 
     def __init__(
         self,
         source: SourceNode,
         config: SourceConfig,
-        storage: Storage,
-        folder: str,
+        folder: Storage,
         topic: Topic | None = None,
         *,
-        job_folder: str | None = None,
+        job_folder: Storage | None = None,
     ) -> None:
         """Keep the `folder` of landed files and the `topic`; without a topic, only landed files can be read. Read nothing yet.
 
         On a branch, `job_folder` has the landed files of the job.
         """
-        self.node, self.config, self.storage, self.folder = source, config, storage, folder
+        self.node, self.config, self.folder = source, config, folder
         self.faults = KafkaFaults(source.name, config, is_branch=job_folder is not None)
         self._topic, self._job_folder = topic, job_folder
         self._state: TopicState | None = None
@@ -87,10 +86,10 @@ class KafkaSource(Source):
         """Files that the next micro-batch begins with and that are not landed yet: at most one per partition."""
 
     @staticmethod
-    def read(file: SourceFile | InputFile, node: SourceNode, storage: Storage = None) -> FileRows:
+    def read(file: SourceFile | InputFile, node: SourceNode, storage: Storage) -> FileRows:
         """Read all messages of a landed file. Raises one of `headrace.sources.folder.format.UNREADABLE`."""
         messages = msgspec.json.decode(file.facts, type=Messages)
-        return FileRows(read_messages(file.path, storage), decoder=MessageReader(node, messages))
+        return FileRows(read_messages(storage.at(file.path)), decoder=MessageReader(node, messages))
 
     def remarks(self) -> Iterator[Remark]:
         """Yield that nobody looks at the topic before the first run."""
@@ -175,7 +174,7 @@ class KafkaSource(Source):
         """Return the file with this name, landed or to be landed."""
         folder = self.folder if self._job_folder is None or not self._is_of_job(name) else self._job_folder
         facts = msgspec.Raw(msgspec.json.encode(Messages(self.config.on_tombstone)))
-        return SourceFile(name, f"{folder}/{name}", 0, self.config.format, facts)
+        return SourceFile(name, folder.within(name), 0, self.config.format, facts)
 
     def ranges(self, partition: int, position: int) -> list[str]:
         """Return the names of the files from `position` to the partition's end; files that are landed already come first.
@@ -249,7 +248,7 @@ class KafkaSource(Source):
             self._next = {}
         in_topic = {offsets: other for offsets, other in ranges.items() if not self._copied(offsets, other)}
         if in_topic:
-            self._reader().land(in_topic, self.folder, self.storage)
+            self._reader().land(in_topic, self.folder)
         self._known_files().update({name: file for name in ranges.values() if (file := parse_landed(name)) is not None})
 
     def _copied(self, offsets: OffsetRange, name: str) -> bool:
@@ -257,14 +256,11 @@ class KafkaSource(Source):
         around = self._landed_around(offsets.partition, offsets.first)
         if around is None or around.range.end < offsets.end:
             return False
-        with doing(f"to land messages in {self.folder}"):
-            messages = read_parquet(self.file(around.name).path, self.storage)
-            within = pc.and_(
-                pc.greater_equal(messages["offset"], offsets.first), pc.less(messages["offset"], offsets.end)
-            )
-            temporary = temporary_name()
-            write_messages(f"{self.folder}/{temporary}", messages.filter(within).to_batches(), self.storage)
-            publish_landed(self.folder, temporary, name, self.storage)
+        messages = self.folder.at(self.file(around.name).path).parquet()
+        within = pc.and_(pc.greater_equal(messages["offset"], offsets.first), pc.less(messages["offset"], offsets.end))
+        temporary = temporary_name()
+        write_messages(self.folder.below(temporary), messages.filter(within).to_batches())
+        publish_landed(self.folder, temporary, name)
         return True
 
     def _landed_around(self, partition: int, position: int) -> LandedName | None:
@@ -290,8 +286,8 @@ class KafkaSource(Source):
 
     def _known_files(self) -> dict[str, LandedName]:
         if self._landed is None:
-            own = list_landed(self.folder, self.storage)
-            of_job = [] if self._job_folder is None else list_landed(self._job_folder, self.storage)
+            own = list_landed(self.folder)
+            of_job = [] if self._job_folder is None else list_landed(self._job_folder)
             self._landed = {file.name: file for file in (*own, *of_job)}
             self._of_job = frozenset(file.name for file in of_job) - {file.name for file in own}
         return self._landed
@@ -327,7 +323,7 @@ class KafkaSource(Source):
     def find(self, names: Collection[str]) -> dict[str, SourceFile]:
         """Return the landed files with these names."""
         files = {name: self.file(name) for name in names if parse_landed(name) is not None}
-        return {name: file for name, file in files.items() if is_file(file.path, self.storage)}
+        return {name: file for name, file in files.items() if self.folder.at(file.path).has()}
 
     def within_limits(self, files: Sequence[SourceFile], rows_taken: int = 0) -> Sequence[SourceFile]:
         """Return the first file: no range is larger than the limits. Without a limit of rows, a begun file does not count."""
@@ -336,7 +332,7 @@ class KafkaSource(Source):
     def rows(self, file: SourceFile) -> int:
         """Count the messages of a landed file. Raises `SourceError` where it cannot be read."""
         try:
-            return count_rows(file.path, self.storage)
+            return count_rows(self.folder.at(file.path))
         except UNREADABLE as error:
             raise unreadable(self.node.name, file.path, error) from error
 
@@ -347,7 +343,7 @@ class KafkaSource(Source):
         """
         self.land(file.name)
         try:
-            return event_times_of(self.read(file, self.node, self.storage), self.node, limit)
+            return event_times_of(self.read(file, self.node, self.folder), self.node, limit)
         except UNREADABLE as error:
             raise unreadable(self.node.name, file.path, error) from error
 
@@ -387,7 +383,7 @@ class KafkaPartition(Source):
         begun = position.begun
         names = [*begun, *self._next(position.next, is_recorded=want.until is not None)]
         if missing := sorted({*begun} - self._whole.find(begun).keys()):
-            raise self._whole.faults.not_landed(self._whole.folder, missing)
+            raise self._whole.faults.not_landed(self._whole.folder.uri, missing)
         if names and not begun:
             self._whole.schedule_landing(names[0])
         files = tuple(self._whole.file(name) for name in names)

@@ -26,10 +26,9 @@ from headrace.records.watermarks import Timeline
 from headrace.sources.folder.format import DamagedFileError, FileRows
 from headrace.sources.position import SourceFacts, TableVersion
 from headrace.sources.row_check import CheckedRows, RowCheck
-from headrace.storage.files import Storage
 from headrace.storage.refusals import reason_of
+from headrace.storage.storage import Storage
 from headrace.storage.table import TableMissingError
-from headrace.tables.view import table_store
 
 
 class Refused(NamedTuple):
@@ -106,7 +105,7 @@ class DimensionTables:
 
     source: str
     paths: Mapping[str, str]
-    storage: Storage = None
+    storage: Storage
     place: str = ""
     """Digest of the position at which the micro-batch begins: the same for each attempt."""
     _recorded: Versions = field(default_factory=dict)
@@ -137,7 +136,7 @@ class DimensionTables:
         Raises `SourceError` for a version that no longer exists, or cannot be read.
         """
         try:
-            snapshot = table_store(self.paths[name], self.storage).at(version)
+            snapshot = self.storage.at(self.paths[name]).table().at(version)
             rows = snapshot.read(pa.schema([pa.field(field.name, field.type) for field in snapshot.schema]))
         except (StorageError, TableMissingError) as error:
             why = str(reason_of(error)).partition("\n")[0]
@@ -151,7 +150,7 @@ class DimensionTables:
 
     def _latest(self, name: str) -> int:
         try:
-            return table_store(self.paths[name], self.storage).latest().version
+            return self.storage.at(self.paths[name]).table().latest().version
         except TableMissingError as error:
             msg = (
                 f"source '{self.source}': there is no Delta table {self.paths[name]}, its table '{name}'. Nothing was taken in. Mend "

@@ -41,8 +41,8 @@ from headrace.sources.position import (
 from headrace.sources.row_check import event_times_of
 from headrace.sources.source import Ahead, InputFile, Piece, Remark, Source, SourceFile, TakenIn, Want
 from headrace.sources.transformed.rows import DimensionTables, Refused, Versions
-from headrace.storage.files import SMALL, Storage, is_file, make_folder_of, read_parquet
-from headrace.storage.schemes import file_system
+from headrace.storage.files import SMALL
+from headrace.storage.storage import Storage
 
 TRANSFORMED: Final = "transformed"
 """Format of landed files, for `headrace.sources.registry`."""
@@ -103,26 +103,26 @@ def landed_file(name: str) -> str:
 
 
 def write_derived(
-    uri: str,
+    file: Storage,
     batches: Iterable[pa.RecordBatch],
     schema: pa.Schema,
     *,
     refused: Sequence[Refused] = (),
     doubtful: int = 0,
     origin: Origin = Origin(),  # noqa: B008 - frozen
-    storage: Storage = None,
 ) -> None:
     """Write derived rows of `schema`, in the order of `batches`; after them, the rows `refused` before the step. `doubtful` times were found there.
 
-    Only one batch is in memory at a time. Raises `OSError` where the file cannot be written.
+    Only one batch is in memory at a time. Raises `StorageError` where the file cannot be written.
     """
     stored = pa.schema([*schema, pa.field(ERROR, pa.string()), pa.field(RAW, pa.string())])
-    store, path = file_system(uri, storage)
-    make_folder_of(uri, storage)
+    store, path = file.file_system()
     metadata = {ORIGIN: msgspec.json.encode(origin), DOUBTFUL: str(doubtful).encode()}
-    with pq.ParquetWriter(
-        path, stored.with_metadata(metadata), filesystem=store, compression=SMALL.compression
-    ) as writer:
+    schema_of_file = stored.with_metadata(metadata)
+    with (
+        file.writing(),
+        pq.ParquetWriter(path, schema_of_file, filesystem=store, compression=SMALL.compression) as writer,
+    ):
         for batch in batches:
             if batch.num_rows:
                 nothing = pa.nulls(batch.num_rows, pa.string())
@@ -135,9 +135,9 @@ def write_derived(
             writer.write_table(pa.Table.from_arrays(arrays, schema=writer.schema))
 
 
-def read_derived(uri: str, storage: Storage = None, stored: str = "") -> FileRows:
+def read_derived(file: Storage, stored: str = "") -> FileRows:
     """Read a landed file of derived rows; its faults are the rows that were refused before the step. `stored` is the file that they are from."""
-    table = read_parquet(uri, storage)
+    table = pq.ParquetFile(file.open()).read()
     errors, raw = table[ERROR].to_pylist(), table[RAW].to_pylist()
     faults = {number: error for number, error in enumerate(errors) if error is not None}
     columns = table.drop_columns([ERROR, RAW])
@@ -157,20 +157,18 @@ def _is_derived(file: SourceFile) -> bool:
 class TransformedSource(Source):
     """Source whose files hold the results of a Spark step over the files of another source."""
 
-    def __init__(
-        self, node: SourceNode, stored: Source, folder: str, storage: Storage = None, step: Derivation | None = None
-    ) -> None:
+    def __init__(self, node: SourceNode, stored: Source, folder: Storage, step: Derivation | None = None) -> None:
         """Keep the source below (`stored`) and the `folder` of landed files. Without a `step`, rows of `stored` are taken unchanged."""
-        self.node, self.stored, self._folder, self._storage, self._step = node, stored, folder, storage, step
+        self.node, self.stored, self._folder, self._step = node, stored, folder, step
         self._below: dict[str, SourceFile] = {}
         self._ahead: tuple[SourceFile, ...] = ()
         self._landed: set[str] = set()
         self._recorded: Sequence[SourceFacts] = ()
 
     @staticmethod
-    def read(file: SourceFile | InputFile, node: SourceNode, storage: Storage = None) -> FileRows:  # noqa: ARG004
+    def read(file: SourceFile | InputFile, node: SourceNode, storage: Storage) -> FileRows:  # noqa: ARG004
         """Read all rows of a landed file. Raises one of `headrace.sources.folder.format.UNREADABLE`."""
-        return read_derived(file.path, storage, stored_name(file.name))
+        return read_derived(storage.at(file.path), stored_name(file.name))
 
     def remarks(self) -> Iterator[Remark]:
         """Yield the remarks on the source below."""
@@ -195,7 +193,7 @@ class TransformedSource(Source):
         """Return the same step over a piece of the source below; itself over the whole."""
         if stored is self.stored:
             return self
-        return TransformedSource(self.node, stored, self._folder, self._storage, self._step)
+        return TransformedSource(self.node, stored, self._folder, self._step)
 
     def begin(self, facts: SourceFacts, timeline: Timeline, recorded: Sequence[SourceFacts]) -> None:
         """Begin a micro-batch at the facts of the last checkpoint.
@@ -253,7 +251,7 @@ class TransformedSource(Source):
     def find(self, names: Collection[str]) -> dict[str, SourceFile]:
         """Return the files with these names that exist: landed files, and files of the source below for names without a digest."""
         derived = {name: self._file(name) for name in names if parts_of_derived(name) is not None}
-        landed = {name: file for name, file in derived.items() if is_file(file.path, self._storage)}
+        landed = {name: file for name, file in derived.items() if self._folder.at(file.path).has()}
         others = [name for name in names if name not in derived]
         return landed | (self.stored.find(others) if others else {})
 
@@ -271,7 +269,7 @@ class TransformedSource(Source):
             return self.stored.rows(file)
         self.prepare([file])
         try:
-            return count_rows(file.path, self._storage)
+            return count_rows(self._folder.at(file.path))
         except UNREADABLE as error:
             raise unreadable(self.node.name, file.path, error) from error
 
@@ -287,7 +285,7 @@ class TransformedSource(Source):
             behind = self._ahead[self._ahead.index(file) :] if file in self._ahead else (file,)
             self.prepare(self.within_limits(behind) or [file])
         try:
-            return event_times_of(read_derived(file.path, self._storage), self.node, limit)
+            return event_times_of(read_derived(self._folder.at(file.path)), self.node, limit)
         except UNREADABLE as error:
             raise unreadable(self.node.name, file.path, error) from error
 
@@ -315,10 +313,10 @@ class TransformedSource(Source):
     # ------------------------------------------------------------------------------------------------ landed files
 
     def _file(self, name: str, modified: int = 0) -> SourceFile:
-        return SourceFile(name, f"{self._folder}/{landed_file(name)}", modified, TRANSFORMED)
+        return SourceFile(name, self._folder.within(landed_file(name)), modified, TRANSFORMED)
 
     def _is_landed(self, file: SourceFile) -> bool:
-        if file.name not in self._landed and is_file(file.path, self._storage):
+        if file.name not in self._landed and self._folder.at(file.path).has():
             self._landed.add(file.name)
         return file.name in self._landed
 
@@ -347,7 +345,7 @@ class TransformedSource(Source):
         return None
 
     def _origin(self, file: SourceFile) -> Origin:
-        store, path = file_system(file.path, self._storage)
+        store, path = self._folder.at(file.path).file_system()
         try:
             metadata = pq.read_schema(path, filesystem=store).metadata or {}
         except UNREADABLE as error:

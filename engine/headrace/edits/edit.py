@@ -1,0 +1,163 @@
+"""Edits: changes of a job without input, each one checkpoint.
+
+An edit looks at what is stored: an error is a reason not to change it. Then it says which rows of which state tables are written anew, and
+what the next checkpoint says of the job. `preview` only looks. `apply` looks again while it holds the job, stages the rows, and commits.
+
+Rows are read range by range of key groups, so an edit never holds a whole table in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import pyarrow as pa
+
+from headrace import crash_points
+from headrace.commit.protocol import OpenJob, open_job
+from headrace.config import JobConfig
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.log import CheckpointLog
+from headrace.state.key_groups import KeyGroupRange
+from headrace.storage.files import StagedFile
+from headrace.tables.changelog import parts
+from headrace.tables.folder import JobFolder
+from headrace.tables.schemas import QUARANTINE
+from headrace.tables.view import TableView
+
+Effect = TypeVar("Effect")
+
+
+class JobView(Protocol):
+    """What an edit looks at: the last checkpoint of a job, and the state tables at it."""
+
+    @property
+    def config(self) -> JobConfig:
+        """The job's configuration."""
+        ...
+
+    @property
+    def last(self) -> Checkpoint:
+        """The last checkpoint."""
+        ...
+
+    def view(self, table: str) -> TableView:
+        """Return the rows of a state table at the last checkpoint."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LastState:
+    """Last checkpoint of a job that nobody has to hold."""
+
+    config: JobConfig
+    last: Checkpoint
+
+    @classmethod
+    def of(cls, config: JobConfig) -> LastState:
+        """Read a job's log. Raises `ConfigError` when the job was never run."""
+        return cls(config, CheckpointLog(JobFolder.of(config)).resolve(config))
+
+    def view(self, table: str) -> TableView:
+        """Return the rows of a state table."""
+        return JobFolder.of(self.config).view(table, self.last.versions[table])
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """Rows of a state table that an edit writes anew."""
+
+    table: str
+    label: str
+    """Part of the names of the files."""
+
+    view: TableView
+    change: Callable[[pa.Table], pa.Table]
+    """Returns the new rows for some of the old ones. It gets all rows of an entry at once."""
+
+    of_changes: bool = False
+    """Take each change of an entry; else the last one of each entry that is alive."""
+
+    replaces: bool = False
+    """The new rows are the whole content of the table; else they are added."""
+
+    is_worthwhile: Callable[[Sequence[StagedFile]], bool] | None = None
+    """Returns whether files take the place of the table's; None: they do."""
+
+    def staged(self, job: OpenJob, max_parallelism: int | None = None) -> list[StagedFile]:
+        """Stage the new rows as files that no commit names yet. The rows have `max_parallelism` key groups, by default as many as the job."""
+        return [*self._staged(job, KeyGroupRange.all_of(max_parallelism or job.last.max_parallelism))]
+
+    def _staged(self, job: OpenJob, key_groups: KeyGroupRange) -> Iterator[StagedFile]:
+        # Rows of the quarantine may have no key, and so no key group.
+        ranges = [self.view] if self.table == QUARANTINE else self.view.ranges(key_groups)
+        for number, part in enumerate(ranges):
+            rows = self.change(part.changes() if self.of_changes else part.live())
+            for place, file in enumerate(parts(self.table, rows)):
+                yield job.stage(self.table, f"{self.label}-{number}-{place}", file)
+
+
+class StateEdit(Protocol[Effect]):
+    """Change of a job without input."""
+
+    kind: ClassVar[Kind]
+    crash_point: ClassVar[str]
+    """Place of a crash behind the last staged file."""
+
+    def opened(self, config: JobConfig) -> JobConfig:
+        """Return the configuration with which the job is opened."""
+        ...
+
+    def look(self, job: JobView) -> Effect:
+        """Return what is to be changed. Raises the error for a reason not to. Asked by `preview`, and again while the job is held."""
+        ...
+
+    def rewrites(self, job: OpenJob, effect: Effect) -> Iterable[Rewrite]:
+        """Yield the rows that are written anew, table by table."""
+        ...
+
+    def facts(self, job: OpenJob, effect: Effect, rows: int) -> dict[str, Any] | None:
+        """Return fields of the checkpoint, as `OpenJob.commit` takes them; `rows` were staged. None: there is nothing to commit."""
+        ...
+
+
+def preview(config: JobConfig, edit: StateEdit[Effect]) -> Effect:
+    """Return what an edit would change, as of the last checkpoint. Changes nothing, needs no lease. Raises as `apply` does."""
+    return edit.look(LastState.of(config))
+
+
+def apply(config: JobConfig, edit: StateEdit[Any], run_id: str) -> Checkpoint:
+    """Hold a job and change it; return the checkpoint. The edit is one that always commits.
+
+    Raises the errors of `StateEdit.look`, and `FencedError` while a run holds the job; then nothing has changed.
+    """
+    with open_job(edit.opened(config), run_id) as job:
+        checkpoint = carry_out(job, edit)
+        assert checkpoint is not None  # noqa: S101 - it always commits
+        return checkpoint
+
+
+def carry_out(job: OpenJob, edit: StateEdit[Any]) -> Checkpoint | None:
+    """Change a job that is open already, as `apply` does; return None if there was nothing to commit."""
+    effect = edit.look(job)
+    versions, added, rows = dict(job.versions), dict[str, list[StagedFile]](), 0
+    for rewrite in edit.rewrites(job, effect):
+        job.check_lease()
+        staged = rewrite.staged(job)
+        if rewrite.is_worthwhile is not None and not rewrite.is_worthwhile(staged):
+            continue
+        rows += sum(file.rows for file in staged)
+        if rewrite.replaces:
+            versions[rewrite.table] = job.replace_table(rewrite.table, staged)
+        elif staged:
+            added.setdefault(rewrite.table, []).extend(staged)
+    crash_points.reached(edit.crash_point)
+    facts = edit.facts(job, effect, rows)
+    if facts is None:
+        return None
+    tables: dict[str, Any] = {"files": added} if added else {"versions": versions}
+    checkpoint = job.commit(edit.kind, **tables, **facts)
+    if edit.kind is Kind.MIGRATION:
+        job.notify("migrated", f"checkpoint {checkpoint.checkpoint_id}: {checkpoint.note}")
+    return checkpoint

@@ -79,7 +79,9 @@ FIGURES: dict[str, Callable[[], object]] = {
     "comparisons of .format": lambda: shown(hits(FORMATS)),
     "isinstance of kinds of sources and sinks": lambda: shown(hits(KINDS)),
     "as_json": lambda: shown(hits(r"as_json")),
-    "without_pandas()": lambda: shown(hits(r"without_pandas\(\)")),
+    "print_json": lambda: shown(hits(r"print_json")),
+    "without_pandas()": lambda: shown(hits(r"\bwithout_pandas\(\)")),
+    "code lines of commands": lambda: f"{sum(code_lines(text) for _, text in texts(PACKAGE / 'cli')):,}",
     "set_slot, attach": lambda: shown(hits(r"set_slot|\.attach\(")),
 }
 

@@ -32,6 +32,17 @@ def test_few_records_files_switch_on_arrow_types():
     assert hits(ARROW_SWITCH, PACKAGE / "records")[1] <= 2
 
 
+def test_commands_make_reports_and_print_nowhere_else():
+    """A command returns one report; `cli/application` prints it, as text or as JSON."""
+    assert hits("as_json")[0] <= 6
+    assert hits("print_json")[1] == 1
+
+
+def test_pandas_stays_out_in_three_places():
+    """The application for commands that read tables, the tasks of Spark, and the local worker; and the definition."""
+    assert hits(r"\bwithout_pandas\(\)") == (4, 4)
+
+
 def test_credentials_are_handed_on_in_one_object():
     """A `Storage` has a place, what reaches it, and its errors; deltalake's own word for it stands where deltalake is called."""
     assert hits("storage_options")[1] <= 2

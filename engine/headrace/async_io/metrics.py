@@ -7,6 +7,8 @@ from math import log2
 
 import msgspec
 
+from headrace.metrics import METRICS
+
 _PARTS = 4
 """Number of buckets for each power of two: a percentile is accurate to about 9 %."""
 
@@ -99,13 +101,10 @@ def merged_metrics(parts: Iterable[Mapping[str, ServiceMetrics]]) -> dict[str, S
 
 def _add(total: ServiceMetrics, part: ServiceMetrics) -> None:
     for name in part.__struct_fields__:
-        value = getattr(part, name)
-        if isinstance(value, int) and name not in {"open_until", "busy_ms"}:
-            setattr(total, name, getattr(total, name) + value)
-    total.busy_ms = max(total.busy_ms, part.busy_ms)
+        value, before = getattr(part, name), getattr(total, name)
+        if isinstance(value, int):
+            setattr(total, name, METRICS[name].together(before, value))
     for bucket, count in part.latencies.items():
         total.latencies[bucket] = total.latencies.get(bucket, 0) + count
     order = ("", "closed", "half_open", "open")
     total.breaker = max(total.breaker, part.breaker, key=order.index)
-    known = [until for until in (total.open_until, part.open_until) if until is not None]
-    total.open_until = max(known, default=None)

@@ -15,6 +15,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -23,9 +24,10 @@ import typer
 from typer import core
 from typer.core import TyperGroup
 
-from headrace.cli.arguments import BRANCH, ERROR_FILE, Branch, ErrorFile, in_utf8
-from headrace.errors import EngineBug, HeadraceError, StorageError
+from headrace.cli.arguments import IN_JSON, REPORT_FILE, in_utf8, shared_options
+from headrace.errors import EngineBug, HeadraceError, IntervalError, StorageError
 from headrace.interrupts import watch
+from headrace.report import Report
 
 _INTERRUPTED = 130
 
@@ -39,20 +41,20 @@ def exit_code_of(error: BaseException) -> int:
     return int(getattr(error, "exit_code", EngineBug.exit_code))
 
 
-def report(error: BaseException, *, as_json: bool, starts: bool = False) -> None:
+def _report(error: BaseException, *, to_machines: bool, starts: bool = False) -> None:
     """Show `error`: JSON on stdout, a panel on a terminal's stderr, plain text on any other stderr.
 
     `starts`: the command starts work, so the message says whether it has.
     """
     name, message = _told(error, starts=starts)
     message = in_utf8(message)
-    if as_json:
+    if to_machines:
         import msgspec
 
         print(msgspec.json.encode({"error": name, "message": message}).decode())
     if _is_unforeseen(error):
         traceback.print_exception(error, file=sys.stderr)
-    if not as_json:
+    if not to_machines:
         _show(name, message)
 
 
@@ -208,12 +210,6 @@ died or did not start: run again; 70 a bug in Headrace; 130 interrupted.
 """
 
 
-_ON_BRANCHES = {
-    "run", "verify", "checkpoints", "history", "diff", "timers", "sql", "views", "retries", "requests", "quarantine", "savepoint", "restore",
-    "vacuum", "compact", "state list", "state get", "state scan", "state history", "state expired",
-}  # fmt: skip
-"""Commands that take --branch."""
-
 _STARTING = {"run", "backfill", "restore"}
 """Commands whose errors say whether anything was started."""
 
@@ -244,6 +240,12 @@ _COMMANDS = {
 }
 """Functions that add commands, with the names of the commands, in the order of `--help`."""
 
+_WITHOUT_TABLES = {"new", "setup", "jobs", "doctor"}
+"""Commands that read no tables, or that have to work where pyarrow is missing."""
+
+_OF_SCHEDULERS = {"run", "backfill"}
+"""Commands that write their results to --report, too. Their callers show an error in it."""
+
 _COLLECT_AFTER = 50_000
 """Objects that a command makes before Python looks for garbage. Its default of 700 costs a tenth of a short command's time."""
 
@@ -252,36 +254,38 @@ class _Commands(TyperGroup):
     """Typer's group with an exit code for every exception."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Add --branch to the commands that work on branches, and --report to those that have no report of their own."""
+        """Add the options that all commands share, and keep pandas out of commands that read tables."""
         super().__init__(*args, **kwargs)
-        on_branch, error_file = _option(_with_branch), _option(_with_error_file)
+        shared = _shared_options()
         for path, command in _paths("", self.commands):
-            if path in _ON_BRANCHES:
-                command.params.append(on_branch)
-            if not any("--report" in parameter.opts for parameter in command.params):
-                command.params.append(error_file)
-
-    def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """Reset the options that commands share: one process may run several commands."""
-        BRANCH.set(None)
-        ERROR_FILE.set(None)
-        return super().parse_args(ctx, args)
+            if path not in _WITHOUT_TABLES:
+                command.callback = partial(_call_without_pandas, command.callback)
+            command.params += shared
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; report its error, and exit with the code of the error's class."""
-        as_json = "--json" in [*ctx._protected_args, *ctx.args]  # noqa: SLF001 - typer has no public name for them
+        to_machines = "--json" in [*ctx._protected_args, *ctx.args]  # noqa: SLF001 - typer has no public name for them
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            if isinstance(result, Report):
+                _end_with(result, ctx)
         except (typer.Exit, typer.Abort):
             raise
         except (Exception, KeyboardInterrupt) as error:
             _add_hint(error)
             starts = ctx.invoked_subcommand in _STARTING
-            _write(error, starts=starts)
-            if _is_typers_own(error) and not as_json:
-                raise
-            report(error, as_json=as_json, starts=starts)
+            if not _is_reported(error, ctx, starts=starts):
+                if _is_typers_own(error) and not to_machines:
+                    raise
+                _report(error, to_machines=to_machines, starts=starts)
             raise typer.Exit(exit_code_of(error)) from error
+
+
+def _call_without_pandas(command: Callable[..., Any], **arguments: Any) -> Any:
+    from headrace.storage.pandas import without_pandas
+
+    without_pandas()
+    return command(**arguments)
 
 
 def _paths(before: str, commands: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -293,29 +297,55 @@ def _paths(before: str, commands: Mapping[str, Any]) -> Iterator[tuple[str, Any]
             yield f"{before}{name}", command
 
 
-def _write(error: BaseException, *, starts: bool) -> None:
-    """Write an error to the file of --report, if the command was given one."""
-    file = ERROR_FILE.get()
-    if file is not None:
-        from headrace.cli.run import write_report
+def _is_reported(error: BaseException, ctx: Any, *, starts: bool) -> bool:
+    """Write an error to the file of --report, if the command was given one; return whether its caller shows the error.
 
-        name, message = _told(error, starts=starts)
-        write_report(file, {"error": name, "message": in_utf8(message), "exit_code": exit_code_of(error)})
+    An unexpected error is shown with its traceback in any case, and every error is shown if the file cannot be written.
+    """
+    if (file := ctx.meta.get(REPORT_FILE)) is None:
+        return False
+    from headrace.cli.output import write_document
+
+    name, message = _told(error, starts=starts)
+    content: dict[str, Any] = {"error": name, "message": in_utf8(message), "exit_code": exit_code_of(error)}
+    if isinstance(error, IntervalError) and error.is_taken_in:
+        content |= {"is_taken_in": True, "changes": list(error.changes)}
+    is_written = write_document(file, content)
+    is_expected = isinstance(error, HeadraceError) and not isinstance(error, EngineBug)
+    return is_written and is_expected and ctx.invoked_subcommand in _OF_SCHEDULERS
 
 
-def _option(declaration: Callable[..., None]) -> Any:
-    """Return the option that a function declares; its callback keeps the value. Typer makes options only from functions."""
+def _end_with(report: Report, ctx: Any) -> None:
+    """Print the report of a command, write it for a scheduler, and end with its error or exit code."""
+    from headrace.cli.output import plain_report, print_document, print_text, write_document
+
+    file, in_json = ctx.meta.get(REPORT_FILE), ctx.meta.get(IN_JSON)
+    if file is not None and ctx.invoked_subcommand in _OF_SCHEDULERS:
+        write_document(file, plain_report(report))
+    if not in_json:
+        print_text(report)
+    elif report.error is None:
+        print_document(report)
+    if report.error is not None:
+        raise report.error
+    if report.exit_code:
+        raise typer.Exit(report.exit_code)
+
+
+def _shared_options() -> list[Any]:
+    """Return the options that all commands share. Their values stay in the context: no command has to hand them on."""
     app = typer.Typer(add_completion=False)
-    app.command()(declaration)
-    return typer.main.get_command(app).params[0]
+    app.command()(shared_options)
+    in_json, report_file = options = typer.main.get_command(app).params[:2]
+    in_json.callback, report_file.callback = partial(_keep, IN_JSON), partial(_keep, REPORT_FILE)
+    in_json.expose_value = report_file.expose_value = False
+    return options
 
 
-def _with_branch(branch: Branch = None) -> None:
-    """Declare the option."""
-
-
-def _with_error_file(report: ErrorFile = None) -> None:
-    """Declare the option."""
+def _keep(name: str, ctx: Any, _: Any, value: Any) -> Any:
+    """Keep the value of a shared option."""
+    ctx.meta[name] = value
+    return value
 
 
 def _is_typers_own(error: BaseException) -> bool:

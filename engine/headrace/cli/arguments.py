@@ -5,12 +5,13 @@ Options of commands that change a job for good: a dry run unless `--apply` is gi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextvars import ContextVar
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
+
+from headrace.report import Table
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
@@ -27,15 +28,17 @@ def in_utf8(text: str) -> str:
 
 
 def open_job(
-    name: str | None, at: str | None, as_of: str | None = None, *, with_expired: bool = False
+    name: str | None,
+    at: str | None,
+    as_of: str | None = None,
+    *,
+    branch: str | None = None,
+    with_expired: bool = False,
 ) -> JobAtCheckpoint:
     """Open a job's state at a checkpoint, or as of an event time."""
-    from headrace.storage.pandas import without_pandas
-
-    without_pandas()
     from headrace.readers.job_at import JobAtCheckpoint
 
-    job = JobAtCheckpoint(load(name), at, as_of=as_of, with_expired=with_expired)
+    job = JobAtCheckpoint(load(name, branch=branch), at, as_of=as_of, with_expired=with_expired)
     warn(job.ttl.not_declared)
     if as_of is not None:
         warn(as_of_text(job.checkpoint))
@@ -59,7 +62,14 @@ def warn(what: str | None) -> None:
 Job = Annotated[Optional[str], typer.Argument(metavar="JOB", help="Job; the only one if left out.")]  # noqa: UP045
 JobOrText = Annotated[str, typer.Argument(metavar="JOB", help="Leave it out if there is only one.", show_default=False)]
 """First argument of `[JOB] TEXT`; see `job_and_text`."""
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
+NamedJob = Annotated[str, typer.Argument(metavar="JOB", help="Job; required here.", show_default=False)]
+Key = Annotated[Optional[str], typer.Argument(metavar="KEY", help="Plain text, or JSON.", show_default=False)]  # noqa: UP045
+"""Second argument of `[JOB] KEY`; see `job_and_text`."""
+Name = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Argument(metavar="NAME", help="Lower case, digits, underscores.", show_default=False),
+]
+"""Second argument of `[JOB] NAME`; see `job_and_text`."""
 At = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(
@@ -87,45 +97,30 @@ Cluster = Annotated[
 ]
 
 
-BRANCH: ContextVar[str | None] = ContextVar("branch", default=None)
-"""Value of the command's --branch; see `application`."""
-
-
-def _keep_branch(name: Optional[str]) -> None:  # noqa: UP045
-    BRANCH.set(name)
-
-
 Branch = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option(
-        "--branch",
-        metavar="NAME",
-        help="Work on this branch of the job.",
-        expose_value=False,
-        callback=_keep_branch,
-    ),
+    typer.Option("--branch", metavar="NAME", help="Work on this branch of the job."),
 ]
 
 
-ERROR_FILE: ContextVar[Path | None] = ContextVar("error_file", default=None)
-"""Value of --report of a command that writes only its error there; see `application`."""
+IN_JSON, REPORT_FILE = "headrace.json", "headrace.report"
+"""Names of the values of --json and --report in the context of a command; see `application`."""
 
 
-def _keep_error_file(file: Optional[Path]) -> None:  # noqa: UP045
-    ERROR_FILE.set(file)
-
-
-ErrorFile = Annotated[
-    Optional[Path],  # noqa: UP045
-    typer.Option(
-        "--report",
-        metavar="FILE",
-        help="Also write an error as JSON to FILE.",
-        expose_value=False,
-        is_eager=True,
-        callback=_keep_error_file,
-    ),
-]
+def shared_options(
+    *,
+    json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")] = False,
+    report: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            "--report",
+            metavar="FILE",
+            help="Also write an error, or the result of a run, as JSON to FILE.",
+            is_eager=True,
+        ),
+    ] = None,
+) -> None:
+    """Declare the options of all commands."""
 
 
 def the_job(name: str | None) -> str:
@@ -161,12 +156,11 @@ def job_and_text(first: str, second: str | None) -> tuple[str, str]:
     return the_job(None), first
 
 
-def load(name: str | None, cluster: str | None = None, *, checked: bool = True) -> JobConfig:
-    """Return the configuration of a job, by default of the only one; with --branch, that of the branch. See `load_job`."""
+def load(name: str | None, cluster: str | None = None, *, branch: str | None = None, checked: bool = True) -> JobConfig:
+    """Return the configuration of a job, by default of the only one; with `branch`, that of the branch. See `load_job`."""
     from headrace.config import load_job
 
     config = load_job(the_job(name), cluster=cluster, checked=checked)
-    branch = BRANCH.get()
     if branch is None:
         return config
     from headrace.commit.branch_code import on_branch
@@ -187,6 +181,16 @@ def parsed_milliseconds(text: str) -> int:
     except ValueError as error:
         msg = f"'{text}' is not a moment; write it as 2013-01-31 or 2013-01-31T05:00:00+00:00"
         raise ConfigError(msg) from error
+
+
+def check_word(option: str, word: str | None, allowed: Iterable[str]) -> None:
+    """Raise `ConfigError` if the value of an option is none of the allowed words; None is always allowed."""
+    from headrace.errors import ConfigError
+
+    allowed = tuple(allowed)
+    if word is not None and word not in allowed:
+        msg = f"{option} '{word}' is not allowed (allowed: {', '.join(allowed)}). Nothing was done."
+        raise ConfigError(msg)
 
 
 def new_run_id() -> str:
@@ -214,9 +218,6 @@ def reason(why: str | None) -> str:
     return why
 
 
-def show_rows(rows: Mapping[str, int], what: str) -> None:
-    """Print the numbers of rows by table; `what` names the rows."""
-    from headrace.cli.output import show, table
-
-    if rows:
-        show(table(("table", what), list(rows.items())))
+def rows_by_table(rows: Mapping[str, int], what: str) -> Table:
+    """Return the numbers of rows by table, for people; `what` names the rows."""
+    return Table.shown(("table", what), rows.items())

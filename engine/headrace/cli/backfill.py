@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, Optional
 
 import typer
 
-from headrace.cli.arguments import AsJson, Cluster, Job, Limit, load, new_run_id, parsed_milliseconds
-from headrace.cli.diff import plain_differences, show_differences
+from headrace.cli.arguments import Cluster, Job, Limit, check_word, load, new_run_id, parsed_milliseconds
+from headrace.cli.diff import difference_blocks, plain_differences
 from headrace.cli.run import (
     AllowEffects,
     Budget,
-    ReportFile,
     RunId,
     Runner,
     budget_seconds,
-    failure_reported,
     run_function,
     shown_events,
-    write_report,
 )
 from headrace.names import counted
+from headrace.report import Block, Fact, Note, Report, Time, facts
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
@@ -76,9 +75,7 @@ def backfill(
     cluster: Cluster = None,
     runner: Runner = None,
     run_id: RunId = None,
-    report_file: ReportFile = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Compute past intervals again, with today's code and input, and compare the result with the live tables.
 
     It works on a branch: live tables stay as they are, and the job may run meanwhile. The branch begins before the interval, or before
@@ -100,39 +97,26 @@ def backfill(
     input that changed again; 8 storage, or the fork's files are gone; 9 the interval was not taken in yet; 10 job
     and sink disagree; 12 rows conflict over a primary key; 13 Spark died, or did not start: run again.
     """
-    from headrace.storage.pandas import without_pandas
-
-    without_pandas()
-    from headrace.cli.output import print_json, show
     from headrace.run.backfill import BackfillRequest
     from headrace.run.backfill_branches import default_name
     from headrace.run.options import RunOptions
 
-    with failure_reported(report_file):
-        config, asked = _with_policy(load(job, cluster), promote), _interval(start, end)
-        request = BackfillRequest(config, asked, name or default_name(asked), renew, only_open)
-        if dry_run:
-            _show_plan(request.config, request.plan(), as_json=as_json)
-            return
-        seconds = budget_seconds(budget)
-        options = RunOptions(
-            run_id=run_id or new_run_id(),
-            cluster=cluster,
-            budget=_NO_LIMIT if seconds is None else seconds,
-            allow_effects=allow_effects,
-        )
-        with shown_events() as on_event:
-            run_job = run_function(config, runner)
-            ended = request.run(options, lambda branch, asked: run_job(branch, asked, on_event), limit)
+    config, asked = _with_policy(load(job, cluster), promote), _interval(start, end)
+    request = BackfillRequest(config, asked, name or default_name(asked), renew, only_open)
+    if dry_run:
+        return _of_plan(request.config, request.plan())
+    seconds = budget_seconds(budget)
+    options = RunOptions(
+        run_id=run_id or new_run_id(),
+        cluster=cluster,
+        budget=_NO_LIMIT if seconds is None else seconds,
+        allow_effects=allow_effects,
+    )
+    with shown_events() as on_event:
+        run_job = run_function(config, runner)
+        ended = request.run(options, lambda branch, asked: run_job(branch, asked, on_event), limit)
     content = _plain_nothing(request, options) if ended is None else _plain_result(request.config, *ended)
-    if report_file is not None:
-        write_report(report_file, content)
-    if as_json:
-        print_json(content)
-    elif ended is None:
-        show(f"no backfill is open on branch '{request.name}' of job '{request.config.job}': nothing was done")
-    else:
-        _show_result(request.config, *ended)
+    return Report(*facts(**content), *_result_blocks(request, ended))
 
 
 def _with_policy(config: JobConfig, promote: str | None) -> JobConfig:
@@ -140,13 +124,10 @@ def _with_policy(config: JobConfig, promote: str | None) -> JobConfig:
     from msgspec.structs import replace
 
     from headrace.config import Promote
-    from headrace.errors import ConfigError
 
     if promote is None:
         return config
-    if promote not in {*Promote}:
-        msg = f"--promote '{promote}' is not allowed (allowed: {', '.join(Promote)}). Nothing was run."
-        raise ConfigError(msg)
+    check_word("--promote", promote, Promote)
     return replace(config, replay=replace(config.replay, promote=Promote(promote)))
 
 
@@ -156,37 +137,40 @@ def _interval(start: str, end: str) -> Interval:
     return Interval.of(parsed_milliseconds(start), parsed_milliseconds(end))
 
 
-def _show_plan(config: JobConfig, plan: BackfillPlan, *, as_json: bool) -> None:
-    from headrace.cli.output import print_json, show, table
+def _of_plan(config: JobConfig, plan: BackfillPlan) -> Report:
+    rest = len(plan.changes) - _MOST_CHANGES
+    return Report(
+        *facts(**_plain_plan(config, plan)),
+        f"plan of a backfill of {plan.asked} by job '{config.job}'; nothing was changed",
+        *(Fact(None, text, label) for label, text in _shown_plan(config, plan)),
+        "Input that has changed since the job took it in:" if plan.changes else None,
+        *(f"  {change}" for change in plan.changes[:_MOST_CHANGES]),
+        f"  and {rest:,} more (--json has all)" if rest > 0 else None,
+    )
+
+
+_MOST_CHANGES: Final = 10
+
+
+def _shown_plan(config: JobConfig, plan: BackfillPlan) -> Iterator[tuple[str, str]]:
+    """Yield what people read of a plan, with labels."""
     from headrace.sources.interval import moment_text
 
-    if as_json:
-        print_json(_plain_plan(config, plan))
-        return
     estimate = plan.estimate
-    begin = f"checkpoint {plan.fork_id}, which stands at {moment_text(plan.begins_at)}"
     way = " (goes on)" if plan.branch is not None else " (anew)" if plan.replaced is not None else ""
-    rows = [
-        ("branch", f"{plan.name}{way}"),
-        ("forks at", begin),
-        ("because", _reason(plan)),
-        ("micro-batches", _listed_steps(plan)),
-        ("files", f"{estimate.files:,}"),
-        ("rows", f"{estimate.rows:,} at the first time"),
-        ("minutes", f"{estimate.seconds / 60:.1f} at the first time"),
-        *(("calls", f"{count:,} by '{name}' at the first time: made again") for name, count in estimate.calls.items()),
-        *(
-            ("answers", f"{count:,} of '{name}' are kept: taken, with calls for changed requests only")
-            for name, count in estimate.answers.items()
-        ),
-        ("sinks", ", ".join(estimate.sinks) or "none"),
-        ("then", _policy(config, plan.name)),
-    ]
-    show(f"plan of a backfill of {plan.asked} by job '{config.job}'; nothing was changed", table(("", ""), rows))
-    if plan.changes:
-        show("Input that has changed since the job took it in:", *(f"  {change}" for change in plan.changes[:10]))
-        if len(plan.changes) > 10:  # noqa: PLR2004 - as many as above
-            show(f"  and {len(plan.changes) - 10:,} more (--json has all)")
+    yield "branch", f"{plan.name}{way}"
+    yield "forks at", f"checkpoint {plan.fork_id}, which stands at {moment_text(plan.begins_at)}"
+    yield "because", _reason(plan)
+    yield "micro-batches", _listed_steps(plan)
+    yield "files", f"{estimate.files:,}"
+    yield "rows", f"{estimate.rows:,} at the first time"
+    yield "minutes", f"{estimate.seconds / 60:.1f} at the first time"
+    for name, count in estimate.calls.items():
+        yield "calls", f"{count:,} by '{name}' at the first time: made again"
+    for name, count in estimate.answers.items():
+        yield "answers", f"{count:,} of '{name}' are kept: taken, with calls for changed requests only"
+    yield "sinks", ", ".join(estimate.sinks) or "none"
+    yield "then", _policy(config, plan.name)
 
 
 def _reason(plan: BackfillPlan) -> str:
@@ -215,16 +199,14 @@ def _policy(config: JobConfig, branch: str) -> str:
 def _plain_plan(config: JobConfig, plan: BackfillPlan) -> dict[str, Any]:
     import msgspec
 
-    from headrace.cli.output import at_time
-
     estimate = plan.estimate
     return {
         "job": config.job,
         "name": plan.name,
-        "from": at_time(plan.asked.start),
-        "to": at_time(plan.asked.end),
+        "from": Time(plan.asked.start),
+        "to": Time(plan.asked.end),
         "fork_id": plan.fork_id,
-        "begins_at": at_time(plan.begins_at),
+        "begins_at": Time(plan.begins_at),
         "goes_on": plan.branch is not None,
         "renews": plan.replaced is not None,
         "reason": None if plan.reason is None else msgspec.to_builtins(plan.reason),
@@ -245,15 +227,13 @@ def _plain_nothing(request: BackfillRequest, options: RunOptions) -> dict[str, A
 
 
 def _plain_result(config: JobConfig, plan: BackfillPlan, result: BackfillResult) -> dict[str, Any]:
-    from headrace.cli.output import at_time
-
     report, compared = result.report, result.comparison
     return {
         "job": config.job,
         "name": plan.name,
         "run_id": report.run_id,
-        "from": at_time(plan.asked.start),
-        "to": at_time(plan.asked.end),
+        "from": Time(plan.asked.start),
+        "to": Time(plan.asked.end),
         "outcome": result.outcome.value,
         "fork_id": plan.fork_id,
         "checkpoint": report.checkpoint,
@@ -268,23 +248,29 @@ def _plain_result(config: JobConfig, plan: BackfillPlan, result: BackfillResult)
     }
 
 
-def _show_result(config: JobConfig, plan: BackfillPlan, result: BackfillResult) -> None:
-    from headrace.cli.output import show, table
-
+def _result_blocks(
+    request: BackfillRequest, ended: tuple[BackfillPlan, BackfillResult] | None
+) -> Iterator[Block | str]:
+    """Yield what people read of the result."""
+    job = request.config.job
+    if ended is None:
+        yield f"no backfill is open on branch '{request.name}' of job '{job}': nothing was done"
+        return
+    plan, result = ended
     compared = result.comparison
     if compared is not None:
-        show_differences(compared.live, compared.branch, compared.tables, as_json=False)
-    text, commands = _next_steps(config.job, plan, result)
-    show(text, *([table(("", ""), commands)] if commands else []))
+        yield from difference_blocks(compared.live, compared.branch, compared.tables)
+    text, commands = _next_steps(job, plan, result)
+    yield text
+    yield from (Note(effect, "next", command) for command, effect in commands)
 
 
 def _next_steps(job: str, plan: BackfillPlan, result: BackfillResult) -> tuple[str, list[tuple[str, str]]]:
     """Return a sentence on the end of a backfill, and the next commands."""
-    from headrace.cli.output import at_time, shown
     from headrace.run.backfill import BackfillOutcome
 
     name, outcome = plan.name, result.outcome
-    begin, end = (shown(at_time(moment)).removesuffix("T00:00:00Z") for moment in (plan.asked.start, plan.asked.end))
+    begin, end = (str(Time(moment)).removesuffix("T00:00:00Z") for moment in (plan.asked.start, plan.asked.end))
     again = (f"headrace backfill {job} --from {begin} --to {end} --name {name}", "goes on")
     promote = (f"headrace branch promote {job} {name}", "makes the result live")
     look = (f"headrace branch diff {job} {name}", "compares it with the job")

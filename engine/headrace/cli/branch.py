@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from headrace.cli.arguments import AsJson, Job, JobOrText, Limit, OperatorOption, job_and_text, load, new_run_id
-from headrace.cli.diff import show_differences
+from headrace.cli.arguments import At, Job, JobOrText, Limit, Name, OperatorOption, job_and_text, load, new_run_id
+from headrace.cli.diff import of_differences
 from headrace.names import counted
+from headrace.report import Report, Table, Time, facts
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
@@ -92,18 +93,6 @@ def _as_yaml(path: str) -> str:
     return msgspec.json.encode(place).decode()
 
 
-Second = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Argument(metavar="NAME", help="Lower case, digits, underscores.", show_default=False),
-]
-At = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option(
-        "--at",
-        metavar="CHECKPOINT",
-        help="Checkpoint id, savepoint name or time (UTC); the last checkpoint if left out.",
-    ),
-]
 Why = Annotated[Optional[str], typer.Option("--why", help="The reason, kept with the branch.")]  # noqa: UP045
 
 AllowOtherCode = Annotated[
@@ -129,15 +118,14 @@ def register(app: typer.Typer) -> None:
 
 def create(
     first: JobOrText,
-    second: Second = None,
+    second: Name = None,
     *,
     at: At = None,
     why: Why = None,
     pipeline: OtherPipeline = None,
     source: OtherSource = None,
     setting: Setting = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Fork a branch from a checkpoint of a job. No data is copied, and a run may hold the job meanwhile.
 
     'headrace run JOB --branch NAME' continues from there, in tables of the branch. Its sinks are tables of the branch, too: no
@@ -152,25 +140,22 @@ def create(
     Exit codes: 0; 2 for a bad or taken name, an unknown checkpoint, one that no branch can begin at, or settings that no branch
     can have; 8 when files of the checkpoint are gone.
     """
-    from headrace.cli.output import print_json, show
     from headrace.edits.fork import fork
 
     job, name = job_and_text(first, second)
     config = load(job)
     settings = named_settings(config, pipeline, source, setting)
     branch = fork(config, name, at, new_run_id(), why, settings=settings)
-    if as_json:
-        print_json(_plain(branch))
-        return
-    show(
+    return Report(
+        *facts(**_plain(branch)),
         f"branch '{name}' begins at checkpoint {branch.fork_id} of job '{config.job}'; nothing was copied\n"
         f"headrace run {config.job} --branch {name}          takes in later input\n"
         f"headrace branch diff {config.job} {name}           compares it with the job\n"
-        f"headrace branch drop {config.job} {name}           removes it"
+        f"headrace branch drop {config.job} {name}           removes it",
     )
 
 
-def list_branches(job: Job = None, as_json: AsJson = False) -> None:
+def list_branches(job: Job = None) -> Report:
     """List a job's branches with their forks, positions, ages and sizes.
 
     "Held back" are the bytes of the job that vacuum keeps only because of the branch.
@@ -179,7 +164,6 @@ def list_branches(job: Job = None, as_json: AsJson = False) -> None:
 
     Exit codes: 0; 2 for an unknown job; 8 when a table cannot be read.
     """
-    from headrace.cli.output import print_json, show, shown, table
     from headrace.log.branches import Branches
 
     config = load(job)
@@ -187,26 +171,24 @@ def list_branches(job: Job = None, as_json: AsJson = False) -> None:
     rows = [
         {**usages[branch.name], **_row(config, branch)} for branch in Branches(config).open if branch.name in usages
     ]
-    if as_json:
-        print_json({"job": config.job, "branches": rows})
-    elif not rows:
-        show(f"job '{config.job}' has no branches")
-    else:
-        columns = ("branch", "forked at", "last", "age", "bytes", "held back", "note")
-        names = ("name", "fork_id", "last", "age", "bytes", "held_back_bytes", "note")
-        show(table(columns, [tuple(shown(row[name]) for name in names) for row in rows]))
-        show(*(f"{row['name']}: {key}={text}" for row in rows for key, text in row["settings"].items()))
-        show(*(row["problem"] for row in rows if row["problem"] is not None))
+    columns = {"name": "branch", "fork_id": "forked at", "last": "last", "age": "age"}
+    columns |= {"bytes": "bytes", "held_back_bytes": "held back", "note": "note"}
+    return Report(
+        *facts(job=config.job),
+        Table("branches", columns, rows),
+        None if rows else f"job '{config.job}' has no branches",
+        *(f"{row['name']}: {key}={text}" for row in rows for key, text in row["settings"].items()),
+        *(row["problem"] for row in rows if row["problem"] is not None),
+    )
 
 
 def diff(
     first: JobOrText,
-    second: Second = None,
+    second: Name = None,
     *,
     operator: OperatorOption = None,
     limit: Limit = 20,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Show how state and sinks of a branch differ from those of the job: numbers of rows, then the first rows of each table (-n).
 
     Compares only keys that either has written since the fork. Leaves out entries that TTL has expired. "Added" rows are in the
@@ -216,9 +198,6 @@ def diff(
 
     Exit codes: 0, also when nothing differs; 2 for an unknown job, branch or operator; 8 when files are gone.
     """
-    from headrace.storage.pandas import without_pandas
-
-    without_pandas()
     from headrace.commit.branch_code import on_branch
     from headrace.readers.difference import differences
     from headrace.readers.job_at import WITH_REQUESTS, WITH_STATE, JobAtCheckpoint, check_operator
@@ -227,17 +206,16 @@ def diff(
     config = load(job)
     live, branch = (JobAtCheckpoint(line_config, None) for line_config in (config, on_branch(config, name)))
     check_operator(live, operator, (*WITH_STATE, *WITH_REQUESTS))
-    show_differences(live, branch, list(differences(live, branch, operator, limit)), as_json=as_json)
+    return of_differences(live, branch, list(differences(live, branch, operator, limit)))
 
 
 def promote(
     first: JobOrText,
-    second: Second = None,
+    second: Name = None,
     *,
     why: Why = None,
     allow_other_code: AllowOtherCode = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Make state and sinks of a branch those of the job, in one commit; then remove the branch.
 
     It leaves behind the job's own checkpoints since the fork, as a restore does: 'headrace restore JOB --to ID' brings them back.
@@ -251,7 +229,6 @@ def promote(
     Exit codes: 0; 2 for an unknown job or branch, or one that must not be promoted; 3 while a run holds the job or the branch; 8 when
     files are gone or the storage refuses; 10 when somebody else has written to a sink.
     """
-    from headrace.cli.output import print_json, show
     from headrace.edits.promote import promoting
 
     job, name = job_and_text(first, second)
@@ -260,21 +237,18 @@ def promote(
         before = promotion.job.last.checkpoint_id
         uncompared = promotion.uncompared_code
         checkpoint = promotion.promote(why, allow_other_code=allow_other_code)
-    metrics = checkpoint.metrics
-    if as_json:
-        print_json({"branch": name, "checkpoint_id": checkpoint.checkpoint_id, "former_id": before, **metrics})
-        return
-    if uncompared is not None and not allow_other_code:
-        show(uncompared)
-    show(
-        f"checkpoint {checkpoint.checkpoint_id} promotes branch '{name}': job '{config.job}' continues with the branch's result of "
+    number, metrics = checkpoint.checkpoint_id, checkpoint.metrics
+    return Report(
+        *facts(branch=name, checkpoint_id=number, former_id=before, **metrics),
+        None if uncompared is None or allow_other_code else uncompared,
+        f"checkpoint {number} promotes branch '{name}': job '{config.job}' continues with the branch's result of "
         f"{counted(metrics['checkpoints'], 'micro-batch', 'micro-batches')} ({counted(metrics['rows_brought'], 'row')} in)\n"
-        f"headrace diff {config.job} --from {before} --to {checkpoint.checkpoint_id}          shows the changes\n"
-        f"headrace restore {config.job} --to {before}          undoes it"
+        f"headrace diff {config.job} --from {before} --to {number}          shows the changes\n"
+        f"headrace restore {config.job} --to {before}          undoes it",
     )
 
 
-def drop(first: JobOrText, second: Second = None, *, why: Why = None, as_json: AsJson = False) -> None:
+def drop(first: JobOrText, second: Name = None, *, why: Why = None) -> Report:
     """Remove a branch with all its tables. The job, its tables and its sinks stay as they are.
 
     A branch that was dropped already is no error: the command finishes a removal that was interrupted.
@@ -283,16 +257,12 @@ def drop(first: JobOrText, second: Second = None, *, why: Why = None, as_json: A
 
     Exit codes: 0; 2 for an unknown job or branch; 3 while a run holds the branch; 8 storage.
     """
-    from headrace.cli.output import print_json, show
     from headrace.edits.fork import drop_branch
 
     job, name = job_and_text(first, second)
     config = load(job)
     branch = drop_branch(config, name, new_run_id(), why)
-    if as_json:
-        print_json(_plain(branch))
-        return
-    show(f"branch '{name}' of job '{config.job}' is gone, with its tables")
+    return Report(*facts(**_plain(branch)), f"branch '{name}' of job '{config.job}' is gone, with its tables")
 
 
 def _row(config: JobConfig, branch: Branch) -> dict[str, Any]:
@@ -303,13 +273,11 @@ def _row(config: JobConfig, branch: Branch) -> dict[str, Any]:
 
 
 def _plain(branch: Branch) -> dict[str, Any]:
-    from headrace.cli.output import at_time
-
     return {
         "name": branch.name,
         "fork_id": branch.fork_id,
         "status": branch.status.value,
-        "created_at": at_time(branch.created_at),
+        "created_at": Time(branch.created_at),
         "note": branch.note,
         "settings": branch.settings,
     }
@@ -336,11 +304,9 @@ def sentences_about(job: str, usages: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def _plain_usage(usage: BranchUsage) -> dict[str, Any]:
-    from headrace.cli.output import at_time
-
     return {
         "name": usage.branch.name,
-        "created_at": at_time(usage.branch.created_at),
+        "created_at": Time(usage.branch.created_at),
         "age": _age(usage.age),
         "age_seconds": usage.age // 1000,
         "bytes": usage.own.size,

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.arguments import AsJson, Cluster, Job, load
-from headrace.cli.findings import Finding, Outcome, as_warnings, finish, runner
+from headrace.cli.arguments import Branch, Cluster, Job, load
+from headrace.cli.findings import Finding, Outcome, as_warnings, of_findings, runner
+from headrace.report import Report, Time
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
@@ -40,8 +41,7 @@ def check(
             help="Try functions of the pipeline on rows of the input; without, the run decides on its own input, and problems of files are warnings.",
         ),
     ] = True,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Check whether a run could start. Changes nothing.
 
     Checks configuration, pipeline, Java, pyspark and jars, stored state and sinks, input folders and tables, services, and
@@ -69,10 +69,10 @@ def check(
     findings += determinism(config, plan) if sample else ()
     outside = [*services(config), lease(config)]
     findings += outside if strict else as_warnings(outside)
-    finish(findings, as_json=as_json, job=config.job)
+    return of_findings(findings, config.job)
 
 
-def verify(job: Job = None, as_json: AsJson = False) -> None:
+def verify(job: Job = None, branch: Branch = None) -> Report:
     """Check the committed checkpoints, tables and sinks. Changes nothing.
 
     Example:  headrace verify flights
@@ -81,10 +81,10 @@ def verify(job: Job = None, as_json: AsJson = False) -> None:
     """
     from headrace.commit.verify import verify as verify_job
 
-    config = load(job)
+    config = load(job, branch=branch)
     results = verify_job(config)
     findings = [Finding(f.check, "ok" if f.ok else "fail", f.detail) for f in results]
-    finish(findings, as_json=as_json, job=config.job)
+    return of_findings(findings, config.job)
 
 
 def row_kinds(config: JobConfig) -> Iterator[Finding]:
@@ -229,7 +229,6 @@ def _service(what: str, url: str) -> Finding:
 def lease(config: JobConfig) -> Finding:
     """Return a finding on the lease: whether another run holds the job."""
     from headrace import clock
-    from headrace.cli.output import at_time, shown
     from headrace.log.log import CheckpointLog
     from headrace.tables.folder import JobFolder
 
@@ -237,6 +236,5 @@ def lease(config: JobConfig) -> Finding:
     left = 0 if held is None else held.left(clock.now())
     if held is None or not left:
         return Finding("lease", "ok", "no run holds the job")
-    until = shown(at_time(clock.now() + left))
-    detail = f"run {held.run_id} ({held.holder}) holds the job until {until}, and may renew that"
+    detail = f"run {held.run_id} ({held.holder}) holds the job until {Time(clock.now() + left)}, and may renew that"
     return Finding("lease", "fail", detail, "let it finish, or wait until it has stopped renewing")

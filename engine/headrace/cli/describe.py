@@ -50,10 +50,8 @@ Measured = dict[str, Any]
 def last_measured(config: JobConfig) -> dict[str, Measured]:
     """Return, by async operator, the metrics of the last micro-batch that called it; empty for a job that never ran."""
     from headrace.log.log import CheckpointLog
-    from headrace.storage.pandas import without_pandas
     from headrace.tables.folder import JobFolder
 
-    without_pandas()
     latest: dict[str, Measured] = {}
     log = CheckpointLog(JobFolder.of(config))
     for checkpoint in reversed(log.checkpoints if log.exists else []):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from headrace.cli.arguments import AsJson, Job, Limit, OperatorOption, open_job
+from headrace.cli.arguments import Branch, Job, Limit, OperatorOption, open_job
+from headrace.report import Block, Report, Table, Time, facts
 
 if TYPE_CHECKING:
     import msgspec
@@ -57,8 +58,8 @@ def diff(
     end_as_of: ToAsOf = None,
     operator: OperatorOption = None,
     limit: Limit = 20,
-    as_json: AsJson = False,
-) -> None:
+    branch: Branch = None,
+) -> Report:
     """Show how state and sinks differ between two checkpoints: numbers of rows, then the first rows of each table (-n).
 
     Rows are added, gone, changed, or renewed (only the times of their TTL differ). Without options it shows what the last
@@ -75,32 +76,32 @@ def diff(
     from headrace.readers.difference import default_start, differences
     from headrace.readers.job_at import WITH_REQUESTS, WITH_STATE, check_operator
 
-    after = open_job(job, end, end_as_of, with_expired=True)
+    after = open_job(job, end, end_as_of, branch=branch, with_expired=True)
     check_operator(after, operator, (*WITH_STATE, *WITH_REQUESTS))
     if start is None and start_as_of is None:
         start = str(default_start(after))
-    before = open_job(job, start, start_as_of, with_expired=True)
-    show_differences(before, after, list(differences(before, after, operator, limit)), as_json=as_json)
+    before = open_job(job, start, start_as_of, branch=branch, with_expired=True)
+    return of_differences(before, after, list(differences(before, after, operator, limit)))
 
 
-def show_differences(
-    before: JobAtCheckpoint, after: JobAtCheckpoint, tables: Sequence[TableDifference], *, as_json: bool
-) -> None:
-    """Print the differences between two checkpoints: numbers first, then rows."""
-    from headrace.cli.output import print_json, show, table
+def of_differences(before: JobAtCheckpoint, after: JobAtCheckpoint, tables: Sequence[TableDifference]) -> Report:
+    """Return the report on the differences between two checkpoints: numbers first, then rows."""
+    return Report(
+        *facts(**plain_differences(before.checkpoint, after.checkpoint, tables)),
+        *difference_blocks(before, after, tables),
+    )
 
-    if as_json:
-        print_json(plain_differences(before.checkpoint, after.checkpoint, tables))
-        return
 
-    show(f"from checkpoint {_described(before)} to {_described(after)}")
-    if not tables:
-        show("nothing differs")
-        return
+def difference_blocks(
+    before: JobAtCheckpoint, after: JobAtCheckpoint, tables: Sequence[TableDifference]
+) -> Iterator[Block | str]:
+    """Yield what people read of the differences between two checkpoints."""
     from headrace.readers.difference import Change
 
-    columns = ("table", "operator", "state", *Change)
-    cells = [
+    yield f"from checkpoint {_described(before)} to {_described(after)}"
+    if not tables:
+        yield "nothing differs"
+    rows = [
         (
             f"{difference.table} (sink)" if difference.is_sink else difference.table,
             counts.group.get("operator"),
@@ -110,36 +111,30 @@ def show_differences(
         for difference in tables
         for counts in difference.counts
     ]
-    show(table(columns, cells), *map(_rows_of, tables))
+    yield Table.shown(("table", "operator", "state", *Change), rows)
+    yield from (line for difference in tables for line in _rows_of(difference))
 
 
 def _described(job: JobAtCheckpoint) -> str:
-    from headrace.cli.output import at_time, shown
-
     checkpoint, branch = job.checkpoint, job.config.branch
     where = "" if branch is None else f"of branch {branch}, "
-    return f"{checkpoint.checkpoint_id} ({where}{checkpoint.kind.value}, {shown(at_time(checkpoint.committed_at))})"
+    return f"{checkpoint.checkpoint_id} ({where}{checkpoint.kind.value}, {Time(checkpoint.committed_at)})"
 
 
-def _rows_of(difference: TableDifference) -> Any:
-    """Return the rows of one table, one below the other, as uncut text."""
-    from rich.text import Text
-
+def _rows_of(difference: TableDifference) -> Iterator[str]:
+    """Yield lines on the rows of one table."""
     from headrace.cli.output import cut, shown
 
-    total = sum(sum(counts.rows.values()) for counts in difference.counts)
-    lines = [
-        difference.table
-        if total <= len(difference.rows)
-        else f"{difference.table}: the first {len(difference.rows)} of {total:,} (more with -n)"
-    ]
+    total, listed = sum(sum(counts.rows.values()) for counts in difference.counts), len(difference.rows)
+    more = "" if total <= listed else f": the first {listed} of {total:,} (more with -n)"
+    yield f"{difference.table}{more}"
     for row in difference.rows:
         named = "  ".join(
             f"{column}={cut(shown(value), _LONGEST)}" for column, value in row.name.items() if value is not None
         )
-        lines.append(f"  {row.change:<8} {named}")
-        lines += [f"    {line}" for line in _values(row)]
-    return Text("\n".join([*lines, ""]))
+        yield f"  {row.change:<8} {named}"
+        yield from (f"    {line}" for line in _values(row))
+    yield ""
 
 
 def _values(row: ChangedRow) -> list[str]:
@@ -183,7 +178,7 @@ def _shown_value(value: Any) -> str:
 
 def plain_differences(before: Checkpoint, after: Checkpoint, tables: Iterable[TableDifference]) -> dict[str, Any]:
     """Return the differences between two checkpoints as plain values."""
-    from headrace.cli.output import decoded_row
+    from headrace.cli.output import typed_row
 
     return {
         "from": before.checkpoint_id,
@@ -196,9 +191,9 @@ def plain_differences(before: Checkpoint, after: Checkpoint, tables: Iterable[Ta
                 "rows": [
                     {
                         "change": row.change,
-                        "name": decoded_row(row.name),
-                        "before": row.before and decoded_row(row.before),
-                        "after": row.after and decoded_row(row.after),
+                        "name": typed_row(row.name),
+                        "before": row.before and typed_row(row.before),
+                        "after": row.after and typed_row(row.after),
                         "fields": row.fields,
                     }
                     for row in difference.rows

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from headrace.cli.arguments import AsJson
-from headrace.cli.findings import Finding, as_warnings, classes, finish, jars, java, pyspark
+from headrace.cli.findings import Finding, as_warnings, classes, jars, java, of_findings, pyspark
+from headrace.report import Report
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
@@ -31,8 +31,7 @@ def register(app: typer.Typer) -> None:
 
 def doctor(
     job: Annotated[Optional[str], typer.Option("--job", help="Only this job; all if left out.")] = None,  # noqa: UP045
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Check this machine, and say what to do.
 
     Checks Python, packages, Java, jars, disks, folders, configuration, services.
@@ -42,7 +41,7 @@ def doctor(
     Exit codes: 0 fit, warnings included; 1 something would stop a run.
     """
     findings = [_python(), _engine(), *_packages(), pyspark(), *_project(job)]
-    finish(_unique(findings), as_json=as_json, job=job)
+    return of_findings(_unique(findings), job)
 
 
 def _unique(findings: list[Finding]) -> list[Finding]:

@@ -11,7 +11,9 @@ from headrace.cli.arguments import (
     NOT_CHANGED,
     Apply,
     ApplyWhy,
-    AsJson,
+    JobOrText,
+    Key,
+    NamedJob,
     OperatorOption,
     RunId,
     job_and_text,
@@ -20,11 +22,11 @@ from headrace.cli.arguments import (
     reason,
 )
 from headrace.names import counted
+from headrace.report import Block, Report, Table, Time, facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headrace.cli.output import Table
     from headrace.config import JobConfig
     from headrace.edits.drop_job import JobToDrop, SinkToDrop
     from headrace.edits.erase import Erasure
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
 _SHOWN = 20
 """Number of other files with the key that are shown."""
 
-First = Annotated[str, typer.Argument(metavar="JOB", help="Leave it out if there is only one.", show_default=False)]
-Second = Annotated[Optional[str], typer.Argument(metavar="KEY", help="Plain text, or JSON.", show_default=False)]  # noqa: UP045
 Mentions = Annotated[
     bool,
     typer.Option(
@@ -51,12 +51,12 @@ def register_erase(app: typer.Typer) -> None:
 
 
 def erase(
-    first: First,
-    second: Second = None,
+    first: JobOrText,
+    second: Key = None,
     *,
     operator: OperatorOption = None,
     mentions: Mentions = False,
-    apply: Annotated[bool, typer.Option("--apply", help="Erase. Without it, only show what would be erased.")] = False,
+    apply: Apply = False,
     purge: Annotated[
         bool, typer.Option("--purge", help="With --apply: delete old files with the key's rows at once.")
     ] = False,
@@ -65,8 +65,7 @@ def erase(
         typer.Option("--why", help="The reason, kept for ever. It must not name the key."),
     ] = None,
     run_id: RunId = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Erase one key from the job: state, timers, histories, records that wait, quarantine, answers.
 
     Shows the rows, and changes nothing unless --apply is given. Old versions keep the rows until the retention
@@ -81,10 +80,6 @@ def erase(
     that nothing has, a bad reason, a branch, or a savepoint that has the key; 3 while a run holds the job; 8 storage;
     10 job and sink disagree.
     """
-    from headrace.storage.pandas import without_pandas
-
-    without_pandas()
-    from headrace.cli.output import print_json
     from headrace.edits.erase import Erasure, find_key
     from headrace.edits.erase import erase as erase_key
     from headrace.edits.erase_survey import rows_in_sinks
@@ -104,12 +99,12 @@ def erase(
     sinks = [*rows_in_sinks(config, key)]
     if done.files_deleted == 0 and not _is_known(done.survey, sinks):
         _refuse_unknown(config, key)
-    if as_json:
-        print_json(_as_json(key, done, left, sinks, apply=apply))
-    else:
-        _show(key, done, left, sinks, apply=apply)
-    if purge and (any(left.files.values()) or left.others):
-        raise typer.Exit(CheckFailed.exit_code)
+    is_left = purge and (any(left.files.values()) or bool(left.others))
+    return Report(
+        *facts(**_plain_erasure(key, done, left, sinks, apply=apply)),
+        *_blocks(key, done, left, sinks, apply=apply),
+        exit_code=CheckFailed.exit_code if is_left else 0,
+    )
 
 
 def _is_known(before: ErasureSurvey, sinks: Sequence[SinkRows]) -> bool:
@@ -154,31 +149,32 @@ def _check_operator(config: JobConfig, operator: str | None) -> None:
         check_operator(JobAtCheckpoint(config), operator, tuple(ALL_TABLES))
 
 
-def _show(key: ErasedKey, done: Erasure, left: ErasureSurvey, sinks: Sequence[SinkRows], *, apply: bool) -> None:
-    from headrace.cli.output import show
-
+def _blocks(
+    key: ErasedKey, done: Erasure, left: ErasureSurvey, sinks: Sequence[SinkRows], *, apply: bool
+) -> Iterator[Block | str]:
+    """Yield what people read."""
     config, before = left.config, done.survey
     if before.is_empty:
-        show(f"{config.job}: no file of the state has rows of key {key.key}")
+        yield f"{config.job}: no file of the state has rows of key {key.key}"
     else:
-        show(f"{config.job}: rows of key {key.key} in the state{', before' if apply else ''}")
-        show(_table(before.rows) if before.rows else "  none, at the last checkpoint\n")
+        yield f"{config.job}: rows of key {key.key} in the state{', before' if apply else ''}"
+        yield _table(before.rows) if before.rows else "  none, at the last checkpoint\n"
     if done.checkpoint is not None:
-        show(
-            f"erased {counted(sum(rows.rows for rows in before.rows), 'row')}, as checkpoint {done.checkpoint.checkpoint_id}"
-        )
+        rows = counted(sum(rows.rows for rows in before.rows), "row")
+        yield f"erased {rows}, as checkpoint {done.checkpoint.checkpoint_id}"
     if done.files_deleted:
-        show(f"deleted {counted(done.files_deleted, 'file')}")
+        yield f"deleted {counted(done.files_deleted, 'file')}"
     if apply or not before.is_empty:
-        show(*_old_versions(left, apply=apply, was_there=not before.is_empty))
+        yield from _old_versions(left, apply=apply, was_there=not before.is_empty)
     if before.mentions:
-        show("\nThese rows of other keys have it in their text, and stay:", _table(before.mentions))
-        show("Erase such a key by a call of its own.")
+        yield "\nThese rows of other keys have it in their text, and stay:"
+        yield _table(before.mentions)
+        yield "Erase such a key by a call of its own."
         if not key.with_mentions:
-            show("With --mentions, rows that wait, are in quarantine or are kept answers go with this one.")
-    show(*_elsewhere(config, sinks))
+            yield "With --mentions, rows that wait, are in quarantine or are kept answers go with this one."
+    yield from _elsewhere(config, sinks)
     if not apply and not before.is_empty:
-        show(f"\nNothing was changed. To erase it:\n  {_call(config.job, key)} --apply --why ...")
+        yield f"\nNothing was changed. To erase it:\n  {_call(config.job, key)} --apply --why ..."
 
 
 def _call(job: str, key: ErasedKey) -> str:
@@ -189,14 +185,11 @@ def _call(job: str, key: ErasedKey) -> str:
 
 
 def _table(rows: Sequence[FoundRows]) -> Table:
-    from headrace.cli.output import table
-
-    return table(("table", "operator", "key", "rows", "live"), rows)
+    return Table.shown(("table", "operator", "key", "rows", "live"), rows)
 
 
 def _old_versions(left: ErasureSurvey, *, apply: bool, was_there: bool) -> Iterator[str]:
     """Yield lines on the files that still have the bytes, and when they are gone. `was_there`: this command found some."""
-    from headrace.cli.output import at_time, shown
     from headrace.log.marks import id_ranges
 
     yield from _others(left)
@@ -209,7 +202,7 @@ def _old_versions(left: ErasureSurvey, *, apply: bool, was_there: bool) -> Itera
     ids = ", ".join(f"{first} to {last}" if last > first else str(first) for first, last in ranges)
     yield f"{counted(files, 'file has', 'files have')} rows of it; checkpoints that need them: {ids or 'none'}."
     yield "The bytes are gone with the first vacuum after"
-    yield f"  {shown(at_time(left.gone_after))} (retention.hours: {left.config.retention.hours}),"
+    yield f"  {Time(left.gone_after)} (retention.hours: {left.config.retention.hours}),"
     yield f"or at once with {'--purge' if apply else '--apply --purge'}: these checkpoints can then be neither read nor restored."
     if left.savepoints:
         yield "Savepoints keep them until they are dropped:"
@@ -249,11 +242,9 @@ def _elsewhere(config: JobConfig, sinks: Sequence[SinkRows]) -> Iterator[str]:
     yield "Look also at logs of runs, backups, and versions that an object store keeps by itself."
 
 
-def _as_json(
+def _plain_erasure(
     key: ErasedKey, done: Erasure, left: ErasureSurvey, sinks: Sequence[SinkRows], *, apply: bool
 ) -> dict[str, Any]:
-    from headrace.cli.output import at_time
-
     files = sorted(f"{table}/{name}" for table, names in left.files.items() for name in names)
     return {
         "job": left.config.job,
@@ -269,7 +260,7 @@ def _as_json(
             "notes": [*left.notes],
             "checkpoints": [item.checkpoint_id for item in left.holders],
             "savepoints": list(dict.fromkeys(item.name for item in left.savepoints)),
-            "gone_after": at_time(left.gone_after) if files else None,
+            "gone_after": Time(left.gone_after if files else None),
         },
         "sinks": [
             {
@@ -285,7 +276,6 @@ def _as_json(
     }
 
 
-NamedJob = Annotated[str, typer.Argument(metavar="JOB", help="Job; required here.", show_default=False)]
 Sinks = Annotated[bool, typer.Option("--sinks", help="Also delete the tables of its sinks.")]
 
 
@@ -301,8 +291,7 @@ def drop(
     apply: Apply = False,
     why: ApplyWhy = None,
     run_id: RunId = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Delete a job's folder: its state, its checkpoints, its savepoints. A dry run, unless --apply is given.
 
     Nothing undoes it. The tables of its sinks stay, unless --sinks is given; the job's file and its pipeline always stay. After an
@@ -315,44 +304,34 @@ def drop(
     Exit codes: 0; 2 for an unknown job, one without stored data, or no reason; 3 while a run holds the job; 8 storage; 10 a sink is
     not the job's alone.
     """
-    from headrace.storage.pandas import without_pandas
-
-    without_pandas()
     from headrace.edits.drop_job import drop_job, droppable_job
 
     config = load(job, checked=False)
     if apply:
         marker = drop_job(config, reason(why), run_id or new_run_id(), sinks=sinks)
-        _show_done(config, marker.sinks, as_json=as_json)
-        return
-    _show_planned(config, droppable_job(config), sinks=sinks, as_json=as_json)
+        return _done(config, marker.sinks)
+    return _planned(config, droppable_job(config), sinks=sinks)
 
 
-def _show_planned(config: JobConfig, job_to_drop: JobToDrop, *, sinks: bool, as_json: bool) -> None:
-    from headrace.cli.output import print_json, show, table
+def _planned(config: JobConfig, job_to_drop: JobToDrop, *, sinks: bool) -> Report:
+    folder, parts, marker = job_to_drop.folder, job_to_drop.parts, job_to_drop.marker
+    return Report(
+        *facts(job=config.job, applied=False, folder=folder),
+        *facts(parts={name: usage._asdict() for name, usage in parts.items()}),
+        *facts(sinks=[_plain(sink, deleted=sinks) for sink in job_to_drop.sinks], is_half_dropped=marker is not None),
+        None if marker is None else f"An earlier drop was interrupted ({marker.why}): --apply finishes it.",
+        f"folder {folder}",
+        Table.shown(("holds", "files", "bytes"), [(name, *usage) for name, usage in sorted(parts.items())]),
+        *(_fate(sink, sinks=sinks) for sink in job_to_drop.sinks),
+        f"\n{config.job}: a restore cannot undo this. {NOT_CHANGED}",
+    )
 
-    if as_json:
-        print_json(
-            {
-                "job": config.job,
-                "applied": False,
-                "folder": job_to_drop.folder,
-                "parts": {name: usage._asdict() for name, usage in job_to_drop.parts.items()},
-                "sinks": [_plain(sink, deleted=sinks) for sink in job_to_drop.sinks],
-                "is_half_dropped": job_to_drop.marker is not None,
-            }
-        )
-        return
-    if job_to_drop.marker is not None:
-        show(f"An earlier drop was interrupted ({job_to_drop.marker.why}): --apply finishes it.")
-    show(f"folder {job_to_drop.folder}")
-    show(table(("holds", "files", "bytes"), [(name, *usage) for name, usage in sorted(job_to_drop.parts.items())]))
-    for sink in job_to_drop.sinks:
-        fate = "stays" if not sinks else sink.refusal or "would be deleted"
-        show(
-            f"sink '{sink.name}' at {sink.uri}, {counted(sink.usage.files, 'file')}, {counted(sink.usage.size, 'byte')}: {fate}"
-        )
-    show(f"\n{config.job}: a restore cannot undo this. {NOT_CHANGED}")
+
+def _fate(sink: SinkToDrop, *, sinks: bool) -> str:
+    """Return a sentence on what becomes of a sink."""
+    fate = "stays" if not sinks else sink.refusal or "would be deleted"
+    files = f"{counted(sink.usage.files, 'file')}, {counted(sink.usage.size, 'byte')}"
+    return f"sink '{sink.name}' at {sink.uri}, {files}: {fate}"
 
 
 def _plain(sink: SinkToDrop, *, deleted: bool) -> dict[str, object]:
@@ -366,16 +345,15 @@ def _plain(sink: SinkToDrop, *, deleted: bool) -> dict[str, object]:
     }
 
 
-def _show_done(config: JobConfig, sinks: dict[str, str], *, as_json: bool) -> None:
-    from headrace.cli.output import print_json, show
-
+def _done(config: JobConfig, sinks: dict[str, str]) -> Report:
     kept = {name: sink.path for name, sink in config.sinks.items() if name not in sinks}
-    if as_json:
-        print_json({"job": config.job, "applied": True, "folder": config.job_folder, "deleted": sinks, "kept": kept})
-        return
-    show(f"{config.job}: {config.job_folder} is deleted.")
-    for name, uri in sinks.items():
-        show(f"sink '{name}' at {uri} is deleted.")
-    for name, uri in kept.items():
-        show(f"sink '{name}' at {uri} stays: a new job of this name must be given another path.")
-    show(f"The job's file stays: {config.file}")
+    return Report(
+        *facts(job=config.job, applied=True, folder=config.job_folder, deleted=sinks, kept=kept),
+        f"{config.job}: {config.job_folder} is deleted.",
+        *(f"sink '{name}' at {uri} is deleted." for name, uri in sinks.items()),
+        *(
+            f"sink '{name}' at {uri} stays: a new job of this name must be given another path."
+            for name, uri in kept.items()
+        ),
+        f"The job's file stays: {config.file}",
+    )

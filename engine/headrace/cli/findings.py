@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import typer
-
 from headrace.errors import CheckFailed, ConfigError
+from headrace.report import Report, Table, facts
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
@@ -32,18 +31,15 @@ class Finding:
     advice: str = ""
 
 
-def finish(findings: Sequence[Finding], *, as_json: bool, job: str | None = None) -> None:
-    """Print findings; end with exit code 1 if one of them is a failure."""
-    from headrace.cli.output import print_json, show, table
-
-    failed = [finding for finding in findings if finding.outcome == "fail"]
-    if as_json:
-        print_json({"job": job, "ok": not failed, "findings": findings})
-    else:
-        rows = [(f.outcome, f.check, f"{f.detail}\n-> {f.advice}" if f.advice else f.detail) for f in findings]
-        show(table(("", "check", "what was found"), rows))
-    if failed:
-        raise typer.Exit(CheckFailed.exit_code)
+def of_findings(findings: Sequence[Finding], job: str | None = None) -> Report:
+    """Return the report on findings; it ends with exit code 1 if one of them is a failure."""
+    has_failed = any(finding.outcome == "fail" for finding in findings)
+    rows = [(f.outcome, f.check, f"{f.detail}\n-> {f.advice}" if f.advice else f.detail) for f in findings]
+    return Report(
+        *facts(job=job, ok=not has_failed, findings=findings),
+        Table.shown(("", "check", "what was found"), rows),
+        exit_code=CheckFailed.exit_code if has_failed else 0,
+    )
 
 
 def as_warnings(findings: Sequence[Finding]) -> list[Finding]:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from headrace.cli.arguments import AsJson, Job, load, new_run_id
+from headrace.cli.arguments import Job, RunId, load, new_run_id
 from headrace.names import counted
+from headrace.report import Report, Table, facts
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
@@ -30,9 +31,8 @@ def input_files(
     why: Annotated[
         str | None, typer.Option("--why", help="With --acknowledge: the reason, kept with the checkpoint.")
     ] = None,
-    run_id: Annotated[Optional[str], typer.Option("--run-id", help="Id of this call; a new one if left out.")] = None,  # noqa: UP045
-    as_json: AsJson = False,
-) -> None:
+    run_id: RunId = None,
+) -> Report:
     """List input that no run takes in: files that changed or are gone since, came late, have a twin, or are passed over.
 
     Each run, 'headrace check' and 'headrace status' name the same files, until a backfill takes them in, somebody moves them away, or
@@ -47,32 +47,35 @@ def input_files(
 
     Exit codes: 0; 2 for an unknown job, or a file that is not listed; 3 while a run holds the job; 8 storage; 10 job and sink disagree.
     """
-    from headrace.cli.restore import show_checkpoint
+    from headrace.cli.restore import of_checkpoint
     from headrace.edits.acknowledge import acknowledge as acknowledge_files
-    from headrace.storage.pandas import without_pandas
 
-    without_pandas()
     config = load(job)
     if acknowledge:
         checkpoint = acknowledge_files(config, acknowledge, why or "", run_id or new_run_id())
         text = f"{counted(checkpoint.metrics['acknowledged'], 'file is', 'files are')} acknowledged, as of checkpoint {checkpoint.checkpoint_id}"
-        show_checkpoint(config.job, checkpoint, text, as_json=as_json)
-        return
-    _list(config, as_json=as_json)
+        return of_checkpoint(config.job, checkpoint, text)
+    return _list(config)
 
 
-def _list(config: JobConfig, *, as_json: bool) -> None:
-    from headrace.cli.output import print_json, show, table
+def _list(config: JobConfig) -> Report:
     from headrace.commit.input_report import input_remarks
     from headrace.log.log import CheckpointLog
     from headrace.tables.folder import JobFolder
 
     remarks = input_remarks(config, CheckpointLog(JobFolder.of(config)).lineage.line)
-    rows = [(remark.source, remark.kind.value.replace("_", " "), remark.file) for remark in remarks]
-    if as_json:
-        listed = [{"source": remark.source, "kind": remark.kind.value, "file": remark.file} for remark in remarks]
-        print_json({"job": config.job, "input": listed})
-    elif rows:
-        show(table(("source", "what", "file"), rows))
-    else:
-        show(f"{config.job}: all input is as the job took it in, and nothing is passed over")
+    rows = [
+        {
+            "source": remark.source,
+            "kind": remark.kind.value,
+            "what": remark.kind.value.replace("_", " "),
+            "file": remark.file,
+        }
+        for remark in remarks
+    ]
+    return Report(
+        *facts(job=config.job, input=[{name: row[name] for name in ("source", "kind", "file")} for row in rows]),
+        Table(None, ("source", "what", "file"), rows)
+        if rows
+        else f"{config.job}: all input is as the job took it in, and nothing is passed over",
+    )

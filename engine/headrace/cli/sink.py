@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.arguments import NOT_CHANGED, Apply, ApplyWhy, AsJson, RunId, load, new_run_id, reason
+from headrace.cli.arguments import NOT_CHANGED, Apply, ApplyWhy, NamedJob, RunId, load, new_run_id, reason
 from headrace.names import counted
+from headrace.report import Report, facts
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from headrace.log.checkpoint import Checkpoint
 
 
-NamedJob = Annotated[str, typer.Argument(metavar="JOB", help="Job; required here.", show_default=False)]
 Sink = Annotated[str, typer.Argument(metavar="SINK", help="Sink of the job.", show_default=False)]
 
 
@@ -40,8 +40,7 @@ def take_over(
     apply: Apply = False,
     why: ApplyWhy = None,
     run_id: RunId = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Make a table of another job that of a sink. It begins empty. A dry run, unless --apply is given.
 
     The rows of the former owner stay in the table's history until a VACUUM, and that job is refused from then on. A job that has
@@ -54,41 +53,29 @@ def take_over(
     Exit codes: 0; 2 for an unknown job or sink, a table that is nobody else's, or no reason; 3 while a run holds the job; 8 storage;
     10 the job disagrees with another sink.
     """
-    from headrace.storage.pandas import without_pandas
-
-    without_pandas()
     from headrace.edits.sink_owners import other_owner
     from headrace.edits.sink_owners import take_over as take_over_sink
 
     config = load(job)
     if apply:
-        checkpoint = take_over_sink(config, sink, reason(why), run_id or new_run_id())
-        _show_done(config, sink, checkpoint, as_json=as_json)
-        return
-    _show_planned(config, other_owner(config, sink), as_json=as_json)
+        return _done(config, sink, take_over_sink(config, sink, reason(why), run_id or new_run_id()))
+    return _planned(config, other_owner(config, sink))
 
 
-def _show_planned(config: JobConfig, table: OtherOwner, *, as_json: bool) -> None:
-    from headrace.cli.output import print_json, show
-
-    if as_json:
-        plain = {"job": config.job, "sink": table.sink, "applied": False, "uri": table.uri, **table.usage._asdict()}
-        print_json({**plain, "owner": table.owner, "checkpoint": None})
-        return
-    show(
-        f"sink '{table.sink}' at {table.uri}, {counted(table.usage.files, 'file')}, {counted(table.usage.size, 'byte')}: {table.owner}",
+def _planned(config: JobConfig, table: OtherOwner) -> Report:
+    files = f"{counted(table.usage.files, 'file')}, {counted(table.usage.size, 'byte')}"
+    return Report(
+        *facts(job=config.job, sink=table.sink, applied=False, uri=table.uri, **table.usage._asdict()),
+        *facts(owner=table.owner, checkpoint=None),
+        f"sink '{table.sink}' at {table.uri}, {files}: {table.owner}",
         f"It would become the table of job '{config.job}', and begin empty. {NOT_CHANGED}",
     )
 
 
-def _show_done(config: JobConfig, sink: str, checkpoint: Checkpoint, *, as_json: bool) -> None:
-    from headrace.cli.output import print_json, show
-
-    if as_json:
-        plain = {"job": config.job, "sink": sink, "applied": True, "uri": config.sinks[sink].path}
-        print_json({**plain, "checkpoint": checkpoint.checkpoint_id, "note": checkpoint.note})
-        return
-    show(
-        f"{config.job}: sink '{sink}' has the table {config.sinks[sink].path} now, without rows: checkpoint {checkpoint.checkpoint_id}.",
+def _done(config: JobConfig, sink: str, checkpoint: Checkpoint) -> Report:
+    uri, checkpoint_id = config.sinks[sink].path, checkpoint.checkpoint_id
+    return Report(
+        *facts(job=config.job, sink=sink, applied=True, uri=uri, checkpoint=checkpoint_id, note=checkpoint.note),
+        f"{config.job}: sink '{sink}' has the table {uri} now, without rows: checkpoint {checkpoint_id}.",
         f"If the job has published to the sink before:  headrace reconcile {config.job}",
     )

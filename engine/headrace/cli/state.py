@@ -7,6 +7,7 @@ of rows behind a row of an upserted table (`history`).
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import msgspec
@@ -14,11 +15,12 @@ import typer
 
 from headrace.cli.arguments import (
     All,
-    AsJson,
     AsOf,
     At,
+    Branch,
     Job,
     JobOrText,
+    Key,
     Limit,
     OperatorOption,
     StateOption,
@@ -32,17 +34,14 @@ from headrace.cli.arguments import (
 )
 from headrace.cli.state_edits import register_state_edits
 from headrace.names import counted
+from headrace.report import Block, Drawing, Fact, Note, Report, Table, facts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from headrace.api.graph import UpsertMaterialize
-    from headrace.cli.output import Table
     from headrace.readers.job_at import JobAtCheckpoint
     from headrace.readers.query import Rows
-
-
-Second = Annotated[Optional[str], typer.Argument(metavar="KEY", help="Plain text, or JSON.", show_default=False)]  # noqa: UP045
 
 
 def register_state(app: typer.Typer) -> None:
@@ -61,40 +60,51 @@ def register_state(app: typer.Typer) -> None:
     app.add_typer(state, name="state")
 
 
-def print_rows(
+def of_rows(
     job: JobAtCheckpoint,
     rows: Rows,
     what: str,
-    *,
-    as_json: bool,
+    *more: Block | None,
+    shown: Rows | None = None,
     total: int | None = None,
     timers_left_out: int | None = None,
-) -> None:
-    """Print rows with their checkpoint, and the number of the engine's own timers that were left out.
+) -> Report:
+    """Return the report on rows: their checkpoint, their number, and that of the engine's own timers that were left out.
 
-    `total` is the number of rows without a limit; if it is None, there is no limit.
+    People read the rows `shown`, by default all. `total` is the number of rows without a limit; if it is None, there is no limit.
     """
-    from headrace.cli.output import cards, decoded, print_json, records, show
+    from headrace.cli.output import typed_rows
 
-    if as_json:
-        left_out = {} if timers_left_out is None else {"timers_left_out": timers_left_out}
-        limited = {} if total is None else {"total": total}
-        print_json({"checkpoint": job.checkpoint.checkpoint_id, what: decoded(rows), **limited, **left_out})
-        return
+    return Report(
+        *facts(checkpoint=job.checkpoint.checkpoint_id, **{what: typed_rows(rows)}),
+        None if total is None else Fact("total", total),
+        None if timers_left_out is None else Fact("timers_left_out", timers_left_out),
+        _for_people(rows if shown is None else shown),
+        *_numbers(job, len(rows.rows), what, total, timers_left_out),
+        *more,
+    )
+
+
+def _for_people(rows: Rows) -> Block:
+    """Return rows as a table; with a long column, as one block of lines each."""
+    from headrace.cli.output import card_lines, rows_table
+
     body = next((name for name in ("value", "raw") if name in rows.columns), None)
-    if rows.rows and body is not None:
-        show(cards(rows, body, drop=("key_group",)))
-    elif rows.rows:
-        show(records(rows, drop=("key_group",)))
-    number = len(rows.rows)
+    if body is None or not rows.rows:
+        return rows_table(rows, drop=("key_group",))
+    return Drawing(partial(card_lines, rows, body, drop=("key_group",)))
+
+
+def _numbers(
+    job: JobAtCheckpoint, number: int, what: str, total: int | None, timers_left_out: int | None
+) -> Iterator[str]:
+    """Yield sentences on the numbers of rows."""
     more = total is not None and total > number
     listed = f"{number:,} of {total:,} {what}" if more else counted(number, _SINGULAR.get(what, what), what)
-    show(f"{listed}, at checkpoint {job.checkpoint.checkpoint_id}{' (more with -n)' if more else ''}")
+    yield f"{listed}, at checkpoint {job.checkpoint.checkpoint_id}{' (more with -n)' if more else ''}"
     if timers_left_out:
-        timers = counted(timers_left_out, "timer")
-        show(
-            f"left out: {timers} that Headrace sets to clean up; --all shows {'it' if timers_left_out == 1 else 'them'}"
-        )
+        timers, them = counted(timers_left_out, "timer"), "it" if timers_left_out == 1 else "them"
+        yield f"left out: {timers} that Headrace sets to clean up; --all shows {them}"
 
 
 _SINGULAR = {"states": "state", "entries": "entry", "changes": "change", "timers": "timer", "requests": "request"}
@@ -112,8 +122,8 @@ def list_states(
     as_of: AsOf = None,
     with_expired: WithExpired = False,
     show_all: All = False,
-    as_json: AsJson = False,
-) -> None:
+    branch: Branch = None,
+) -> Report:
     """List stored states: for each its kind, number of live entries, keys, bytes, last change, and type.
 
     A state that the pipeline no longer declares is marked as removed: it stays stored. --json has types with their fields.
@@ -126,11 +136,11 @@ def list_states(
     from headrace.readers.state import list_states as states_of
     from headrace.readers.waiting import count_internal_timers
 
-    opened = open_job(job, at, as_of, with_expired=with_expired)
+    opened = open_job(job, at, as_of, branch=branch, with_expired=with_expired)
     states = states_of(opened, internal=show_all)
     left_out = 0 if show_all else count_internal_timers(opened)
-    shown = states if as_json else shortened(states, "type")
-    print_rows(opened, shown, "states", as_json=as_json, timers_left_out=left_out)
+    shown = shortened(states, "type")
+    return of_rows(opened, states, "states", shown=shown, timers_left_out=left_out)
 
 
 def shortened(rows: Rows, column: str) -> Rows:
@@ -147,15 +157,15 @@ def shortened(rows: Rows, column: str) -> Rows:
 
 def get(
     first: JobOrText,
-    second: Second = None,
+    second: Key = None,
     *,
     at: At = None,
     as_of: AsOf = None,
     operator: OperatorOption = None,
     state: StateOption = None,
     with_expired: WithExpired = False,
-    as_json: AsJson = False,
-) -> None:
+    branch: Branch = None,
+) -> Report:
     """Show all live entries of one key. A text key needs no quotes; several key fields are a JSON list.
 
     Example:  headrace state get flights N14228 --at 12
@@ -166,18 +176,19 @@ def get(
     from headrace.readers.known_keys import how_keys_are_written
 
     name, key = job_and_text(first, second)
-    job = open_job(name, at, as_of, with_expired=with_expired)
+    job = open_job(name, at, as_of, branch=branch, with_expired=with_expired)
     entries = keyed_state.get(job, key, operator, state)
     hidden = 0 if with_expired else keyed_state.count_expired(job, key, operator, state)
-    print_rows(job, entries, "entries", as_json=as_json)
-    if not entries.rows and not hidden:
-        warn(f"no live entry has this key. {how_keys_are_written(job)}")
-    if hidden:
-        one = hidden == 1
-        text = counted(hidden, "entry", "entries")
-        warn(
-            f"{text} of this key expired and {'is' if one else 'are'} hidden; --with-expired shows {'it' if one else 'them'}"
-        )
+    nothing = not entries.rows and not hidden
+    unknown = Note(f"no live entry has this key. {how_keys_are_written(job)}", "warning") if nothing else None
+    return of_rows(job, entries, "entries", *filter(None, (unknown, *_hidden(hidden))))
+
+
+def _hidden(entries: int) -> Iterator[Note]:
+    """Yield a warning of entries that are not shown, if there are some."""
+    if entries:
+        text = counted(entries, "entry of this key expired and is hidden", "entries of this key expired and are hidden")
+        yield Note(f"{text}; --with-expired shows {'it' if entries == 1 else 'them'}", "warning")
 
 
 def scan(
@@ -190,8 +201,8 @@ def scan(
     state: StateOption = None,
     limit: Limit = 50,
     with_expired: WithExpired = False,
-    as_json: AsJson = False,
-) -> None:
+    branch: Branch = None,
+) -> Report:
     """Show live entries in key order.
 
     Example:  headrace state scan flights --state legs --prefix N14 -n 10
@@ -200,22 +211,22 @@ def scan(
     """
     from headrace.readers import state as keyed_state
 
-    opened = open_job(job, at, as_of, with_expired=with_expired)
+    opened = open_job(job, at, as_of, branch=branch, with_expired=with_expired)
     rows = keyed_state.scan(opened, operator, state, prefix, limit)
     total = total_of(rows, limit, lambda: keyed_state.count_scanned(opened, operator, state, prefix))
-    print_rows(opened, rows, "entries", as_json=as_json, total=total)
+    return of_rows(opened, rows, "entries", total=total)
 
 
 def history(
     first: JobOrText,
-    second: Second = None,
+    second: Key = None,
     *,
     at: At = None,
     as_of: AsOf = None,
     operator: OperatorOption = None,
     state: StateOption = None,
-    as_json: AsJson = False,
-) -> None:
+    branch: Branch = None,
+) -> Report:
     """Show the changes of one key, oldest first, each with its checkpoint; also when its entries expired.
 
     It shows why a key is gone: removed, expired and removed, or expired and dropped by a compaction.
@@ -227,8 +238,8 @@ def history(
     from headrace.readers.history import key_history
 
     name, key = job_and_text(first, second)
-    job = open_job(name, at, as_of)
-    print_rows(job, key_history(job, key, operator, state), "changes", as_json=as_json)
+    job = open_job(name, at, as_of, branch=branch)
+    return of_rows(job, key_history(job, key, operator, state), "changes")
 
 
 def expired(
@@ -243,8 +254,8 @@ def expired(
         typer.Option(help="Show what this TTL (such as 12h, or off) would remove from --state. Changes nothing."),
     ] = None,
     limit: Limit = 20,
-    as_json: AsJson = False,
-) -> None:
+    branch: Branch = None,
+) -> Report:
     """Show expired entries that are still stored, without values, and when their bytes will be gone.
 
     With --ttl, show the immediate effect of another TTL on a state: a dry run, before you change the pipeline.
@@ -255,79 +266,73 @@ def expired(
 
     Exit codes: 0; 2 for an unknown job, checkpoint, operator or state, or a wrong duration; 8 when files are gone.
     """
-    from headrace.storage.pandas import without_pandas
-
-    without_pandas()
     from headrace.readers.expired import expired_entries
     from headrace.readers.job_at import JobAtCheckpoint
 
-    opened = JobAtCheckpoint(load(job), at, as_of=as_of)
+    opened = JobAtCheckpoint(load(job, branch=branch), at, as_of=as_of)
     if as_of is not None:
         warn(as_of_text(opened.checkpoint))
     if ttl is not None:
-        print_supposed(opened, operator, state, ttl, as_json=as_json)
-        return
+        return of_supposed(opened, operator, state, ttl)
     warn(opened.ttl.not_declared)
-    print_expired(opened, expired_entries(opened, operator, state, limit), as_json=as_json)
+    return of_expired(opened, expired_entries(opened, operator, state, limit))
 
 
 _OFF = "off"
 
 
-def print_expired(job: JobAtCheckpoint, entries: Rows, *, as_json: bool) -> None:
-    """Print expired entries, by state and one by one, and when their bytes are gone."""
-    from headrace.cli.output import decoded, print_json, records, show, table
+def of_expired(job: JobAtCheckpoint, entries: Rows) -> Report:
+    """Return the report on expired entries, by state and one by one, and when their bytes are gone."""
+    from headrace.cli.output import rows_table, typed_rows
     from headrace.readers.expired import expired_states, expiry_compactions, savepoints
 
     states, compactions, kept_by = expired_states(job), list(expiry_compactions(job)), savepoints(job)
     checkpoint = job.checkpoint.checkpoint_id
-    if as_json:
-        answer = {"checkpoint": checkpoint, "states": decoded(states), "entries": decoded(entries)}
-        print_json({**answer, "removals": compactions, "savepoints": kept_by})
-        return
-    if states.rows:
-        show(records(states), records(entries, drop=("ttl_ms",)))
-        show(
-            f"They are hidden from user code and readers. The next 'headrace compact {job.config.job}' drops them from the tables;"
-        )
-        show(
-            f"files that had them stay for {counted(job.config.retention.hours, 'hour')} more, and then until 'headrace vacuum {job.config.job}'."
-        )
-    else:
-        show(f"nothing that has expired is stored, at checkpoint {checkpoint}")
-    if compactions:
-        rows = [
-            (compaction.checkpoint_id, compaction.at, compaction.entries, compaction.files_until)
-            for compaction in compactions
-        ]
-        show(table(("compaction", "at", "expired entries", "vacuum removes their files from"), rows))
-    if kept_by and (states.rows or compactions):
-        show(f"Savepoints keep all that was stored then, for ever: {', '.join(kept_by)}.")
+    return Report(
+        *facts(checkpoint=checkpoint, states=typed_rows(states), entries=typed_rows(entries)),
+        *facts(removals=compactions, savepoints=kept_by),
+        rows_table(states),
+        rows_table(entries, drop=("ttl_ms",)) if states.rows else None,
+        _until_gone(job) if states.rows else f"nothing that has expired is stored, at checkpoint {checkpoint}",
+        Table.shown(
+            ("compaction", "at", "expired entries", "vacuum removes their files from"),
+            [(done.checkpoint_id, done.at, done.entries, done.files_until) for done in compactions],
+        ),
+        _kept(kept_by) if kept_by and (states.rows or compactions) else None,
+    )
 
 
-def print_supposed(job: JobAtCheckpoint, operator: str | None, state: str | None, ttl: str, *, as_json: bool) -> None:
-    """Print the effect of another TTL."""
-    import msgspec
+def _until_gone(job: JobAtCheckpoint) -> str:
+    hours = counted(job.config.retention.hours, "hour")
+    return (
+        f"They are hidden from user code and readers. The next 'headrace compact {job.config.job}' drops them from the tables;\n"
+        f"files that had them stay for {hours} more, and then until 'headrace vacuum {job.config.job}'."
+    )
 
-    from headrace.cli.output import print_json, show
+
+def _kept(savepoints: Sequence[str]) -> str:
+    return f"Savepoints keep all that was stored then, for ever: {', '.join(savepoints)}."
+
+
+def of_supposed(job: JobAtCheckpoint, operator: str | None, state: str | None, ttl: str) -> Report:
+    """Return the report on the effect of another TTL."""
     from headrace.readers.expired import declared_name, suppose_ttl
 
     name = declared_name(job, operator, state)
     supposed = suppose_ttl(job, name, _parsed(ttl))
-    if as_json:
-        answer = {"checkpoint": job.checkpoint.checkpoint_id, "state": name, "ttl": ttl}
-        print_json({**answer, **msgspec.to_builtins(supposed)})
-        return
-    show(
-        f"{name} with a TTL of {ttl}, at checkpoint {job.checkpoint.checkpoint_id} (nothing was changed):",
+    checkpoint = job.checkpoint.checkpoint_id
+    begins = "It has no TTL so far: lifetimes of stored entries begin with the first micro-batch that has one."
+    return Report(
+        *facts(checkpoint=checkpoint, state=name, ttl=ttl, **msgspec.to_builtins(supposed)),
+        f"{name} with a TTL of {ttl}, at checkpoint {checkpoint} (nothing was changed):",
         f"  {supposed.entries_that_go:,} of {counted(supposed.entries, 'entry', 'entries')} would be dead at once,",
         f"  {supposed.keys_that_go:,} of {counted(supposed.keys, 'key')} would have nothing left,",
         f"  {counted(supposed.entries_that_come_back, 'dead entry', 'dead entries')}, still stored, would live again.",
+        begins if supposed.was_off and ttl != _OFF else None,
+        f"Compact first ('headrace compact {job.config.job}') if they must not."
+        if supposed.entries_that_come_back
+        else None,
     )
-    if supposed.was_off and ttl != _OFF:
-        show("It has no TTL so far: lifetimes of stored entries begin with the first micro-batch that has one.")
-    if supposed.entries_that_come_back:
-        show(f"Compact first ('headrace compact {job.config.job}') if they must not.")
 
 
 def _parsed(text: str) -> timedelta | None:
@@ -366,15 +371,15 @@ def register_history(app: typer.Typer) -> None:
 
 def row_history(
     first: First = None,
-    second: Second = None,
+    second: Key = None,
     *,
     largest: Annotated[bool, typer.Option("--largest", help="The keys with the longest histories.")] = False,
     at: At = None,
     as_of: AsOf = None,
     operator: OperatorOption = None,
     limit: Limit = 20,
-    as_json: AsJson = False,
-) -> None:
+    branch: Branch = None,
+) -> Report:
     """Show the history of one primary key: the rows that were inserted and not retracted, in order.
 
     The sink shows the row marked with * (after an update in place, maybe another one). If it is retracted, the row above
@@ -388,63 +393,56 @@ def row_history(
     Exit codes: 0, also without history; 2 for an unknown job, checkpoint or operator; 8 files gone.
     """
     if largest:
-        _largest(open_job(the_job(first), at, as_of), operator, limit, as_json=as_json)
-        return
+        return _largest(open_job(the_job(first), at, as_of, branch=branch), operator, limit)
     if first is None:
         msg = "give the primary key whose history to show, or --largest"
         raise typer.BadParameter(msg)
+    from headrace.cli.output import typed_rows
     from headrace.readers.state import rows_of_key
 
     name, key = job_and_text(first, second)
-    job = open_job(name, at, as_of)
+    job = open_job(name, at, as_of, branch=branch)
     rows = rows_of_key(job, key, operator)
     checkpoint = job.checkpoint.checkpoint_id
-    if as_json:
-        from headrace.cli.output import decoded, print_json
-
-        print_json({"checkpoint": checkpoint, "rows": decoded(rows)})
-        return
-    _show(name, key, rows, checkpoint, limit)
+    return Report(*facts(checkpoint=checkpoint, rows=typed_rows(rows)), *_row_blocks(job, key, rows, limit))
 
 
-def _largest(job: JobAtCheckpoint, operator: str | None, limit: int, *, as_json: bool) -> None:
-    from headrace.cli.output import decoded, print_json, records, show
+def _largest(job: JobAtCheckpoint, operator: str | None, limit: int) -> Report:
+    from headrace.cli.output import rows_table, typed_rows
     from headrace.materializer.upsert_materializer import LONG_HISTORY
     from headrace.readers.state import largest_histories
 
     rows = largest_histories(job, operator, limit)
-    if as_json:
-        print_json({"checkpoint": job.checkpoint.checkpoint_id, "histories": decoded(rows)})
-        return
-    show(records(rows) if rows.rows else "no histories")
-    long = [row for row in rows.dicts() if row["rows"] >= LONG_HISTORY]
-    if long:
-        show(
-            f"{counted(len(long), 'of them has', 'of them have')} {LONG_HISTORY:,} rows or more. A history ends when its rows are taken back: a key that "
-            "only ever gets insertions keeps them all. Give the materializer a `ttl`, or an `on_conflict` that keeps one "
-            "row, or an `upsert_key`. See docs/materializer.md."
-        )
+    long = sum(row["rows"] >= LONG_HISTORY for row in rows.dicts())
+    advice = (
+        f"{counted(long, 'of them has', 'of them have')} {LONG_HISTORY:,} rows or more. A history ends when its rows are taken back: a key that "
+        "only ever gets insertions keeps them all. Give the materializer a `ttl`, or an `on_conflict` that keeps one "
+        "row, or an `upsert_key`. See docs/materializer.md."
+    )
+    return Report(
+        *facts(checkpoint=job.checkpoint.checkpoint_id, histories=typed_rows(rows)),
+        rows_table(rows) if rows.rows else "no histories",
+        advice if long else None,
+    )
 
 
-def _show(job: str, key: str, rows: Rows, checkpoint: int, limit: int) -> None:
-    from headrace.cli.output import show
-
+def _row_blocks(job: JobAtCheckpoint, key: str, rows: Rows, limit: int) -> Iterator[str | Table]:
+    """Yield what people read of the rows of a key, operator by operator."""
+    checkpoint = job.checkpoint.checkpoint_id
     if not rows.rows:
-        show(f"no history for {key}, at checkpoint {checkpoint}. Keys that have one:  headrace history {job} --largest")
+        yield f"no history for {key}, at checkpoint {checkpoint}. Keys that have one:  headrace history {job.config.job} --largest"
         return
     operators = _operators(job)
     dicts = rows.dicts()
     for name in dict.fromkeys(row["operator"] for row in dicts):
         own = [row for row in dicts if row["operator"] == name]
-        show(*_of_operator(name, operators.get(name), own, limit))
-    show(f"at checkpoint {checkpoint}")
+        yield from _of_operator(name, operators.get(name), own, limit)
+    yield f"at checkpoint {checkpoint}"
 
 
 def _of_operator(
     name: str, operator: UpsertMaterialize | None, rows: list[dict[str, Any]], limit: int
 ) -> list[str | Table]:
-    from headrace.cli.output import table
-
     first = operator is not None and operator.shows_first
     for position, row in enumerate(rows):
         row[_SHOWN] = "*" if position == (0 if first else len(rows) - 1) else ""
@@ -468,7 +466,7 @@ def _of_operator(
         ]
         for row in rows[-limit:]
     ]
-    parts.append(table(("", "number", "kind", "inserted at", "checkpoint", *columns), lines))
+    parts.append(Table.shown(("", "number", "kind", "inserted at", "checkpoint", *columns), lines))
     if operator is not None and operator.may_show_another and len(rows) > 1:
         parts.append("  * unless another one was updated in place since: then the sink shows that one")
     return parts
@@ -494,14 +492,14 @@ def _differing(rows: list[dict[str, msgspec.Raw]]) -> list[str]:
     return [name for name in names if len({bytes(row.get(name, b"")) for row in rows}) > 1]
 
 
-def _operators(job: str) -> dict[str, UpsertMaterialize]:
+def _operators(job: JobAtCheckpoint) -> dict[str, UpsertMaterialize]:
     """Return the materializers of the job's pipeline; none if it cannot be imported, since rows can be read without it."""
     from headrace.api.graph import UpsertMaterialize
     from headrace.errors import ConfigError
     from headrace.plan.loader import plan_of
 
     try:
-        keyed = plan_of(load(job).code).keyed
+        keyed = plan_of(job.config.code).keyed
     except (ConfigError, ImportError):
         return {}
     return {stage.operator.name: stage.operator for stage in keyed if isinstance(stage.operator, UpsertMaterialize)}

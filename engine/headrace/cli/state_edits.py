@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from headrace.cli.arguments import NOT_CHANGED, Apply, ApplyWhy, AsJson, Job, RunId, load, new_run_id, reason, show_rows
-from headrace.cli.restore import show_checkpoint
+from headrace.cli.arguments import (
+    NOT_CHANGED,
+    Apply,
+    ApplyWhy,
+    Branch,
+    Job,
+    RunId,
+    load,
+    new_run_id,
+    reason,
+    rows_by_table,
+)
+from headrace.cli.restore import of_checkpoint
 from headrace.names import counted
+from headrace.report import Report, Table, facts
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
@@ -38,8 +50,7 @@ def drop(
     apply: Apply = False,
     why: ApplyWhy = None,
     run_id: RunId = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Delete the state of an operator that the pipeline no longer has. A dry run, unless --apply is given.
 
     Deletes all its rows: state, timers, histories, waiting elements, held records. Its rows in the quarantine stay: they
@@ -53,7 +64,6 @@ def drop(
     Exit codes: 0; 2 for an unknown job or operator, one that the pipeline has, or no reason; 3 while a run holds the job; 8
     storage; 10 job and sink disagree.
     """
-    _without_pandas()
     from headrace.edits.edit import apply as apply_edit
     from headrace.edits.edit import preview
     from headrace.edits.operators import DropOperator
@@ -63,12 +73,9 @@ def drop(
         checkpoint = apply_edit(config, DropOperator(operator, reason(why)), run_id or new_run_id())
         one, several = f"row of operator '{operator}' was", f"rows of operator '{operator}' were"
         text = f"{counted(checkpoint.metrics['rows_dropped'], one, several)} dropped: checkpoint {checkpoint.checkpoint_id}."
-        _show_done(config, checkpoint, text, as_json=as_json)
-        return
+        return _done(config, checkpoint, text)
     stored = preview(config, DropOperator(operator))
-    if not as_json:
-        show_rows(stored.state_rows, "rows to drop")
-    _show_planned(config, stored, _aside(stored), as_json=as_json)
+    return _planned(config, stored, rows_by_table(stored.state_rows, "rows to drop"), _aside(stored))
 
 
 def rename(
@@ -80,8 +87,7 @@ def rename(
     apply: Apply = False,
     why: ApplyWhy = None,
     run_id: RunId = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Move the state of an operator, or the table of a sink, to its new name. A dry run, unless --apply is given.
 
     Rename the operator in the pipeline first, a sink also in the job's file. States and keys must fit, and the new name must have
@@ -94,7 +100,6 @@ def rename(
     Exit codes: 0; 2 for an unknown job, operator or sink, names that do not match the pipeline, or a new name with state; 3 while
     a run holds the job; 6 the state does not fit the operator; 8 storage; 10 job and sink disagree.
     """
-    _without_pandas()
     from headrace.edits.edit import apply as apply_edit
     from headrace.edits.edit import preview
     from headrace.edits.operators import RenameOperator
@@ -105,45 +110,29 @@ def rename(
         msg = "name what has a new name: --operator NAME, or --sink NAME. Nothing was changed."
         raise ConfigError(msg)
     if operator is None:
-        _rename_sink(config, str(sink), to, apply=apply, why=why, run_id=run_id or new_run_id(), as_json=as_json)
-        return
+        return _rename_sink(config, str(sink), to, apply=apply, why=why, run_id=run_id or new_run_id())
     if apply:
         checkpoint = apply_edit(config, RenameOperator(operator, to, why), run_id or new_run_id())
         one, several = f"row of operator '{operator}' is", f"rows of operator '{operator}' are"
         text = f"{counted(checkpoint.metrics['rows_moved'], one, several)} of '{to}' now: checkpoint {checkpoint.checkpoint_id}."
-        _show_done(config, checkpoint, text, as_json=as_json)
-        return
+        return _done(config, checkpoint, text)
     stored = preview(config, RenameOperator(operator, to))
-    if not as_json:
-        show_rows(stored.rows, f"rows to move to '{to}'")
-    _show_planned(config, stored, "", as_json=as_json)
+    return _planned(config, stored, rows_by_table(stored.rows, f"rows to move to '{to}'"), "")
 
 
-def _rename_sink(
-    config: JobConfig, sink: str, to: str, *, apply: bool, why: str | None, run_id: str, as_json: bool
-) -> None:
-    from headrace.cli.output import print_json, show
+def _rename_sink(config: JobConfig, sink: str, to: str, *, apply: bool, why: str | None, run_id: str) -> Report:
     from headrace.edits.sink_owners import renamable_sink, rename_sink
 
-    plain: dict[str, Any] = {"job": config.job, "sink": sink, "to": to, "applied": apply}
+    renamed = facts(job=config.job, sink=sink, to=to, applied=apply)
     if apply:
         checkpoint = rename_sink(config, sink, to, run_id, why)
         text = f"{config.job}: the table of sink '{sink}' is that of '{to}' now: checkpoint {checkpoint.checkpoint_id}."
-        plain |= {"checkpoint": checkpoint.checkpoint_id, "note": checkpoint.note}
-    else:
-        uri = renamable_sink(config, sink, to).sinks[sink].path
-        text = f"{config.job}: the table of sink '{sink}' at {uri} would become that of '{to}', with its rows. {NOT_CHANGED}"
-        plain |= {"checkpoint": None}
-    if as_json:
-        print_json(plain)
-    else:
-        show(text)
-
-
-def _without_pandas() -> None:
-    from headrace.storage.pandas import without_pandas
-
-    without_pandas()
+        return Report(*renamed, *facts(checkpoint=checkpoint.checkpoint_id, note=checkpoint.note), text)
+    uri = renamable_sink(config, sink, to).sinks[sink].path
+    text = (
+        f"{config.job}: the table of sink '{sink}' at {uri} would become that of '{to}', with its rows. {NOT_CHANGED}"
+    )
+    return Report(*renamed, *facts(checkpoint=None), text)
 
 
 def _aside(stored: StoredOperator) -> str:
@@ -152,40 +141,25 @@ def _aside(stored: StoredOperator) -> str:
     return f"What it has in the quarantine stays ({counted(stored.set_aside, 'row')}): it is input that was set aside. "
 
 
-def _show_planned(config: JobConfig, stored: StoredOperator, text: str, *, as_json: bool) -> None:
-    from headrace.cli.output import print_json, show
-
-    if as_json:
-        print_json(
-            {
-                "job": config.job,
-                "operator": stored.name,
-                "applied": False,
-                "rows": stored.rows,
-                "states": stored.states,
-                "checkpoint": None,
-            }
-        )
-        return
+def _planned(config: JobConfig, stored: StoredOperator, tables: Table, text: str) -> Report:
     states = f" State(s): {', '.join(stored.states)}." if stored.states else ""
     rows = sum(stored.state_rows.values())
-    show(f"{config.job}: operator '{stored.name}' has {counted(rows, 'row')} of state.{states}", f"{text}{NOT_CHANGED}")
+    return Report(
+        *facts(job=config.job, operator=stored.name, applied=False),
+        *facts(rows=stored.rows, states=stored.states, checkpoint=None),
+        tables,
+        f"{config.job}: operator '{stored.name}' has {counted(rows, 'row')} of state.{states}",
+        f"{text}{NOT_CHANGED}",
+    )
 
 
-def _show_done(config: JobConfig, checkpoint: Checkpoint, text: str, *, as_json: bool) -> None:
-    from headrace.cli.output import print_json, show
-
-    if as_json:
-        plain = {
-            "job": config.job,
-            "applied": True,
-            "metrics": checkpoint.metrics,
-            "checkpoint": checkpoint.checkpoint_id,
-        }
-        print_json({**plain, "note": checkpoint.note})
-        return
-    before = checkpoint.checkpoint_id - 1
-    show(f"{config.job}: {text}", f"To undo: headrace restore {config.job} --to {before} --why ...")
+def _done(config: JobConfig, checkpoint: Checkpoint, text: str) -> Report:
+    number = checkpoint.checkpoint_id
+    return Report(
+        *facts(job=config.job, applied=True, metrics=checkpoint.metrics, checkpoint=number, note=checkpoint.note),
+        f"{config.job}: {text}",
+        f"To undo: headrace restore {config.job} --to {number - 1} --why ...",
+    )
 
 
 MaxParallelism = Annotated[
@@ -206,8 +180,7 @@ def rescale(
     apply: Apply = False,
     why: ApplyWhy = None,
     run_id: RunId = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Give the state another number of key groups (max_parallelism). A dry run, unless --apply is given.
 
     It rewrites all rows of the state tables, as one checkpoint; the content of the state and later results stay the same. The job's
@@ -221,10 +194,6 @@ def rescale(
     Exit codes: 0; 2 for an unknown job, a number that the state has already or that is below 'parallelism', or no reason; 3 while a
     run holds the job; 8 storage; 10 job and sink disagree.
     """
-    from headrace.storage.pandas import without_pandas
-
-    without_pandas()
-    from headrace.cli.output import print_json, show
     from headrace.edits.edit import apply as apply_edit
     from headrace.edits.edit import preview
     from headrace.edits.rescale import Rescale
@@ -232,37 +201,16 @@ def rescale(
     config = load(job, checked=False)
     if apply:
         checkpoint = apply_edit(config, Rescale(max_parallelism, reason(why)), run_id or new_run_id())
-        if as_json:
-            print_json(
-                {
-                    "job": config.job,
-                    "applied": True,
-                    "metrics": checkpoint.metrics,
-                    "checkpoint": checkpoint.checkpoint_id,
-                }
-            )
-            return
-        rows = checkpoint.metrics["rows_rewritten"]
-        show(
-            f"{config.job}: {counted(rows, 'row has', 'rows have')} {counted(max_parallelism, 'key group')} now: checkpoint {checkpoint.checkpoint_id}.",
+        rows, number = checkpoint.metrics["rows_rewritten"], checkpoint.checkpoint_id
+        return Report(
+            *facts(job=config.job, applied=True, metrics=checkpoint.metrics, checkpoint=number),
+            f"{config.job}: {counted(rows, 'row has', 'rows have')} {counted(max_parallelism, 'key group')} now: checkpoint {number}.",
             _of_the_file(config, max_parallelism),
         )
-        return
     plan = preview(config, Rescale(max_parallelism))
-    if as_json:
-        print_json(
-            {
-                "job": config.job,
-                "applied": False,
-                "before": plan.before,
-                "after": plan.after,
-                "rows": plan.rows(),
-                "checkpoint": None,
-            }
-        )
-        return
-    show_rows(plan.rows(), "rows to rewrite")
-    show(
+    return Report(
+        *facts(job=config.job, applied=False, before=plan.before, after=plan.after, rows=plan.rows(), checkpoint=None),
+        rows_by_table(plan.rows(), "rows to rewrite"),
         f"{config.job}: from {counted(plan.before, 'key group')} to {plan.after}. {NOT_CHANGED}",
         _of_the_file(config, plan.after),
     )
@@ -298,8 +246,8 @@ def compact(  # noqa: PLR0917 - the command's options
         typer.Option(min=1, help="With --sinks: the target size of files; smaller ones are rewritten (MiB)."),
     ] = 128,
     run_id: RunId = None,
-    as_json: AsJson = False,
-) -> None:
+    branch: Branch = None,
+) -> Report:
     """Rewrite the state tables to one row per live entry. The live state does not change.
 
     With --sinks, rewrite small files of the job's sinks (Delta's OPTIMIZE) instead. No row of a sink changes.
@@ -313,54 +261,50 @@ def compact(  # noqa: PLR0917 - the command's options
     """
     from headrace.edits.compact import compact as compact_job
 
-    config = load(job)
+    config = load(job, branch=branch)
     if sinks:
-        _compact_sinks(config, run_id or new_run_id(), file_size * 2**20, dry_run=dry_run, as_json=as_json)
-        return
+        return _compact_sinks(config, run_id or new_run_id(), file_size * 2**20, dry_run=dry_run)
     if dry_run:
         msg = "--dry-run needs --sinks: nothing was done"
         raise typer.BadParameter(msg)
     checkpoint = compact_job(config, run_id or new_run_id(), every)
     text = f"compacted as checkpoint {checkpoint.checkpoint_id}" if checkpoint else "not due yet: nothing done"
-    show_checkpoint(config.job, checkpoint, text, as_json=as_json)
+    return of_checkpoint(config.job, checkpoint, text)
 
 
-def _compact_sinks(config: JobConfig, run_id: str, target_size: int, *, dry_run: bool, as_json: bool) -> None:
-    from headrace.cli.output import print_json, show, table
+def _compact_sinks(config: JobConfig, run_id: str, target_size: int, *, dry_run: bool) -> Report:
     from headrace.edits.compact import compact_sinks, find_small_files, left_alone
 
     small_files = find_small_files(config, target_size)
     versions = {} if dry_run else compact_sinks(config, run_id, target_size)
-    if as_json:
-        rows = [
-            {
-                "sink": files_of_sink.sink, "files": files_of_sink.files, "bytes": files_of_sink.size, "small_files": files_of_sink.small_files,
-                "small_bytes": files_of_sink.small_size, "version": versions.get(files_of_sink.sink),
-            }
-            for files_of_sink in small_files
-        ]  # fmt: skip
-        print_json({"job": config.job, "sinks": rows, "left_alone": left_alone(config)})
-        return
-    columns = ("sink", "files", "bytes", "small files", "their bytes", *(() if dry_run else ("compacted as version",)))
-    show(
-        table(
-            columns,
-            [
-                (
-                    files_of_sink.sink,
-                    files_of_sink.files,
-                    files_of_sink.size,
-                    files_of_sink.small_files,
-                    files_of_sink.small_size,
-                )
-                + (() if dry_run else (versions.get(files_of_sink.sink, "-"),))
-                for files_of_sink in small_files
-            ],
-        )
+    untouched = left_alone(config)
+    columns = {
+        "sink": "sink",
+        "files": "files",
+        "bytes": "bytes",
+        "small_files": "small files",
+        "small_bytes": "their bytes",
+    }
+    rows = [
+        {
+            "sink": files.sink,
+            "files": files.files,
+            "bytes": files.size,
+            "small_files": files.small_files,
+            "small_bytes": files.small_size,
+            "version": versions.get(files.sink),
+        }
+        for files in small_files
+    ]
+    return Report(
+        *facts(job=config.job),
+        Table("sinks", columns if dry_run else {**columns, "version": "compacted as version"}, rows),
+        *facts(left_alone=untouched),
+        *untouched,
+        _DRY_RUN if dry_run else None,
     )
-    for sentence in left_alone(config):
-        show(sentence)
-    if dry_run:
-        show(
-            "Nothing was changed. Without --dry-run, small files are rewritten; 'headrace vacuum' never removes files of sinks."
-        )
+
+
+_DRY_RUN = (
+    "Nothing was changed. Without --dry-run, small files are rewritten; 'headrace vacuum' never removes files of sinks."
+)

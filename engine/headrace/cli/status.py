@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from headrace.cli.arguments import AsJson, Job, Limit, load
+from headrace.cli.arguments import Branch, Job, Limit, load
 from headrace.names import counted
+from headrace.report import Block, Drawing, Report, Table, Time, facts
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
@@ -19,7 +22,16 @@ if TYPE_CHECKING:
     from headrace.sources.position import SourceFacts
 
 
-_COLUMNS = ("job", "checkpoint", "kind", "committed", "watermark", "rows_in", "quarantined", "held_by")
+_COLUMNS = {
+    "job": "job",
+    "checkpoint": "at",
+    "kind": "kind",
+    "committed": "committed",
+    "watermark": "watermark",
+    "rows_in": "rows in",
+    "quarantined": "set aside",
+    "held_by": "held by",
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -28,7 +40,7 @@ def register(app: typer.Typer) -> None:
     app.command("checkpoints")(checkpoints)
 
 
-def status(job: Job = None, as_json: AsJson = False) -> None:
+def status(job: Job = None) -> Report:
     """Show the status of each job, or of JOB only.
 
     Shows the last checkpoint, its watermark and input; the run that holds the job, with its progress within the micro-batch;
@@ -39,33 +51,22 @@ def status(job: Job = None, as_json: AsJson = False) -> None:
 
     Exit codes: 0; 2 for an unknown job or a wrong file; 8 when a job's tables cannot be read.
     """
-    from headrace.cli.output import print_json
     from headrace.config import known_jobs
 
     names = [job] if job else known_jobs()
     rows = [_status(names[0])] if len(names) == 1 else [_status_or_error(name) for name in names]
-    if as_json:
-        print_json({"jobs": rows})
-    else:
-        _show(rows)
     codes = [row["exit_code"] for row in rows if row["error"]]
-    if codes:
-        raise typer.Exit(codes[0])
-
-
-def _show(rows: list[dict[str, Any]]) -> None:
-    from headrace.cli.output import show, table
-
-    columns = ("job", "at", "kind", "committed", "watermark", "rows in", "set aside", "held by")
-    show(table(columns, [[row[key] for key in _COLUMNS] for row in rows]))
-    show(*(f"{row['job']}: {row['error']}" for row in rows if row["error"]))
-    show(*(line for row in rows if not row["error"] for line in _waits(row)))
+    return Report(
+        Table("jobs", _COLUMNS, rows),
+        *(f"{row['job']}: {row['error']}" for row in rows if row["error"]),
+        *(line for row in rows if not row["error"] for line in _waits(row)),
+        exit_code=codes[0] if codes else 0,
+    )
 
 
 def _waits(row: dict[str, Any]) -> list[str]:
     from headrace.cli.branch import sentences_about
     from headrace.cli.describe import in_a_line
-    from headrace.cli.output import shown_moment
 
     lines = [] if row["progress"] is None else [f"{row['job']}: {row['progress']['described']}"]
     lines += [in_a_line(row["job"], name, measured) for name, measured in row["services"].items()]
@@ -77,7 +78,7 @@ def _waits(row: dict[str, Any]) -> list[str]:
         if sink["behind"]
     ]
     if row["waiting"]:
-        due = f", the next attempt is due at {shown_moment(row['next_attempt'])}" if row["next_attempt"] else ""
+        due = f", the next attempt is due at {row['next_attempt']}" if row["next_attempt"].ms is not None else ""
         lines.append(
             f"{row['job']}: {counted(row['waiting'], 'element waits', 'elements wait')} for services{due} (headrace retries {row['job']})"
         )
@@ -87,12 +88,10 @@ def _waits(row: dict[str, Any]) -> list[str]:
 
 def _watermarks(row: dict[str, Any]) -> list[str]:
     """Return lines on the watermark of each source, if sources that never meet have different ones."""
-    from headrace.cli.output import shown_moment
-
     watermarks = {name: source["watermark"] for name, source in row["sources"].items()}
     if len({*watermarks.values()}) < 2:  # noqa: PLR2004 - they differ
         return []
-    shown = ((name, "none yet" if time is None else shown_moment(time)) for name, time in watermarks.items())
+    shown = ((name, "none yet" if time.ms is None else str(time)) for name, time in watermarks.items())
     return [f"{row['job']}: watermark of source '{name}': {text}" for name, text in shown]
 
 
@@ -142,13 +141,10 @@ def _status(name: str) -> dict[str, Any]:
     from headrace import clock
     from headrace.cli.branch import usages_of
     from headrace.cli.describe import services_of
-    from headrace.cli.output import at_time
     from headrace.commit.sink_position import sent_messages
     from headrace.log.log import CheckpointLog
-    from headrace.storage.pandas import without_pandas
     from headrace.tables.folder import JobFolder
 
-    without_pandas()
     config = load(name)
     log = CheckpointLog(JobFolder.of(config))
     last, held = log.last, log.lease
@@ -158,18 +154,18 @@ def _status(name: str) -> dict[str, Any]:
         "job": config.job,
         "checkpoint": last.checkpoint_id if last else None,
         "kind": last.kind.value if last else "never run",
-        "committed": at_time(last.committed_at) if last else None,
-        "watermark": at_time(last.watermark) if last else None,
-        "interval_start": at_time(last.interval_start) if last else None,
-        "interval_end": at_time(last.interval_end) if last else None,
+        "committed": Time(last.committed_at if last else None),
+        "watermark": Time(last.watermark if last else None),
+        "interval_start": Time(last.interval_start if last else None),
+        "interval_end": Time(last.interval_end if last else None),
         "rows_in": last.metrics.get("rows_in") if last else None,
         "quarantined": last.metrics.get("quarantined") if last else None,
         "checkpoints": len(log.checkpoints),
         "waiting": last.work.pending if last else 0,
-        "next_attempt": at_time(last.work.due) if last else None,
+        "next_attempt": Time(last.work.due if last else None),
         "services": next(filter(None, map(services_of, reversed(log.checkpoints))), {}),
         "held_by": held.run_id if held and left else None,
-        "held_until": at_time(now + left) if left else None,
+        "held_until": Time(now + left if left else None),
         "progress": _progress(config, held) if held and left else None,
         "sources": _sources(last),
         "messages": {
@@ -236,8 +232,6 @@ def _sources(last: Checkpoint | None) -> dict[str, Any]:
 
 def _source(facts: SourceFacts, timeline: Timeline) -> dict[str, Any]:
     """Return the facts of a source as plain values."""
-    from headrace.cli.output import at_time
-
     return {
         "last_file": facts.last or None,
         "version": facts.version,
@@ -246,15 +240,15 @@ def _source(facts: SourceFacts, timeline: Timeline) -> dict[str, Any]:
             {
                 "partition": number,
                 "offset": partition.next,
-                "taken_at": at_time(partition.taken_at),
+                "taken_at": Time(partition.taken_at),
                 "idle": partition.idle,
             }
             for number, partition in facts.partitions.items()
         ],
-        "watermark": at_time(timeline.seen),
+        "watermark": Time(timeline.seen),
         "unread": list(facts.begun),
         "requeued": _requeued(facts),
-        "taken_at": at_time(facts.taken_at),
+        "taken_at": Time(facts.taken_at),
         "idle": facts.idle,
         "ended": facts.ended,
     }
@@ -264,7 +258,7 @@ def _requeued(facts: SourceFacts) -> list[dict[str, Any]]:
     return [{"file": rows.file, "rows": rows.rows} for rows in facts.requeued]
 
 
-def checkpoints(job: Job = None, limit: Limit = 20, as_json: AsJson = False) -> None:
+def checkpoints(job: Job = None, limit: Limit = 20, branch: Branch = None) -> Report:
     """List the checkpoints, newest first.
 
     --at takes any of them and, within the retention, `headrace restore` as well. A savepoint keeps its state for longer, but
@@ -278,15 +272,12 @@ def checkpoints(job: Job = None, limit: Limit = 20, as_json: AsJson = False) -> 
 
     Exit codes: 0; 2 for an unknown job; 8 when a log cannot be read.
     """
-    from headrace.cli.output import print_json, show
     from headrace.cli.restore import not_protected
     from headrace.log.log import CheckpointLog
     from headrace.readers.graph import line_graph
-    from headrace.storage.pandas import without_pandas
     from headrace.tables.folder import JobFolder
 
-    without_pandas()
-    config = load(job)
+    config = load(job, branch=branch)
     log = CheckpointLog(JobFolder.of(config))
     line = {checkpoint.checkpoint_id for checkpoint in log.lineage.newest_first()}
     graph = line_graph(config)
@@ -294,40 +285,26 @@ def checkpoints(job: Job = None, limit: Limit = 20, as_json: AsJson = False) -> 
         {**_checkpoint(checkpoint), "on_line": checkpoint.checkpoint_id in line}
         for checkpoint in reversed(log.checkpoints[-limit:])
     ]
-    if as_json:
-        edges = [_edge(node) for node in graph.nodes[:limit]]
-        print_json({"job": config.job, "total": len(log.checkpoints), "checkpoints": rows, "edges": edges})
-        return
-    if graph.has_forks:
-        _show_graph(graph, limit)
-    else:
-        _show_table(rows)
-    waiting = {name: _requeued(facts) for name, facts in log.last.sources.items()} if log.last else {}
-    show(*(_requeued_line(config.job, name, requeued) for name, requeued in waiting.items() if requeued))
-    if any(c["name"] for c in rows):
-        show(not_protected(config.sinks))
+    waiting = {name: _requeued(source) for name, source in log.last.sources.items()} if log.last else {}
+    edges = [_edge(node) for node in graph.nodes[:limit]]
+    return Report(
+        *facts(job=config.job, total=len(log.checkpoints), checkpoints=rows, edges=edges),
+        Drawing(partial(_graph_lines, graph, limit)) if graph.has_forks else _table(rows),
+        None if rows else f"job '{config.job}' has no checkpoints",
+        *(_requeued_line(config.job, name, requeued) for name, requeued in waiting.items() if requeued),
+        not_protected(config.sinks) if any(row["name"] for row in rows) else None,
+    )
 
 
-def _show_table(checkpoint_values: list[dict[str, Any]]) -> None:
-    from headrace.cli.output import show, table
-
-    columns = ["id", "kind", "committed", "watermark", "rows in", "run"]
-    rows = [
-        [c["checkpoint_id"], _kind(c), c["committed_at"], c["watermark"], c["rows_in"], c["run_id"]]
-        for c in checkpoint_values
-    ]
-    if any(c["note"] for c in checkpoint_values):
-        columns = [*columns, "note"]
-        rows = [[*row, c["note"]] for row, c in zip(rows, checkpoint_values, strict=True)]
-    if any(c["tables"] for c in checkpoint_values):  # of Spark's steps over sources
-        columns = [*columns, "tables"]
-        rows = [[*row, c["tables"]] for row, c in zip(rows, checkpoint_values, strict=True)]
-    show(table(columns, rows))
+def _table(rows: list[dict[str, Any]]) -> Block:
+    columns = {"checkpoint_id": "id", "kind": "kind", "committed_at": "committed", "watermark": "watermark"}
+    columns |= {"rows_in": "rows in", "run_id": "run"}
+    columns |= {name: name for name in ("note", "tables") if any(row[name] for row in rows)}
+    return Table(None, columns, [{**row, "kind": _kind(row)} for row in rows])
 
 
-def _show_graph(graph: LineGraph, limit: int) -> None:
+def _graph_lines(graph: LineGraph, limit: int, width: int) -> Iterator[str]:
     from headrace.cli.graphs import graph_lines, graph_rows
-    from headrace.cli.output import terminal_width
 
     drawn = [*graph_rows(graph.nodes[:limit], graph.head)]
     columns, *cells = _in_columns(
@@ -338,7 +315,7 @@ def _show_graph(graph: LineGraph, limit: int) -> None:
     )
     beside = iter(cells)
     rows = [(row, [] if row.node is None else next(beside)) for row in drawn]
-    print("\n".join(graph_lines(columns, rows, terminal_width())))
+    return graph_lines(columns, rows, width)
 
 
 def _cells(node: LineNode) -> list[str]:
@@ -346,7 +323,7 @@ def _cells(node: LineNode) -> list[str]:
 
     values = _checkpoint(node.checkpoint)
     kind = _kind(values) if node.name.line is None else f"{node.name.line}: {_kind(values)}"
-    committed = values["committed_at"].replace(microsecond=0)
+    committed = Time(node.checkpoint.committed_at // 1000 * 1000)
     notes = ", ".join(filter(None, (values["note"], values["tables"])))
     return [
         shown(cell) for cell in (node.name.checkpoint_id, kind, committed, values["rows_in"], values["run_id"], notes)
@@ -397,15 +374,13 @@ def _kind(checkpoint: dict[str, Any]) -> str:
 def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
     import msgspec
 
-    from headrace.cli.output import at_time
-
     plain: dict[str, Any] = msgspec.to_builtins(checkpoint)
     for name in ("interval_start", "interval_end", "watermark", "committed_at"):
-        plain[name] = at_time(plain[name])
+        plain[name] = Time(plain[name])
     # Local copies on the workers' disks are internal to the engine, and what the code declares is long, and the same for years.
     del plain["declared"]
-    for facts in plain["operators"].values():
-        facts.pop("local_copies", None)
+    for operator in plain["operators"].values():
+        operator.pop("local_copies", None)
     versions = {
         f"{table.name} {table.version}": None for facts in checkpoint.sources.values() for table in facts.tables
     }

@@ -11,7 +11,9 @@ import pyarrow.compute as pc
 
 from headrace import clock
 from headrace.api.graph import KeyBy
+from headrace.errors import EngineBug
 from headrace.execution.element import Emitted
+from headrace.metrics import METRICS
 from headrace.plan.loader import plan_of
 from headrace.plan.stages import SinkPlan, ToStage
 from headrace.records.columns import changelog_schema, sink_schema, to_columns
@@ -137,10 +139,14 @@ class TaskOutput:
         return sink not in self._batch.appended
 
     def count(self, **metrics: int) -> None:
-        """Add to the task's metrics."""
+        """Add to the task's metrics. Raises `EngineBug` for a name that is not registered."""
+        totals = self.report.metrics
         for name, value in metrics.items():
+            if name not in METRICS:
+                msg = f"metric '{name}' is not registered in headrace.metrics"
+                raise EngineBug(msg)
             if value:
-                self.report.metrics[name] = self.report.metrics.get(name, 0) + value
+                totals[name] = METRICS[name].together(totals.get(name), value)
 
     def count_keyed(self, metrics: Mapping[str, int]) -> None:
         """Add the metrics of a keyed operator. Its `records` count as `keyed_records`."""

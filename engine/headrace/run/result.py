@@ -21,6 +21,7 @@ from headrace.execution.element import Watermark
 from headrace.log.checkpoint import Checkpoint
 from headrace.log.facts import JobWork
 from headrace.log.warnings import NO_ROW_TIMES, RowTimes, row_times_of_task
+from headrace.metrics import METRICS
 from headrace.records.order import record_order
 from headrace.records.watermarks import (
     Bucket,
@@ -159,7 +160,8 @@ class BatchResult:
             self.pending += report.pending
             self.due = _earlier(self.due, report.due)
             self.services = merged_metrics((self.services, report.services))
-            self.metrics.update(report.metrics)
+            for name, value in report.metrics.items():
+                self.metrics[name] = METRICS[name].together(self.metrics.get(name), value)
             counts = row_times_of_task(report.metrics)
             self.row_times[operator] = self.row_times.get(operator, NO_ROW_TIMES) + counts
         if copies:

@@ -20,7 +20,7 @@ from tests.jobs.home import PROJECT
 
 
 def raising(monkeypatch, error):
-    def fail(_):
+    def fail(*_, **__):
         raise error
 
     monkeypatch.setattr(status, "load", fail)

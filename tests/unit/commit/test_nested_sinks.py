@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from headrace.cli.output import decoded, print_json, shown
+from headrace.cli.output import plain, print_json, shown, typed_rows
 from headrace.commit.protocol import open_job
 from headrace.commit.verify import verify
 from headrace.errors import ConfigError
@@ -88,5 +88,5 @@ def test_nested_rows_can_be_queried(home, capsys):
     assert lines[0] == {"item": "pen", "price": 1.5, "at": moments[0]}
     assert shown(spent) == '{"pen": 1.5, "ink": 3.0}'
     assert shown(times) == '["2013-01-01T10:00:00Z", "2013-01-01T10:00:00.001Z"]'
-    print_json(decoded(rows))
+    print_json(plain(typed_rows(rows)))
     assert '"at": "2013-01-01T10:00:00Z"' in capsys.readouterr().out

@@ -21,6 +21,7 @@ from headrace.plan.loader import plan_of, sink_schemas
 from headrace.sinks.delta import DeltaTableSink
 from headrace.sinks.sink import OutputFile, SparkWriters
 from headrace.spark.writers import merge_through
+from headrace.storage.files import Files
 from headrace.storage.storage import Storage
 from headrace.storage.table import ROW_KIND
 from headrace.tables.folder import JobFolder
@@ -60,7 +61,7 @@ def test_merges_through_spark_and_deltalake_may_alternate(home, run):
 @pytest.mark.parametrize("through", [{}, THROUGH_SPARK], ids=["deltalake", "spark"])
 def test_publishing_a_checkpoint_again_does_nothing(home, run, spark, through, monkeypatch):
     # A run removes the outputs after their publication; a run that died in between would leave them.
-    monkeypatch.setattr("headrace.run.batch_sequence.remove_file", lambda *_: None)
+    monkeypatch.setattr(Files, "remove_file", lambda *_: None)
     write_days(home.input, [0])
     home.configure(through)
     run(home, **QUICK)
@@ -76,7 +77,7 @@ def test_publishing_a_checkpoint_again_does_nothing(home, run, spark, through, m
 
 def test_spark_itself_skips_a_merge_that_was_published(home, run, spark, monkeypatch):
     # Two drivers may both find a checkpoint unpublished; the second one's MERGE must do nothing.
-    monkeypatch.setattr("headrace.run.batch_sequence.remove_file", lambda *_: None)
+    monkeypatch.setattr(Files, "remove_file", lambda *_: None)
     write_days(home.input, [0])
     home.configure(THROUGH_SPARK)
     run(home, **QUICK)

@@ -208,9 +208,10 @@ def rescale(
             _of_the_file(config, max_parallelism),
         )
     plan = preview(config, Rescale(max_parallelism))
+    rows_of = plan.rows()
     return Report(
-        *facts(job=config.job, applied=False, before=plan.before, after=plan.after, rows=plan.rows(), checkpoint=None),
-        rows_by_table(plan.rows(), "rows to rewrite"),
+        *facts(job=config.job, applied=False, before=plan.before, after=plan.after, rows=rows_of, checkpoint=None),
+        rows_by_table(rows_of, "rows to rewrite"),
         f"{config.job}: from {counted(plan.before, 'key group')} to {plan.after}. {NOT_CHANGED}",
         _of_the_file(config, plan.after),
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from headrace.cli.arguments import Branch, Job, Limit, load
+from headrace.errors import StorageError
 from headrace.names import counted
 from headrace.report import Block, Drawing, Report, Table, Time, facts
 
@@ -220,7 +221,7 @@ def _progress(config: JobConfig, lease: Lease) -> dict[str, Any] | None:
 
     try:
         progress = ProgressFiles(JobFolder.of(config), lease.attempt_id).read()
-    except OSError:
+    except StorageError:
         return None  # the store does not answer: show the rest of the status
     return None if progress is None else {**msgspec.structs.asdict(progress), "described": progress.described()}
 

@@ -173,7 +173,7 @@ def _refuse_other_owner(sink: Sink, table: Snapshot, claim: Claim | None) -> Non
     if claim is not None and (owner := foreign_owner(sink, table, claim)) is not None:
         msg = (
             f"sink '{sink.name}' at {sink.uri} belongs to {names_of_owner(table, owner, claim.job)}, which has claimed the table meanwhile. "
-            "Nothing was written to it. Give the sink another path, or run 'headrace check {claim.job}' for the ways out."
+            f"Nothing was written to it. Give the sink another path, or run 'headrace check {claim.job}' for the ways out."
         )
         raise SinkMismatchError(msg)
 

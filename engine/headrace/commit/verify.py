@@ -149,11 +149,22 @@ def refuse_damaged_state(config: JobConfig, versions: Versions) -> None:
         return
     for name in tables_in(versions):
         table = folder.below(name)
-        logged = logged_sizes(table.table().at(versions[name]))
+        logged = logged_sizes(folder.view(name, versions[name]).snapshot)
         own = {path: size for path, size in logged.items() if not is_elsewhere(path)}
         wrong = faults(table.uri, own, table.sizes_of(own))
         if wrong:
-            raise StorageError(f"{_named(wrong)}. {way_on(wrong[0].uri)}")
+            raise StorageError(f"{_named(wrong)}. {_way_on(config, wrong[0].uri)}")
+
+
+def _way_on(config: JobConfig, file: str) -> str:
+    """Return what to do about a damaged file of the state."""
+    if config.branch is None:
+        return way_on(file)
+    on_branch = f"{config.job} --branch {config.branch}"
+    return (
+        f"Nothing was committed. Bring the file back, or drop the branch ('headrace branch drop {config.job} {config.branch}') and fork it "
+        f"anew. 'headrace verify {on_branch}' lists all damage."
+    )
 
 
 def _named(wrong: Sequence[FileFault]) -> str:

@@ -10,13 +10,13 @@ A process may die between any two steps: the next call continues from the mark, 
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headrace import clock, crash_points
 from headrace.config import JobConfig
 from headrace.errors import ConfigError, SinkMismatchError
+from headrace.log.branches import remove_local_copies
 from headrace.log.lease import JobLease
 from headrace.log.log import CheckpointLog
 from headrace.log.marks import MARKER, DropMarker, read_marker, write_marker
@@ -118,8 +118,7 @@ def _remove_folder_of(config: JobConfig, parts: Iterable[str]) -> None:
             crash_points.reached("drop.half")
     # A process that opened the job before the mark may have written once more.
     folder.delete(folder.files() - {MARKER})
-    if config.local_folder.exists():
-        shutil.rmtree(config.local_folder)
+    remove_local_copies(config)
     crash_points.reached("drop.deleted")
     folder.remove_file(MARKER)
     folder.remove_folder()

@@ -23,7 +23,6 @@ from headrace.state.key_groups import KeyGroupRange
 from headrace.storage.files import StagedFile
 from headrace.tables.changelog import parts
 from headrace.tables.folder import JobFolder
-from headrace.tables.schemas import QUARANTINE
 from headrace.tables.view import TableView
 
 Effect = TypeVar("Effect")
@@ -90,9 +89,7 @@ class Rewrite:
         return [*self._staged(job, KeyGroupRange.all_of(max_parallelism or job.last.max_parallelism))]
 
     def _staged(self, job: OpenJob, key_groups: KeyGroupRange) -> Iterator[StagedFile]:
-        # Rows of the quarantine may have no key, and so no key group.
-        ranges = [self.view] if self.table == QUARANTINE else self.view.ranges(key_groups)
-        for number, part in enumerate(ranges):
+        for number, part in enumerate(self.view.ranges(key_groups)):
             rows = self.change(part.changes() if self.of_changes else part.live())
             for place, file in enumerate(parts(self.table, rows)):
                 yield job.stage(self.table, f"{self.label}-{number}-{place}", file)
@@ -156,8 +153,10 @@ def carry_out(job: OpenJob, edit: StateEdit[Any]) -> Checkpoint | None:
     facts = edit.facts(job, effect, rows)
     if facts is None:
         return None
-    tables: dict[str, Any] = {"files": added} if added else {"versions": versions}
-    checkpoint = job.commit(edit.kind, **tables, **facts)
+    if added:
+        job.check_lease()
+        versions = job.add_to_tables(added, versions)
+    checkpoint = job.commit(edit.kind, versions=versions, **facts)
     if edit.kind is Kind.MIGRATION:
         job.notify("migrated", f"checkpoint {checkpoint.checkpoint_id}: {checkpoint.note}")
     return checkpoint

@@ -62,7 +62,9 @@ class Rescale:
 
     def opened(self, config: JobConfig) -> JobConfig:
         """See `StateEdit.opened`: opening a job compares the number of its file with that of the state."""
-        return replace(config, max_parallelism=LastState.of(config).last.max_parallelism)
+        last = LastState.of(config)
+        self.look(last)
+        return replace(config, max_parallelism=last.last.max_parallelism)
 
     def look(self, job: JobView) -> Rescaling:
         """See `StateEdit.look`."""

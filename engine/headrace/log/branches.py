@@ -39,7 +39,7 @@ from headrace.sources.interval import Interval
 from headrace.sources.kafka.landed import landed_folder, list_landed
 from headrace.sources.position import stored_name
 from headrace.sources.transformed.source import landed_file
-from headrace.storage.refusals import reason_of
+from headrace.storage.refusals import doing, reason_of
 from headrace.storage.storage import Storage
 from headrace.storage.table import TableMissingError, VersionTakenError
 from headrace.tables.folder import JobFolder
@@ -289,8 +289,14 @@ class Branches:
 def remove_branch(on_branch: JobConfig) -> None:
     """Delete the folder of a branch and its local copies, if they exist. `on_branch` is the configuration of the branch."""
     JobFolder.of(on_branch).remove_folder()
-    if on_branch.local_folder.exists():
-        shutil.rmtree(on_branch.local_folder)
+    remove_local_copies(on_branch)
+
+
+def remove_local_copies(config: JobConfig) -> None:
+    """Delete the local copies of a job's or a branch's state, if this machine has any. Raises `StorageError` when the disk refuses."""
+    if config.local_folder.exists():
+        with doing(f"to remove {config.local_folder}"):
+            shutil.rmtree(config.local_folder)
 
 
 def remove_last_branch(config: JobConfig, branch: Branch) -> bool:

@@ -225,7 +225,7 @@ def _refuse_without_input(
     if intervals and not any(own.start < asked.end and asked.start < own.end for own in known):
         msg = f"no file of job '{config.job}' lies in {asked}; the first is of {first}. Nothing was done."
         raise IntervalError(msg)
-    if first.start - asked.start > max(first.end - first.start, _DAY):
+    if first.start - asked.start > max(first.end - first.start, _DAY) and asked.end > first.start:
         start, end = moment_text(first.start), moment_text(asked.end)
         msg = (
             f"interval {asked} begins before all input of job '{config.job}': its first interval is {first}. Nothing was done. Begin there: "

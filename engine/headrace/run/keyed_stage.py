@@ -44,7 +44,7 @@ from headrace.run.flow import laid
 from headrace.run.materializer_stage import MaterializerWork, Needed, needed_rows
 from headrace.run.messages import KeyedTask, TaskReport
 from headrace.run.output import TaskOutput
-from headrace.run.rows import ColumnarRows, Rows, elements_of
+from headrace.run.rows import ColumnarRows, Rows, elements_of, handed_on
 from headrace.run.watch import StopSign, TaskNotes, keyed_stage
 from headrace.state.backend import EntryChange
 from headrace.state.broadcast import BroadcastRow
@@ -303,7 +303,7 @@ class _Work:
 
     def _broadcast(self) -> list[Element]:
         """Return the broadcast records, which every task takes in."""
-        tables = (self.task.batch.folder.at(path).parquet() for path in self.task.broadcast)
+        tables = (handed_on(self.task.batch.folder.at(path)) for path in self.task.broadcast)
         batches = (batch for table in tables for batch in table.to_batches())
         return sorted((element for batch in batches for element in elements_of(batch, self.stage.takes)), key=_order_of)
 

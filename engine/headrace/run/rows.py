@@ -14,6 +14,7 @@ from typing import Final, Protocol
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from headrace.api.records import RowKind
 from headrace.execution.element import Element, Emitted, make_element, make_emitted
@@ -172,10 +173,18 @@ def elements_of(batch: pa.RecordBatch, takes: Takes) -> list[Element]:
     return list(map(make_element, zip(*columns, records, inputs, strict=True)))
 
 
+def handed_on(file: Storage) -> pa.Table:
+    """Return the rows of a file that the driver, or another task, has written for this one.
+
+    What it raises is raw: Spark repeats a task that could not read, and no task repeats one that reports an error of Headrace.
+    """
+    return pq.ParquetFile(file.open()).read()
+
+
 def read_transit(paths: Sequence[str], takes: Takes, storage: Storage) -> pa.Table:
     """Return all rows of files in transit to a keyed stage, unordered."""
     schema = transit_schema(takes)
-    tables = [storage.at(path).parquet().cast(schema) for path in paths]
+    tables = [handed_on(storage.at(path)).cast(schema) for path in paths]
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 

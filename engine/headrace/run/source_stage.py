@@ -20,7 +20,7 @@ from headrace.run.async_stage import AsyncStage
 from headrace.run.flow import laid
 from headrace.run.messages import SourceTask, TaskReport
 from headrace.run.output import TaskOutput
-from headrace.run.rows import ColumnarRows, Taker
+from headrace.run.rows import ColumnarRows, Taker, handed_on
 from headrace.run.watch import SOURCES, StopSign, TaskNotes
 from headrace.sources.folder.format import UNREADABLE, FileRows, is_damage, unreadable
 from headrace.sources.position import rows_in
@@ -61,7 +61,9 @@ def _read_all(task: SourceTask, source: SourceNode, output: TaskOutput, notes: T
     output.report.buckets = reader.buckets
     output.report.refused = reader.refused
     if parts:
-        pipe.take(_joined(parts))
+        rows = _joined(parts)
+        parts.clear()  # else all rows are there twice, until the pipe has taken them
+        pipe.take(rows)
 
 
 def _joined(parts: Sequence[ColumnarRows]) -> ColumnarRows:
@@ -164,7 +166,7 @@ class _FileReader:
     def _ordinals(self, file: InputFile, taken: int) -> pa.Array:
         if file.ordinals is None:
             return pa.array(np.arange(file.first_ordinal, file.first_ordinal + taken, dtype=np.int64))
-        return self._task.batch.folder.at(file.ordinals).parquet().column(0).combine_chunks()
+        return handed_on(self._task.batch.folder.at(file.ordinals)).column(0).combine_chunks()
 
     def _note_times(self, times: pa.Int64Array, ordinals: pa.Int64Array) -> None:
         """Keep the latest event time of the good rows in each bucket of arrival order."""

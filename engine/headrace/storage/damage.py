@@ -71,8 +71,8 @@ def named_fault(error: BaseException | str) -> FileFault | None:
 
 
 def file_in_the_way(text: str) -> Path | None:
-    """Return a file that is above a path in an error's text, where a folder should be; None if there is none."""
-    above = (up for path in _LOCAL.findall(text) for up in Path(path).parents)
+    """Return a file at or above a path in an error's text, where a folder should be; None if there is none."""
+    above = (up for path in _LOCAL.findall(text) for up in (Path(path), *Path(path).parents))
     with suppress(OSError):  # such as a name that is too long
         return next((up for up in above if up.is_file()), None)
     return None

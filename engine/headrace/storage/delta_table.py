@@ -241,7 +241,7 @@ class DeltaStore:
     """Table of Delta, on a disk or an object store."""
 
     uri: str
-    storage: Options = None
+    storage: Options = field(default=None, repr=False)
 
     @property
     def opened_table(self) -> OpenedTable:

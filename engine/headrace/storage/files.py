@@ -124,7 +124,7 @@ class Usage(NamedTuple):
         return Usage(self.files + other.files, self.size + other.size) if isinstance(other, Usage) else NotImplemented
 
 
-class Files(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+class Files(msgspec.Struct, frozen=True):
     """Files at a place: a folder of a disk, or a prefix of an object store, with the credentials to reach it.
 
     Paths are relative to the place. Methods raise `StorageError` when the storage refuses.
@@ -137,6 +137,10 @@ class Files(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     def __repr__(self) -> str:
         """Return the place, without its credentials."""
         return f"{type(self).__name__}({self.uri!r})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """Return the place, without its credentials."""
+        return [("uri", self.uri)]
 
     def __hash__(self) -> int:
         """Let places be keys."""

@@ -24,6 +24,10 @@ _FORBIDDEN: Final = "give the user of the job the right to read and write there,
 _READ_ONLY: Final = "mount the file system for writing, then run again"
 _OTHER: Final = "look at the disk or the object store, and repair what it reports, then run again"
 
+_BLOCKED: Final = (errno.ENOTDIR, errno.EEXIST)
+_BLOCKED_WORDS: Final = ("ot a directory", "ile exists", "Invalid table location")
+"""What systems say of a path below a file, or of a folder that cannot be made since a file has its name."""
+
 _BY_NUMBER: Final = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _FULL),
     **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG), _MISSING),
@@ -117,7 +121,8 @@ def _name(refusal: StorageError, what: tuple[str, ...], kept: str) -> None:
 def _cause(reason: BaseException | str, what: tuple[str, ...]) -> tuple[str, str]:
     """Return why storage refused, without a full stop, and what to do."""
     text = plain(str(reason)).rstrip(".")
-    if (blocking := file_in_the_way(f"{' '.join(what)} {text}")) is not None:
+    is_blocked = getattr(reason, "errno", None) in _BLOCKED or any(words in text for words in _BLOCKED_WORDS)
+    if is_blocked and (blocking := file_in_the_way(f"{' '.join(what)} {text}")) is not None:
         return f"{blocking} is a file, and a folder is needed there", f"{_IN_THE_WAY}."
     return text, f"{storage_advice(reason)}."
 

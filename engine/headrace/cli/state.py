@@ -500,6 +500,6 @@ def _operators(job: JobAtCheckpoint) -> dict[str, UpsertMaterialize]:
 
     try:
         keyed = plan_of(job.config.code).keyed
-    except (ConfigError, ImportError):
+    except (ConfigError, ImportError, TypeError):
         return {}
     return {stage.operator.name: stage.operator for stage in keyed if isinstance(stage.operator, UpsertMaterialize)}

@@ -46,7 +46,7 @@ def test_pandas_stays_out_in_three_places():
 def test_credentials_are_handed_on_in_one_object():
     """A `Storage` has a place, what reaches it, and its errors; deltalake's own word for it stands where deltalake is called."""
     assert hits("storage_options")[1] <= 2
-    assert hits(r"doing\(")[0] <= 22
+    assert hits(r"doing\(")[0] <= 23
 
 
 def is_shown(path):

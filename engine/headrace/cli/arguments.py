@@ -151,7 +151,7 @@ def job_and_text(first: str, second: str | None) -> tuple[str, str]:
     from headrace.errors import ConfigError
 
     if first in known_jobs():
-        msg = f"'{first}' is a job, and what to look for is missing: write it behind the job's name ('{first} KEY')"
+        msg = f"'{first}' is a job, and the second argument is missing: write it behind the job's name ('{first} ...'). --help says what it is"
         raise ConfigError(msg)
     return the_job(None), first
 

@@ -244,7 +244,7 @@ def promote(
         f"checkpoint {number} promotes branch '{name}': job '{config.job}' continues with the branch's result of "
         f"{counted(metrics['checkpoints'], 'micro-batch', 'micro-batches')} ({counted(metrics['rows_brought'], 'row')} in)\n"
         f"headrace diff {config.job} --from {before} --to {number}          shows the changes\n"
-        f"headrace restore {config.job} --to {before}          undoes it",
+        f'headrace restore {config.job} --to {before} --why "..."          undoes it',
     )
 
 

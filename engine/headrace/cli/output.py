@@ -136,8 +136,20 @@ def _lines(blocks: Sequence[Block], width: int) -> Iterator[str]:
             pairs.append((block.command, block.text))
         elif block.kind == "plain":
             yield from wrapped(block.text, width)
-    if pairs:
+    yield from _pair_lines(pairs, width, are_commands=isinstance(blocks[0], Note)) if pairs else ()
+
+
+def _pair_lines(pairs: Sequence[tuple[str, Any]], width: int, *, are_commands: bool) -> Iterator[str]:
+    if are_commands and not _fits(pairs, width):
+        for command, effect in pairs:  # a command that is broken in two cannot be pasted
+            yield from (command, f"    {effect}")
+    else:
         yield from "\n".join(table(("", ""), pairs).lines(width)).split("\n")
+
+
+def _fits(pairs: Sequence[tuple[str, str]], width: int) -> bool:
+    first, second = (max(map(cell_width, texts)) for texts in zip(*pairs, strict=True))
+    return first + len(_GAP) + second <= width
 
 
 def _table_lines(block: Table, width: int) -> list[str]:

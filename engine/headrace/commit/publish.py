@@ -285,7 +285,16 @@ def _refuse_sink_of_another(sink: Sink, table: Snapshot, checkpoint: Checkpoint,
 
 
 def _sync(sink: Sink, table: Snapshot) -> None:
-    sink.sync(table)
+    """Make what is published survive a power failure. A file that is gone by then was deleted by somebody else."""
+    with doing(f"to look for what is published in sink '{sink.name}' at {sink.uri}", _lost_files(sink)):
+        sink.sync(table)
+
+
+def _lost_files(sink: Sink) -> str:
+    return (
+        "Nothing was taken in. Where a file of the sink is gone for good, move the table away: 'headrace reconcile "
+        f"{sink.job} --apply --why ...' then fills a new one from the next run on"
+    )
 
 
 def _open(sink: Sink) -> Snapshot:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from headrace.config import JobConfig
 from headrace.errors import SinkMismatchError, StorageError
@@ -23,6 +24,9 @@ from headrace.storage.overlay import is_elsewhere, resolved
 from headrace.storage.refusals import reason_of
 from headrace.storage.table import TableMissingError, logged_sizes
 from headrace.tables.folder import JobFolder
+
+_LOOKS_BACK = 100
+"""Number of checkpoints before a damaged one that are looked at for one that can be restored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +139,10 @@ class RestoreCheck:
         return self._files[uri]
 
     def _alternative(self, target: Checkpoint) -> str:
-        """Return a clause that names a later checkpoint which can be restored, or the first one; empty if neither can.
+        """Return a clause that names a later checkpoint which can be restored, or the last earlier one; empty if none can.
 
-        Vacuums delete old files first, so a binary search finds the first complete checkpoint, except savepoints before it.
+        Vacuums delete old files first, so a binary search finds the first complete checkpoint, except savepoints before it. What
+        damages files has no such order, so earlier checkpoints are looked at one by one.
         """
 
         def is_whole(checkpoint: Checkpoint) -> bool:
@@ -150,7 +155,9 @@ class RestoreCheck:
         position = bisect_left(later, True, key=is_whole)
         if position < len(later):
             return f"Checkpoint {later[position].checkpoint_id} can be restored; "
-        first = self._checkpoints[0]
-        if first.checkpoint_id == target.checkpoint_id or not first.has_state or not is_whole(first):
+        before = (c for c in reversed(self._checkpoints) if c.checkpoint_id < target.checkpoint_id and c.has_state)
+        earlier = next(filter(is_whole, islice(before, _LOOKS_BACK)), None)
+        if earlier is None:
             return ""
-        return f"Checkpoint {first.checkpoint_id} can be restored, and the next run takes in all input again; "
+        again = "all input" if earlier is self._checkpoints[0] else "what came since"
+        return f"Checkpoint {earlier.checkpoint_id} can be restored, and the next run takes in {again} again; "

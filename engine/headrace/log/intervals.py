@@ -38,7 +38,8 @@ def place_of(wanted: Interval, checkpoints: Sequence[Checkpoint]) -> IntervalPla
     if wanted.start > stands_at:
         msg = (
             f"interval {wanted} would leave a gap: the job has taken in everything up to {moment_text(stands_at)}"
-            f"{_restored_by_hand(trail)}. Run the interval that starts there first."
+            f"{_restored_by_hand(trail)}. Nothing was taken in. Run the interval that starts there first (--interval-start "
+            f"{moment_text(stands_at)})."
         )
         raise IntervalError(msg)
     covered = [checkpoint for checkpoint in trail if checkpoint.interval_end is not None]

@@ -18,6 +18,7 @@ from headrace.log.checkpoint import Checkpoint, Kind, Lease
 from headrace.log.facts import NO_DECLARATIONS, Declarations
 from headrace.log.lineage import Lineage
 from headrace.log.marks import drop_of, live_savepoints
+from headrace.names import did_you_mean
 from headrace.sources.interval import moment_text
 from headrace.storage.table import TableMissingError, VersionTakenError, damaged
 from headrace.tables.folder import JobFolder
@@ -339,7 +340,9 @@ def _no_savepoint(checkpoints: Sequence[Checkpoint], name: str, job: str) -> str
     """Return the message that no savepoint has this name."""
     dropped = drop_of(checkpoints, name)
     if dropped is None:
-        return f"there is no savepoint '{name}'; see 'headrace checkpoints {job}'"
+        names = dict.fromkeys(savepoint.name or "" for savepoint in live_savepoints(checkpoints))
+        known = f"there are: {', '.join(names)}" if names else "there is none"
+        return f"there is no savepoint '{name}'{did_you_mean(name, names)}; {known}. See 'headrace checkpoints {job}'"
     return f"savepoint '{name}' was dropped with checkpoint {dropped.checkpoint_id}; see 'headrace checkpoints {job}'"
 
 

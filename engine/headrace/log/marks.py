@@ -89,7 +89,8 @@ def refuse_purged(job: str, checkpoints: Sequence[Checkpoint], target_id: int) -
     if purge is not None:
         msg = (
             f"checkpoint {target_id} can no longer be read or restored: its files had rows of an erased key, and "
-            f"checkpoint {purge.checkpoint_id} deleted them ({purge.note}). 'headrace checkpoints {job}' lists all."
+            f"checkpoint {purge.checkpoint_id} deleted them ({purge.note}). Nothing was changed. Later checkpoints are not touched by that: "
+            f"'headrace checkpoints {job}' lists all."
         )
         raise StorageError(msg)
 

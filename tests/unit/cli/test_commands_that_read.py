@@ -265,7 +265,7 @@ def test_reading_imports_neither_spark_nor_pandas_nor_datasets(state, home):
 def test_job_without_its_key_is_named(headrace, state, command):
     result = headrace(command)
     assert result.exit_code == ConfigError.exit_code
-    assert "'demo' is a job, and what to look for is missing" in result.stderr
+    assert "'demo' is a job, and the second argument is missing" in result.stderr
 
 
 def test_expired_key_says_so(headrace, state):

@@ -104,6 +104,13 @@ def test_restore_refuses_lost_state_files(config):
     assert restore(config, 0, "no file is needed", "somebody").restored_from == 0
 
 
+def test_last_whole_checkpoint_before_a_damaged_one_is_offered(config):
+    lose(config, "3-cyd.parquet")
+    message = refusal(config, 3)
+    assert "Checkpoint 2 can be restored, and the next run takes in what came since again; " in message
+    assert restore(config, 2, "as it says", "somebody").restored_from == 2
+
+
 def test_restore_within_a_run_is_checked(config):
     lose(config, "1-ann.parquet")
     with open_job(config, "a replay") as job:

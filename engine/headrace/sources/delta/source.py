@@ -191,7 +191,10 @@ class DeltaSource(Source):
         try:
             return self._log.versions()
         except TableMissingError as error:
-            msg = f"source '{self._name}': there is no Delta table {self._config.path}"
+            msg = (
+                f"source '{self._name}': there is no Delta table {self._config.path}. Nothing was taken in. Bring it back (is its disk "
+                f"mounted?), or correct sources.{self._name}.path, then run again."
+            )
             raise SourceError(msg) from error
 
     def _guarded(self, version: int) -> TableState:

@@ -187,16 +187,9 @@ def references():
 
 
 def left_behind(action):
-    """Return how many references, objects and bytes an action leaves each time it is done.
-
-    Threads of other tests in this process, such as a server's, make and free objects meanwhile: so the least of three times counts.
-    """
+    """Return how many references, objects and bytes an action leaves when it is done once more."""
     for _ in range(2):
         action()
-    return tuple(map(min, zip(*(_left_once(action) for _ in range(3)), strict=True)))
-
-
-def _left_once(action):
     before = references()
     tracemalloc.start()
     action()

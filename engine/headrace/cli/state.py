@@ -236,10 +236,13 @@ def history(
     Exit codes: 0; 2 for an unknown job, checkpoint, operator or state.
     """
     from headrace.readers.history import key_history
+    from headrace.readers.known_keys import how_keys_are_written
 
     name, key = job_and_text(first, second)
     job = open_job(name, at, as_of, branch=branch)
-    return of_rows(job, key_history(job, key, operator, state), "changes")
+    changes = key_history(job, key, operator, state)
+    unknown = () if changes.rows else (Note(f"nothing is stored of this key. {how_keys_are_written(job)}", "warning"),)
+    return of_rows(job, changes, "changes", *unknown)
 
 
 def expired(

@@ -81,16 +81,7 @@ def stored_problems(config: JobConfig, log: CheckpointLog, plan: Plan) -> Iterat
     except ConfigError as error:
         yield "state", str(error)
         return
-    sinks = sinks_of(config, log, plan)
-    publisher = Publisher(config, to_schemas(sinks))
-    yield from (("sinks", problem) for problem in publisher.column_problems())
-    yield from (("sinks", problem) for problem in publisher.rule_problems(publisher.tables()))
-    yield from (("sinks", problem) for problem in sink_key_problems(config, log, sinks))
-    try:
-        check_sinks(config, log.checkpoints)
-        yield from (("sinks", problem) for problem in _place_problems(config))
-    except HeadraceError as error:
-        yield "sinks", str(error)
+    yield from (("sinks", problem) for problem in _stored_sink_problems(config, log, plan))
     if log.last is None:
         return
     try:
@@ -102,6 +93,20 @@ def stored_problems(config: JobConfig, log: CheckpointLog, plan: Plan) -> Iterat
     changed = operator_key_problems(config.job, keys, plan, lambda name: has_keyed_rows(view_of, name, groups))
     yield from (("state", problem) for problem in changed)
     yield from (("state", problem) for problem in lost_elements(config, log.last, log.last.versions, plan))
+
+
+def _stored_sink_problems(config: JobConfig, log: CheckpointLog, plan: Plan) -> Iterator[str]:
+    """Yield problems of the sinks. One that cannot be opened at all is a problem, too, and hides those behind it."""
+    try:
+        sinks = sinks_of(config, log, plan)
+        publisher = Publisher(config, to_schemas(sinks))
+        yield from publisher.column_problems()
+        yield from publisher.rule_problems(publisher.tables())
+        yield from sink_key_problems(config, log, sinks)
+        check_sinks(config, log.checkpoints)
+        yield from _place_problems(config)
+    except HeadraceError as error:
+        yield str(error)
 
 
 def _place_problems(config: JobConfig) -> Iterator[str]:

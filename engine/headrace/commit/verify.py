@@ -52,7 +52,13 @@ def verify(config: JobConfig) -> list[CheckResult]:
         return [*_without_log(config, error)]
     last = log.last
     if last is None:
-        return [CheckResult("checkpoints", False, f"job '{config.job}' was never run")]
+        return [
+            CheckResult(
+                "checkpoints",
+                False,
+                f"job '{config.job}' has no checkpoints in {config.job_folder}: it was never run, or its folder is gone",
+            )
+        ]
     return [
         _ids_grow(log.checkpoints),
         _versions_follow(log.checkpoints),
@@ -163,7 +169,7 @@ def _way_on(config: JobConfig, file: str) -> str:
     on_branch = f"{config.job} --branch {config.branch}"
     return (
         f"Nothing was committed. Bring the file back, or drop the branch ('headrace branch drop {config.job} {config.branch}') and fork it "
-        f"anew. 'headrace verify {on_branch}' lists all damage."
+        f"anew. 'headrace verify {on_branch}' lists all files that are gone or cut off."
     )
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.api.graph import SourceNode
-from headrace.errors import HeadraceError, SourceError
+from headrace.errors import SourceError
 from headrace.log.progress import TaskProgress
 from headrace.names import counted
 from headrace.plan.loader import plan_of
@@ -22,7 +22,7 @@ from headrace.run.messages import SourceTask, TaskReport
 from headrace.run.output import TaskOutput
 from headrace.run.rows import ColumnarRows, Taker, handed_on
 from headrace.run.watch import SOURCES, StopSign, TaskNotes
-from headrace.sources.folder.format import UNREADABLE, FileRows, is_damage, unreadable
+from headrace.sources.folder.format import UNREADABLE, FileRows, is_damage, unreadable, why_unreadable
 from headrace.sources.position import rows_in
 from headrace.sources.registry import read_rows_of
 from headrace.sources.row_check import CheckedRows, RefusedRows, RowCheck
@@ -126,7 +126,7 @@ class _FileReader:
             taken = self._slice(file, rows)
             checked = check.check(taken.table, taken.faults(file))
         except (pa.ArrowException, UnicodeDecodeError) as error:  # columns without an order, text that is no UTF-8
-            self._refuse_file(file, unreadable(self._source.name, file.path, error), rows)
+            self._refuse_file(file, error, rows)
             return None
         self.rows += len(taken.ordinals)
         self.ahead += checked.ahead
@@ -180,14 +180,13 @@ class _FileReader:
         try:
             rows = read_rows_of(file, self._source, self._task.batch.folder)
         except UNREADABLE as error:
-            refusal = unreadable(self._source.name, file.path, error)
             if not is_damage(error):
-                raise refusal from error
-            self._refuse_file(file, refusal)
+                raise unreadable(self._source.name, file.path, error) from error
+            self._refuse_file(file, error)
             return None
         fault = self._fault(file, rows)
         if fault is not None:
-            self._refuse_file(file, unreadable(self._source.name, file.path, SourceError(fault)), rows)
+            self._refuse_file(file, SourceError(fault), rows)
             return None
         return rows
 
@@ -221,19 +220,20 @@ class _FileReader:
         error = f"row {taken.position(file, bad[0].position)}: {bad[0].error}"
         self.refused.append(RefusedRows(path, len(bad), is_whole, error))
 
-    def _refuse_file(self, file: InputFile, error: HeadraceError, rows: FileRows | None = None) -> None:
+    def _refuse_file(self, file: InputFile, error: Exception, rows: FileRows | None = None) -> None:
         """Put a file, or the taken part of it, into quarantine. `rows` are those of the file; None if it cannot be read."""
+        why = why_unreadable(self._source.name, file.path, error)
         if self._task.on_bad_file == "fail":
-            raise error
+            raise unreadable(self._source.name, file.path, error) from error
         if file.picked is None:
-            self.quarantined.append(self._refused_file(file, str(error)))
-            self.refused.append(RefusedRows(file.path, file.taken, is_whole=True, error=str(error)))
+            self.quarantined.append(self._refused_file(file, why))
+            self.refused.append(RefusedRows(file.path, file.taken, is_whole=True, error=why))
             return
         # The rows were readable when they were requeued. So an unreadable file has changed, and must not be skipped.
         if rows is None or rows.table.num_rows != file.rows:
-            raise error
+            raise unreadable(self._source.name, file.path, error) from error
         for row in rows_in(file.picked):
-            self.quarantined.append(QuarantineRow.of_row(self._source.name, file.name, row, rows.raw(row), str(error)))
+            self.quarantined.append(QuarantineRow.of_row(self._source.name, file.name, row, rows.raw(row), why))
 
     def _refused_file(self, file: InputFile, error: str) -> QuarantineRow:
         name = self._source.name

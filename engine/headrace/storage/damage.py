@@ -85,7 +85,7 @@ def way_on(file: str) -> str:
         return "Nothing was written to that table. Bring the file back, or the whole table from a backup that has what was last written to it."
     return (
         f"Nothing was committed. Bring the file back, or the whole job folder {table.parent} from a backup that is not older than the "
-        f"job's sinks. 'headrace verify {table.parent.name}' lists all damage."
+        f"job's sinks. 'headrace verify {table.parent.name}' lists all files that are gone or cut off."
     )
 
 

@@ -15,6 +15,7 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from headrace import native
 from headrace.cli import doctor
@@ -96,6 +97,17 @@ def test_missing_source_fails_and_names_the_line(headrace, home):
     result = headrace("check --json")
     assert (result.exit_code, findings(result)["source events"]) == (1, "fail")
     assert "demo.yaml:4: sources.events.path" in result.stdout
+
+
+def test_sink_that_is_a_file_is_one_finding(headrace, home):
+    sink = yaml.safe_load((home / "conf/jobs/demo.yaml").read_text())["sinks"]
+    path = home / next(iter(sink.values()))["path"]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("")
+    result = headrace("check --json")
+    assert (result.exit_code, findings(result)["sinks"]) == (1, "fail")
+    assert findings(result)["source events"] == "ok"
+    assert "is a file, and a folder is needed there" in result.stdout
 
 
 def test_empty_source_is_a_warning(headrace, home):

@@ -40,7 +40,9 @@ def test_whole_job_has_no_failed_check(job):
 
 
 def test_job_never_run_fails(memory_job):
-    assert failed(memory_job) == {"checkpoints": "job 'purchases' was never run"}
+    assert failed(memory_job) == {
+        "checkpoints": f"job 'purchases' has no checkpoints in {memory_job.config.job_folder}: it was never run, or its folder is gone"
+    }
 
 
 def test_uncommitted_versions_are_reported_as_harmless(job):

@@ -104,7 +104,7 @@ def test_restore_refuses_lost_state_files(config):
     assert restore(config, 0, "no file is needed", "somebody").restored_from == 0
 
 
-def test_last_whole_checkpoint_before_a_damaged_one_is_offered(config):
+def test_last_whole_checkpoint_before_damage_is_offered(config):
     lose(config, "3-cyd.parquet")
     message = refusal(config, 3)
     assert "Checkpoint 2 can be restored, and the next run takes in what came since again; " in message

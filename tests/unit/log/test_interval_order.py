@@ -118,7 +118,10 @@ def test_restore_of_restore_follows_its_target(line):
 
 def test_gap_behind_a_restore_names_the_restore(line):
     line.days(1, 2, 3).restore(1, "by hand")
-    with pytest.raises(IntervalError, match=r"up to 1970-01-03 \(checkpoint 4 restored it to checkpoint 1\)\. Nothing was taken in\. Run"):
+    with pytest.raises(
+        IntervalError,
+        match=r"up to 1970-01-03 \(checkpoint 4 restored it to checkpoint 1\)\. Nothing was taken in\. Run",
+    ):
         line.place(4)
 
 

@@ -165,6 +165,8 @@ def test_truncated_avro_file_is_a_bad_file(policy):
     ((position, error),) = job.quarantine()
     assert position == "1.avro"
     assert "it ends at byte" in error
+    assert "on_bad_file" not in error  # it is set aside already
+    assert "Nothing was taken in" not in error
 
 
 def test_bad_line_fails_run_if_configured():

@@ -214,12 +214,17 @@ def unreadable(source: str, path: str, error: Exception) -> HeadraceError:
         return StorageError(
             f"source '{source}': cannot read {path}: {error}. Nothing was taken in; {storage_advice(error)}."
         )
+    return SourceError(
+        f"{why_unreadable(source, path, error)}. Nothing was taken in. Repair or remove the file, or set "
+        f"'sources.{source}.on_bad_file: quarantine' to go on without it."
+    )
+
+
+def why_unreadable(source: str, path: str, error: Exception) -> str:
+    """Return why a file cannot be read, without a full stop."""
     what = (
         f"text in it, or the name of a column, is not UTF-8 ({error})"
         if isinstance(error, UnicodeDecodeError)
         else str(error).rstrip(".")
     )
-    return SourceError(
-        f"source '{source}': cannot read {path}: {what}. Nothing was taken in. Repair or remove the file, or set "
-        f"'sources.{source}.on_bad_file: quarantine' to go on without it."
-    )
+    return f"source '{source}': cannot read {path}: {what}"

@@ -291,7 +291,7 @@ def test_demo_reads_positions_of_the_shown_checkpoints(headrace, state):
     assert Demo.last_day(SimpleNamespace(checkpoints=list)) is None
 
 
-def test_history_of_an_unknown_key_says_so(headrace, state):  # noqa: ARG001 - the job has state
+def test_history_of_an_unknown_key_says_so(headrace, state):
     result = headrace("state history nobody")
     assert result.exit_code == 0
     assert "nothing is stored of this key" in result.stderr

@@ -292,7 +292,7 @@ def _sync(sink: Sink, table: Snapshot) -> None:
 
 def _lost_files(sink: Sink) -> str:
     return (
-        "Nothing was taken in. Where a file of the sink is gone for good, move the table away: 'headrace reconcile "
+        "What was committed is untouched. Where a file of the sink is gone for good, move the table away: 'headrace reconcile "
         f"{sink.job} --apply --why ...' then fills a new one from the next run on"
     )
 

@@ -127,7 +127,7 @@ def _tables(config: JobConfig, last: Checkpoint) -> Iterator[CheckResult]:
     for name in tables_in(last.versions):
         uri = f"{config.job_folder}/{name}"
         committed = last.versions[name]
-        store = JobFolder.of(config).at(uri).table()
+        store = JobFolder.of(config).table(name)
         try:
             latest = store.latest().version
             files = logged_sizes(store.at(committed))

@@ -15,7 +15,7 @@ import pyarrow as pa
 from headrace import clock
 from headrace.commit.protocol import OpenJob, open_job
 from headrace.config import JobConfig
-from headrace.edits.edit import JobView, Rewrite, carry_out
+from headrace.edits.edit import BlindEdit, Rewrite, carry_out
 from headrace.errors import StorageError
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.ttl import certain_expiries, declared_ttls
@@ -193,20 +193,13 @@ class _Table:
 
 
 @dataclass(slots=True)
-class _Compaction:
+class _Compaction(BlindEdit):
     """Edit that changes no live entry."""
 
     tables: list[_Table] = field(default_factory=list)
 
     kind: ClassVar[Kind] = Kind.COMPACTION
     crash_point: ClassVar[str] = "compaction.prepared"
-
-    def opened(self, config: JobConfig) -> JobConfig:
-        """See `StateEdit.opened`."""
-        return config
-
-    def look(self, job: JobView) -> None:
-        """See `StateEdit.look`: nothing stands against it."""
 
     def rewrites(self, job: OpenJob, effect: None) -> Iterator[Rewrite]:  # noqa: ARG002 - it looks for nothing
         """See `StateEdit.rewrites`. What the quarantine has is input, and stays."""

@@ -8,9 +8,10 @@ Rows are read range by range of key groups, so an edit never holds a whole table
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -95,28 +96,39 @@ class Rewrite:
                 yield job.stage(self.table, f"{self.label}-{number}-{place}", file)
 
 
-class StateEdit(Protocol[Effect]):
+class StateEdit(Generic[Effect]):
     """Change of a job without input."""
+
+    __slots__ = ()
 
     kind: ClassVar[Kind]
     crash_point: ClassVar[str]
     """Place of a crash behind the last staged file."""
 
     def opened(self, config: JobConfig) -> JobConfig:
-        """Return the configuration with which the job is opened."""
-        ...
+        """Return the configuration with which the job is opened, by default the job's own. May raise what needs no look at the state."""
+        return config
 
+    @abstractmethod
     def look(self, job: JobView) -> Effect:
         """Return what is to be changed. Raises the error for a reason not to. Asked by `preview`, and again while the job is held."""
-        ...
 
+    @abstractmethod
     def rewrites(self, job: OpenJob, effect: Effect) -> Iterable[Rewrite]:
         """Yield the rows that are written anew, table by table."""
-        ...
 
+    @abstractmethod
     def facts(self, job: OpenJob, effect: Effect, rows: int) -> dict[str, Any] | None:
         """Return fields of the checkpoint, as `OpenJob.commit` takes them; `rows` were staged. None: there is nothing to commit."""
-        ...
+
+
+class BlindEdit(StateEdit[None]):
+    """Change that nothing stands against, or whose caller has looked."""
+
+    __slots__ = ()
+
+    def look(self, job: JobView) -> None:
+        """Look at nothing."""
 
 
 def preview(config: JobConfig, edit: StateEdit[Effect]) -> Effect:

@@ -31,7 +31,7 @@ from headrace import clock, crash_points
 from headrace.commit.branch_code import refuse_on_branch, refuse_with_branches
 from headrace.commit.protocol import OpenJob, open_job
 from headrace.config import JobConfig
-from headrace.edits.edit import JobView, Rewrite, carry_out
+from headrace.edits.edit import BlindEdit, Rewrite, carry_out
 from headrace.edits.erase_survey import ErasureSurvey, survey, traces_of
 from headrace.edits.erased_key import LEFTOVERS, ErasedKey
 from headrace.edits.vacuum import KeptCheckpoints, LogCleanup, LogCut, commit_intent, unneeded_landed
@@ -180,7 +180,7 @@ def _refuse_savepoints(key_survey: ErasureSurvey) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _EraseKey:
+class _EraseKey(BlindEdit):
     """Edit that keeps all changes but those of a key. Without such rows, now or in earlier checkpoints, there is nothing to commit."""
 
     key: ErasedKey
@@ -189,13 +189,6 @@ class _EraseKey:
 
     kind: ClassVar[Kind] = Kind.ERASURE
     crash_point: ClassVar[str] = "erasure.prepared"
-
-    def opened(self, config: JobConfig) -> JobConfig:
-        """See `StateEdit.opened`."""
-        return config
-
-    def look(self, job: JobView) -> None:
-        """See `StateEdit.look`: `erase` has looked."""
 
     def rewrites(self, job: OpenJob, effect: None) -> Iterator[Rewrite]:  # noqa: ARG002 - it looks for nothing
         """See `StateEdit.rewrites`."""

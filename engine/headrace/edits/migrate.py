@@ -22,7 +22,7 @@ from headrace.commit.schema_check import (
     declared_schemas,
     operator_key_problems,
 )
-from headrace.edits.edit import Rewrite, carry_out
+from headrace.edits.edit import BlindEdit, Rewrite, carry_out
 from headrace.errors import HeadraceError, UserFunctionError
 from headrace.interrupts import is_interrupt
 from headrace.log.checkpoint import Kind
@@ -34,8 +34,6 @@ from headrace.tables.view import has_keyed_rows
 
 if TYPE_CHECKING:
     from headrace.commit.protocol import OpenJob
-    from headrace.config import JobConfig
-    from headrace.edits.edit import JobView
     from headrace.log.declared import StateSchemas
     from headrace.plan.stages import Plan
 
@@ -70,7 +68,7 @@ def settle_schemas(job: OpenJob, plan: Plan) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class MigrateState:
+class MigrateState(BlindEdit):
     """Edit that adds a new row for each live entry of a state whose text changes. A state without such entries gets no checkpoint."""
 
     pending: PendingMigration
@@ -79,13 +77,6 @@ class MigrateState:
 
     kind: ClassVar[Kind] = Kind.MIGRATION
     crash_point: ClassVar[str] = "state_migration.staged"
-
-    def opened(self, config: JobConfig) -> JobConfig:
-        """See `StateEdit.opened`. A run has opened the job."""
-        return config
-
-    def look(self, job: JobView) -> None:
-        """See `StateEdit.look`: `settle_schemas` has looked."""
 
     def rewrites(self, job: OpenJob, effect: None) -> Iterator[Rewrite]:  # noqa: ARG002 - it looks for nothing
         """See `StateEdit.rewrites`."""

@@ -21,7 +21,7 @@ from headrace.commit.branch_code import refuse_with_branches
 from headrace.commit.protocol import OpenJob
 from headrace.commit.schema_check import changed_keys, check_schemas, declared_schemas
 from headrace.config import JobConfig, checked_name
-from headrace.edits.edit import JobView, Rewrite
+from headrace.edits.edit import JobView, Rewrite, StateEdit
 from headrace.edits.rewrite import StoredOperator, declared_operators, removed, stored_operator, under_operator
 from headrace.errors import ConfigError, StateSchemaError
 from headrace.log.checkpoint import Checkpoint, Kind
@@ -32,7 +32,7 @@ from headrace.tables.view import STATE_OF_OPERATORS, count_rows
 
 
 @dataclass(frozen=True, slots=True)
-class RenameOperator:
+class RenameOperator(StateEdit[StoredOperator]):
     """Edit that moves all rows of the operator `old` to the name `new`, which the code gives it now; rows in `quarantine` as well.
 
     Raises `ConfigError` when the code does not declare `new`, or still declares `old`, when nothing is stored of `old`, when something
@@ -126,7 +126,7 @@ class RenameOperator:
 
 
 @dataclass(frozen=True, slots=True)
-class DropOperator:
+class DropOperator(StateEdit[StoredOperator]):
     """Edit that deletes the state of an operator which the code no longer declares.
 
     Deletes its rows in all state tables except `quarantine`: also its waiting elements and held records. Raises `ConfigError` when the

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from headrace.commit.branch_code import refuse_on_branch
 from headrace.commit.protocol import OpenJob
 from headrace.config import JobConfig
-from headrace.edits.edit import JobView, LastState, Rewrite
+from headrace.edits.edit import JobView, LastState, Rewrite, StateEdit
 from headrace.edits.rewrite import in_key_groups
 from headrace.errors import ConfigError
 from headrace.log.checkpoint import Checkpoint, Kind
@@ -46,7 +46,7 @@ class Rescaling:
 
 
 @dataclass(frozen=True, slots=True)
-class Rescale:
+class Rescale(StateEdit[Rescaling]):
     """Edit that gives the state another number of key groups, whatever number the job's file has.
 
     Raises `ConfigError` on a branch, if the state has this number already, and if it is below the job's `parallelism`.

@@ -61,7 +61,7 @@ def position_of(checkpoint: Checkpoint) -> int:
 
 def taken_in(checkpoints: Sequence[Checkpoint], head: Checkpoint) -> list[int]:
     """Return the records that the line to a checkpoint has taken in. `checkpoints` are all of its log."""
-    line = Lineage(checkpoints, head.checkpoint_id).line
+    line = Lineage(checkpoints, head.checkpoint_id).checkpoints
     return [
         record for checkpoint in line if checkpoint.kind is Kind.BATCH for record in checkpoint.metrics[RECORDS_TAKEN]
     ]
@@ -71,7 +71,7 @@ class MicroBatch:
     """A micro-batch on top of an open job."""
 
     def __init__(self, job: OpenJob, answers: Callable[[], bool], corrections: Mapping[int, int] | None = None) -> None:
-        """`answers` says whether the service answers the next call.
+        """`responses` says whether the service answers the next call.
 
         `corrections` counts the corrections of each place.
         """

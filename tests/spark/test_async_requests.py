@@ -176,7 +176,7 @@ def home_of(home):
 
 
 def test_branch_takes_kept_answers_of_dead_service(asking, service, run):
-    oracle = {"url": service.url, "health": None, "keep_answers": "90d"}
+    oracle = {"url": service.url, "health": None, "keep_responses": "90d"}
     home = asking("kept", services={"oracle": oracle})
     run(home)
     fork(home.config(), "again", 0, "test")
@@ -184,7 +184,7 @@ def test_branch_takes_kept_answers_of_dead_service(asking, service, run):
     service.goes_down(0)
     branch = home.config().on_branch("again")
     report = run_in(run.spark, branch, RunOptions(run_id="again"), run.events.append)
-    assert (report.answers_taken, report.waiting) == (asked.total(), 0)
+    assert (report.responses_taken, report.waiting) == (asked.total(), 0)
     assert service.noted("asked") == asked
     assert not [*differences(JobAtCheckpoint(home.config()), JobAtCheckpoint(branch))]
 
@@ -197,7 +197,7 @@ def test_abandoned_element_is_quarantined_with_last_error(asking, service, run):
     rows = live_rows(config, checkpoints(config)[-1], "quarantine")
     ours = [row for row in rows if "ask" in row]
     assert len(ours) == sum(1 for p in service.noted("asked") if p >= 50) > 0
-    assert all("no answer for" in repr(row) for row in ours)
+    assert all("no response for" in repr(row) for row in ours)
     assert waiting(home) == []
 
 

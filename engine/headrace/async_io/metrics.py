@@ -30,17 +30,17 @@ class ServiceMetrics(msgspec.Struct, kw_only=True):
     retry_wait_ms: int = 0
     """Total time that elements waited for a retry within the task."""
     timeouts: int = 0
-    """Expired elements, and probes that had no answer in time."""
+    """Expired elements, and probes that had no response in time."""
     parked: int = 0
     """Elements left to a later micro-batch."""
     resumed: int = 0
     """Elements that an earlier micro-batch left."""
     quarantined: int = 0
     defaulted: int = 0
-    answers_kept: int = 0
+    responses_kept: int = 0
     """Outcomes of elements that were stored for replays."""
-    answers_taken: int = 0
-    """Elements that got the outcome of the live line, without a call."""
+    responses_taken: int = 0
+    """Elements that got the outcome of the live lineage, without a call."""
     cache_hits: int = 0
     """Attempts that the cache answered, without a call."""
     coalesced: int = 0

@@ -158,7 +158,7 @@ def changed_input(config: JobConfig) -> Iterator[Finding]:
     stopping = {InputKind.TWIN, InputKind.UNREADABLE}
     if config.mode == "caught_up":
         stopping.add(InputKind.LATE)  # an interval run passes over late files from before the first interval
-    line = CheckpointLog(JobFolder.of(config)).lineage.line
+    line = CheckpointLog(JobFolder.of(config)).lineage.checkpoints
     for warning in input_warnings(config, line, with_clean_up=True):
         source = warning.fields["source"]
         fails = warning.kind in stopping or (

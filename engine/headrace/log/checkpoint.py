@@ -74,7 +74,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     `erased` has ranges of ids, both ends included. An erasure lists the checkpoints whose versions have rows that it
     erased; a vacuum lists those whose files it deletes for that reason. `note` says who did it and why (restores,
     savepoints, migrations), for people; what later commands have to know is in `cause`. `processing_time` is when a micro-batch
-    began, by the clock of its line: its operators saw this processing time. On a branch, `follows` names the job's checkpoint whose
+    began, by the clock of its lineage: its operators saw this processing time. On a branch, `follows` names the job's checkpoint whose
     input and time it took, and `ended_at` is when it ended by that clock (null: at `committed_at`).
     """
 
@@ -110,13 +110,13 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     format_version: int = FORMAT_VERSION
 
     @property
-    def line_time(self) -> int:
-        """Return when the checkpoint was made, by the clock of its line (ms). A branch that follows its job uses the job's clock."""
+    def lineage_time(self) -> int:
+        """Return when the checkpoint was made, by the clock of its lineage (ms). A branch that follows its job uses the job's clock."""
         return max(self.committed_at if self.ended_at is None else self.ended_at, self.processing_time or 0)
 
     @property
     def has_state(self) -> bool:
-        """Return whether the checkpoint's state is in this line's tables.
+        """Return whether the checkpoint's state is in this lineage's tables.
 
         State before a branch's fork is in the job's tables; state of checkpoints that a promotion brought is not stored.
         """
@@ -264,12 +264,12 @@ def services_entry(services: Mapping[str, ServiceMetrics]) -> dict[str, Any]:
     return {_KEY: {name: metrics.shown() for name, metrics in services.items()}} if services else {}
 
 
-def open_breakers(line: Sequence[Checkpoint]) -> dict[str, int]:
+def open_breakers(lineage: Sequence[Checkpoint]) -> dict[str, int]:
     """Return when each open breaker lets its next probe through (ms), by operator.
 
     Skips checkpoints without metrics of the operator: compactions, requeues, and micro-batches in which it had nothing to do.
     """
     last: dict[str, dict[str, Any]] = {}
-    for checkpoint in reversed(line):
+    for checkpoint in reversed(lineage):
         last = {**checkpoint.metrics.get(_KEY, {}), **last}
     return {name: metrics["open_until"] for name, metrics in last.items() if metrics.get("open_until")}

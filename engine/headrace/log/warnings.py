@@ -127,7 +127,7 @@ def row_time_warnings(job: str, row_times: Mapping[str, RowTimes]) -> Iterator[R
             text = (
                 f"'{name}' has {counted(counts.doubtful, 'time', 'times')} written as a number that looks like seconds since 1970, or like the digits of a day "
                 "(20260131), and read as milliseconds: January and February 1970; if it is not milliseconds, convert it where it is written, "
-                "or in a Spark step right after the source"
+                "or in a Spark transform right after the source"
             )
             yield RunWarning("doubtful_times", text, fields)
 

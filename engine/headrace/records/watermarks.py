@@ -100,7 +100,7 @@ def lag_of(out_of_orderness: timedelta) -> int:
 
 
 def latest(times: Iterable[int | None]) -> int | None:
-    """Return the latest of some moments (ms); None without known ones."""
+    """Return the latest of some timestamps (ms); None without known ones."""
     return max((time for time in times if time is not None), default=None)
 
 
@@ -113,7 +113,7 @@ def latest_by_bucket(parts: Iterable[Mapping[int, int]]) -> dict[int, int]:
     return times
 
 
-def watermarks_of_line(
+def watermarks_of_timeline(
     new: Iterable[tuple[int, int]],
     *,
     repeated: Iterable[tuple[int, int]] = (),

@@ -20,11 +20,11 @@ from headrace.log.warnings import row_times_entry, steps_entry
 from headrace.plan.stages import Plan
 from headrace.run.due_timers import any_timer_due
 from headrace.run.events import RunEvents
-from headrace.run.followed import FollowedLine
+from headrace.run.followed import FollowedLineage
 from headrace.run.micro_batch import MicroBatch
 from headrace.run.options import RunOptions, StoppedBecause
 from headrace.run.output import OUTPUTS, transit_folder
-from headrace.run.services import LiveAnswers
+from headrace.run.services import LiveResponses
 from headrace.run.tasks import StageTasks
 from headrace.run.watch import NO_WATCH, Watch, stop_file
 from headrace.sources.intake import Intake, end_of_input
@@ -39,7 +39,7 @@ from headrace.tables.folder import JobFolder
 class BatchSequence:
     """Micro-batches of a run that began at `begun` (s, monotonic). `committed` has their checkpoints.
 
-    On a branch, `answers` are those of the live line.
+    On a branch, `responses` are those of the live lineage.
     """
 
     tasks: StageTasks
@@ -49,9 +49,9 @@ class BatchSequence:
     options: RunOptions
     events: RunEvents
     begun: float
-    followed: FollowedLine
+    followed: FollowedLineage
     watch: Watch = NO_WATCH
-    answers: LiveAnswers | None = None
+    responses: LiveResponses | None = None
     stopping: threading.Event = field(default_factory=threading.Event)
     committed: list[Checkpoint] = field(default_factory=list)
     touched: dict[str, Sequence[TakenFile]] = field(default_factory=dict)
@@ -115,8 +115,8 @@ class BatchSequence:
 
     def taken_in(self) -> dict[str, TakenIn]:
         """Return the files that the job has taken in of each source."""
-        trail = self.job.lineage.line
-        return {source.name: taken_in(trail, source.name) for source in self.plan.sources}
+        lineage = self.job.lineage.checkpoints
+        return {source.name: taken_in(lineage, source.name) for source in self.plan.sources}
 
     def last_interval(self) -> Interval | None:
         """Return the interval of the last checkpoint; None if it has none."""
@@ -181,7 +181,7 @@ class BatchSequence:
             stop_at=self.stop_at(),
             finishes=finishes,
             watch=self.watch,
-            answers=self.answers,
+            responses=self.responses,
         )
         self.events.batch(self.job.next_id, taken)
         self.events.ttl(self.job.last.state_ttl, batch.state_ttl)

@@ -62,7 +62,7 @@ def test_sink_of_another_incarnation_is_refused(begun_anew):
     job = begun_anew
     before = DiskCopy(job.disk)
     for act in (job.run, lambda: restore(job.config, 1, "", "somebody")):
-        with pytest.raises(SinkMismatchError, match="was written by another life of job 'purchases'") as error:
+        with pytest.raises(SinkMismatchError, match="was written by another incarnation of job 'purchases'") as error:
             act()
         assert f"life {job.last.incarnation:x} and ends at checkpoint 2" in str(error.value)
     assert job.last.checkpoint_id == 2

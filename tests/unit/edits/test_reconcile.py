@@ -417,7 +417,7 @@ def test_foreign_sink_without_own_history_is_refused(memory_job):
     assert comparison.plan is None
     assert "another path" in comparison.refusal
     with pytest.raises(
-        SinkMismatchError, match="is the table of sink 'lines_by_item' of another life of job 'purchases'"
+        SinkMismatchError, match="is the table of sink 'lines_by_item' of another incarnation of job 'purchases'"
     ) as error:
         mend(job)
     assert error.value.exit_code == 10

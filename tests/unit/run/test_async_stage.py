@@ -133,7 +133,7 @@ def wrong(purchase):
     return Purchase(purchase.seq, purchase.at, purchase.customer, purchase.item, "a dollar")
 
 
-#   1 waits for an hour, 2 has its answer and waits behind it
+#   1 waits for an hour, 2 has its response and waits behind it
 
 
 def test_unreadable_answer_is_not_committed(job):

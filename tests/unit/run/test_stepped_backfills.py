@@ -1,4 +1,4 @@
-"""Backfills of a job whose one source has a Spark step with a dimension table, beside a plain source."""
+"""Backfills of a job whose one source has a Spark transform with a dimension table, beside a plain source."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def write(job, number, draw, sources=("orders", "others")):
 
 def whole_days(job):
     """Return the number of days that the job has taken in of both sources."""
-    ends = [checkpoint.interval_end for checkpoint in CheckpointLog(JobFolder(job.config.job_folder)).lineage.line]
+    ends = [
+        checkpoint.interval_end for checkpoint in CheckpointLog(JobFolder(job.config.job_folder)).lineage.checkpoints
+    ]
     reached = max((end for end in ends if end is not None), default=None)
     assume(reached is not None and reached > days(0).start)
     return (reached - days(0).start) // DAY

@@ -98,11 +98,11 @@ class Slices:
                 ordinals = Storage(str(file.ordinals)).parquet().column(0).to_pylist()
             own = rows.table.slice(file.first_row, file.taken).to_pylist()
             placed += [
-                (ordinal, rows.faults.get(file.first_row + place) or (row["name"], row["label"]))
+                (ordinal, rows.problems.get(file.first_row + place) or (row["name"], row["label"]))
                 for place, (ordinal, row) in enumerate(zip(ordinals, own, strict=True))
             ]
         self.rows += [row for _, row in sorted(placed)]
-        (line,) = taken.lines
+        (line,) = taken.timelines
         bucket = line.after or replace(line.before, next_ordinal=line.before.next_ordinal + line.rows)
         self.timelines = {"rows": Timeline(("rows",), bucket)}
         self.names |= {file.name for file in taken.sources["rows"].taken}

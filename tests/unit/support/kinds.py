@@ -264,7 +264,7 @@ class Model:
 
     def __init__(self, ttl):
         self.ttl = ttl if ttl is not None and ttl.update is not UpdateType.DISABLED else None
-        self.refuses_lives = ttl is None
+        self.refuses_lifetimes = ttl is None
         self.entries: dict[tuple[str, str, str], dict[Any, Entry]] = {}
         self.added = itertools.count()
 

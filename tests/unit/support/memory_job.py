@@ -54,7 +54,7 @@ def memory_config(disk: str) -> JobConfig:
 
 
 class DiskCopy:
-    """The content of a disk at one moment, to restore it later."""
+    """The content of a disk at one timestamp, to restore it later."""
 
     def __init__(self, disk: MemoryDisk) -> None:
         disk.sync()

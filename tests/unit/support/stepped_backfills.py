@@ -1,4 +1,4 @@
-"""A job with files per day whose one source has a Spark step, beside a plain source. The step is one in Python (no JVM)."""
+"""A job with files per day whose one source has a Spark transform, beside a plain source. The step is one in Python (no JVM)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from deltalake import write_deltalake
 from headrace import Pipeline
 from headrace.plan.loader import plan_of
 from headrace.sources.registry import read_rows_of
-from headrace.sources.transformed.rows import DimensionTables, columns_of_rows, step_input
+from headrace.sources.transformed.rows import DimensionTables, columns_of_rows, transform_input
 from headrace.sources.transformed.source import write_derived
 from headrace.storage.storage import Storage
 from tests.unit.support.backfilled_job import BackfilledJob
@@ -52,7 +52,7 @@ class Prices:
             checked = columns_of_rows(self.node.stored, rows)
             result = [
                 row | {"amount": row["amount"] and row["amount"] + 100 * version}
-                for row in step_input(checked.columns, checked.kinds, self.node.stored).to_pylist()
+                for row in transform_input(checked.columns, checked.kinds, self.node.stored).to_pylist()
                 for _ in range(1 + (row["amount"] >= 5))
             ]
             write_derived(Storage(path), pa.Table.from_pylist(result, SCHEMA).to_batches(), SCHEMA, origin=origin)

@@ -25,7 +25,7 @@ from headrace import (
 )
 from headrace.testing import KeyedHarness, MaterializerHarness, PipelineHarness, Watermark
 from tests.unit.support.fuzzing import examples
-from tests.unit.support.moments import (
+from tests.unit.support.timestamps import (
     MATERIALIZERS,
     STREAMS,
     Chain,
@@ -33,7 +33,7 @@ from tests.unit.support.moments import (
     Other,
     Pair,
     each_at_one_place,
-    each_moment,
+    each_timestamp,
     far,
     few,
 )
@@ -68,7 +68,7 @@ def cut(items, places):
 
 def check(names, items, *, cuts=(), steps=far, parallelism=1, new_backend=None):
     options = {} if new_backend is None else {"new_backend": new_backend}
-    wanted = Chain(names, each_moment).run(items)
+    wanted = Chain(names, each_timestamp).run(items)
     assert Chain(names, steps, parallelism, **options).run(*cut(items, cuts)) == wanted
 
 

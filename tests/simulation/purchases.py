@@ -37,7 +37,8 @@ GONE_AT = 3
 CORRECTION = 1003
 """How much more a corrected record is. It may be of another customer, bad or not, asked of the service or not."""
 
-RECORDS_TAKEN = "records"
+RECORD = "record "
+"""Name of the metric of each record that a micro-batch takes in, before its number."""
 """The metric of a micro-batch that has the records that it took in."""
 
 
@@ -62,9 +63,8 @@ def position_of(checkpoint: Checkpoint) -> int:
 def taken_in(checkpoints: Sequence[Checkpoint], head: Checkpoint) -> list[int]:
     """Return the records that the line to a checkpoint has taken in. `checkpoints` are all of its log."""
     line = Lineage(checkpoints, head.checkpoint_id).checkpoints
-    return [
-        record for checkpoint in line if checkpoint.kind is Kind.BATCH for record in checkpoint.metrics[RECORDS_TAKEN]
-    ]
+    counted = [checkpoint.metrics for checkpoint in line if checkpoint.kind is Kind.BATCH]
+    return [int(name.removeprefix(RECORD)) for metrics in counted for name in metrics]
 
 
 class MicroBatch:
@@ -101,7 +101,7 @@ class MicroBatch:
         outputs = {sink: staged.pop(sink) for sink in (BOARD, REMINDERS)}
         sources = {SOURCE: SourceFacts(position=FolderPosition(f"{end:04d}", rows=end))}
         work = JobWork(pending=len(failed))
-        metrics = {RECORDS_TAKEN: new}
+        metrics = {f"{RECORD}{number}": 1 for number in new}
         return self._job.commit(Kind.BATCH, files=staged, outputs=outputs, sources=sources, work=work, metrics=metrics)
 
     def _rows(self, table: str) -> list[dict[str, Any]]:

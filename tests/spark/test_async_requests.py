@@ -93,9 +93,9 @@ def test_later_run_finishes_elements_parked_in_outage(asking, service, run, plai
     first = run(home, parallelism=2)
     assert first.stopped_because == "drained"
     # On a slow machine, parked elements may become due within the run: then more than one micro-batch reports them.
-    metrics = [checkpoint.metrics for checkpoint in checkpoints(home.config())]
-    assert sum(metric.get("parked", 0) for metric in metrics) > 0
-    assert sum(metric["services"]["ask"].get("failures", 0) for metric in metrics if "services" in metric) > 0
+    batches = checkpoints(home.config())
+    assert sum(checkpoint.metrics.get("parked", 0) for checkpoint in batches) > 0
+    assert sum(checkpoint.services["ask"].failures for checkpoint in batches if checkpoint.services) > 0
     assert checkpoints(home.config())[-1].work.pending == len(waiting(home)) > 0
     answered = service.noted("answered")
     service.comes_back()
@@ -231,8 +231,8 @@ def test_breaker_parks_rest_and_next_run_probes(asking, service, run, plain):
     run(home, parallelism=1)
     asked = sum(service.noted("asked").values())
     assert asked < 15
-    result = checkpoints(home.config())[-1].metrics["services"]["ask"]
-    assert result["breaker"] == "open"
+    result = checkpoints(home.config())[-1].services["ask"]
+    assert result.breaker == "open"
     when_due(home.config())
     run(home, parallelism=1, max_batches=1)
     assert sum(service.noted("asked").values()) == asked + 1

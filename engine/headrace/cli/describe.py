@@ -63,8 +63,7 @@ def last_measured(config: JobConfig) -> dict[str, Measured]:
 
 def services_of(checkpoint: Checkpoint) -> dict[str, Measured]:
     """Return the metrics of services in a checkpoint, by async operator."""
-    services: dict[str, Measured] = checkpoint.metrics.get("services", {})
-    return services
+    return {name: metrics.shown() for name, metrics in checkpoint.services.items()}
 
 
 def capacity_for_retries(measured: Measured) -> dict[str, float] | None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from headrace.config import JobConfig
-    from headrace.log.warnings import RowTimes
+    from headrace.log.facts import RowTimes
     from headrace.run.events import OnEvent
     from headrace.run.options import Event, RunOptions, RunReport
 

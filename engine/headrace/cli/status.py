@@ -16,8 +16,9 @@ from headrace.report import Block, Drawing, Report, Table, Time, facts
 if TYPE_CHECKING:
     from headrace.config import JobConfig
     from headrace.log.checkpoint import Checkpoint, Lease
+    from headrace.log.facts import RowTimes
     from headrace.log.log import CheckpointLog
-    from headrace.log.warnings import RowTimes, RunWarning, WatermarkWait
+    from headrace.log.warnings import RunWarning, WatermarkWait
     from headrace.readers.graph import LineageGraph, LineageNode
     from headrace.records.watermarks import Timeline
     from headrace.sources.position import SourceFacts

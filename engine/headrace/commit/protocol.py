@@ -230,7 +230,7 @@ class OpenJob:
 
     def sink_status(self) -> dict[str, SinkStatus]:
         """Return version and last publication of each sink, except missing or unreadable sinks."""
-        return self._publisher.standing()
+        return self._publisher.statuses()
 
     @property
     def next_id(self) -> int:

@@ -115,15 +115,15 @@ class Publisher:
             tables[sink.name] = _claimed(sink, claim)
         return tables
 
-    def standing(self) -> dict[str, SinkStatus]:
+    def statuses(self) -> dict[str, SinkStatus]:
         """Return the position of each sink, except missing or unreadable sinks."""
-        standing = {}
+        statuses = {}
         for name, sink in self._sinks.items():
             with suppress(TableMissingError, StorageError):
                 table = sink.latest()
                 published = sink.published(table)
-                standing[name] = SinkStatus(table.version, None if published == NEVER else published)
-        return standing
+                statuses[name] = SinkStatus(table.version, None if published == NEVER else published)
+        return statuses
 
     def publish(self, checkpoint: Checkpoint, lineage: Lineage) -> int:
         """Bring all sinks up to `checkpoint`, the head of `lineage`; return the number of sinks written.

@@ -38,6 +38,10 @@ _JSON = (
     "pauses",
     "declared",
     "metrics",
+    "seconds",
+    "services",
+    "row_times",
+    "watermark_steps",
     "erased",
     "cause",
 )

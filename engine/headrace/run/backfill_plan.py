@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from headrace.async_io.metrics import ServiceMetrics
 from headrace.commit.branch_code import code_differences, differences_to_file, listed
 from headrace.commit.input_changes import InputChange, input_changes
 from headrace.config import JobConfig
@@ -290,9 +291,9 @@ def _responses_by_operator(config: JobConfig, plan: Plan, last: Checkpoint) -> d
     }
 
 
-def _expected_calls(metrics: Mapping[str, int], responses: int) -> int:
+def _expected_calls(metrics: ServiceMetrics, responses: int) -> int:
     """Return the number of calls that a micro-batch needs if this number of its responses is still kept."""
-    calls, kept = metrics.get("calls", 0) + metrics.get("responses_taken", 0), metrics.get("responses_kept", 0)
+    calls, kept = metrics.calls + metrics.responses_taken, metrics.responses_kept
     return calls if not kept else round(calls * max(0, kept - responses) / kept)
 
 
@@ -306,10 +307,9 @@ def _estimate(
         if checkpoint.kind is Kind.PROMOTION:
             sinks |= {*all_sinks}  # a promotion has only net changes
             continue  # and the metrics of the micro-batches that it has brought
-        metrics = checkpoint.metrics
-        rows += metrics.get("rows_in", 0)
-        seconds += metrics.get("seconds", {}).get("run", 0.0)
-        for name, of_service in metrics.get("services", {}).items():
+        rows += checkpoint.metrics.get("rows_in", 0)
+        seconds += checkpoint.seconds.get("run", 0.0)
+        for name, of_service in checkpoint.services.items():
             taken = kept.get(name, {}).get(checkpoint.checkpoint_id, 0)
             calls[name] += _expected_calls(of_service, taken)
             responses[name] += taken

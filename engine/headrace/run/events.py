@@ -185,12 +185,12 @@ def sink_reports(job: OpenJob) -> dict[str, SinkReport]:
     next run reads it again.
     """
     rows = _rows(checkpoint for checkpoint in job.checkpoints if checkpoint.run_id == job.run_id)
-    standing = job.sink_status()
+    statuses = job.sink_status()
     return {
         name: SinkReport(
             rows=rows[name],
-            version=standing[name].version if name in standing else None,
-            checkpoint=standing[name].checkpoint if name in standing else None,
+            version=statuses[name].version if name in statuses else None,
+            checkpoint=statuses[name].checkpoint if name in statuses else None,
         )
         for name in job.config.sinks
     }

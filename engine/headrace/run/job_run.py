@@ -128,7 +128,7 @@ class _Loop:
 
     def _take_in(self, step: TakeIn) -> None:
         batches = self.batches
-        taken = self.intake.next(batches.standing(step.follows), step.wanted)
+        taken = self.intake.next(batches.position(step.follows), step.wanted)
         if taken is not None:
             batches.make(taken, taken.interval, follows=step.follows)
 

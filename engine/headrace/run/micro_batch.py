@@ -19,9 +19,9 @@ from headrace.commit.run_check import lost_elements
 from headrace.config import SourceConfig
 from headrace.errors import StateSchemaError
 from headrace.log.checkpoint import open_breakers
-from headrace.log.facts import OperatorFacts, by_operator
+from headrace.log.facts import OperatorFacts, WatermarkStep, by_operator
 from headrace.log.ttl import declared_ttls, history_ttls
-from headrace.log.warnings import WatermarkStep, open_step
+from headrace.log.warnings import open_step
 from headrace.plan.stages import KeyedStage, Plan, waits_in
 from headrace.records.source_columns import EventTimeLimit, limit_of
 from headrace.records.watermarks import lag_of

@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from headrace.log.warnings import RowTimes, RunWarning, WatermarkWait
+from headrace.log.facts import RowTimes
+from headrace.log.warnings import RunWarning, WatermarkWait
 
 Mode = Literal["auto", "caught_up", "interval", "backfill"]
 StoppedBecause = Literal["drained", "budget", "max_batches", "interval", "done", "terminated", "finished", "ended"]

@@ -19,8 +19,8 @@ from headrace.async_io.metrics import ServiceMetrics, merged_metrics
 from headrace.execution.drain import seen_and_held
 from headrace.execution.element import Watermark
 from headrace.log.checkpoint import Checkpoint
-from headrace.log.facts import JobWork
-from headrace.log.warnings import NO_ROW_TIMES, RowTimes, row_times_of_task
+from headrace.log.facts import NO_ROW_TIMES, JobWork, RowTimes
+from headrace.log.warnings import row_times_of_task
 from headrace.metrics import METRICS
 from headrace.records.order import record_order
 from headrace.records.watermarks import (

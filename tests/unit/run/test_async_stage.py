@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from headrace import AsyncFunction, AsyncWait, FixedDelay, OnFailure, OutputMode, clock
 from headrace.api.graph import KeyBy
+from headrace.async_io.metrics import ServiceMetrics
 from headrace.commit.protocol import open_job
 from headrace.edits.requeue import requeue
 from headrace.errors import StateSchemaError, UserFunctionError
@@ -245,7 +247,6 @@ def test_requeued_elements_are_spread_over_tasks(job):
 
 
 def checkpoint(number, kind, **services):
-    metrics = {"services": services} if services else {"rows_in": 1}
     return Checkpoint(
         incarnation=1,
         checkpoint_id=number,
@@ -255,7 +256,8 @@ def checkpoint(number, kind, **services):
         max_parallelism=128,
         versions={},
         committed_at=0,
-        metrics=metrics,
+        metrics={"rows_in": 1},
+        services=msgspec.convert(services, dict[str, ServiceMetrics]),
     )
 
 

@@ -58,7 +58,9 @@ _ALL = (
     Metric("rows_in", Unit.ROWS, "Rows that sources took in."),
     Metric("rows_out", Unit.ROWS, "Rows for sinks."),
     Metric("quarantined", Unit.ROWS, "Rows, records and elements that were set aside."),
-    Metric("ahead", Unit.ROWS, "Rows whose event time lies too far ahead of the watermark."),
+    Metric(
+        "ahead", Unit.ROWS, "Rows whose event time lies too far ahead of the begin of the micro-batch (`max_ahead`)."
+    ),
     Metric("doubtful_times", Unit.ROWS, "Rows whose event time looks like seconds or days, not milliseconds."),
     Metric("keyed_records", Unit.RECORDS, "Records that keyed operators processed."),
     Metric("late", Unit.RECORDS, "Records that came at or behind the watermark."),

@@ -1,7 +1,7 @@
 """Sources in a job's file: their keys, and the formats that have them.
 
-Code asks what a format is (`SourceConfig.kind`), and never compares names of formats. So a new format is a class here, and its
-kind in `headrace.sources.registry`.
+Code asks what a format is (`SourceConfig.kind`), and never compares names of formats. So a new kind of source is a class
+here, and its kind in `headrace.sources.registry`; a new format of files is a class in `headrace.sources.folder`, and its name here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Timelines: ordinals and watermarks that sources which meet share. Pure: no files, no clock.
+"""Timelines: the ordinals and watermarks of a source alone, or of sources that meet and share them. Pure: no files, no clock.
 
 A source that meets no other emits a watermark after each full *bucket*: a fixed number of ordinals in arrival order,
-whatever the micro-batches. `sources.arrival` moves lines where sources merge.
+whatever the micro-batches. `sources.arrival` moves timelines where rows are merged by event time.
 """
 
 from __future__ import annotations

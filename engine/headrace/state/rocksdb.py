@@ -208,7 +208,7 @@ class StateCache:
     """Cache in `database`, which nothing else uses. Not safe for several threads at once."""
 
     def __init__(self, database: RocksDbBackend, bound: int) -> None:
-        """Take the database; `bound` is in bytes of keys and values, and may be exceeded by up to 1,000 entries for a access."""
+        """Take the database; `bound` is in bytes of keys and values, and may be exceeded by up to 1,000 entries for a while."""
         self._database = database
         self._bound = bound
         (stored,) = database.get_many([_STATE])

@@ -262,7 +262,7 @@ DeclaredTtls = Mapping[str, StateTtl | None]
 """TTL of every declared state, by `operator.state`."""
 
 TimeOf = Callable[[str], int | None]
-"""Function from an operator's name to a access of event time (ms), such as the last watermark seen by any task of its timeline."""
+"""Function from an operator's name to an event time (ms), such as the last watermark seen by any task of its timeline."""
 
 _MILLISECOND = timedelta(milliseconds=1)
 

@@ -218,7 +218,7 @@ def _source(config: JobConfig, source: SourceNode) -> dict[str, Any]:
         "limits": {"files": bound.max_files_per_batch, "rows": bound.max_rows_per_batch},
         "on_bad_file": bound.on_bad_file,
         "on_bad_row": bound.on_bad_row,
-        **({} if source.transform is None else {"spark_step": _spark_transform(source.transform, bound)}),
+        **({} if source.transform is None else {"spark_transform": _spark_transform(source.transform, bound)}),
     }
 
 

@@ -337,7 +337,7 @@ def _shown(report: RunReport) -> Iterator[tuple[str, Any]]:
     yield "checkpoints", "none" if not ids else str(ids[0]) if len(ids) == 1 else f"{ids[0]} to {ids[-1]}"
     yield from {"rows in": report.rows_in, "rows out": report.rows_out, "quarantined": report.quarantined}.items()
     if report.responses_taken:
-        yield "answers taken", report.responses_taken
+        yield "responses taken", report.responses_taken
     yield from ((f"rows at {name}", _in_words(counts)) for name, counts in report.row_times.items())
     yield from (("rows missing to the next watermark", wait.rows_missing) for wait in report.watermark_waits)
     yield from {"waiting for services": report.waiting, "seconds": f"{report.seconds:.1f}"}.items()

@@ -13,7 +13,7 @@ cases, for a log that ends at checkpoint 7, where 5, 6 and 7 write to the sink:
 Each incarnation of a job counts ids from 0. So a sink, and each checkpoint, also records the number of the
 incarnation that wrote it. If both are known and differ, ids cannot be compared:
 
-    sink at 7 of another life    the job's folder was moved away and begun anew, or the sink was brought from elsewhere
+    sink at 7 of another incarnation the job's folder was moved away and begun anew, or the sink was brought from elsewhere
 
 A reconciliation (`reconcile`) is a restore that gives the job another incarnation, with an id above those of all sinks. For a log
 with the checkpoints 0 to 5 of incarnation a, and 8, 9 and 10 of b, where 8 is the reconciliation:

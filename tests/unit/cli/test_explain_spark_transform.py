@@ -47,7 +47,7 @@ def test_explain_shows_the_step_and_its_tables(headrace, home):
     described = json.loads(headrace("explain shop --json").stdout)
     source, sink = described["stages"][0]["operators"]
     assert (source["record"], source["order_by"]) == ("Item", ["file", "row"])
-    assert source["spark_step"] == {
+    assert source["spark_transform"] == {
         "takes": "Order",
         "by": "select id, explode(items) as item, at from orders join dims using (id)",
         "tables": {"dims": str(home / "lake/dims")},

@@ -359,7 +359,7 @@ def test_older_folder_after_a_reconciliation_is_repaired(old_folder):
     job.run("dee")
     backup.bring_back(STATE)
     assert compare(job.config).sinks[0].mismatch.kind is MismatchKind.FOREIGN
-    with pytest.raises(SinkMismatchError, match="another life"):
+    with pytest.raises(SinkMismatchError, match="another incarnation"):
         job.run()
     checkpoint = mend(job)
     assert (checkpoint.checkpoint_id, checkpoint.restored_from, rows(job)) == (6, 1, (["ann"], ["ann"]))
@@ -375,7 +375,7 @@ def test_newer_folder_after_a_reconciliation_is_found(job):
     old.bring_back(STATE)
     mend(job)
     new.bring_back(STATE)
-    with pytest.raises(SinkMismatchError, match="another life"):
+    with pytest.raises(SinkMismatchError, match="another incarnation"):
         job.run("dee")
     checkpoint = mend(job)
     assert (checkpoint.checkpoint_id, checkpoint.restored_from) == (5, 3)

@@ -199,11 +199,11 @@ def test_plan_shows_calls_and_answers():
     job = three_days(Oracle())
     with job.on_its_clock():
         estimate = job.plan(days(1)).estimate
-    assert (estimate.calls, estimate.answers) == ({}, {"ask": 4})
+    assert (estimate.calls, estimate.responses) == ({}, {"ask": 4})
     job.pause(91 * 24)
     with job.on_its_clock():
         estimate = job.plan(days(1)).estimate
-    assert (estimate.calls, estimate.answers) == ({"ask": 4}, {})
+    assert (estimate.calls, estimate.responses) == ({"ask": 4}, {})
 
 
 def test_expired_answers_are_called_again():
@@ -396,7 +396,7 @@ def test_table_goes_through_all_commands():
         apply(job.config, RenameOperator("ask", "inquire"), "somebody")
         compact(job.config, "somebody")
         assert [row["operator"] for row in answers(job)] == ["inquire"] * kept
-        assert ask_sql(JobAtCheckpoint(job.config), "SELECT DISTINCT service FROM answers").rows == [("oracle",)]
+        assert ask_sql(JobAtCheckpoint(job.config), "SELECT DISTINCT service FROM responses").rows == [("oracle",)]
         assert all(check.ok for check in verify(job.config))
         job.change(pipeline=asking(oracle))
         apply(job.config, DropOperator("inquire", "not needed"), "somebody")

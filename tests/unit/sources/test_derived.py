@@ -209,7 +209,7 @@ def test_requeued_rows_refused_before_step_come_last():
         '{"name": "a", "copies": "x", "at": 1}\n{"name": "b", "copies": 1, "at": 2}\n'
     )
     slices.take_in()
-    assert slices.rows == [("b.0", 0), "a.json:0, before the step: copies is 'x', which is not int64"]
+    assert slices.rows == [("b.0", 0), "a.json:0, before the transform: copies is 'x', which is not int64"]
 
 
 def test_waiting_rows_keep_the_former_step():
@@ -233,7 +233,7 @@ def test_missing_landed_file_stops_a_changed_step():
     for file in slices.harness.folder.glob("state/shop/landed/rows/*~*"):
         file.unlink()
     slices.restart(digest="00000002")
-    with pytest.raises(SourceError, match="is gone, .* The step that made them has changed since"):
+    with pytest.raises(SourceError, match="is gone, .* The transform that made them has changed since"):
         slices.take_in()
 
 

@@ -76,7 +76,7 @@ def test_step_gets_good_rows_with_their_kinds(task):
 def test_bad_rows_are_landed_with_their_texts(task):
     done = task(packed(LINES))
     rows = read_derived(done.folder.below(landed(done).file))
-    assert rows.problems[0].startswith("a.json.gz:1, before the step: tags is ")
+    assert rows.problems[0].startswith("a.json.gz:1, before the transform: tags is ")
     assert rows.raw(0) == LINES.splitlines()[1]
     assert rows.table.num_rows == 1
 

@@ -195,7 +195,7 @@ class BranchSimulation(Simulation):
         chance = self.world.chance
         check_forked(config)
         with open_job(config, run_id) as job:
-            record_run(config, run_id)
+            record_run(config, run_id, job.lineage.checkpoints)
             for _ in range(10 * RECORDS if until_done else chance.randrange(3)):
                 head = CheckpointLog(JobFolder(self.job.config.job_folder)).last
                 if (

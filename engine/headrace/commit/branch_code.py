@@ -19,8 +19,8 @@ from msgspec.structs import replace
 
 from headrace.config import JobConfig, format_duration, with_settings
 from headrace.errors import ConfigError
-from headrace.log.branches import Branch, Branches
-from headrace.log.checkpoint import Checkpoint
+from headrace.log.branches import Branch, Branches, EarlierRuns
+from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.log import CheckpointLog
 from headrace.plan.digests import code_digests, described_difference, loaded_code_digests
 from headrace.plan.stages import Plan, waits_of
@@ -42,6 +42,9 @@ _NO_RESULT_DEPENDS_ON: Final = frozenset(
 )
 _HIDDEN: Final = frozenset({"options", "url"})
 """Keys whose values may hold secrets: they are compared as `shown` prints them, without secrets."""
+
+_RESULTS: Final = frozenset({Kind.BATCH, Kind.MIGRATION})
+"""Kinds of checkpoints whose state depends on code and settings."""
 
 _SHOWN: Final = 5
 
@@ -78,10 +81,11 @@ def check_forked(config: JobConfig) -> None:
         raise ConfigError(msg)
 
 
-def record_run(config: JobConfig, run_id: str) -> None:
+def record_run(config: JobConfig, run_id: str, lineage: Sequence[Checkpoint]) -> None:
     """Record the code and settings of a branch's run if the last run had others. Does nothing for the job itself.
 
-    A run calls it while it holds the branch. Raises `ConfigError` when the branch was dropped.
+    A run calls it while it holds the branch, before it makes a checkpoint; `lineage` is the branch's. Raises `ConfigError` when the branch
+    was dropped.
     """
     if config.branch is None:
         return
@@ -94,39 +98,75 @@ def record_run(config: JobConfig, run_id: str) -> None:
         code=loaded_code_digests(config.code),
         run_id=run_id,
     )
-    if replace(current, run_id=recorded.run_id) != recorded:
-        branches.change(current)
+    if replace(current, run_id=recorded.run_id) == recorded:
+        return
+    if (recorded.ran_with, recorded.code) != (current.ran_with, current.code):
+        current = replace(current, earlier=_ended_runs(recorded, lineage))
+    branches.change(current)
 
 
-def differences_to_file(config: JobConfig, branch: Branch) -> list[str]:
-    """Return a sentence for each value that differs between the job's file of today and the branch's last run.
+def _ended_runs(branch: Branch, lineage: Sequence[Checkpoint]) -> tuple[EarlierRuns, ...]:
+    """Return the earlier runs of a branch once its last run is one of them: it has made the branch's last checkpoints."""
+    until = branch.earlier[-1].until if branch.earlier else branch.fork_id
+    head = lineage[-1].checkpoint_id
+    if branch.ran_with is None or head <= until:
+        return branch.earlier
+    return (*branch.earlier, EarlierRuns(until=head, ran_with=branch.ran_with, code=branch.code))
 
-    `config` is the job's, as loaded. Compares only values that results depend on: code, sources, watermarks, services. Of a branch
-    that never ran, compares its settings.
+
+def runs_in(branch: Branch, lineage: Sequence[Checkpoint]) -> list[EarlierRuns]:
+    """Return the earlier runs of a branch that have made a result which is still on its `lineage`."""
+    runs, begin = [], branch.fork_id
+    for earlier in branch.earlier:
+        if any(
+            begin < checkpoint.checkpoint_id <= earlier.until for checkpoint in lineage if checkpoint.kind in _RESULTS
+        ):
+            runs.append(earlier)
+        begin = earlier.until
+    return runs
+
+
+def differences_to_file(config: JobConfig, branch: Branch, lineage: Sequence[Checkpoint] = ()) -> list[str]:
+    """Return a sentence for each value that differs between the job's file of today and the branch's runs.
+
+    `config` is the job's, as loaded, `lineage` the branch's. Compares only values that results depend on: code, sources, watermarks,
+    services. The last run counts, and each earlier one whose results are on the lineage. Of a branch that never ran, compares its settings.
     """
     today = dict(_values(config))
     ran = dict(_values(config_of(config, branch))) if branch.ran_with is None else branch.ran_with
+    runs = [(f" up to checkpoint {run.until}", run.ran_with) for run in runs_in(branch, lineage)]
     return [
-        f"branch '{branch.name}' ran {_shown(key, ran.get(key))}, and the job's file says {today.get(key, 'nothing about it')}"
-        for key in sorted({*today, *ran})
-        if today.get(key) != ran.get(key)
+        f"branch '{branch.name}' ran {_shown(key, values.get(key))}{when}, and the job's file says "
+        f"{today.get(key, 'nothing about it')}"
+        for when, values in [*runs, ("", ran)]
+        for key in sorted({*today, *values})
+        if today.get(key) != values.get(key)
     ]
 
 
-def code_differences(config: JobConfig, branch: Branch) -> list[str]:
-    """Return a clause for each file and package of the job's code that is not what the branch's last run had.
+def code_differences(config: JobConfig, branch: Branch, lineage: Sequence[Checkpoint] = ()) -> list[str]:
+    """Return a clause for each file and package of the job's code that is not what the branch's runs had.
 
-    `config` is the job's. Empty if the code cannot be compared (see `uncompared_code`), and if the branch ran another pipeline: then
-    `differences_to_file` says so.
+    `config` is the job's, `lineage` the branch's; runs count as in `differences_to_file`. Empty if the code cannot be compared (see
+    `uncompared_code`), and if the branch ran another pipeline: then `differences_to_file` says so.
     """
     now = code_digests(config.code)
-    if branch.code is None or now is None or dict(_values(config))[_PIPELINE] != (branch.ran_with or {}).get(_PIPELINE):
+    if now is None:
         return []
-    return [
-        described_difference(name, branch.code.get(name), now.get(name))
-        for name in sorted({*branch.code, *now})
-        if branch.code.get(name) != now.get(name)
+    pipeline = dict(_values(config))[_PIPELINE]
+    runs = [(run.ran_with, run.code) for run in runs_in(branch, lineage)]
+    codes = [
+        code
+        for ran_with, code in [*runs, (branch.ran_with or {}, branch.code)]
+        if code is not None and ran_with.get(_PIPELINE) == pipeline
     ]
+    differences = (
+        described_difference(name, code.get(name), now.get(name))
+        for code in codes
+        for name in sorted({*code, *now})
+        if code.get(name) != now.get(name)
+    )
+    return [*dict.fromkeys(differences)]
 
 
 def listed(differences: Sequence[str]) -> str:

@@ -49,6 +49,7 @@ from headrace.commit.branch_code import (
     differences_to_file,
     listed,
     on_branch,
+    runs_in,
     uncompared_code,
 )
 from headrace.commit.job_tables import Versions
@@ -267,17 +268,17 @@ class Promotion:
     def promote(self, why: str | None = None, *, allow_other_code: bool = False) -> Checkpoint:
         """Make state and sinks of the branch those of the job, and remove the branch; return the checkpoint of the promotion.
 
-        With `allow_other_code`, source files and packages may differ from those of the branch's last run.
+        With `allow_other_code`, source files and packages may differ from those of the branch's runs.
 
         Raises `ConfigError` when the job has taken in input that the branch lacks, when the job has other code, or its file other
-        settings, than the branch's last run, when the branch does not begin on the job's lineage, and when somebody changed the job's
+        settings, than the branch's runs, when the branch does not begin on the job's lineage, and when somebody changed the job's
         state by hand since the fork; `SinkMismatchError` when somebody else has written to a sink since the fork; `StorageError` when
         files of the fork are gone; `FencedError` while a run holds the branch, or takes it meanwhile. Nothing has changed then.
         """
         with open_job(self.on_branch, self.job.run_id) as own:
             self.refuse_unless_safe(own)
             if not allow_other_code:
-                self._refuse_other_code()
+                self._refuse_other_code(own)
             self.job.write_sinks_as(sinks_of(self.on_branch, own.log))
             Branches(self.job.config).begin_promotion(self.branch.name, self.job.attempt_id)
             crash_points.reached("promotion.begun")
@@ -320,11 +321,20 @@ class Promotion:
                 f"it in ({catch_up_call(self.job.config, self.branch)}), then promote it.{_about_topics(self.job.config)}"
             )
             raise ConfigError(msg)
-        if differences := differences_to_file(self.job.config, Branches(self.job.config).get(name)):
+        self._refuse_other_settings(own)
+
+    def _refuse_other_settings(self, own: OpenJob) -> None:
+        config, branch, lineage = (
+            self.job.config,
+            Branches(self.job.config).get(self.branch.name),
+            own.lineage.checkpoints,
+        )
+        if differences := differences_to_file(config, branch, lineage):
+            bring_back = "" if runs_in(branch, lineage) else f"Write into {config.file} what the branch ran with, or "
+            anew = f"{bring_back}compute the branch anew with what the file says: {_compute_anew(config, branch)}"
             msg = (
-                f"branch '{name}' cannot be promoted, since the job's next run would go on with other code or settings than the branch "
-                f"had: {'; '.join(differences)}. Nothing was changed. Write into {self.job.config.file} what the branch ran with, or run "
-                f"the branch with what the file says, and promote it then."
+                f"branch '{branch.name}' cannot be promoted, since the job's next run would go on with other code or settings than the branch "
+                f"had: {'; '.join(differences)}. Nothing was changed. {anew[0].upper()}{anew[1:]}."
             )
             raise ConfigError(msg)
 
@@ -340,20 +350,14 @@ class Promotion:
                 )
                 raise ConfigError(msg)
 
-    def _refuse_other_code(self) -> None:
+    def _refuse_other_code(self, own: OpenJob) -> None:
         config, name = self.job.config, self.branch.name
         branch = Branches(config).get(name)
-        if differences := code_differences(config, branch):
-            asked = branch.requested
-            anew = (
-                "drop the branch, fork it anew and run it"
-                if asked is None
-                else f"headrace backfill {config.job} --from {timestamp_text(asked.start)} --to {timestamp_text(asked.end)} --name {name} --renew"
-            )
+        if differences := code_differences(config, branch, own.lineage.checkpoints):
             msg = (
                 f"branch '{name}' cannot be promoted: the code of job '{config.job}' is not what the branch ran with: "
-                f"{listed(differences)}. Nothing was changed. Bring the former code back, or compute the branch anew: {anew}. If the "
-                "difference does no harm, promote it with --allow-other-code."
+                f"{listed(differences)}. Nothing was changed. Bring the former code back, or compute the branch anew: "
+                f"{_compute_anew(config, branch)}. If the difference does no harm, promote it with --allow-other-code."
             )
             raise ConfigError(msg)
 
@@ -461,6 +465,14 @@ def catch_up_call(config: JobConfig, branch: Branch) -> str:
         return f"headrace backfill {config.job} {interval} --name {branch.name}"
     mode = "" if config.mode == "caught_up" else " --mode caught-up"
     return f"headrace run {config.job} --branch {branch.name}{mode}"
+
+
+def _compute_anew(config: JobConfig, branch: Branch) -> str:
+    """Return the commands that compute a branch with the code and the settings that its job has today. `config` is the job's."""
+    job, name, run = config.job, branch.name, catch_up_call(config, branch)
+    if branch.requested is not None:
+        return f"'{run} --renew'"
+    return f"'headrace branch drop {job} {name}', 'headrace branch create {job} {name} --at {branch.fork_id}', then '{run}'"
 
 
 def _about_topics(config: JobConfig) -> str:

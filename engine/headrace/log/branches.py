@@ -94,11 +94,12 @@ _SCHEMA = pa.schema(
         pa.field("settings", pa.string()),
         pa.field("ran_with", pa.string()),
         pa.field("code", pa.string()),
+        pa.field("earlier", pa.string()),
         pa.field("requested", pa.string()),
         pa.field("log_version", pa.int64(), nullable=False),
     ]
 )
-_JSON = ("versions", "sinks", "settings", "ran_with", "code", "requested")
+_JSON = ("versions", "sinks", "settings", "ran_with", "code", "earlier", "requested")
 _ATTEMPTS = 10
 
 
@@ -110,6 +111,15 @@ class BranchStatus(enum.StrEnum):
     """Promotion has begun. If the job has the checkpoint of that attempt, the branch is promoted; else it is open."""
     PROMOTED = "promoted"
     DROPPED = "dropped"
+
+
+class EarlierRuns(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings and code of a branch's runs before later runs had others."""
+
+    until: int
+    """Last checkpoint of the branch that they made."""
+    ran_with: dict[str, str]
+    code: dict[str, str] | None = None
 
 
 class Branch(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,6 +143,8 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
     """Pipeline and settings of its last run; None before the first run. See `headrace.commit.branch_code`."""
     code: dict[str, str] | None = None
     """Files and packages of its last run's code; None if it has not run, or its code could not be read. See `code_digests`."""
+    earlier: tuple[EarlierRuns, ...] = ()
+    """Runs with other settings or code than its last run, the earliest first: some of its results may be theirs."""
     requested: Interval | None = None
     """Interval of the backfill that made the branch; None if none did. Of a dropped branch: the interval that it is forked anew for."""
 

@@ -165,11 +165,12 @@ def _stale_branch(
     branch = open_branch(config, name)
     if branch is None:
         return None
+    branch_lineage = _lineage_of(config, branch, lineage)
     is_stale = (
         begins_behind(branch, requested, lineage)
-        or differences_to_file(config, branch)
-        or code_differences(config, branch)
-        or input_changes(_lineage_of(config, branch, lineage), listed, JobFolder.of(config))
+        or differences_to_file(config, branch, branch_lineage)
+        or code_differences(config, branch, branch_lineage)
+        or input_changes(branch_lineage, listed, JobFolder.of(config))
     )
     return branch if is_stale else None
 
@@ -178,7 +179,7 @@ def _refuse_other_code(config: JobConfig, branch: Branch, lineage: Sequence[Chec
     """Raise `ConfigError` if a branch has results of other code or settings than the job has now. `lineage` is the branch's."""
     if not any(checkpoint.kind is Kind.BATCH and checkpoint.checkpoint_id > branch.fork_id for checkpoint in lineage):
         return
-    if differences := [*differences_to_file(config, branch), *code_differences(config, branch)]:
+    if differences := [*differences_to_file(config, branch, lineage), *code_differences(config, branch, lineage)]:
         msg = (
             f"the code or the settings of job '{config.job}' have changed since branch '{branch.name}' ran: {listed(differences)}. The "
             "live tables were not changed. Bring back what the branch ran with, or compute it anew: run the backfill again with "

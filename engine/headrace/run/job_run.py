@@ -206,7 +206,7 @@ def run_on(
         ) as job,
         watched(config, job.attempt_id, events.progress) if shows_progress else nullcontext(NO_WATCH) as watch,
     ):
-        record_run(config, options.run_id)
+        record_run(config, options.run_id, job.lineage.checkpoints)
         refuse_changed_files(config, job.lineage.checkpoints)
         events.opened(job.last)
         followed = FollowedLineage(config, job, [source.name for source in plan.sources])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.commit.branch_code import code_differences, listed, uncompared_code
-from headrace.edits.fork import fork
+from headrace.commit.branch_code import code_differences, listed, on_branch, uncompared_code
+from headrace.edits.fork import fork, log_of
 from headrace.edits.promote import promoting
 from headrace.errors import ConfigError
 from headrace.log.branches import Branches
@@ -86,6 +86,10 @@ def test_run_records_the_code_that_it_loaded(job):
     forget_code()
     job.run("other")
     assert code_differences(job.config, recorded(job)) == []
+    assert (
+        code_differences(job.config, recorded(job), log_of(on_branch(job.config, "other")).lineage.checkpoints)
+        == CHANGED
+    ), "its results are of the former code"
 
 
 def test_new_and_lost_modules_are_differences(job):

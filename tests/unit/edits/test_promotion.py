@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from headrace import Pipeline, Struct, crash_points
+from headrace.commit.branch_code import on_branch
 from headrace.commit.protocol import open_job
 from headrace.commit.verify import verify
 from headrace.edits.fork import drop_branch, fork
@@ -201,6 +202,34 @@ def test_branch_with_other_settings_is_refused(job):
         ConfigError, match="would go on with other code or settings than the branch had.*watermark.bucket 500"
     ):
         promote(job)
+
+
+def test_empty_run_leaves_results_of_other_settings(job):
+    job.feed(("eve", 3))
+    job.run("other", settings={"watermark.bucket": "500"})
+    job.run("other", settings={"watermark.bucket": "2"})
+    with pytest.raises(
+        ConfigError,
+        match=r"ran with watermark.bucket 500 up to checkpoint \d+, .* says 2. Nothing was changed. Compute the branch anew .*: 'headrace "
+        r"branch drop shop other', 'headrace branch create shop other --at \d+', then 'headrace run shop --branch other'",
+    ):
+        promote(job)
+    fork_id = Branches(job.config).get("other").fork_id
+    drop_branch(job.config, "other", "somebody")
+    fork(job.config, "other", fork_id, "somebody")
+    job.run("other")
+    expected = job.content("other")
+    promote(job)
+    assert job.content() == expected
+
+
+def test_restored_branch_forgets_results_of_other_settings(job):
+    job.feed(("eve", 3))
+    job.run("other", settings={"watermark.bucket": "500"})
+    restore(on_branch(job.config, "other"), job.last("other").checkpoint_id - 1, "again", "somebody")
+    job.run("other", settings={"watermark.bucket": "2"})
+    promote(job)
+    assert sound(job)
 
 
 def test_promotion_keeps_new_columns_of_the_branch():

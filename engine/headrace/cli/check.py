@@ -72,8 +72,14 @@ def check(
     return of_findings(findings, config.job)
 
 
-def verify(job: Job = None, branch: Branch = None) -> Report:
+Full = Annotated[bool, typer.Option("--full", help="Also read all rows of the data files.")]
+
+
+def verify(job: Job = None, branch: Branch = None, *, full: Full = False) -> Report:
     """Check the committed checkpoints, tables and sinks. Changes nothing.
+
+    Each data file must have the size that its table's log has, and a footer with as many rows. --full also reads all rows: this finds
+    damage between both ends of a file, and takes as long as reading the tables does.
 
     Example:  headrace verify flights
 
@@ -82,7 +88,7 @@ def verify(job: Job = None, branch: Branch = None) -> Report:
     from headrace.commit.verify import verify as verify_job
 
     config = load(job, branch=branch)
-    results = verify_job(config)
+    results = verify_job(config, reads_rows=full)
     findings = [Finding(f.check, "ok" if f.ok else "fail", f.detail) for f in results]
     return of_findings(findings, config.job)
 

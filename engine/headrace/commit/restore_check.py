@@ -19,10 +19,10 @@ from headrace.log.lineage import Lineage
 from headrace.log.marks import open_intents
 from headrace.log.sink_history import SinkHistory
 from headrace.names import counted
-from headrace.storage.damage import faults
-from headrace.storage.overlay import is_elsewhere, resolved
+from headrace.storage.damage import FileDamage
 from headrace.storage.refusals import reason_of
-from headrace.storage.table import TableMissingError, logged_sizes
+from headrace.storage.table import TableMissingError
+from headrace.storage.table_files import LoggedFile, location_of, logged_files, missized_files, unreadable_files
 from headrace.tables.folder import JobFolder
 
 _LOOKS_BACK = 100
@@ -36,6 +36,10 @@ class TableVersion:
     table: str
     uri: str
     version: int
+
+    def __str__(self) -> str:
+        """Return the version as a clause."""
+        return f"version {self.version} of {self.table} at {self.uri}"
 
 
 class RestoreCheck:
@@ -54,6 +58,7 @@ class RestoreCheck:
         self._doomed = {f"{folder}/{file}" for i in open_intents(config, checkpoints) for file in i.files}
         self._files: dict[str, dict[str, int]] = {}
         self._losses: dict[TableVersion, str | None] = {}
+        self._content: dict[str, FileDamage | None] = {}
         self.histories = {name: self._history(name) for name in sorted(sinks)}
         """Publications of the job to each sink."""
 
@@ -63,7 +68,7 @@ class RestoreCheck:
         Raises `StorageError` with the table, the version and the missing files, and `SinkMismatchError` when a sink
         never had the publication that belongs to `target`.
         """
-        problem = self.problem(target)
+        problem = self.problem(target) or self._damage(target)
         if problem is not None:
             msg = (
                 f"checkpoint {target.checkpoint_id} cannot be restored: {problem}. Nothing was changed. "
@@ -78,6 +83,22 @@ class RestoreCheck:
         when its history does not reach back that far.
         """
         return next((problem for version in self._versions(target) if (problem := self._loss(version))), None)
+
+    def _damage(self, target: Checkpoint) -> str | None:
+        """Return a clause on the first file that was overwritten, in versions that a restore goes back to; None if each has its rows."""
+        for wanted in self._versions(target):
+            files = self._logged(wanted)
+            unread = {location: file for location, file in files.items() if location not in self._content}
+            self._content |= dict.fromkeys(unread)
+            self._content |= {fault.uri: fault for fault in unreadable_files(self._folder, unread)}
+            if (fault := next(filter(None, map(self._content.get, sorted(files))), None)) is not None:
+                return f"{fault} of {wanted}"
+        return None
+
+    def _logged(self, wanted: TableVersion) -> dict[str, LoggedFile]:
+        """Return the files of a version by location, as the table's log has them."""
+        files = logged_files(self._folder.at(wanted.uri).table().at(wanted.version))
+        return {location_of(wanted.uri, path): file for path, file in files.items()}
 
     def _versions(self, target: Checkpoint) -> Iterator[TableVersion]:
         """Yield the target versions of the state tables, whose present versions may be damaged too, and of sinks that a restore changes."""
@@ -104,33 +125,30 @@ class RestoreCheck:
         return self._losses[wanted]
 
     def _look_for_loss(self, wanted: TableVersion) -> str | None:
-        of = f"version {wanted.version} of {wanted.table} at {wanted.uri}"
         try:
-            store = self._folder.at(wanted.uri).table()
-            files = logged_sizes(store.at(wanted.version))
+            files = self._logged(wanted)
         except (StorageError, TableMissingError) as error:
             if isinstance(error, StorageError) and not error.is_missing:
                 raise
-            return f"{of} cannot be read, since its Delta log no longer reaches back that far ({reason_of(error)})"
-        present = {file: self._size(wanted.uri, file) for file in sorted(files)}
-        lost = [file for file, size in present.items() if size is None]
+            return f"{wanted} cannot be read, since its Delta log no longer reaches back that far ({reason_of(error)})"
+        present = {location: self._size(wanted.uri, location) for location in sorted(files)}
+        lost = [location for location, size in present.items() if size is None]
         if lost:
             return (
-                f"{len(lost):,} of {counted(len(files), 'file')} of {of} are gone or being deleted, such as {lost[0]}"
+                f"{len(lost):,} of {counted(len(files), 'file')} of {wanted} are gone or being deleted, such as "
+                f"{lost[0].removeprefix(f'{wanted.uri}/')}"
             )
-        if (fault := next(iter(faults(wanted.uri, files, present)), None)) is not None:
-            return f"{fault} of {of}"
+        if (fault := next(iter(missized_files(files, present)), None)) is not None:
+            return f"{fault} of {wanted}"
         doomed = {uri.removeprefix(f"{wanted.uri}/") for uri in self._doomed}
-        if wanted.version not in store.log_as_of(0).versions_without(doomed):
-            return f"{of} cannot be read for long, since its Delta log is being cut off behind it"
+        if wanted.version not in self._folder.at(wanted.uri).table().log_as_of(0).versions_without(doomed):
+            return f"{wanted} cannot be read for long, since its Delta log is being cut off behind it"
         return None
 
-    def _size(self, uri: str, file: str) -> int | None:
+    def _size(self, uri: str, location: str) -> int | None:
         """Return the size of a file of a table; None if it is gone, or does not stay. A branch's table has files of its base, elsewhere."""
-        if not is_elsewhere(file):
-            return self._available(uri).get(file)
-        folder, _, name = (resolved(f"{uri}/{file}") if file.startswith("../") else file).rpartition("/")
-        return self._available(folder).get(name)
+        folder = uri if location.startswith(f"{uri}/") else location.rpartition("/")[0]
+        return self._available(folder).get(location.removeprefix(f"{folder}/"))
 
     def _available(self, uri: str) -> dict[str, int]:
         if uri not in self._files:
@@ -147,7 +165,7 @@ class RestoreCheck:
 
         def is_whole(checkpoint: Checkpoint) -> bool:
             try:
-                return self.problem(checkpoint) is None
+                return self.problem(checkpoint) is None and self._damage(checkpoint) is None
             except (SinkMismatchError, StorageError):  # the sink never had the checkpoint, or its history is too short
                 return False
 

@@ -20,11 +20,12 @@ from headrace.names import counted
 from headrace.sinks.delta import DeltaTableSink
 from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import NEVER
-from headrace.storage.damage import FileDamage, faults, way_on
+from headrace.storage.damage import FileDamage, way_on
 from headrace.storage.delta_commits import OPENED_TABLES
 from headrace.storage.overlay import is_elsewhere
 from headrace.storage.refusals import doing, reason_of
-from headrace.storage.table import TableMissingError, logged_sizes
+from headrace.storage.table import TableMissingError
+from headrace.storage.table_files import LoggedFile, damaged_files, location_of, logged_files, present_sizes
 from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import ALL_TABLES, CHECKPOINTS, tables_in
 
@@ -43,13 +44,16 @@ class CheckResult(msgspec.Struct, frozen=True):
     detail: str
 
 
-def verify(config: JobConfig) -> list[CheckResult]:
-    """Compare the last checkpoint with the tables and sinks, and read the whole log of each. Changes nothing, needs no lease."""
+def verify(config: JobConfig, *, reads_rows: bool = False) -> list[CheckResult]:
+    """Compare the last checkpoint with the tables and sinks, and read the whole log of each. Changes nothing, needs no lease.
+
+    Looks at the size and the footer of each data file, and with `reads_rows` at all its rows.
+    """
     OPENED_TABLES.forget()
     try:
         log = CheckpointLog(JobFolder.of(config))
     except StorageError as error:
-        return [*_without_log(config, error)]
+        return [*_without_log(config, error, reads_rows=reads_rows)]
     last = log.last
     if last is None:
         return [
@@ -62,29 +66,29 @@ def verify(config: JobConfig) -> list[CheckResult]:
     return [
         _ids_grow(log.checkpoints),
         _versions_follow(log.checkpoints),
-        *_tables(config, last),
-        *_sinks(config, log),
+        *_tables(config, last, reads_rows=reads_rows),
+        *_sinks(config, log, reads_rows=reads_rows),
         *_sent(config, log),
     ]
 
 
-def _without_log(config: JobConfig, error: StorageError) -> Iterator[CheckResult]:
+def _without_log(config: JobConfig, error: StorageError, *, reads_rows: bool) -> Iterator[CheckResult]:
     """Yield what can be said of a job whose checkpoints cannot be read: which files of its tables and sinks are whole."""
-    log = _latest(config, "checkpoints", f"{config.job_folder}/{CHECKPOINTS}", _WHOLE_FOLDER)
+    log = _latest(config, "checkpoints", f"{config.job_folder}/{CHECKPOINTS}", _WHOLE_FOLDER, reads_rows=reads_rows)
     yield CheckResult("checkpoints", False, str(error) if log is None or log.ok else f"{error} {log.detail}")
     places = {f"table {name}": f"{config.job_folder}/{name}" for name in ALL_TABLES}
     sinks = {f"sink {name} has whole files": sink.table_path for name, sink in sorted(config.sinks.items())}
-    tables = (_latest(config, check, uri, _WHOLE_FOLDER) for check, uri in places.items())
-    tables_of_sinks = (_latest(config, check, uri, _TABLE) for check, uri in sinks.items())
+    tables = (_latest(config, check, uri, _WHOLE_FOLDER, reads_rows=reads_rows) for check, uri in places.items())
+    tables_of_sinks = (_latest(config, check, uri, _TABLE, reads_rows=reads_rows) for check, uri in sinks.items())
     yield from filter(None, (*tables, *tables_of_sinks))
 
 
-def _latest(config: JobConfig, check: str, uri: str, advice: str) -> CheckResult | None:
+def _latest(config: JobConfig, check: str, uri: str, advice: str, *, reads_rows: bool) -> CheckResult | None:
     """Return whether the files of a table's latest version are whole; None if there is no table."""
     try:
         latest = JobFolder.of(config).at(uri).table().latest()
-        files = logged_sizes(latest)
-        damaged = _damaged(uri, files, config, advice)
+        files = logged_files(latest)
+        damaged = _damaged(uri, files, config, advice, reads_rows=reads_rows)
     except TableMissingError:
         return None
     except (StorageError, OSError) as refusal:
@@ -123,15 +127,15 @@ def _versions_follow(checkpoints: list[Checkpoint]) -> CheckResult:
     return CheckResult("table versions never go back", not wrong, ", ".join(wrong) or "all tables")
 
 
-def _tables(config: JobConfig, last: Checkpoint) -> Iterator[CheckResult]:
+def _tables(config: JobConfig, last: Checkpoint, *, reads_rows: bool) -> Iterator[CheckResult]:
     for name in tables_in(last.versions):
         uri = f"{config.job_folder}/{name}"
         committed = last.versions[name]
         store = JobFolder.of(config).table(name)
         try:
             latest = store.latest().version
-            files = logged_sizes(store.at(committed))
-            damaged = _damaged(uri, files, config, _WHOLE_FOLDER)
+            files = logged_files(store.at(committed))
+            damaged = _damaged(uri, files, config, _WHOLE_FOLDER, reads_rows=reads_rows)
         except (TableMissingError, StorageError, OSError) as error:
             yield CheckResult(f"table {name}", False, str(reason_of(error)))
             continue
@@ -145,31 +149,30 @@ def _tables(config: JobConfig, last: Checkpoint) -> Iterator[CheckResult]:
 
 
 def refuse_damaged_state(config: JobConfig, versions: Versions) -> None:
-    """Raise `StorageError` if a data file of the state at these versions is gone or cut off.
+    """Raise `StorageError` if a data file of the state at these versions is gone, cut off or overwritten; those of a branch's base count.
 
     A task with a local copy of its state reads no such file, and a run would commit on top of the damage. Looks only on disks: an object
-    store takes a request for each file, and `verify` makes them.
+    store takes requests for each file, and `verify` makes them.
     """
     folder = JobFolder.of(config)
     if not folder.is_on_local_disk:
         return
     for name in tables_in(versions):
-        table = folder.below(name)
-        logged = logged_sizes(folder.view(name, versions[name]).snapshot)
-        own = {path: size for path, size in logged.items() if not is_elsewhere(path)}
-        wrong = faults(table.uri, own, table.sizes_of(own))
+        logged = logged_files(folder.view(name, versions[name]).snapshot)
+        files = {location_of(folder.within(name), path): file for path, file in logged.items()}
+        wrong = damaged_files(folder.at(config.job_folder), files, present_sizes(folder, files))
         if wrong:
             raise StorageError(f"{_named(wrong)}. {_way_on(config, wrong[0].uri)}")
 
 
 def _way_on(config: JobConfig, file: str) -> str:
-    """Return what to do about a damaged file of the state."""
-    if config.branch is None:
+    """Return what to do about a damaged file of the state. One of a branch's base is the job's."""
+    if config.branch is None or not file.startswith(f"{config.job_folder}/"):
         return way_on(file)
     on_branch = f"{config.job} --branch {config.branch}"
     return (
         f"Nothing was committed. Bring the file back, or drop the branch ('headrace branch drop {config.job} {config.branch}') and fork it "
-        f"anew. 'headrace verify {on_branch}' lists all files that are gone or cut off."
+        f"anew. 'headrace verify {on_branch}' lists all damaged files."
     )
 
 
@@ -179,25 +182,32 @@ def _named(wrong: Sequence[FileDamage]) -> str:
     return f"{', '.join(map(str, wrong[:_SHOWN]))}{more}"
 
 
-def _damaged(uri: str, files: Mapping[str, int], config: JobConfig, advice: str) -> str | None:
-    """Return a sentence on files of a table that are gone or cut off; `files` has their sizes in the log. None if all are whole."""
-    own = {path: size for path, size in files.items() if not is_elsewhere(path)}
-    wrong = faults(uri, own, JobFolder.of(config).at(uri).sizes())
+def _damaged(
+    uri: str, files: Mapping[str, LoggedFile], config: JobConfig, advice: str, *, reads_rows: bool
+) -> str | None:
+    """Return a sentence on files of a table that are gone, cut off or overwritten; None if all are whole.
+
+    Files of a branch's base are those of the job, which is verified by itself.
+    """
+    place = JobFolder.of(config).at(uri)
+    own = {f"{uri}/{path}": file for path, file in files.items() if not is_elsewhere(path)}
+    present = {f"{uri}/{path}": size for path, size in place.sizes().items()}
+    wrong = damaged_files(place, own, present, reads_rows=reads_rows)
     if not wrong:
         return None
     return f"{_named(wrong)} ({len(wrong):,} of {counted(len(files), 'file')} damaged). {advice}"
 
 
-def _sinks(config: JobConfig, log: CheckpointLog) -> Iterator[CheckResult]:
+def _sinks(config: JobConfig, log: CheckpointLog, *, reads_rows: bool) -> Iterator[CheckResult]:
     for name, (schema, keys) in to_schemas(sinks_of(config, log)).items():
         try:
-            yield from _sink(config, log, name, schema, keys)
+            yield from _sink(config, log, name, schema, keys, reads_rows=reads_rows)
         except StorageError as error:
             yield CheckResult(f"sink {name} can be read", False, str(error))
 
 
 def _sink(
-    config: JobConfig, log: CheckpointLog, name: str, schema: pa.Schema, keys: tuple[str, ...]
+    config: JobConfig, log: CheckpointLog, name: str, schema: pa.Schema, keys: tuple[str, ...], *, reads_rows: bool
 ) -> Iterator[CheckResult]:
     position = SinkPosition(config, name, log.checkpoints)
     problem = position.problem()
@@ -208,7 +218,8 @@ def _sink(
     yield _published(name, position, problem)
     if position.exists:
         uri = config.sinks[name].table_path
-        damaged = _damaged(uri, logged_sizes(JobFolder.of(config).at(uri).table().latest()), config, _TABLE)
+        files = logged_files(JobFolder.of(config).at(uri).table().latest())
+        damaged = _damaged(uri, files, config, _TABLE, reads_rows=reads_rows)
         if damaged is not None:
             yield CheckResult(f"sink {name} has whole files", False, damaged)
             return

@@ -163,6 +163,12 @@ def unreadable(table: str, version: int | None, error: BaseException, job: str |
         kept = ", though the table's last version has it, so that no vacuum removes it" if file.size is None else ""
         return StorageError(f"{which} cannot be read: {file}{kept}. {way_on(file.uri)}")
     listed = "" if job is None else f": see 'headrace checkpoints {job}'"
+    if file is None and "arquet" in str(error):
+        of_job = "" if job is None else f" {job}"
+        return StorageError(
+            f"{which} cannot be read: {plain(str(error))}.\nA file of the table is damaged: 'headrace verify{of_job} --full' names it. "
+            f"Checkpoints without it, and savepoints, stay readable{listed}."
+        )
     return StorageError(
         f"{which} cannot be read: {file or plain(str(error))}.\nIts files may have been vacuumed, or the storage is out of reach. "
         f"Checkpoints within the retention, and savepoints, stay readable{listed}."

@@ -6,7 +6,6 @@ Errors of Delta and Arrow name a file somewhere inside of their text, and do not
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -50,15 +49,6 @@ class FileDamage(NamedTuple):
         return f"file {self.uri} has {self.size:,} of {counted(self.expected, 'byte')}"
 
 
-def faults(uri: str, expected: Mapping[str, int], present: Mapping[str, int | None]) -> list[FileDamage]:
-    """Return the faults of a table's data files: `expected` sizes, and those `present` in its folder, by relative path."""
-    return [
-        FileDamage(f"{uri}/{path}", present.get(path), size)
-        for path, size in sorted(expected.items())
-        if present.get(path) != size
-    ]
-
-
 def named_damage(error: BaseException | str) -> FileDamage | None:
     """Return the fault of the data file that an error of reading names; None where it names none, or one of an object store."""
     match = _NAMED.search(str(error))
@@ -85,7 +75,7 @@ def way_on(file: str) -> str:
         return "Nothing was written to that table. Bring the file back, or the whole table from a backup that has what was last written to it."
     return (
         f"Nothing was committed. Bring the file back, or the whole job folder {table.parent} from a backup that is not older than the "
-        f"job's sinks. 'headrace verify {table.parent.name}' lists all files that are gone or cut off."
+        f"job's sinks. 'headrace verify {table.parent.name}' lists all damaged files (with --full, also those with damaged rows)."
     )
 
 

@@ -56,6 +56,7 @@ from headrace.storage.table import (
     commit_file,
     typed_rows,
 )
+from headrace.storage.table_files import naming_damage
 
 T = TypeVar("T")
 Changes = TypeVar("Changes", bound=Callable[..., Any])
@@ -171,7 +172,7 @@ class DeltaSnapshot:
         names = list(columns) if columns is not None else schema.names
         wanted = pa.schema([schema.field(name) for name in names])
         present = {*self.schema.names}
-        with _translated():
+        with naming_damage(self, self.storage), _translated():
             stream = self.stream([name for name in names if name in present], conditions)
             rows = pa.RecordBatchReader.from_stream(stream).read_all()
         return typed_rows(self.uri, rows, wanted)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -50,6 +50,15 @@ def partition_text(value: Any) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     return None if value is None else str(value)
+
+
+_MAGIC: Final = b"PAR1"
+"""First bytes of a Parquet file, and its last ones."""
+
+_FOOTER: Final = 1 << 16
+"""Bytes at the end of a Parquet file that are read at once: the footers of most files are shorter."""
+
+_PART: Final = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +113,7 @@ class ParquetLayout:
             compression_level=1 if self.compression == "zstd" else None,
             use_dictionary=True if self.dictionary is None else list(self.dictionary),
             write_statistics=self.statistics,
+            write_page_checksum=True,
         ) as writer:
             parts = [table] if self.late_values is None else self.late_values.filled(table, self.rows_per_group)
             for part in parts:
@@ -201,6 +211,41 @@ class Files(msgspec.Struct, frozen=True):
         """Return the rows of a whole Parquet file."""
         with self._refusing("to read", path):
             return pq.ParquetFile(self.open(path)).read()
+
+    def parquet_rows(self, path: str = "") -> int | None:
+        """Return the number of rows that the footer of a Parquet file has; None if the file is no Parquet file. Reads both ends of it."""
+        with self._refusing("to read", path), self.open(path) as file:
+            size = file.size()
+            begin, end = file.read_at(len(_MAGIC), 0), file.read_at(min(_FOOTER, size), max(0, size - _FOOTER))
+            length = int.from_bytes(end[-8:-4], "little") + 8
+            footer = end if length <= len(end) else file.read_at(length, max(0, size - length))
+        if begin != _MAGIC or length + len(_MAGIC) > size:
+            return None
+        try:
+            return int(pq.read_metadata(pa.BufferReader(_MAGIC + footer[-length:])).num_rows)
+        except (pa.ArrowException, OSError):  # no storage is asked any more: the bytes are wrong
+            return None
+
+    def has_whole_rows(self, path: str = "") -> bool:
+        """Return whether each row of a Parquet file can be read; where its writer has stored checksums of pages, they must fit.
+
+        Holds one row group in memory at a time.
+        """
+        try:
+            with self.open(path) as source:
+                file = pq.ParquetFile(source, page_checksum_verification=True)
+                for number in range(file.num_row_groups):
+                    file.read_row_group(number)
+        except (pa.ArrowException, OSError):
+            self._read_through(path)
+            return False
+        return True
+
+    def _read_through(self, path: str) -> None:
+        """Read all bytes of a file. Raises `StorageError` if the storage refuses, and not the content."""
+        with self._refusing("to read", path), self.open(path) as file:
+            while file.read(_PART):
+                pass
 
     def find_parquet(self, path: str) -> pa.Table | None:
         """Return the rows of a whole Parquet file; None if there is none."""

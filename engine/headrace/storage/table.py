@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
-from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
@@ -366,10 +365,3 @@ class TableStore(Protocol):
         A merge that changes nothing makes no commit, so its transaction is not recorded either.
         """
         ...
-
-
-def logged_sizes(table: Snapshot) -> dict[str, int]:
-    """Return the sizes of a table's data files as its log has them, by path relative to the table's folder."""
-    actions = table.add_actions()
-    paths, sizes = actions["path"].to_pylist(), actions["size_bytes"].to_pylist()
-    return {unquote(path): size for path, size in zip(paths, sizes, strict=True)}

@@ -17,7 +17,7 @@ import os
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -305,6 +305,12 @@ class PrunedRows:
     def _reading(self) -> AbstractContextManager[None]:
         return doing(f"to read {self._uri}")
 
+    @contextmanager
+    def _opened(self, file: _File) -> Iterator[pa.NativeFile]:
+        path = resolved(f"{self._folder}/{file.path}")
+        with doing(f"to read file {path}"), self._store.open_input_file(path) as source:
+            yield source
+
     def _groups_of(self, selection: Selection) -> list[tuple[_File, _RowGroup]]:
         """Return the row groups that may hold wanted rows."""
         candidates = [file for file in self._files if selection.may_be_in(file.extent)]
@@ -319,7 +325,7 @@ class PrunedRows:
 
     def _known_footer(self, file: _File) -> _Footer:
         if file.footer is None:
-            with self._store.open_input_file(resolved(f"{self._folder}/{file.path}")) as source:
+            with self._opened(file) as source:
                 file.footer = self._footer(source, file.path)
         return file.footer
 
@@ -341,7 +347,7 @@ class PrunedRows:
         )
 
     def _read(self, file: _File, selection: Selection, among: Container[int] | None = None) -> PrunedRead:
-        with self._store.open_input_file(resolved(f"{self._folder}/{file.path}")) as source:
+        with self._opened(file) as source:
             footer = file.footer = file.footer or self._footer(source, file.path)
             chosen = [
                 group

@@ -11,7 +11,7 @@ from headrace.edits.restore import restore
 from headrace.errors import StorageError
 from headrace.log.log import CheckpointLog
 from headrace.storage.storage import Storage
-from headrace.storage.table import logged_sizes
+from headrace.storage.table_files import LoggedFile, logged_files, unreadable_files
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES, TIMERS
 from tests.unit.support.memory_job import BOARD, REMINDERS, commit_batch, killed_at
 
@@ -22,8 +22,8 @@ def job(memory_job):
     return memory_job
 
 
-def failed(job):
-    return {finding.check: finding.detail for finding in verify(job.config) if not finding.ok}
+def failed(job, **options):
+    return {finding.check: finding.detail for finding in verify(job.config, **options) if not finding.ok}
 
 
 def detail(job, check):
@@ -95,11 +95,50 @@ def test_tables_are_checked_without_a_log(job, monkeypatch):
 def test_files_that_are_cut_off_are_found(job):
     store = Storage(job.config.job_folder).table(KEYED_STATE)
     name = min(store.at(1).files())
-    size = logged_sizes(store.at(1))[name]
+    size = logged_files(store.at(1))[name].size
     Storage(f"{store.uri}/{name}").write("", b"cut off")
     assert f"file {store.uri}/{name} has 7 of {size:,} bytes" in failed(job)[f"table {KEYED_STATE}"]
     with pytest.raises(StorageError, match=r"checkpoint 1 cannot be restored: file .* has 7 of .* bytes"):
         restore(job.config, 1, "a test", "somebody")
+
+
+def overwrite(uri, begin, end):
+    """Replace bytes of a file by others."""
+    content = bytearray(Storage(uri).read())
+    content[begin:end] = bytes(byte ^ 0x5A for byte in content[begin:end])
+    Storage(uri).write("", bytes(content))
+
+
+@pytest.mark.parametrize(("begin", "end"), [(0, None), (0, 40), (-40, None)])
+def test_overwritten_files_of_same_size_are_found(job, begin, end):
+    store = Storage(job.config.job_folder).table(KEYED_STATE)
+    name = min(store.at(1).files())
+    overwrite(f"{store.uri}/{name}", begin, end)
+    assert f"file {store.uri}/{name} is damaged (" in failed(job)[f"table {KEYED_STATE}"]
+    with pytest.raises(
+        StorageError, match=rf"checkpoint 1 cannot be restored: file .*{name} is damaged .* of version 1 of state table"
+    ):
+        restore(job.config, 1, "a test", "somebody")
+
+
+def test_file_of_other_rows_is_found(job):
+    store = Storage(job.config.job_folder).table(KEYED_STATE)
+    rows = Storage(store.uri).parquet(min(store.at(1).files()))
+    other = Storage(store.uri).stage("other.parquet", pa.concat_tables([rows, rows]))
+    assert not unreadable_files(Storage(store.uri), {f"{store.uri}/other.parquet": LoggedFile(other.size, other.rows)})
+    (fault,) = unreadable_files(
+        Storage(store.uri), {f"{store.uri}/other.parquet": LoggedFile(other.size, rows.num_rows)}
+    )
+    assert fault.uri.endswith("other.parquet")
+
+
+@pytest.mark.parametrize("byte", range(4, 48, 8))
+def test_full_look_finds_changed_bytes(job, byte):
+    store = Storage(job.config.job_folder).table(KEYED_STATE)
+    name = min(store.at(1).files())
+    overwrite(f"{store.uri}/{name}", byte, byte + 1)
+    assert failed(job) == {}
+    assert f"file {store.uri}/{name} is damaged" in failed(job, reads_rows=True)[f"table {KEYED_STATE}"]
 
 
 def test_sink_with_a_file_cut_off_is_found(job):

@@ -11,6 +11,7 @@ from headrace import KeyedProcessFunction, Pipeline, RowKind, Struct, Timestamp,
 from headrace import clock as engine_clock
 from headrace.commit.verify import verify
 from headrace.edits.compact import compact
+from headrace.edits.fork import fork
 from headrace.edits.restore import restore, savepoint
 from headrace.edits.vacuum import vacuum
 from headrace.errors import SinkMismatchError, StorageError
@@ -20,6 +21,7 @@ from headrace.readers.sql import ask_sql, views
 from headrace.readers.waiting import list_quarantine
 from headrace.storage.delta_commits import OPENED_TABLES
 from headrace.testing import PipelineHarness
+from tests.unit.support.branched_job import BranchedJob
 
 
 class Order(Struct, frozen=True):
@@ -174,10 +176,26 @@ def test_run_with_local_copies_notices_lost_state():
     file = next((harness.folder / "state" / "shop" / "keyed_state").glob("*.parquet"))
     content = file.read_bytes()
     harness.feed("orders", [Order("a", 2)])
-    for damage in (file.unlink, lambda: file.write_bytes(content[:-1])):
+    for damage in (file.unlink, lambda: file.write_bytes(content[:-1]), lambda: file.write_bytes(bytes(len(content)))):
         damage()
         with pytest.raises(StorageError, match=rf"file {file} .*Nothing was committed\. Bring the file back"):
             harness.run()
     file.write_bytes(content)
     harness.run()
     assert {(count.id, count.orders) for count in harness.sink("board")} == {("a", 2)}
+
+
+def test_branch_notices_damaged_state_of_its_job():
+    job = BranchedJob(job={"state": {"backend": "rocksdb"}})
+    job.feed(("ann", 1))
+    job.run()
+    fork(job.config, "other", None, "somebody")
+    job.feed(("ann", 2))
+    job.run("other")
+    file = next((job.harness.folder / "state" / "shop" / "keyed_state").glob("*.parquet"))
+    file.write_bytes(bytes(file.stat().st_size))
+    job.feed(("ann", 3))
+    with pytest.raises(
+        StorageError, match=f"file {file} is damaged .*, or the whole job folder {file.parent.parent} from"
+    ):
+        job.run("other")

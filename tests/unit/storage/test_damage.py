@@ -64,6 +64,28 @@ def test_file_that_is_gone_is_named(store):
     assert_helps(text, file)
 
 
+def overwrite(file, begin, end):
+    """Replace bytes of a file by others."""
+    content = bytearray(file.read_bytes())
+    content[begin:end] = bytes(byte ^ 0x5A for byte in content[begin:end])
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize(("begin", "end"), [(0, None), (-400, -8), (4, 40)])
+def test_overwritten_file_is_named(store, begin, end):
+    file = file_of(store)
+    overwrite(file, begin, end)
+    text = refusal_of(store)
+    assert f"file {file} is damaged ({file.stat().st_size:,} bytes)" in text
+    assert_helps(text, file)
+
+
+def test_query_says_how_to_find_overwritten_files(store):
+    overwrite(file_of(store), 4, 40)
+    with pytest.raises(StorageError, match="A file of the table is damaged: 'headrace verify --full' names it"):
+        ask_once(store.at(1).stream(), "SELECT * FROM raw", table="keyed_state")
+
+
 def test_query_says_that_no_vacuum_removed_it(store):
     file = file_of(store)
     file.unlink()

@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.commit.job_tables import Versions
+from headrace.commit.merged_rows import MergedRows
 from headrace.commit.protocol import sinks_of
 from headrace.commit.sink_position import SinkPosition, sent_messages
 from headrace.config import JobConfig
@@ -224,7 +225,8 @@ def _sink(
             yield CheckResult(f"sink {name} has whole files", False, damaged)
             return
     if keys and position.exists:
-        yield _unique(name, config.sinks[name].table_path, schema, keys, config)
+        rows = MergedRows(config, log, name, pa.schema([schema.field(key) for key in keys]))
+        yield CheckResult(f"sink {name} has one row a key", *rows.described())
     if position.exists:
         yield from _shown(sink_of(config, name))
 
@@ -269,10 +271,3 @@ def _sent(config: JobConfig, log: CheckpointLog) -> Iterator[CheckResult]:
             yield CheckResult(f"sink {messages.sink} is sent", not messages.is_behind, str(messages))
     except StorageError as error:
         yield CheckResult("messages are sent", False, str(error))
-
-
-def _unique(name: str, uri: str, schema: pa.Schema, keys: tuple[str, ...], config: JobConfig) -> CheckResult:
-    rows = JobFolder.of(config).at(uri).table().latest().read(schema, columns=keys)
-    distinct = rows.group_by(list(keys)).aggregate([]).num_rows
-    detail = f"{counted(rows.num_rows, 'row')}, {counted(distinct, 'key')}"
-    return CheckResult(f"sink {name} has one row a key", distinct == rows.num_rows, detail)

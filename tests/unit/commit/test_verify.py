@@ -207,14 +207,6 @@ def test_new_sink_may_be_missing_rows(memory_job):
     assert failed(memory_job) == {f"sink {BOARD} is published": "the table is gone; the next run makes an empty one"}
 
 
-def test_two_rows_of_a_key_are_found(job):
-    table = job.sink()
-    rows = table.read(table.schema)
-    store = Storage(job.config.sinks[BOARD].path).table()
-    store.append(table.version, table.schema, [Storage(store.uri).stage("twice.parquet", pa.concat_tables([rows]))])
-    assert failed(job) == {f"sink {BOARD} has one row a key": "2 rows, 1 key"}
-
-
 def test_verify_changes_nothing(job):
     before = (dict(job.disk.files), {path: len(versions) for path, versions in job.disk.tables.items()})
     with job.open("holds the job"):

@@ -93,7 +93,7 @@ def _latest(config: JobConfig, check: str, uri: str, advice: str, *, reads_rows:
     except TableMissingError:
         return None
     except (StorageError, OSError) as refusal:
-        return CheckResult(check, False, str(reason_of(refusal)))
+        return CheckResult(check, False, f"{str(reason_of(refusal)).rstrip('.')}. {advice}")
     whole = f"version {latest.version}, the latest: {counted(len(files), 'file')}"
     return CheckResult(check, damaged is None, damaged or whole)
 
@@ -138,7 +138,7 @@ def _tables(config: JobConfig, last: Checkpoint, *, reads_rows: bool) -> Iterato
             files = logged_files(store.at(committed))
             damaged = _damaged(uri, files, config, _WHOLE_FOLDER, reads_rows=reads_rows)
         except (TableMissingError, StorageError, OSError) as error:
-            yield CheckResult(f"table {name}", False, str(reason_of(error)))
+            yield CheckResult(f"table {name}", False, f"{str(reason_of(error)).rstrip('.')}. {_WHOLE_FOLDER}")
             continue
         ahead = (
             f"; {counted(latest - committed, 'uncommitted version')}, which the next run undoes"

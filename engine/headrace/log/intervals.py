@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from headrace.errors import IntervalError
@@ -80,13 +80,13 @@ def taken_in(lineage: Sequence[Checkpoint], source: str) -> TakenIn:
     recorded = [checkpoint.sources[source].taken for checkpoint in lineage if source in checkpoint.sources]
     names = frozenset(file.name for files in recorded for file in files) if recorded else None
     intervals = tuple(interval for interval, _ in intervals_of(lineage))
-    return TakenIn(names, intervals, tuple(_last_files(lineage, source)))
-
-
-def _last_files(lineage: Sequence[Checkpoint], source: str) -> Iterator[tuple[int, str]]:
-    for checkpoint in lineage:
-        if checkpoint.has_state:
-            yield checkpoint.checkpoint_id, checkpoint.sources.get(source, NO_FACTS).last
+    facts = [(c.checkpoint_id, c.sources.get(source, NO_FACTS)) for c in lineage if c.has_state]
+    return TakenIn(
+        names,
+        intervals,
+        lasts=tuple((number, own.last) for number, own in facts),
+        versions=tuple((number, -1 if own.version is None else own.version) for number, own in facts),
+    )
 
 
 def position_of(lineage: Sequence[Checkpoint]) -> int | None:

@@ -72,6 +72,13 @@ class TakenIn:
     lasts: tuple[tuple[int, str], ...] = ()
     """Checkpoints that can be restored, the oldest first, each with the last file that was taken in by then."""
 
+    versions: tuple[tuple[int, int], ...] = ()
+    """The same checkpoints, each with the last version of a table that was read by then; -1 without one."""
+
+    def checkpoint_at(self, version: int) -> int | None:
+        """Return the last checkpoint that had read no version of a table above this one; None if it is unknown."""
+        return max((number for number, last in self.versions if last <= version), default=None)
+
     def checkpoint_before(self, name: str) -> int | None:
         """Return the last checkpoint that had taken in no file from `name` on; None if it is unknown."""
         return max((number for number, last in self.lasts if last < name), default=None)

@@ -186,7 +186,7 @@ def test_vacuum_removes_only_without_dry_run(headrace, fake, monkeypatch):
 @pytest.mark.parametrize(("ok", "code"), [(True, 0), (False, 1)])
 def test_failed_verify_exits_with_one(headrace, fake, monkeypatch, ok, code):
     findings = [SimpleNamespace(check="ids", ok=ok, detail="1 to 3")]
-    monkeypatch.setattr("headrace.commit.verify.verify", lambda _: findings)
+    monkeypatch.setattr("headrace.commit.verify.verify", lambda _, **_options: findings)
     result = headrace("verify --json")
     assert (result.exit_code, json.loads(result.stdout)["ok"]) == (code, ok)
 

@@ -15,6 +15,7 @@ from deltalake import write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.edits.restore import restore
 from headrace.errors import ConfigError, SourceError
 from tests.unit.support.table_job import TableJob, TableSlices, TableWriter, table
 
@@ -135,7 +136,8 @@ def test_error_after_table_restore_says_how_to_continue():
     written.restore(1)
     written.append("s")
     nothing_taken(
-        job, r"version 4 of .* is a RESTORE to version 1.*no version above 1 .*skip_versions: 2-4.*skip_versions: 4$"
+        job,
+        r"version 4 of .* is a RESTORE to version 1.*headrace restore reader --to 1 --why .*no version above 1; .*skip_versions: 2-4.*skip_versions: 4$",
     )
 
 
@@ -180,10 +182,33 @@ def test_another_table_at_the_place_is_refused():
     job.run()
     shutil.rmtree(written.path)
     other = TableWriter(folder=written.path)
-    nothing_taken(job, "is at version 0, and version 1 of it was read")
     other.append("q")
-    other.append("r")
-    nothing_taken(job, "is another table than the one that was read")
+    for version in (1, 2):
+        nothing_taken(
+            job, rf"is another table .* at version {version}, .*: 'headrace restore reader --to 0 --why \.\.\.'"
+        )
+        other.append("r")
+    restore(job.harness.config, 0, "as the error says", "somebody")
+    assert job.took() == ["q", "r", "r"]
+
+
+def test_older_copy_of_the_table_names_the_restore():
+    written = TableWriter()
+    written.append("p")
+    job = TableJob(written)
+    job.run()
+    shutil.copytree(written.path, f"{written.path}.copy")
+    for name in ("q", "r"):
+        written.append(name)
+        job.run()
+    shutil.rmtree(written.path)
+    shutil.move(f"{written.path}.copy", written.path)
+    nothing_taken(
+        job, r"is at version 1, and version 3 of it was read: .*: 'headrace restore reader --to 1 --why \.\.\.'\."
+    )
+    restore(job.harness.config, 1, "as the error says", "somebody")
+    written.append("s")
+    assert job.took() == ["s"]
 
 
 def test_log_cleaned_behind_the_offset_is_refused():

@@ -124,8 +124,15 @@ class Row(Struct, frozen=True):
     at: Timestamp
 
 
-@pytest.mark.parametrize("folder", ["state/job/checkpoints", "lake/taken"])
-def test_verify_finds_a_log_that_is_cut_off(folder):
+@pytest.mark.parametrize(
+    ("folder", "way"),
+    [
+        ("state/job/checkpoints", "the whole job folder"),
+        ("state/job/quarantine", "Bring the whole job folder back"),
+        ("lake/taken", "or the whole table from a backup"),
+    ],
+)
+def test_verify_finds_a_log_that_is_cut_off(folder, way):
     harness = PipelineHarness(Pipeline("job").source("rows", Row, event_time="at").sink("taken"))
     harness.feed("rows", [Row("a", 1)])
     harness.run()
@@ -133,3 +140,4 @@ def test_verify_finds_a_log_that_is_cut_off(folder):
     os.truncate(entry, 50)
     (problem,) = [finding.detail for finding in verify(harness.config) if not finding.ok]
     assert f"file {entry} is damaged (50 bytes)" in problem
+    assert way in problem

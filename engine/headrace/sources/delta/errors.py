@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from headrace.config import SourceConfig
 from headrace.errors import SourceError
 from headrace.names import counted
+from headrace.sources.source import TakenIn
 from headrace.storage.delta_log import CHANGE_FEED, DeltaCommit, LoggedFile, TableState
 
 
@@ -18,14 +19,14 @@ class DeltaErrors:
     config: SourceConfig
     job: str = "JOB"
 
-    def of_commit(self, commit: DeltaCommit, state: TableState) -> SourceError | None:
-        """Return the error for a commit whose changes cannot be taken in; None if they can."""
+    def of_commit(self, commit: DeltaCommit, state: TableState, taken_in: TakenIn) -> SourceError | None:
+        """Return the error for a commit whose changes cannot be taken in; None if they can. `taken_in` says where a way back leads to."""
         if not (commit.appended or commit.dropped or commit.changes):
             return None
         if state.unreadable is not None:
             return self._unreadable(commit.version, state.unreadable)
         read = commit.changes if self.config.change_feed and commit.changes else (*commit.appended, *commit.dropped)
-        return self._change(commit, state, read) if self.config.change_feed else self._append(commit, read)
+        return self._change(commit, state, read) if self.config.change_feed else self._append(commit, read, taken_in)
 
     def of_snapshot(self, version: int, state: TableState, files: tuple[LoggedFile, ...]) -> SourceError | None:
         """Return the error for a version that cannot be taken in as a whole; None if it can."""
@@ -35,9 +36,9 @@ class DeltaErrors:
             return self._no_feed(version)
         return self._files(version, files)
 
-    def _append(self, commit: DeltaCommit, read: tuple[LoggedFile, ...]) -> SourceError | None:
+    def _append(self, commit: DeltaCommit, read: tuple[LoggedFile, ...], taken_in: TakenIn) -> SourceError | None:
         if commit.restored is not None:
-            return self._restored(commit.version, commit.restored)
+            return self._restored(commit.version, commit.restored, taken_in)
         if commit.dropped:
             return SourceError(
                 f"source '{self.source}': version {commit.version} of {self.config.path} ({commit.operation or 'unknown'}) removes or "
@@ -48,13 +49,13 @@ class DeltaErrors:
             )
         return self._files(commit.version, read)
 
-    def _restored(self, version: int, target: int) -> SourceError:
+    def _restored(self, version: int, target: int, taken_in: TakenIn) -> SourceError:
         undone = f"{target + 1}-{version}" if target + 1 < version else str(version)
         return SourceError(
             f"source '{self.source}': version {version} of {self.config.path} is a RESTORE to version {target}: it takes back rows "
             "that this job has taken in, and this source takes in appended rows only. Nothing of it was taken in. To take them back "
-            "here as well: restore this job to a checkpoint that has read no version above "
-            f"{target} (sources.{self.source}.position.version in 'headrace checkpoints {self.job} --json'), set sources.{self.source}.skip_versions: {undone}, and run again. To keep "
+            f"here as well: {self._restore(taken_in.checkpoint_at(target))} takes this job back to the last checkpoint that has read no "
+            f"version above {target}; set sources.{self.source}.skip_versions: {undone}, and run again. To keep "
             f"them: set sources.{self.source}.skip_versions: {self._skipping(version)}"
         )
 
@@ -109,21 +110,27 @@ class DeltaErrors:
             f"were taken in. Nothing was taken in. Bring the file back from a backup. {self._way_out(version)}"
         )
 
-    def replaced(self, table_id: str, known: str, version: int) -> SourceError:
+    def replaced(self, table_id: str, known: str, version: int, taken_in: TakenIn) -> SourceError:
         """Return the error for a path that has another table now."""
         return SourceError(
             f"source '{self.source}': {self.config.path} is another table than the one that was read (its id is {table_id} at version "
             f"{version}, and was {known}): it was replaced. Nothing was taken in. Bring the former table back, or read the new "
-            "one in a new job."
+            f"one in a new job. To let this job begin with the new one, take it back to before it read anything of the former one: "
+            f"{self._restore(taken_in.checkpoint_at(-1))}."
         )
 
-    def behind(self, latest: int, read: int) -> SourceError:
+    def behind(self, latest: int, read: int, taken_in: TakenIn) -> SourceError:
         """Return the error for a table that ends before version `read`."""
         return SourceError(
-            f"source '{self.source}': {self.config.path} is at version {latest}, and version {read} of it was read: it was replaced, or "
-            "brought back from an older copy. Nothing was taken in. Bring the table back as it was, or restore this job to a "
-            f"checkpoint that has read no version above {latest} (sources.{self.source}.position.version in 'headrace checkpoints {self.job} --json')."
+            f"source '{self.source}': {self.config.path} is at version {latest}, and version {read} of it was read: it was brought back "
+            "from an older copy. Nothing was taken in. Bring the table back as it was, or take this job back to the last checkpoint that "
+            f"has read no version above {latest}: {self._restore(taken_in.checkpoint_at(latest))}."
         )
+
+    def _restore(self, checkpoint: int | None) -> str:
+        if checkpoint is None:
+            return f"'headrace restore {self.job} --to ID --why ...' ('headrace checkpoints {self.job}' lists them)"
+        return f"'headrace restore {self.job} --to {checkpoint} --why ...'"
 
     def _way_out(self, version: int) -> str:
         return (

@@ -24,7 +24,7 @@ from headrace.sources.folder.format import UNREADABLE, FileRows, is_damage, unre
 from headrace.sources.kafka.landed import Topic
 from headrace.sources.position import NO_FACTS, Position, SourceFacts, TablePosition
 from headrace.sources.row_check import column_problems, event_times_of
-from headrace.sources.source import Ahead, InputFile, Remark, Source, SourceFile, TableReach, Want, first_files
+from headrace.sources.source import Ahead, InputFile, Remark, Source, SourceFile, TableReach, TakenIn, Want, first_files
 from headrace.storage.delta_log import DeltaCommit, DeltaLog, LoggedFile, TableState
 from headrace.storage.refusals import StoreError
 from headrace.storage.storage import Storage
@@ -36,6 +36,7 @@ SNAPSHOT: Final = "snapshot"
 _MINUS: Final[Side] = "minus"
 _PLUS: Final[Side] = "plus"
 _TIMES: Final = {"timestamp", "timestamp_ntz"}
+_NOTHING_TAKEN: Final = TakenIn()
 
 
 class _Place(NamedTuple):
@@ -77,12 +78,12 @@ class DeltaSource(Source):
         versions, until = self._versions(), want.until
         position = since.position_as(TablePosition)
         place = self._place(position, versions)
-        self._check_table(position, place, versions)
+        self._check_table(position, place, versions, want.taken_in)
         unread = self._unread(since)
         new: list[SourceFile] = []
         reached = place.version - 1
         for version in range(place.version, versions[-1] + 1):
-            files = self._of_version(version, place.snapshot, versions)
+            files = self._of_version(version, place.snapshot, versions, taken_in=want.taken_in)
             if isinstance(files, HeadraceError):
                 if new or unread:
                     break
@@ -168,7 +169,7 @@ class DeltaSource(Source):
         try:
             if (position := since.position_as(TablePosition)) is not None:
                 versions = self._versions()
-                self._check_table(position, self._place(position, versions), versions)
+                self._check_table(position, self._place(position, versions), versions, TakenIn())
             problems = [*self._problems()]
             ok = f"{self._config.path}: version {self._versions()[-1]}"
         except HeadraceError as error:
@@ -214,7 +215,13 @@ class DeltaSource(Source):
         return self._guarded(min(max(place.version, versions[0]), versions[-1])).table_id
 
     def _of_version(
-        self, version: int, snapshot: int | None, versions: range, *, checked: bool = True
+        self,
+        version: int,
+        snapshot: int | None,
+        versions: range,
+        *,
+        taken_in: TakenIn = _NOTHING_TAKEN,
+        checked: bool = True,
     ) -> list[SourceFile] | SourceError:
         """Return the files of a version by name, or the error for which it has none. Files read before are not `checked` again."""
         if any(version in skipped for skipped in self._config.skipped) and checked:
@@ -231,7 +238,7 @@ class DeltaSource(Source):
                 files = [self._file(version, SNAPSHOT, logged, state) for logged in whole]
             else:
                 commit = self._log.commit(version)
-                problem = self._errors.of_commit(commit, state)
+                problem = self._errors.of_commit(commit, state, taken_in)
                 files = [*self._of_commit(commit, state)]
         except (StoreError, TableMissingError) as error:
             return self._damaged(version, error)
@@ -306,17 +313,17 @@ class DeltaSource(Source):
             raise self._errors.expired(first - 1, first - 1)
         return first
 
-    def _check_table(self, position: TablePosition | None, place: _Place, versions: range) -> None:
+    def _check_table(self, position: TablePosition | None, place: _Place, versions: range, taken_in: TakenIn) -> None:
         """Refuse a table that was replaced, and a `change_feed` that has changed in the middle of a version."""
         if position is None:
             return
-        if position.version > versions[-1]:
-            raise self._errors.behind(versions[-1], position.version)
         version = min(place.version, versions[-1])  # another table may be at the version that was read last
         if versions[0] <= version:
             table_id = self._guarded(version).table_id
             if table_id != position.table_id:
-                raise self._errors.replaced(table_id, position.table_id, version)
+                raise self._errors.replaced(table_id, position.table_id, version, taken_in)
+        if position.version > versions[-1]:
+            raise self._errors.behind(versions[-1], position.version, taken_in)
         last = position.last
         if last and version_of(last) == place.version and kind_of(last) != SNAPSHOT:
             was_feed = kind_of(last) != APPENDED

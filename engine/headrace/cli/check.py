@@ -165,7 +165,7 @@ def changed_input(config: JobConfig) -> Iterator[Finding]:
     if config.mode == "caught_up":
         stopping.add(InputKind.LATE)  # an interval run passes over late files from before the first interval
     line = CheckpointLog(JobFolder.of(config)).lineage.checkpoints
-    for warning in input_warnings(config, line, with_clean_up=True):
+    for warning in input_warnings(config, line):
         source = warning.fields["source"]
         fails = warning.kind in stopping or (
             warning.kind in {InputKind.CHANGED, InputKind.GONE} and config.sources[source].on_changed_file == "fail"

@@ -189,7 +189,7 @@ def _warnings(config: JobConfig, log: CheckpointLog) -> list[RunWarning]:
     from headrace.commit.input_report import input_warnings
     from headrace.log.warnings import row_time_warnings
 
-    of_input = input_warnings(config, log.lineage.checkpoints, with_clean_up=True)
+    of_input = input_warnings(config, log.lineage.checkpoints)
     return [*row_time_warnings(config.job, _row_times(log)), *of_input]
 
 

@@ -89,7 +89,11 @@ def input_changes(
     Leaves out files before the lineage's first interval, and files that are missing at the beginning of a source: users clean up old
     input that way, and its results stay. A file counts as changed when its size or modification time differs, and its content too.
     """
-    changes = [change for source, files in listed.items() for change in _of_source(lineage, source, files, storage)]
+    changes = [
+        change
+        for source, files in listed.items()
+        for change in source_changes(lineage, source, files, storage, recorded_files(lineage, source))
+    ]
     return sorted(changes, key=lambda change: (change.checkpoint_id, change.source, change.file or ""))
 
 
@@ -116,9 +120,12 @@ def recorded_files(lineage: Sequence[Checkpoint], source: str) -> dict[str, Reco
     return files
 
 
-def cleaned_up(lineage: Sequence[Checkpoint], source: str, files: Sequence[SourceFile]) -> list[Checkpoint]:
-    """Return for each file that is missing at the beginning of a source the checkpoint that took it in. Such files are no change."""
-    _, oldest = _missing(recorded_files(lineage, source), {digest(file.name) for file in files})
+def cleaned_up(recorded: Mapping[str, RecordedFile], files: Sequence[SourceFile]) -> list[Checkpoint]:
+    """Return for each file that is missing at the beginning of a source the checkpoint that took it in. Such files are no change.
+
+    `recorded` has the source's files as `recorded_files` returns them.
+    """
+    _, oldest = _missing(recorded, {digest(file.name) for file in files})
     return oldest
 
 
@@ -136,11 +143,18 @@ def _missing(
     return withdrawn, oldest
 
 
-def _of_source(
-    lineage: Sequence[Checkpoint], source: str, files: Sequence[ListedFile], storage: Storage
+def source_changes(
+    lineage: Sequence[Checkpoint],
+    source: str,
+    files: Sequence[ListedFile],
+    storage: Storage,
+    recorded: Mapping[str, RecordedFile],
 ) -> Iterator[InputChange]:
+    """Yield how the files of one source differ from its input of a lineage, as `input_changes` does, in no order.
+
+    `recorded` has the source's files as `recorded_files` returns them.
+    """
     there = {digest(file.file.name): file for file in files}
-    recorded = recorded_files(lineage, source)
     beginning = next((interval.start for interval in map(interval_of, lineage) if interval is not None), None)
     for name, record in recorded.items():
         if name not in there or (record.content == UNKNOWN and _begins_before(beginning, there[name])):

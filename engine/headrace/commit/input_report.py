@@ -17,8 +17,8 @@ from headrace.commit.input_changes import (
     InputChange,
     RecordedFile,
     cleaned_up,
-    input_changes,
     recorded_files,
+    source_changes,
     touched_files,
 )
 from headrace.config import JobConfig, SourceConfig
@@ -96,19 +96,9 @@ def input_remarks(config: JobConfig, lineage: Sequence[Checkpoint]) -> list[Inpu
     return [remark for name, source in folders.items() for remark in _of_folder(config, name, source, lineage)]
 
 
-def input_warnings(
-    config: JobConfig, lineage: Sequence[Checkpoint], *, with_clean_up: bool = False
-) -> list[RunWarning]:
-    """Return the warnings on a job's input; none for a branch, which reads the input of its job.
-
-    A clean-up of old input degrades no run: people who look at the job are told of it, `with_clean_up`.
-    """
-    if config.branch is not None:
-        return []
-    remarks = input_remarks(config, lineage)
-    return warnings_of(
-        config, [remark for remark in remarks if with_clean_up or remark.kind is not InputKind.CLEANED_UP]
-    )
+def input_warnings(config: JobConfig, lineage: Sequence[Checkpoint]) -> list[RunWarning]:
+    """Return the warnings on a job's input; none for a branch, which reads the input of its job."""
+    return [] if config.branch is not None else warnings_of(config, input_remarks(config, lineage))
 
 
 def warnings_of(config: JobConfig, remarks: Sequence[InputRemark]) -> list[RunWarning]:
@@ -155,12 +145,12 @@ def _of_folder(
         InputRemark(InputKind.PASSED_OVER, name, file) for file in content.passed_over if not file.endswith(others)
     )
     recorded = recorded_files(lineage, name)
-    changes = input_changes(lineage, {name: listed}, JobFolder.of(config))
+    changes = sorted(source_changes(lineage, name, listed, JobFolder.of(config), recorded), key=_order_of)
     for change in changes:
         if change.change is ChangeOfInput.CHANGED and change.file is not None:
             yield InputRemark(InputKind.CHANGED, name, change.file, interval=change.interval)
     yield from _gone([change for change in changes if change.change is ChangeOfInput.GONE])
-    yield from _cleaned_up(name, cleaned_up(lineage, name, content.files))
+    yield from _cleaned_up(name, cleaned_up(recorded, content.files))
     new = [file for file in content.files if digest(file.name) not in recorded]
     last = lineage[-1].sources[name].last if lineage and name in lineage[-1].sources else ""
     passed = {change.file for change in changes if change.change is ChangeOfInput.NEW}
@@ -198,6 +188,10 @@ def _cleaned_up(source: str, taken_by: Sequence[Checkpoint]) -> Iterator[InputRe
         checkpoints = f"checkpoint {ids[0]}" if ids[0] == ids[-1] else f"checkpoints {ids[0]} to {ids[-1]}"
         text = f"{counted(len(ids), 'file')} that {checkpoints} took in"
         yield InputRemark(InputKind.CLEANED_UP, source, text, len(taken_by))
+
+
+def _order_of(change: InputChange) -> tuple[int, str]:
+    return change.checkpoint_id, change.file or ""
 
 
 def _names_of_others(config: JobConfig, name: str, source: SourceConfig) -> tuple[str, ...]:

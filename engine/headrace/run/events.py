@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from headrace import clock
+from headrace.commit.input_report import InputKind
 from headrace.commit.protocol import OpenJob
 from headrace.errors import StorageError
 from headrace.log.checkpoint import Checkpoint
@@ -52,6 +53,13 @@ class RunEvents:
         """Send a warning that is also part of the run's report: it makes the run a degraded one."""
         self.warnings.append(warning)
         self.tell("warning", warning.message, {"kind": warning.kind, **warning.fields})
+
+    def of_input(self, warning: RunWarning) -> None:
+        """Send a warning on input. A clean-up of old files is only told: it degrades no run."""
+        if warning.kind == InputKind.CLEANED_UP:
+            self.tell("input", warning.message, {"kind": warning.kind, **warning.fields})
+        else:
+            self.degrade(warning)
 
     def opened(self, checkpoint: Checkpoint) -> None:
         """Say which checkpoint the run continues from."""

@@ -230,7 +230,7 @@ def run_on(
             for warning in row_time_warnings(config.job, row_times):
                 events.degrade(warning)
         for warning in input_warnings(config, job.lineage.checkpoints):
-            events.degrade(warning)
+            events.of_input(warning)
         last, sinks = job.last, sink_reports(job)
         interval = _interval_of(options, mode, last)
     return RunReport(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.commit.input_changes import ChangeOfInput, cleaned_up, input_changes
+from headrace.commit.input_changes import ChangeOfInput, cleaned_up, input_changes, recorded_files
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.sources.folder.listing import UNKNOWN, stamp
 from headrace.sources.interval import Interval
@@ -91,7 +91,7 @@ def test_missing_file_within_input_is_a_change():
 @pytest.mark.parametrize("left", [(), (3,), (2, 3)])
 def test_input_removed_from_beginning_is_no_change(left):
     assert not changes_of(line(1, 2, 3), listed(*map(file, left)))
-    taken_by = cleaned_up(line(1, 2, 3), "orders", list(map(file, left)))
+    taken_by = cleaned_up(recorded_files(line(1, 2, 3), "orders"), list(map(file, left)))
     assert [checkpoint.checkpoint_id for checkpoint in taken_by] == [day for day in (1, 2, 3) if day not in left]
 
 

@@ -237,10 +237,13 @@ def test_clean_up_is_a_remark_alone(lost):
         folder.run()
     for name in lost:
         (folder.path / f"{name}.json").unlink()
+    folder.harness.events.clear()
     assert folder.run().warnings == ()
+    (remark,) = [event.message for event in folder.harness.events if event.kind == "input"]
     files = "1 file that checkpoint 1 took in" if lost == "a" else "3 files that checkpoints 1 to 3 took in"
     assert folder.named == {(InputKind.CLEANED_UP, files)}
-    (warning,) = input_warnings(folder.harness.config, folder.line, with_clean_up=True)
+    (warning,) = input_warnings(folder.harness.config, folder.line)
+    assert remark == warning.message
     assert f"gone since ({files}), no older file is left: this counts as a clean-up" in warning.message
     assert folder.acknowledge("gone").metrics["acknowledged"] == len(lost)
     assert folder.named == set()

@@ -62,9 +62,7 @@ class HeadraceError(Exception):
         text = str(self).rstrip()
         if self.has_begun or not self.unstarted or _SAYS_WHAT_IS_LEFT.search(text):
             return text
-        if "\n" in text:
-            return f"{text}\n{self.unstarted}"
-        return f"{text}{'' if text.endswith(('.', '?')) else '.'} {self.unstarted}"
+        return _followed_by(text, self.unstarted)
 
     @classmethod
     def told(cls, message: str) -> HeadraceError:
@@ -72,6 +70,18 @@ class HeadraceError(Exception):
         error = cls.__new__(cls)
         Exception.__init__(error, message)
         return error
+
+
+def _followed_by(text: str, sentence: str) -> str:
+    """Return a message and a sentence behind it, on a line of its own if the message has several lines."""
+    if "\n" in text:
+        return f"{text}\n{sentence}"
+    return f"{text}{'' if text.endswith(('.', '?')) else '.'} {sentence}"
+
+
+def add_to(error: HeadraceError, sentence: str) -> None:
+    """Let an error say what else the command that it ends has left, and the way on: its caller knows, and its place does not."""
+    error.args = (_followed_by(Exception.__str__(error).rstrip(), sentence),)
 
 
 _OF_RUN: Final = re.compile(r"Nothing (?:of this micro-batch )?was (taken in|committed)")

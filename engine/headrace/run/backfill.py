@@ -5,7 +5,8 @@ Request for a backfill: continue the open one with its name, or begin a new one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -17,7 +18,7 @@ from headrace.commit.run_check import checked_plan
 from headrace.config import JobConfig, Promote
 from headrace.edits.fork import drop_branch, fork, log_of
 from headrace.edits.promote import Promotion, promoting, settle_promotion
-from headrace.errors import HeadraceError
+from headrace.errors import FencedError, HeadraceError, add_to
 from headrace.log.log import CheckpointLog
 from headrace.plan.stages import Plan
 from headrace.readers.difference import TableDifference, differences
@@ -132,7 +133,16 @@ class Backfill:
     def _catch_up(self) -> RunReport:
         requested = self.plan.requested
         options = replace(self.options, mode="backfill", interval_start=requested.start, interval_end=requested.end)
-        report = self.run_branch(self._on_branch, options)
+        try:
+            report = self.run_branch(self._on_branch, options)
+        except HeadraceError as error:
+            job, name = self.config.job, self.plan.name
+            add_to(
+                error,
+                f"Branch '{name}' stays open, and the live tables are as before: the same command goes on with it, and 'headrace branch "
+                f"drop {job} {name}' removes it.",
+            )
+            raise
         crash_points.reached("backfill.caught_up")
         return report
 
@@ -167,13 +177,29 @@ class Backfill:
         If the job has taken in more input since, the branch catches up while this call holds the job. It is then compared again: it
         may differ now. So may a branch or a job with another checkpoint than the compared one, such as a restore.
         """
-        with promoting(self.config, self.plan.name, self.options.run_id) as promotion:
+        with self._promoting() as promotion:
             if promotion.is_behind or not self._is_as_compared(computed, promotion):
                 computed = self._computed()
                 if computed.outcome is not BackfillOutcome.PROMOTED:
                     return computed
             checkpoint = promotion.promote()
         return BackfillResult(computed.outcome, computed.report, computed.comparison, checkpoint.checkpoint_id)
+
+    @contextmanager
+    def _promoting(self) -> Iterator[Promotion]:
+        """Hold the job to promote the branch. Raises `FencedError` that names the way on while a run holds the job."""
+        name = self.plan.name
+        with ExitStack() as stack:
+            try:
+                promotion = stack.enter_context(promoting(self.config, name, self.options.run_id))
+            except FencedError as error:
+                by_hand = f"'headrace branch promote {self.config.job} {name}'"
+                add_to(
+                    error,
+                    f"Branch '{name}' is complete, and is to be promoted: the same command does that then, and so does {by_hand}.",
+                )
+                raise
+            yield promotion
 
     def _is_as_compared(self, computed: BackfillResult, promotion: Promotion) -> bool:
         """Return whether nobody has committed to the job or to the branch since they were compared."""

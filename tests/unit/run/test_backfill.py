@@ -21,12 +21,13 @@ from headrace import (
     crash_points,
 )
 from headrace.commit.input_changes import ChangeOfInput
+from headrace.commit.protocol import open_job
 from headrace.commit.run_check import checked_plan
 from headrace.edits.compact import compact
 from headrace.edits.fork import drop_branch, fork, log_of
 from headrace.edits.restore import restore
 from headrace.edits.vacuum import vacuum
-from headrace.errors import ConfigError, IntervalError, SourceError, StateSchemaError, StorageError
+from headrace.errors import ConfigError, FencedError, IntervalError, SourceError, StateSchemaError, StorageError
 from headrace.log.branches import Branches
 from headrace.log.checkpoint import Kind
 from headrace.log.intervals import interval_of
@@ -147,6 +148,34 @@ def test_restore_after_the_comparison_is_compared_again(job, monkeypatch):
     result = job.backfill(days(2), "again")
     assert (result.outcome, open_names(job)) == (BackfillOutcome.NEEDS_APPROVAL, ["again"])
     assert job.last().kind is Kind.RESTORE
+
+
+def test_held_job_lets_an_equal_branch_wait(job):
+    with (
+        open_job(job.config, "nightly"),
+        pytest.raises(
+            FencedError,
+            match=rf"run nightly, .* holds .*Branch '{NAME}' is complete, and is to be promoted: the same command does that then, and so does "
+            rf"'headrace branch promote shop {NAME}'",
+        ),
+    ):
+        job.backfill(days(2))
+    assert job.backfill(days(2)).outcome is BackfillOutcome.PROMOTED
+
+
+def test_error_of_the_branch_says_that_it_stays(job, monkeypatch):
+    def unready(*_, **__):
+        raise ConfigError("there are no jars")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tests.unit.support.backfilled_job.run_on", unready)
+        with pytest.raises(ConfigError) as refusal:
+            job.backfill(days(2))
+    assert refusal.value.text_of_start == (
+        f"there are no jars. Branch '{NAME}' stays open, and the live tables are as before: the same command goes on with it, and "
+        f"'headrace branch drop shop {NAME}' removes it."
+    )
+    assert job.backfill(days(2)).outcome is BackfillOutcome.PROMOTED
 
 
 def test_refused_promotion_keeps_an_equal_branch(job):

@@ -95,11 +95,11 @@ def restore(
 
     config = load(job, branch=branch)
     sent = [*stays_sent(config)]
-    _confirm("\n".join([*sent, f"Take job '{config.job}' back to checkpoint {to}?"]), yes=yes)
+    was_asked = _confirm("\n".join([*sent, f"Take job '{config.job}' back to checkpoint {to}?"]), yes=yes)
     target = int(to) if to.isdecimal() else to
     checkpoint = restore_job(config, target, why, run_id or new_run_id(), brings_back_erased=bring_back_erased)
     text = f"restored to {checkpoint.restored_from}; this is checkpoint {checkpoint.checkpoint_id}"
-    return of_checkpoint(config.job, checkpoint, text, *sent)
+    return of_checkpoint(config.job, checkpoint, text, *([] if was_asked else sent))
 
 
 def vacuum(
@@ -149,18 +149,19 @@ def stays_sent(config: JobConfig) -> Iterator[str]:
             yield f"Messages that sink '{name}' has sent to {sink.place} stay there: nobody can take them back."
 
 
-def _confirm(question: str, *, yes: bool) -> None:
-    """Ask for confirmation unless `yes`. Raises `ConfigError` when nobody can answer, or the answer is no."""
+def _confirm(question: str, *, yes: bool) -> bool:
+    """Ask for confirmation unless `yes`; return whether somebody was asked. Raises `ConfigError` when nobody can answer, or the answer is no."""
     from headrace.errors import ConfigError
 
     if yes:
-        return
+        return False
     if not sys.stdin.isatty():
         msg = "this needs a confirmation: add --yes"
         raise ConfigError(msg)
     if not typer.confirm(question, err=True):
         msg = "not confirmed: nothing was changed"
         raise ConfigError(msg)
+    return True
 
 
 def of_checkpoint(job: str, checkpoint: Checkpoint | None, text: str, *before: str) -> Report:

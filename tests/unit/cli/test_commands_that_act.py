@@ -146,6 +146,16 @@ def test_restore_without_terminal_needs_confirmation_option(headrace, fake):
     assert (result.exit_code, "--yes" in result.stderr, fake.calls) == (2, True, [])
 
 
+@pytest.mark.parametrize(("option", "times"), [("", 0), (" --yes", 1)])
+def test_restore_says_once_what_stays_sent(headrace, fake, monkeypatch, option, times):
+    questions = []
+    monkeypatch.setattr("headrace.cli.restore.stays_sent", lambda _: ["Messages stay."])
+    monkeypatch.setattr("headrace.cli.restore.sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
+    monkeypatch.setattr("typer.confirm", lambda question, **_: questions.append(question) or True)
+    shown = headrace(f"restore --to 3 --why because{option}").stdout
+    assert (shown.count("Messages stay."), "".join(questions).count("Messages stay.")) == (times, 1 - times)
+
+
 @pytest.mark.parametrize("command", ["restore --yes --to 3", "savepoint before"])
 def test_changing_commands_need_a_reason(headrace, fake, command):
     assert headrace(command).exit_code == 2

@@ -54,20 +54,23 @@ def check(
     Exit codes: 0 fine, warnings included; 1 something would fail; 2 the configuration or the pipeline is wrong.
     """
     from headrace.commit.run_check import checked_plan
+    from headrace.log.log import CheckpointLog
+    from headrace.tables.folder import JobFolder
 
     config = load(job, cluster, checked=False)
     plan = checked_plan(config)
     findings = [Finding("configuration", "ok", str(config.file)), Finding("pipeline", "ok", config.pipeline)]
     findings += runner(config, plan)
     findings += row_kinds(config)
-    findings += stored(config, plan)
-    of_input = [*sources(config, plan)]
+    log = CheckpointLog(JobFolder.of(config))
+    findings += stored(config, plan, log)
+    of_input = [*sources(config, plan, log)]
     failing = {finding.check for finding in of_input if finding.outcome == "fail"}
-    of_input += [finding for finding in changed_input(config) if finding.check not in failing]
+    of_input += [finding for finding in changed_input(config, log) if finding.check not in failing]
     findings += of_input if sample else as_warnings(of_input)
     findings += step_tables(config)
     findings += determinism(config, plan) if sample else ()
-    outside = [*services(config), lease(config)]
+    outside = [*services(config), lease(log)]
     findings += outside if strict else as_warnings(outside)
     return of_findings(findings, config.job)
 
@@ -105,13 +108,10 @@ def row_kinds(config: JobConfig) -> Iterator[Finding]:
         yield Finding(f"sink {name}", "warn", detail, "put upsert_materialize() before the sink")
 
 
-def stored(config: JobConfig, plan: Plan) -> Iterator[Finding]:
+def stored(config: JobConfig, plan: Plan, log: CheckpointLog) -> Iterator[Finding]:
     """Yield findings on stored state and sinks: whether a run could continue, and what it would migrate first."""
     from headrace.commit.run_check import new_sink_columns, stored_problems
-    from headrace.log.log import CheckpointLog
-    from headrace.tables.folder import JobFolder
 
-    log = CheckpointLog(JobFolder.of(config))
     yield from state_types(config.job, log, plan)
     problems = [*stored_problems(config, log, plan)]
     yield from (Finding(what, "fail", problem) for what, problem in problems)
@@ -139,15 +139,12 @@ def state_types(job: str, log: CheckpointLog, plan: Plan) -> Iterator[Finding]:
         yield Finding("state", "ok", f"{count} declared, and all stored values fit")
 
 
-def sources(config: JobConfig, plan: Plan) -> Iterator[Finding]:
+def sources(config: JobConfig, plan: Plan, log: CheckpointLog) -> Iterator[Finding]:
     """Yield a finding for each source: whether its folder or table can be read, and is the one that was read before."""
-    from headrace.log.log import CheckpointLog
     from headrace.sources.position import NO_FACTS
     from headrace.sources.registry import source_of
-    from headrace.tables.folder import JobFolder
 
-    last = CheckpointLog(JobFolder.of(config)).last
-    facts = {} if last is None else last.sources
+    facts = {} if log.last is None else log.last.sources
     nodes = {node.name: node for node in plan.sources}
     for name in config.sources:
         for remark in source_of(nodes[name].stored, config).remarks(facts.get(name, NO_FACTS)):
@@ -155,17 +152,14 @@ def sources(config: JobConfig, plan: Plan) -> Iterator[Finding]:
             yield Finding(f"source {name}", remark.outcome, remark.text, f"{remark.advice}{mend}")
 
 
-def changed_input(config: JobConfig) -> Iterator[Finding]:
+def changed_input(config: JobConfig, log: CheckpointLog) -> Iterator[Finding]:
     """Yield a finding for each kind of input that no run takes in: files that changed, came late, look like others, or are passed over."""
     from headrace.commit.input_report import InputKind, input_warnings
-    from headrace.log.log import CheckpointLog
-    from headrace.tables.folder import JobFolder
 
     stopping = {InputKind.TWIN, InputKind.UNREADABLE}
     if config.mode == "caught_up":
         stopping.add(InputKind.LATE)  # an interval run passes over late files from before the first interval
-    line = CheckpointLog(JobFolder.of(config)).lineage.checkpoints
-    for warning in input_warnings(config, line):
+    for warning in input_warnings(config, log.lineage.checkpoints):
         source = warning.fields["source"]
         fails = warning.kind in stopping or (
             warning.kind in {InputKind.CHANGED, InputKind.GONE} and config.sources[source].on_changed_file == "fail"
@@ -232,13 +226,11 @@ def _service(what: str, url: str) -> Finding:
         return Finding(what, "fail", f"{place}: {type(error).__name__}", "is the URL right, and what responds there?")
 
 
-def lease(config: JobConfig) -> Finding:
+def lease(log: CheckpointLog) -> Finding:
     """Return a finding on the lease: whether another run holds the job."""
     from headrace import clock
-    from headrace.log.log import CheckpointLog
-    from headrace.tables.folder import JobFolder
 
-    held = CheckpointLog(JobFolder.of(config)).lease
+    held = log.lease
     left = 0 if held is None else held.left(clock.now())
     if held is None or not left:
         return Finding("lease", "ok", "no run holds the job")

@@ -103,6 +103,8 @@ def _job(name: str) -> Iterator[Finding]:
     from headrace.commit.run_check import checked_plan
     from headrace.config import load_job
     from headrace.errors import HeadraceError
+    from headrace.log.log import CheckpointLog
+    from headrace.tables.folder import JobFolder
 
     try:
         config = load_job(name, checked=False)
@@ -113,7 +115,7 @@ def _job(name: str) -> Iterator[Finding]:
     yield Finding(f"job {name}", "ok", str(config.file))
     yield jars(config)
     yield from _folders(config)
-    yield from sources(config, plan)
+    yield from sources(config, plan, CheckpointLog(JobFolder.of(config)))
     yield from as_warnings(list(services(config)))
 
 

@@ -20,6 +20,7 @@ import yaml
 from headrace import native
 from headrace.cli import doctor
 from headrace.cli.findings import Finding
+from headrace.log.log import CheckpointLog
 from headrace.provision import pyspark as pyspark_version
 
 
@@ -319,3 +320,16 @@ def test_doctor_continues_after_a_broken_job(headrace, home):
 def test_full_disk_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=10, used=9, free=1))
     assert doctor._folder("state", tmp_path / "not" / "yet").outcome == "fail"
+
+
+def test_check_opens_the_log_once(headrace, state, monkeypatch):
+    opened = []
+    read = CheckpointLog.__init__
+
+    def counted(log, *arguments):
+        opened.append(log)
+        read(log, *arguments)
+
+    monkeypatch.setattr(CheckpointLog, "__init__", counted)
+    headrace("check demo")
+    assert len(opened) == 1

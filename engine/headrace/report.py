@@ -64,6 +64,13 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
+class Facts:
+    """Values for machines alone, by keys of the JSON document. A function makes them, where a machine reads them."""
+
+    values: Callable[[], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """Rows of values."""
 
@@ -97,7 +104,7 @@ class Drawing:
     lines: Callable[[int], Iterable[str]]
 
 
-Block = Fact | Table | Note | Drawing
+Block = Fact | Facts | Table | Note | Drawing
 
 
 class Report:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli.arguments import Cluster, Job, check_word, load
-from headrace.report import Drawing, Report, Table, facts
+from headrace.report import Drawing, Facts, Report, Table, facts
 
 
 def register(app: typer.Typer) -> None:
@@ -91,9 +91,8 @@ def explain(
     check_word("--format", form, ("tree", "mermaid"))
     config = load(job, cluster, checked=False)
     plan = checked_plan(config)
-    described = describe(config, plan)
     if form == "mermaid":
         drawing = Drawing(lambda _: [mermaid(load_pipeline(config))])
     else:
-        drawing = Drawing(lambda width: tree_lines(tree(described), width))
-    return Report(*facts(**described), drawing)
+        drawing = Drawing(lambda width: tree_lines(tree(describe(config, plan)), width))
+    return Report(Facts(lambda: describe(config, plan)), drawing)

@@ -25,7 +25,7 @@ from headrace.cli.arguments import (
 )
 from headrace.cli.state import of_rows, total_of
 from headrace.names import counted
-from headrace.report import Drawing, Report, facts
+from headrace.report import Drawing, Facts, Report, facts
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
@@ -95,7 +95,8 @@ def sql(
     job = open_job(name, at, as_of, branch=branch, with_expired=with_expired)
     rows = ask_sql(job, query)
     return Report(
-        *facts(checkpoint=job.checkpoint.checkpoint_id, columns=rows.columns, rows=typed_rows(rows)),
+        *facts(checkpoint=job.checkpoint.checkpoint_id, columns=rows.columns),
+        Facts(lambda: {"rows": typed_rows(rows)}),
         rows_table(rows) if rows.rows else "no rows",
     )
 

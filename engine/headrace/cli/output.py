@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.names import counted
-from headrace.report import Block, Drawing, Fact, Note, Report, Stored, Table, Time, utc_text
+from headrace.report import Block, Drawing, Fact, Facts, Note, Report, Stored, Table, Time, utc_text
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -65,8 +65,13 @@ def _print_warnings(report: Report) -> None:
 
 def plain_report(report: Report) -> dict[str, Any]:
     """Return what machines read of a report."""
-    keyed = (block for block in report.blocks if isinstance(block, Fact | Table) and block.key is not None)
-    return {str(block.key): plain(block.value if isinstance(block, Fact) else block.rows) for block in keyed}
+    document: dict[str, Any] = {}
+    for block in report.blocks:
+        if isinstance(block, Facts):
+            document |= {name: plain(value) for name, value in block.values().items()}
+        elif isinstance(block, Fact | Table) and block.key is not None:
+            document[block.key] = plain(block.value if isinstance(block, Fact) else block.rows)
+    return document
 
 
 def plain(value: Any) -> Any:
@@ -132,9 +137,9 @@ def _lines(blocks: Sequence[Block], width: int) -> Iterator[str]:
         elif isinstance(block, Fact):
             if block.label is not None:
                 pairs.append((block.label, block.value))
-        elif block.kind == "next":
+        elif isinstance(block, Note) and block.kind == "next":
             pairs.append((block.command, block.text))
-        elif block.kind == "plain":
+        elif isinstance(block, Note) and block.kind == "plain":
             yield from wrapped(block.text, width)
     yield from _pair_lines(pairs, width, are_commands=isinstance(blocks[0], Note)) if pairs else ()
 
@@ -199,8 +204,12 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> TextTable:
     return TextTable(columns, rendered_rows, numeric=numeric)
 
 
-def rows_table(rows: Rows, *, drop: Sequence[str] = ()) -> Table:
+def rows_table(rows: Rows, *, drop: Sequence[str] = ()) -> Drawing:
     """Return the rows of a query as a table for people, without columns in `drop` and empty columns."""
+    return Drawing(lambda width: _table_lines(_shown_rows(rows, drop), width))
+
+
+def _shown_rows(rows: Rows, drop: Sequence[str]) -> Table:
     keep = [
         at for at, name in enumerate(rows.columns) if name not in drop and any(row[at] is not None for row in rows.rows)
     ]

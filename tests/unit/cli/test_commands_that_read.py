@@ -39,6 +39,11 @@ def test_json_is_one_document_and_nothing_else(headrace, state, command):
     assert result.stderr == ""
 
 
+def test_json_makes_no_table_for_people(headrace, state, monkeypatch):
+    monkeypatch.setattr("headrace.cli.output._shown_rows", lambda *_: pytest.fail("it is read by nobody"))
+    assert json.loads(headrace("sql", "demo", "select 1 as one", "--json").stdout)["rows"] == [{"one": 1}]
+
+
 @pytest.mark.parametrize("command", [*READERS, "history N1", "retries", "requests", "state expired"])
 def test_every_reader_takes_an_event_time(headrace, state, command):
     state.commit(Kind.BATCH, watermark=state.log.last.watermark + HOUR)

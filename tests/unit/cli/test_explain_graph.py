@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from headrace.log.log import CheckpointLog
+
 PIPELINE = """\
 from headrace import KeyedProcessFunction, Pipeline, Struct, Timestamp
 
@@ -123,3 +125,26 @@ flowchart LR
 def test_unknown_format_is_refused(headrace):
     result = headrace("explain shop --format svg")
     assert (result.exit_code, "--format 'svg' is not allowed (allowed: tree, mermaid)" in result.stderr) == (2, True)
+
+
+WITH_CALLS = """
+from headrace import AsyncFunction
+from datetime import timedelta
+
+class Ask(AsyncFunction[Order, Order]):
+    async def invoke(self, record, result): ...
+
+asked = Pipeline("shop")
+asked.source("orders", Order, event_time="at").async_wait("ask", Ask(), timeout=timedelta(seconds=5), capacity=5).sink("large_orders")
+"""
+
+
+def test_mermaid_opens_no_log(headrace, home, monkeypatch):
+    (home / "shop_pipeline.py").write_text(PIPELINE + WITH_CALLS)
+    (home / "conf/jobs/shop.yaml").write_text(
+        "job: shop\npipeline: shop_pipeline:asked\nsources: {orders: {path: orders}}\n"
+        "sinks: {large_orders: {path: lake/large, mode: append}}\n"
+    )
+    monkeypatch.setattr(CheckpointLog, "__init__", lambda *_: pytest.fail("opened"))
+    shown = headrace("explain shop --format mermaid")
+    assert (shown.exit_code, shown.stdout[:9]) == (0, "flowchart"), shown.stderr

@@ -68,6 +68,9 @@ def reading(uri: str, version: int | None, job: str) -> Iterator[None]:
     except StorageError as error:
         if not error.doing:
             raise
+        place = error.doing[-1].removeprefix("to read ")
+        if place != uri and error.doing[-1] != place:  # the table of a branch builds on another one
+            raise unreadable(f"{place}, on which {uri} builds,", None, reason_of(error), job) from error
         raise unreadable(uri, version, reason_of(error), job) from error
 
 

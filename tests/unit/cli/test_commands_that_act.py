@@ -149,9 +149,14 @@ def test_restore_without_terminal_needs_confirmation_option(headrace, fake):
 @pytest.mark.parametrize(("option", "times"), [("", 0), (" --yes", 1)])
 def test_restore_says_once_what_stays_sent(headrace, fake, monkeypatch, option, times):
     questions = []
+
+    def confirm(question, **_):
+        questions.append(question)
+        return True
+
     monkeypatch.setattr("headrace.cli.restore.stays_sent", lambda _: ["Messages stay."])
     monkeypatch.setattr("headrace.cli.restore.sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
-    monkeypatch.setattr("typer.confirm", lambda question, **_: questions.append(question) or True)
+    monkeypatch.setattr("typer.confirm", confirm)
     shown = headrace(f"restore --to 3 --why because{option}").stdout
     assert (shown.count("Messages stay."), "".join(questions).count("Messages stay.")) == (times, 1 - times)
 

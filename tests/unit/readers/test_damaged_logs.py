@@ -9,6 +9,7 @@ import pytest
 
 from headrace import KeyedProcessFunction, Pipeline, RowKind, Struct, Timestamp, ValueState
 from headrace import clock as engine_clock
+from headrace.commit.branch_code import on_branch
 from headrace.commit.verify import verify
 from headrace.edits.compact import compact
 from headrace.edits.fork import fork
@@ -199,3 +200,18 @@ def test_branch_notices_damaged_state_of_its_job():
         StorageError, match=f"file {file} is damaged .*, or the whole job folder {file.parent.parent} from"
     ):
         job.run("other")
+
+
+@pytest.mark.parametrize("damage", ["file", "log"])
+def test_readers_of_a_branch_blame_its_base(damage):
+    job = BranchedJob()
+    job.feed(("ann", 1))
+    job.run()
+    fork(job.config, "other", None, "somebody")
+    base = job.harness.folder / "state" / "shop" / "keyed_state"
+    for file in base.glob("*.parquet" if damage == "file" else "_delta_log/*1.json"):
+        file.unlink()
+    OPENED_TABLES.forget()
+    opened = JobAtCheckpoint(on_branch(job.config, "other"))
+    with pytest.raises(StorageError, match=f"^{base}, on which .*/lines/other/keyed_state builds, cannot be read"):
+        opened.changes("keyed_state")

@@ -83,14 +83,14 @@ def _logged_size(folder: Path, path: Path) -> int | None:
     """Return the size of a data file that the latest version of its table has; None if it has not, or its commit is gone."""
     name = str(path.relative_to(folder))
     for entry in sorted((folder / _LOG).glob("*.json"), reverse=True):
-        for action in _actions(entry.read_bytes()):
+        for action in actions_of(entry.read_bytes()):
             if any(unquote(action.get(kind, {}).get("path", "")) == name for kind in ("add", "remove")):
                 size: int | None = action.get("add", {}).get("size")
                 return size
     return None
 
 
-def _actions(commit: bytes) -> list[dict[str, Any]]:
+def actions_of(commit: bytes) -> list[dict[str, Any]]:
     """Return the actions of a commit; none if it is cut off or overwritten."""
     try:
         return [msgspec.json.decode(line, type=dict[str, Any]) for line in commit.splitlines() if line]
@@ -105,6 +105,6 @@ def torn_commit(uri: str, storage: Options) -> FileDamage | None:
     commits = sorted((file for file in files if file.base_name.endswith(".json")), key=lambda file: file.base_name)
     for file in reversed(commits[-_CHECKED:]):
         with store.open_input_stream(file.path) as stream:
-            if not _actions(stream.read()):
+            if not actions_of(stream.read()):
                 return FileDamage(f"{uri}/{_LOG}/{file.base_name}", file.size, None)
     return None

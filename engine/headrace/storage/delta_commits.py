@@ -91,8 +91,8 @@ class OpenedTable:
         return self.has_commit(version) and not self.has_commit(version + 1) and self._last_log_checkpoint() <= version
 
     def has_commit(self, version: int) -> bool:
-        """Return whether a version's commit is in the log. One that lost its content in a power failure does not count."""
-        return bool(self._files.size(commit_file(version)))
+        """Return whether a version's commit is in the log. One that lost its content in a power failure counts, as for deltalake."""
+        return self._files.has(commit_file(version))
 
     def _advanced(self, table: DeltaTable, version: int | None) -> DeltaTable | None:
         """Read the commits that are new; return None if they do not lead to the version."""
@@ -108,7 +108,7 @@ class OpenedTable:
         """Return a version's commit; None where `has_commit` is false."""
         store, path = self._files.file_system(commit_file(version))
         file = store.get_file_info(path)
-        return _Commit(file.size, file.mtime_ns or 0) if file.type is fs.FileType.File and file.size else None
+        return _Commit(file.size, file.mtime_ns or 0) if file.type is fs.FileType.File else None
 
     def _last_log_checkpoint(self) -> int:
         """Return the version of the log checkpoint that the log names as its last one; -1 without one."""

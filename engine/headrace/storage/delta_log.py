@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
+from itertools import takewhile
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
@@ -103,6 +104,13 @@ class TableState:
         return f"the table feature {', '.join(unknown)}" if unknown else None
 
 
+def versions_down_from(latest: int, table: Files, count: int | None = None) -> list[int]:
+    """Return the versions whose commits are in a table's log, from the latest one down to the first gap; at most `count` of them."""
+    present = {int(match[1]) for name, _ in table.listed(LOG, recursive=False) if (match := _COMMIT.fullmatch(name))}
+    least = 0 if count is None else max(0, latest - count + 1)
+    return [*takewhile(present.__contains__, range(latest, least - 1, -1))]
+
+
 class DeltaLog:
     """Reader of one table's log. Commits never change, so each is read once."""
 
@@ -118,12 +126,14 @@ class DeltaLog:
         Raises `TableMissingError` where there is no table, `StoreError` where the log cannot be listed.
         """
         listed = Files(self._uri, self._storage).listed(LOG, recursive=False)
-        # A commit that lost its content in a power failure does not count, as for deltalake.
-        present = {int(match[1]) for name, file in listed if file.size and (match := _COMMIT.fullmatch(name))}
+        sizes = {int(match[1]): file.size for name, file in listed if (match := _COMMIT.fullmatch(name))}
+        # The last commit may be empty since its writer is still at work. One before it has lost its content: reading it says so.
+        last = max((version for version, size in sizes.items() if size), default=-1)
+        present = {version for version in sizes if version <= last}
         if not present:
             msg = f"there is no Delta table {self._uri}"
             raise TableMissingError(msg)
-        first = last = max(present)
+        first = last
         while first - 1 in present:
             first -= 1
         return range(first, last + 1)
@@ -175,6 +185,9 @@ class DeltaLog:
             info = store.get_file_info(path)
             with store.open_input_stream(path) as stream:
                 content = stream.read()
+            if not content:
+                msg = f"{path} is empty: its writer died, or the power failed"
+                raise StoreError(msg)
             return _parse_commit(version, content, (info.mtime_ns or 0) // 1_000_000)
         except (OSError, msgspec.DecodeError, KeyError, TypeError) as error:
             msg = f"cannot read {path}: {error}"

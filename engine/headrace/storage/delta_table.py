@@ -25,7 +25,7 @@ from pyarrow import fs
 from headrace import clock
 from headrace.errors import EngineBug
 from headrace.storage import delta_commits
-from headrace.storage.damage import plain, torn_commit
+from headrace.storage.damage import actions_of, plain, torn_commit
 from headrace.storage.delta_commits import (
     OpenedTable,
     commit_info,
@@ -33,7 +33,7 @@ from headrace.storage.delta_commits import (
     is_refusal,
     rules_of,
 )
-from headrace.storage.delta_log import trace_in_log
+from headrace.storage.delta_log import trace_in_log, versions_down_from
 from headrace.storage.files import Files, StagedFile, partition_text
 from headrace.storage.overlay import OverlaySnapshot, base_of
 from headrace.storage.predicate import Conditions, sql_of
@@ -222,15 +222,37 @@ class DeltaSnapshot:
         while True:
             latest = self.table if log.is_latest(self.version) else self._open()
             version = latest.version()
+            wanted = None if limit is None else limit + version - self.version
             with _translated():
-                entries = latest.history(None if limit is None else limit + version - self.version)
+                entries = latest.history(wanted)
             is_same = latest.version() == version  # another thread may have moved it on
             if is_same and (log.is_latest(version) or self._open().version() == version):
-                return [
-                    Commit(entry["version"], commit_info(entry), entry.get("operation") in _KEEP_ROWS)
-                    for entry in entries
-                    if entry["version"] <= self.version
-                ]
+                commits = self._numbered(entries, version, wanted)
+                return [commit for commit in commits if commit.version <= self.version]
+
+    def _numbered(self, entries: Sequence[Mapping[str, Any]], latest: int, wanted: int | None) -> list[Commit]:
+        """Return commits with their versions, from deltalake's list of the last ones, or of all.
+
+        deltalake leaves out commits without information on their writer, which other programs may make, and numbers the others as if
+        these were not there. Then the log's own entries are read.
+        """
+        is_whole = bool(entries) and (len(entries) == wanted or entries[-1]["version"] == 0)
+        if not is_whole:
+            versions = versions_down_from(latest, self._files, wanted)
+            if len(versions) != len(entries):
+                return [self._commit(version) for version in versions]
+        return [Commit(entry["version"], commit_info(entry), entry.get("operation") in _KEEP_ROWS) for entry in entries]
+
+    def _commit(self, version: int) -> Commit:
+        """Return a commit as the log's own entry has it."""
+        actions = actions_of(self._files.read(commit_file(version)))
+        entry: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+        changes_rows = any(kind in action for action in actions for kind in ("add", "remove"))
+        return Commit(version, commit_info(entry), entry.get("operation") in _KEEP_ROWS or not changes_rows)
+
+    @property
+    def _files(self) -> Files:
+        return Files(self.uri, self.storage)
 
     def _open(self, version: int | None = None) -> DeltaTable:
         with _translated():

@@ -65,7 +65,7 @@ class DeltaErrors:
         if state.partition_columns and any(not file.partition for file in read):
             return SourceError(
                 f"source '{self.source}': version {commit.version} of {self.config.path} removes files, and the log does not "
-                f"have their partition values. Nothing of it was taken in. {self._way_out(commit.version)}"
+                f"have their partition values. Nothing of it was taken in. {self.way_out(commit.version)}"
             )
         return self._files(commit.version, read)
 
@@ -90,7 +90,7 @@ class DeltaErrors:
     def _unreadable(self, version: int, what: str) -> SourceError:
         return SourceError(
             f"source '{self.source}': version {version} of {self.config.path} uses {what}, which Headrace cannot read. Nothing of it was "
-            f"taken in. Write the table without it. {self._way_out(version)}"
+            f"taken in. Write the table without it. {self.way_out(version)}"
         )
 
     def expired(self, first: int, last: int) -> SourceError:
@@ -107,7 +107,7 @@ class DeltaErrors:
         """Return the error for a file of a commit that no longer exists."""
         return SourceError(
             f"source '{self.source}': {path} is gone. Version {version} of the table needs it; a VACUUM has removed it before its rows "
-            f"were taken in. Nothing was taken in. Bring the file back from a backup. {self._way_out(version)}"
+            f"were taken in. Nothing was taken in. Bring the file back from a backup. {self.way_out(version)}"
         )
 
     def replaced(self, table_id: str, known: str, version: int, taken_in: TakenIn) -> SourceError:
@@ -132,7 +132,8 @@ class DeltaErrors:
             return f"'headrace restore {self.job} --to ID --why ...' ('headrace checkpoints {self.job}' lists them)"
         return f"'headrace restore {self.job} --to {checkpoint} --why ...'"
 
-    def _way_out(self, version: int) -> str:
+    def way_out(self, version: int) -> str:
+        """Return the way on for a job that can do without a version."""
         return (
             "If this job can do without its changes, skip the version: "
             f"sources.{self.source}.skip_versions: {self._skipping(version)}"

@@ -208,7 +208,7 @@ class DeltaSource(Source):
         what = "write the table without it" if "nsupported" in str(error) else "repair it"
         return SourceError(
             f"source '{self._name}': the log of {self._config.path} does not give version {version}: {error}. Nothing was taken in; "
-            f"{what}, then run again."
+            f"{what}, then run again. {self._errors.way_out(version)}"
         )
 
     def _table_id(self, place: _Place, versions: range) -> str:

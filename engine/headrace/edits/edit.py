@@ -121,6 +121,9 @@ class StateEdit(Generic[Effect]):
     def facts(self, job: OpenJob, effect: Effect, rows: int) -> dict[str, Any] | None:
         """Return fields of the checkpoint, as `OpenJob.commit` takes them; `rows` were staged. None: there is nothing to commit."""
 
+    def committed(self, job: OpenJob, checkpoint: Checkpoint) -> None:
+        """Look at what others did meanwhile, now that the checkpoint is committed. May raise an error that says so."""
+
 
 class BlindEdit(StateEdit[None]):
     """Change that nothing stands against, or whose caller has looked."""
@@ -171,4 +174,5 @@ def carry_out(job: OpenJob, edit: StateEdit[Any]) -> Checkpoint | None:
     checkpoint = job.commit(edit.kind, versions=versions, **facts)
     if edit.kind is Kind.MIGRATION:
         job.notify("migrated", f"checkpoint {checkpoint.checkpoint_id}: {checkpoint.note}")
+    edit.committed(job, checkpoint)
     return checkpoint

@@ -24,6 +24,7 @@ from headrace.config import JobConfig, checked_name
 from headrace.edits.edit import JobView, Rewrite, StateEdit
 from headrace.edits.rewrite import StoredOperator, declared_operators, removed, stored_operator, under_operator
 from headrace.errors import ConfigError, StateSchemaError
+from headrace.log.branches import Branches
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.plan.loader import plan_of
 from headrace.plan.stages import Plan
@@ -55,7 +56,7 @@ class RenameOperator(StateEdit[StoredOperator]):
     def look(self, job: JobView) -> StoredOperator:
         """See `StateEdit.look`. A branch has the old name, and could neither run on nor be promoted."""
         plan = self._check_code(job.config)
-        refuse_with_branches(job.config, f"operator '{self.old}' cannot be renamed")
+        self._refuse_branches(job)
         stored = stored_operator(job, self.old)
         name = job.config.job
         if count_rows(job.view, self.new, job.last.max_parallelism, STATE_OF_OPERATORS):
@@ -87,11 +88,19 @@ class RenameOperator(StateEdit[StoredOperator]):
 
     def facts(self, job: OpenJob, effect: StoredOperator, rows: int) -> dict[str, Any]:  # noqa: ARG002 - each row is staged twice
         """See `StateEdit.facts`."""
+        self._refuse_branches(job)
         return {
             "base": job.last.renamed(self.old, self.new),
             "metrics": {"rows_moved": sum(effect.rows.values())},
             "note": f"operator '{self.old}' is '{self.new}' now" + ("" if self.why is None else f": {self.why}"),
         }
+
+    def committed(self, job: OpenJob, checkpoint: Checkpoint) -> None:
+        """See `StateEdit.committed`."""
+        _name_branches(job, checkpoint, f"operator '{self.old}' is '{self.new}' now")
+
+    def _refuse_branches(self, job: JobView) -> None:
+        refuse_with_branches(job.config, f"operator '{self.old}' cannot be renamed")
 
     def _check_code(self, config: JobConfig) -> Plan:
         """Return the job's plan. Raises `ConfigError` unless the code has the new name and does not have the old one."""
@@ -147,7 +156,7 @@ class DropOperator(StateEdit[StoredOperator]):
     def look(self, job: JobView) -> StoredOperator:
         """See `StateEdit.look`. A promotion would bring the state back, so it is refused after a drop."""
         self._check_code(job.config)
-        refuse_with_branches(job.config, f"the state of operator '{self.operator}' cannot be dropped")
+        self._refuse_branches(job)
         return stored_operator(job, self.operator)
 
     def rewrites(self, job: OpenJob, effect: StoredOperator) -> Iterator[Rewrite]:
@@ -156,11 +165,19 @@ class DropOperator(StateEdit[StoredOperator]):
 
     def facts(self, job: OpenJob, effect: StoredOperator, rows: int) -> dict[str, Any]:  # noqa: ARG002 - they are removals
         """See `StateEdit.facts`."""
+        self._refuse_branches(job)
         return {
             "base": _without_waiting(job, effect).without(self.operator),
             "metrics": {"rows_dropped": sum(effect.state_rows.values())},
             "note": f"the state of operator '{self.operator}' was dropped: {self.why}",
         }
+
+    def committed(self, job: OpenJob, checkpoint: Checkpoint) -> None:
+        """See `StateEdit.committed`."""
+        _name_branches(job, checkpoint, f"the state of operator '{self.operator}' is dropped")
+
+    def _refuse_branches(self, job: JobView) -> None:
+        refuse_with_branches(job.config, f"the state of operator '{self.operator}' cannot be dropped")
 
     def _check_code(self, config: JobConfig) -> None:
         if self.operator in declared_operators(plan_of(config.code)):
@@ -169,6 +186,21 @@ class DropOperator(StateEdit[StoredOperator]):
                 "pipeline first, then drop its state."
             )
             raise ConfigError(msg)
+
+
+def _name_branches(job: OpenJob, checkpoint: Checkpoint, change: str) -> None:
+    """Raise `ConfigError` if somebody made a branch while this change, a clause, was committed: the branch has seen nothing of it.
+
+    A fork is listed without a lease, so a look before the commit can miss it.
+    """
+    name = job.config.job
+    for branch in Branches(job.config).open:
+        msg = (
+            f"{change}, as checkpoint {checkpoint.checkpoint_id}. Meanwhile somebody has made branch '{branch.name}' of job '{name}', which "
+            "begins before that: it can neither run with the code of today nor be promoted. Drop it, and fork it anew where you need it: "
+            f"headrace branch drop {name} {branch.name}"
+        )
+        raise ConfigError(msg)
 
 
 def _removal(job: OpenJob, table: str, operator: str) -> Rewrite:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace import Pipeline
+from headrace import Pipeline, crash_points
 from headrace.edits.edit import apply, preview
-from headrace.edits.fork import drop_branch
+from headrace.edits.fork import drop_branch, fork
 from headrace.edits.operators import DropOperator, RenameOperator
 from headrace.errors import ConfigError
 from headrace.run.backfill import BackfillOutcome
@@ -66,6 +66,29 @@ def test_edit_waits_for_open_branches(job, edit, preview, message):
         edit(job)
     job.write(2, ("ann", 3))
     assert job.run().rows_in == 1
+
+
+@pytest.mark.parametrize("place", ["operator_state.staged", "commit.before"])
+@pytest.mark.parametrize(("edit", "preview", "message"), EDITS)
+def test_branch_made_meanwhile_is_named(job, edit, preview, message, place):
+    with job.on_its_clock():
+        drop_branch(job.config, "again", "somebody")
+    before, forked = job.last(), []
+
+    def meanwhile(reached):
+        if reached == place and not forked:
+            forked.append(reached)
+            fork(job.config, "late", before.checkpoint_id, "somebody")
+
+    is_refused = place == "operator_state.staged"
+    expected = (
+        rf"{message} while .*\(late\)"
+        if is_refused
+        else r"as checkpoint \d+. Meanwhile .* branch 'late' .*headrace branch drop shop late"
+    )
+    with job.on_its_clock(), crash_points.observed(meanwhile), pytest.raises(ConfigError, match=expected):
+        edit(job)
+    assert (job.last() == before) == is_refused
 
 
 def test_day_after_a_rename_is_backfilled(job):

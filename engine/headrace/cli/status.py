@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -268,7 +268,7 @@ def checkpoints(job: Job = None, limit: Limit = 20, branch: Branch = None) -> Re
 
     A job with branches or restores is drawn as a graph. Each checkpoint is above its predecessor. * led to the present state
     of its line; x was left behind by a restore, and can still be read and restored. Checkpoints of a branch have its name
-    before their kind. --json has the edges.
+    before their kind. A sentence names the listed checkpoints whose files are gone: they can no longer be restored. --json has the edges.
 
     Example:  headrace checkpoints flights -n 5
 
@@ -283,9 +283,15 @@ def checkpoints(job: Job = None, limit: Limit = 20, branch: Branch = None) -> Re
     log = CheckpointLog(JobFolder.of(config))
     line = {checkpoint.checkpoint_id for checkpoint in log.lineage.newest_first()}
     graph = lineage_graph(config)
+    listed = log.checkpoints[-limit:]
+    lost = _lost(config, log, listed)
     rows = [
-        {**_checkpoint(checkpoint), "on_line": checkpoint.checkpoint_id in line}
-        for checkpoint in reversed(log.checkpoints[-limit:])
+        {
+            **_checkpoint(checkpoint),
+            "on_line": checkpoint.checkpoint_id in line,
+            "restorable": checkpoint.has_state and checkpoint.checkpoint_id not in lost,
+        }
+        for checkpoint in reversed(listed)
     ]
     waiting = {name: _requeued(source) for name, source in log.last.sources.items()} if log.last else {}
     edges = [_edge(node) for node in graph.nodes[:limit]]
@@ -294,8 +300,32 @@ def checkpoints(job: Job = None, limit: Limit = 20, branch: Branch = None) -> Re
         Drawing(partial(_graph_lines, graph, limit)) if graph.has_forks else _table(rows),
         None if rows else f"job '{config.job}' has no checkpoints",
         *(_requeued_line(config.job, name, requeued) for name, requeued in waiting.items() if requeued),
+        _lost_sentence(lost) if lost else None,
         not_protected(config.sinks) if any(row["name"] for row in rows) else None,
     )
+
+
+def _lost(config: JobConfig, log: CheckpointLog, listed: Sequence[Checkpoint]) -> list[int]:
+    """Return the ids of the listed checkpoints that can no longer be restored; none where nobody can tell."""
+    from headrace.commit.restore_check import RestoreCheck
+    from headrace.log.branches import Branches
+
+    if log.last is None:
+        return []
+    sinks = [name for name in log.last.sink_tables if name in config.sinks]
+    try:
+        forks = [branch.fork_id for branch in Branches(config).open] if config.branch is None else []
+        return RestoreCheck(config, log.checkpoints, sinks).lost(listed, forks)
+    except StorageError:  # a sink or a log cannot be read: `verify` says so
+        return []
+
+
+def _lost_sentence(lost: list[int]) -> str:
+    from headrace.log.marks import id_ranges
+
+    ids = ", ".join(f"{first} to {last}" if last > first else f"{first}" for first, last in id_ranges({*lost}))
+    noun = "Checkpoint" if len(lost) == 1 else "Checkpoints"
+    return f"{noun} {ids} can no longer be restored, and no branch can begin there: files are gone."
 
 
 def _table(rows: list[dict[str, Any]]) -> Block:

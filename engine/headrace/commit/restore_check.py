@@ -14,7 +14,7 @@ from itertools import islice
 
 from headrace.config import JobConfig
 from headrace.errors import SinkMismatchError, StorageError
-from headrace.log.checkpoint import Checkpoint
+from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.lineage import Lineage
 from headrace.log.marks import open_intents
 from headrace.log.sink_history import SinkHistory
@@ -100,6 +100,26 @@ class RestoreCheck:
         files = logged_files(self._folder.at(wanted.uri).table().at(wanted.version))
         return {location_of(wanted.uri, path): file for path, file in files.items()}
 
+    def lost(self, listed: Sequence[Checkpoint], forks: Collection[int] = ()) -> list[int]:
+        """Return the ids of the listed checkpoints that can no longer be restored, the oldest first. Looks at no content of files.
+
+        Vacuums delete old files first, so a binary search finds the first that can; except the beginning, which needs no file, and what
+        savepoints, and the `forks` of branches, keep. Those before it are looked at one by one.
+        """
+        kinds = {Kind.INITIAL, Kind.FORK, Kind.SAVEPOINT}
+        keepers = [c.versions for c in self._checkpoints if c.kind in kinds or c.checkpoint_id in forks]
+        candidates = [c for c in listed if c.has_state and c is not self._checkpoints[-1]]
+        others = [c for c in candidates if c.versions not in keepers]
+        position = 0 if others and self._is_complete(others[0]) else bisect_left(others, True, key=self._is_complete)
+        complete = {c.checkpoint_id for c in others[position:]}
+        return [c.checkpoint_id for c in candidates if c.checkpoint_id not in complete and not self._is_complete(c)]
+
+    def _is_complete(self, checkpoint: Checkpoint) -> bool:
+        try:
+            return self.problem(checkpoint) is None
+        except (SinkMismatchError, StorageError):  # the sink never had the checkpoint, or its history is too short
+            return False
+
     def _versions(self, target: Checkpoint) -> Iterator[TableVersion]:
         """Yield the target versions of the state tables, whose present versions may be damaged too, and of sinks that a restore changes."""
         for name, version in target.versions.items():
@@ -165,8 +185,8 @@ class RestoreCheck:
 
         def is_whole(checkpoint: Checkpoint) -> bool:
             try:
-                return self.problem(checkpoint) is None and self._damage(checkpoint) is None
-            except (SinkMismatchError, StorageError):  # the sink never had the checkpoint, or its history is too short
+                return self._is_complete(checkpoint) and self._damage(checkpoint) is None
+            except StorageError:
                 return False
 
         later = [c for c in self._checkpoints[:-1] if c.checkpoint_id > target.checkpoint_id and c.has_state]

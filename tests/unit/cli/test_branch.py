@@ -10,7 +10,9 @@ from headrace.cli.branch import with_options
 from headrace.config import load_job
 from headrace.edits.compact import compact
 from headrace.edits.fork import fork
-from headrace.errors import ConfigError
+from headrace.edits.restore import restore, savepoint
+from headrace.edits.vacuum import vacuum
+from headrace.errors import ConfigError, StorageError
 from tests.unit.support.branched_job import BranchedJob
 from tests.unit.support.purchase_job import after_retention
 
@@ -173,3 +175,23 @@ def test_forgotten_branch_shows_its_cost(headrace, job, forked):
     )
     assert sentence in text
     assert sentence in output
+
+
+def test_checkpoints_say_which_are_lost(headrace, job):
+    assert "can no longer be restored" not in headrace("checkpoints shop").stdout
+    savepoint(job.config, "kept", "a test", "somebody")
+    job.feed(("cyd", 3))
+    job.run()
+    job.compact()
+    with after_retention(job.config):
+        vacuum(job.config, "vacuum", dry_run=False)
+    listed = json.loads(headrace("checkpoints shop --json").stdout)["checkpoints"]
+    lost = [checkpoint["checkpoint_id"] for checkpoint in listed if not checkpoint["restorable"]]
+    assert lost == [3, 0]
+    shown = " ".join(headrace("checkpoints shop").stdout.split())
+    assert "Checkpoints 0, 3 can no longer be restored, and no branch can begin there: files are gone." in shown
+    for number in lost:
+        with pytest.raises(StorageError):
+            restore(job.config, number, "a test", "somebody")
+    for number in (1, 2, 4):
+        restore(job.config, number, "a test", "somebody")

@@ -9,6 +9,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from headrace.commit.protocol import open_job
+from headrace.commit.restore_check import RestoreCheck
+from headrace.edits.compact import compact
 from headrace.edits.restore import restore, restore_in, savepoint
 from headrace.errors import StorageError
 from headrace.log.checkpoint import Kind
@@ -178,3 +180,17 @@ def check_partitions(uri, rows, storage):
     assert len(files) == rows.num_rows
     assert files < place.files()
     assert place.files("nowhere") == set()
+
+
+def lost(config):
+    listed = CheckpointLog(JobFolder(config.job_folder)).checkpoints
+    return RestoreCheck(config, listed, [SINK]).lost(listed)
+
+
+def test_check_knows_the_lost_checkpoints(config):
+    assert lost(config) == []
+    compact(config, "compacts")
+    with open_job(config, "more") as job:
+        commit_purchase(job, "eve")
+    lose(config, "1-ann.parquet")
+    assert lost(config) == [1, 2, 3, 4]

@@ -88,4 +88,6 @@ class MergedRows:
 def _named(keys: pa.Table) -> str:
     first = keys.slice(0, _NAMED).to_pylist()
     texts = [" ".join(f"{column}={value}" for column, value in row.items()) for row in first]
-    return ", ".join([*texts, *([f"and {keys.num_rows - _NAMED:,} more keys"] if keys.num_rows > _NAMED else [])])
+    return ", ".join(
+        [*texts, *([f"and {counted(keys.num_rows - _NAMED, 'more key')}"] if keys.num_rows > _NAMED else [])]
+    )

@@ -17,7 +17,7 @@ import os
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -298,24 +298,19 @@ class PrunedRows:
             by_file: dict[str, tuple[_File, set[int]]] = {}
             for file, group in chosen:
                 by_file.setdefault(file.path, (file, set()))[1].add(group.number)
-            with self._reading():
-                parts = list(_in_parallel(lambda pair: self._read(pair[0], selection, pair[1]), list(by_file.values())))
+            parts = list(_in_parallel(lambda pair: self._read(pair[0], selection, pair[1]), list(by_file.values())))
             yield self._combine(parts), _beginning(groups[0]) if groups else None
-
-    def _reading(self) -> AbstractContextManager[None]:
-        return doing(f"to read {self._uri}")
 
     @contextmanager
     def _opened(self, file: _File) -> Iterator[pa.NativeFile]:
-        path = resolved(f"{self._folder}/{file.path}")
-        with doing(f"to read file {path}"), self._store.open_input_file(path) as source:
+        path, location = (resolved(f"{folder}/{file.path}") for folder in (self._folder, self._uri))
+        with doing(f"to read {location}"), self._store.open_input_file(path) as source:
             yield source
 
     def _groups_of(self, selection: Selection) -> list[tuple[_File, _RowGroup]]:
         """Return the row groups that may hold wanted rows."""
         candidates = [file for file in self._files if selection.may_be_in(file.extent)]
-        with self._reading():
-            footers = list(_in_parallel(self._known_footer, candidates))
+        footers = list(_in_parallel(self._known_footer, candidates))
         return [
             (file, group)
             for file, footer in zip(candidates, footers, strict=True)
@@ -335,8 +330,7 @@ class PrunedRows:
         Raises `StorageError` when a file is gone, damaged, or out of reach.
         """
         candidates = [file for file in self._files if selection.may_be_in(file.extent)]
-        with self._reading():
-            parts = list(_in_parallel(lambda file: self._read(file, selection), candidates))
+        parts = list(_in_parallel(lambda file: self._read(file, selection), candidates))
         return self._combine(parts)
 
     def _combine(self, parts: Sequence[PrunedRead]) -> PrunedRead:

@@ -147,7 +147,7 @@ def test_restore_without_terminal_needs_confirmation_option(headrace, fake):
 
 
 @pytest.mark.parametrize(("option", "times"), [("", 0), (" --yes", 1)])
-def test_restore_says_once_what_stays_sent(headrace, fake, monkeypatch, option, times):
+def test_restore_says_once_that_messages_stay(headrace, fake, monkeypatch, option, times):
     questions = []
 
     def confirm(question, **_):

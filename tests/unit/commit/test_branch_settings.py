@@ -8,6 +8,7 @@ from headrace import Pipeline, crash_points
 from headrace.commit.branch_code import config_of, differences_to_file, on_branch
 from headrace.edits.fork import fork
 from headrace.errors import ConfigError
+from headrace.log import branches
 from headrace.log.branches import Branches
 from tests.unit.support.branched_job import BranchedJob, Order, Totals, totals
 
@@ -130,6 +131,18 @@ def test_file_that_changed_since_the_run_differs(job):
     ]
     job.run("other")
     assert differences_to_file(job.config, recorded(job)) == []
+
+
+def test_table_of_an_earlier_release_is_read(job, monkeypatch):
+    with monkeypatch.context() as patch:
+        schema = branches._SCHEMA
+        patch.setattr(branches, "_SCHEMA", schema.remove(schema.get_field_index("earlier")))
+        forked(job)
+        job.feed(("cyd", 7))
+        job.run("other", settings={"watermark.bucket": "500"})
+    assert recorded(job).earlier == ()
+    job.run("other", settings={"watermark.bucket": "2"})
+    assert [run.ran_with["watermark.bucket"] for run in recorded(job).earlier] == ["500"]
 
 
 def test_new_source_in_the_file_is_a_difference(job):

@@ -47,6 +47,7 @@ class AsyncWaitOperator:
         stop: Callable[[], bool] | None = None,
         finishes: bool = False,
         responses: KeptResponses | None = None,
+        job: str = "JOB",
     ) -> None:
         """Take `services`, the URLs for the function's `open`, and `limit`, the load limits of its service.
 
@@ -54,6 +55,7 @@ class AsyncWaitOperator:
         times a second and says whether to stop: calls in flight are then interrupted, and their elements stay pending.
         With `finishes`, elements that an earlier micro-batch left, due or not, are called at once and for the last time
         (FLIP-232, `endInput`). On a branch, elements take outcomes of the live lineage from `responses`, as far as they are kept.
+        `job` is the job as commands name it, for messages.
         """
         self.operator = operator
         self.metrics = ServiceMetrics(latencies={})
@@ -68,6 +70,7 @@ class AsyncWaitOperator:
         self._stop = stop
         self._finishes = finishes
         self._responses = responses
+        self._job = job
         self._deletions = Deletions(operator) if operator.upsert_key else None
         self._settle = settling_retractions(operator, self._deletions)
         self._arrived: Sequence[PendingCall] = ()
@@ -251,7 +254,7 @@ class AsyncWaitOperator:
         policy = self.operator.breaker
         self._breaker = None if policy is None else Breaker(policy, self._open_until)
         self._invocation = Invocation(self.operator, self.metrics, self._limit, opening)
-        return Attempts(self.operator, self._invocation, self.metrics, self._breaker)
+        return Attempts(self.operator, self._invocation, self.metrics, self._breaker, job=self._job)
 
     def note_breaker(self) -> None:
         """Copy the breaker's state to the metrics."""

@@ -77,7 +77,7 @@ def allowed_retries(retry: AsyncRetryStrategy) -> int:
 _LATEST = 253_402_300_799_000
 """End of the year 9999 (ms): the last timestamp that all readers of the tables can represent."""
 _SET_ASIDE = (
-    " With on_failure=OnFailure.QUARANTINE it goes to the quarantine instead, from where 'headrace quarantine JOB --requeue' "
+    " With on_failure=OnFailure.QUARANTINE it goes to the quarantine instead, from where 'headrace quarantine {job} --requeue' "
     "brings it back."
 )
 
@@ -86,7 +86,13 @@ class Attempts:
     """Processes elements of one operator, many at a time, on one loop."""
 
     def __init__(
-        self, wait: AsyncWait, invocation: Invocation, metrics: ServiceMetrics, breaker: Breaker | None
+        self,
+        wait: AsyncWait,
+        invocation: Invocation,
+        metrics: ServiceMetrics,
+        breaker: Breaker | None,
+        *,
+        job: str = "JOB",
     ) -> None:
         """Take the operator's parts. Must be called within the loop."""
         self.under_way: set[PendingCall] = set()
@@ -96,6 +102,7 @@ class Attempts:
         self.is_ending = False
         """Whether all calls are being cancelled: one has failed, or the operator is closed."""
         self._wait = wait
+        self._set_aside = _SET_ASIDE.format(job=job)
         self._invocation = invocation
         self._ask = invocation.ask
         self._metrics = metrics
@@ -407,7 +414,7 @@ class Attempts:
             seconds = self._seconds
             msg = (
                 f"operator '{self._wait.name}' had no response within {seconds:g} s for {record!r:.300}{last}. "
-                f"Nothing was committed; check the service, then run again.{_SET_ASIDE}"
+                f"Nothing was committed; check the service, then run again.{self._set_aside}"
             )
             element.last_error = f"no response within {seconds:g} s{last}"
             self._give_up(element, error, ServiceError(msg))
@@ -494,7 +501,7 @@ class Attempts:
     def _given_up(self, element: PendingCall, error: Exception) -> ServiceError:
         return ServiceError(
             f"operator '{self._wait.name}' gave up after {counted(element.attempts, 'call')} for "
-            f"{element.emitted.record!r:.300}: {text_of(error)}. Nothing was committed; check the service, then run again.{_SET_ASIDE}"
+            f"{element.emitted.record!r:.300}: {text_of(error)}. Nothing was committed; check the service, then run again.{self._set_aside}"
         )
 
     def _ended_by(self, element: PendingCall, error: BaseException) -> BaseException:

@@ -92,6 +92,7 @@ class AsyncStage:
             stop=self.notes.asked_along(self.stop, lambda: _progress(operator, of)),
             finishes=settings.finishes,
             responses=self._live_responses(wait),
+            job=self.batch.job,
         )
         return operator
 
@@ -128,10 +129,10 @@ class AsyncStage:
             msg = (
                 f"an element that waits for operator '{wait.name}' does not fit its record types any more: {error}. Nothing was committed. Add fields "
                 "with defaults only. Or go back to the code that took it in, and let that finish what waits (headrace retries "
-                "JOB): headrace run JOB --finish"
+                f"{batch.job}): headrace run {batch.job} --finish"
             )
             raise StateSchemaError(msg) from error
-        _check_keys(wait, elements)
+        _check_keys(wait, elements, batch.job)
         return elements
 
     def _keep(self, operator: AsyncWaitOperator) -> None:
@@ -203,7 +204,7 @@ def _check_rows(wait: AsyncWait, rows: Sequence[StoredCall]) -> None:
             raise UserFunctionError(wait.name, None, row.element[:500], msg) from error
 
 
-def _check_keys(wait: AsyncWait, resumed: Sequence[PendingCall]) -> None:
+def _check_keys(wait: AsyncWait, resumed: Sequence[PendingCall], job: str) -> None:
     if wait.key is None:
         return
     read = key_reader(wait.key)
@@ -213,8 +214,8 @@ def _check_keys(wait: AsyncWait, resumed: Sequence[PendingCall]) -> None:
             msg = (
                 f"an element that waits for operator '{wait.name}' was taken in as {element.key_json.decode()}, and by "
                 f"key_by('{wait.key}') it is {key.decode()}: the operator's mode or key has changed, so elements "
-                "would overtake each other. Nothing was committed. Go back to the former code and let it finish what waits (headrace run JOB --finish), or "
-                "restore to a checkpoint before they came."
+                "would overtake each other. Nothing was committed. Go back to the former code and let it finish what waits (headrace run "
+                f"{job} --finish), or restore to a checkpoint before they came."
             )
             raise StateSchemaError(msg)
 

@@ -24,6 +24,8 @@ class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     code: PipelineCode
     folder: JobFolder
+    job: str = "JOB"
+    """Job as commands name it, on a branch with the branch: for messages."""
     checkpoint_id: int
     attempt_id: str
     max_parallelism: int

@@ -102,6 +102,7 @@ class MicroBatch:
         self._shared = BatchSettings(
             code=config.code,
             folder=JobFolder.of(config),
+            job=config.job if config.branch is None else f"{config.job} --branch {config.branch}",
             checkpoint_id=job.next_id,
             attempt_id=job.attempt_id,
             max_parallelism=config.max_parallelism,

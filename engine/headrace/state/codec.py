@@ -56,7 +56,7 @@ class Codec(Generic[T]):
             msg = (
                 f"{self._what} is stored as {raw[:200].decode(errors='replace')}, which does not fit the "
                 f"declared type {self._type_name}: {error}. Nothing was committed. Fields may be added with defaults; for anything else "
-                "give the state a migration, or restore an older checkpoint (headrace restore JOB --to ID --why ...)"
+                "give the state a migration, or restore an older checkpoint ('headrace checkpoints' lists them)"
             )
             raise StateSchemaError(msg) from error
 

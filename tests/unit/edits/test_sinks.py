@@ -237,7 +237,7 @@ def test_verify_reports_a_sink_ahead_of_the_log(old_log):
 
 
 def test_verify_allows_for_a_run_meanwhile(job, monkeypatch):
-    def run_meanwhile(*_):
+    def run_meanwhile(*_, **__):
         job.run(put(BREAD))
         return ()
 

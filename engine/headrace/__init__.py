@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         UpsertMaterialize,
     )
     from headrace.api.options import JoinType, WindowFunction, Windows
-    from headrace.api.records import FlooredTimestamp, RowKind, Struct, Timestamp
+    from headrace.api.records import Digits, FlooredTimestamp, RowKind, Struct, Timestamp
     from headrace.api.services import (
         AsyncRetryStrategy,
         Batching,
@@ -93,6 +93,7 @@ __all__ = [
     "Cleanup",
     "ConnectedStreams",
     "Context",
+    "Digits",
     "Emit",
     "ExpiryClock",
     "ExponentialBackoff",
@@ -175,7 +176,7 @@ _MODULES = {
         "UpsertMaterialize",
     ),
     "api.options": ("JoinType", "WindowFunction", "Windows"),
-    "api.records": ("FlooredTimestamp", "RowKind", "Struct", "Timestamp"),
+    "api.records": ("Digits", "FlooredTimestamp", "RowKind", "Struct", "Timestamp"),
     "api.services": (
         "AsyncRetryStrategy",
         "Batching",

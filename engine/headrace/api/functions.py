@@ -75,7 +75,10 @@ class Context(Protocol):
 
     @property
     def key(self) -> Any:
-        """Return the key of the record or timer."""
+        """Return the key of the record or timer, as JSON has it.
+
+        Several parts are a list; a day and a decimal are their texts, such as `2026-01-31` and `1.50`, and bytes base64.
+        """
         ...
 
     @property

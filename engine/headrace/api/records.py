@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
+from decimal import Context, Decimal
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, get_args
 
 import msgspec
 
@@ -23,6 +24,42 @@ A file with a time that is finer than a millisecond is refused."""
 
 FlooredTimestamp = Annotated[int, msgspec.Meta(extra={"arrow": TIMESTAMP, "finer": FLOORED})]
 """`Timestamp` for sources whose times are finer than a millisecond: the rest is dropped (rounded down, also before 1970)."""
+
+
+DIGITS = "digits"
+MOST_DIGITS = 38
+"""Most digits of a decimal: those of DECIMAL in Spark and Delta, and of Arrow's decimals of 128 bits."""
+
+
+def Digits(precision: int, scale: int) -> msgspec.Meta:  # noqa: N802 - it reads as a type in an annotation
+    """Declare how many digits a field of decimals has.
+
+    A field `Annotated[Decimal, Digits(12, 2)]` is a DECIMAL(12, 2) of SQL. `precision` is the number of all digits, from 1 to 38; `scale` the number of those behind the point, from 0 to
+    `precision`. Values are exact: one with more digits is refused and never rounded. Equal numbers are equal keys, `1.0`
+    and `1.00` as well. Raises `ValueError` for other numbers.
+    """
+    if not 1 <= precision <= MOST_DIGITS or not 0 <= scale <= precision:
+        msg = f"Digits({precision}, {scale}): precision is from 1 to {MOST_DIGITS}, and scale from 0 to precision"
+        raise ValueError(msg)
+    return msgspec.Meta(extra={DIGITS: (precision, scale)})
+
+
+def digits_of(annotation: object) -> tuple[int, int] | None:
+    """Return the digits that an annotation declares: all, and those behind the point. None without any."""
+    extra = annotation.extra if isinstance(annotation, msgspec.Meta) and annotation.extra else {}
+    own: tuple[int, int] | None = extra.get(DIGITS)
+    return own or next(filter(None, map(digits_of, get_args(annotation))), None)
+
+
+def with_digits(number: Decimal, precision: int, scale: int) -> Decimal | None:
+    """Return a number with `scale` digits behind the point; None if it has more, or more than `precision` digits in all."""
+    if number.adjusted() >= precision - scale and number:
+        return None
+    scaled = number.quantize(Decimal(1).scaleb(-scale), context=_ANY_DIGITS)
+    return _ANY_DIGITS.plus(scaled) if scaled == number else None  # plus: -0 is 0
+
+
+_ANY_DIGITS = Context(prec=1_100)
 
 
 class RowKind(enum.IntEnum):

@@ -6,6 +6,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Collection
+from decimal import Decimal
 from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -13,6 +14,7 @@ import msgspec
 from headrace.api.changelog import ChangelogMode
 from headrace.api.functions import AsyncFunction, KeyedFunction, function_types
 from headrace.api.graph import KeyBy, name_of
+from headrace.api.records import MOST_DIGITS, Digits, digits_of
 from headrace.names import check_name
 
 
@@ -169,7 +171,13 @@ def key_types(record: type[msgspec.Struct], key: KeyBy | None) -> tuple[Any, ...
         returned = hints_of(key.function).get("return")
         return None if returned is None else _parts(returned)
     types_by_field = {field.name: field.type for field in msgspec.structs.fields(record)}
-    return tuple(_bare(types_by_field[name]) for name in key.fields)
+    return tuple(_of_field(types_by_field[name]) for name in key.fields)
+
+
+def _of_field(annotation: Any) -> Any:
+    """Return the type of a key that is a field. A decimal keeps its scale: keys of different scales are never equal."""
+    digits, bare = digits_of(annotation), _bare(annotation)
+    return bare if digits is None or bare is not Decimal else Annotated[Decimal, Digits(MOST_DIGITS, digits[1])]
 
 
 def _parts(annotation: Any) -> tuple[Any, ...]:

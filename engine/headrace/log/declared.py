@@ -28,6 +28,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.api.graph import KeyBy
+from headrace.api.records import digits_of
 from headrace.api.types import key_types
 from headrace.plan.stages import Plan
 from headrace.state.type_schema import Shape, TypeSchema, type_schema_of
@@ -137,7 +138,11 @@ def _kinds(annotation: object) -> str:
         root = type_schema_of(annotation).root
     except (TypeError, KeyError):  # msgspec does not know the type: an ellipsis, a type variable
         return UNKNOWN
-    return " | ".join(sorted({*_texts([root])} - {"None"})) or UNKNOWN
+    texts = {*_texts([root])} - {"None"}
+    digits = digits_of(annotation)
+    if digits is not None:  # the text of a field has as many digits behind the point
+        texts = {f"Decimal({digits[1]})" if text == "Decimal" else text for text in texts}
+    return " | ".join(sorted(texts)) or UNKNOWN
 
 
 def _texts(shapes: Iterable[Shape]) -> Iterable[str]:

@@ -12,9 +12,11 @@ import abc
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from datetime import date
+from decimal import ROUND_05UP, ROUND_HALF_EVEN, Context, Decimal, Inexact, InvalidOperation
+from functools import partial, reduce
 from operator import add
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -27,7 +29,7 @@ from headrace.operators._value_types import BundledValues, reader
 _SMALLEST, _LARGEST = -(1 << 63), (1 << 63) - 1
 """Range of integers of 64 bits."""
 
-_EXACT = frozenset({int, str})
+_EXACT = frozenset({int, str, date})
 """Types whose values have a total order, and are equal only to themselves: floats have neither."""
 
 
@@ -270,6 +272,75 @@ class AvgAccumulator(SumAccumulator):
     def result(self, state: Total, /) -> float | None:
         """Return the result."""
         return state.total / state.values if state.values else None
+
+
+class DecimalTotal(Struct):
+    """Sum of some decimals, and their number."""
+
+    total: Decimal = Decimal(0)
+    values: int = 0
+
+
+class DecimalSum(Accumulator):
+    """Sum of decimals. It is exact: Python's own context would round sums to 28 digits."""
+
+    type = DecimalTotal
+
+    def create(self) -> DecimalTotal:
+        """Return an empty state."""
+        return DecimalTotal()
+
+    def add(self, state: DecimalTotal, value: Decimal, change: Change, /) -> DecimalTotal:
+        """Return the state with a value (never None) added."""
+        del change
+        return self._added(state, value, 1)
+
+    def may_hold(self, state: DecimalTotal, value: Decimal, /) -> bool:
+        """Return whether there are values."""
+        del value
+        return state.values > 0
+
+    def remove(self, state: DecimalTotal, value: Decimal, /) -> DecimalTotal:
+        """Return the state with a value removed. Without values the sum is exactly 0."""
+        return DecimalTotal() if state.values == 1 else self._added(state, value.copy_negate(), -1)
+
+    def together(self, state: DecimalTotal, values: BundledValues, /) -> Callable[[], DecimalTotal] | None:
+        """Return what makes the state with values added."""
+        if values.type is not Decimal:
+            return None
+        return partial(self._added, state, reduce(_EXACT_SUMS.add, values.all, Decimal(0)), len(values.all))
+
+    def merge(self, one: DecimalTotal, other: DecimalTotal, /) -> DecimalTotal:
+        """Return the state of the records of both accumulators; the records of `one` are earlier."""
+        return self._added(one, other.total, other.values)
+
+    def _added(self, state: DecimalTotal, value: Decimal, values: int) -> DecimalTotal:
+        state.total, state.values = _EXACT_SUMS.add(state.total, value), state.values + values
+        return state
+
+    def result(self, state: DecimalTotal, /) -> Decimal | None:
+        """Return the result."""
+        return state.total if state.values else None
+
+
+class DecimalAvg(DecimalSum):
+    """Mean of decimals, rounded to declared digits."""
+
+    def __init__(self, digits: tuple[int, int] | None) -> None:
+        """Take the digits of the result: all, and those behind the point; None where the record has no such column."""
+        self._last_place = Decimal(1).scaleb(-(0 if digits is None else digits[1]))
+
+    def result(self, state: DecimalTotal, /) -> Decimal | None:
+        """Return the result."""
+        if not state.values:
+            return None
+        # One digit more than needed, and that is odd where the division goes on: so rounding twice equals rounding once.
+        return _MEANS.divide(state.total, state.values).quantize(self._last_place, ROUND_HALF_EVEN, _MEANS)
+
+
+_EXACT_SUMS: Final = Context(prec=400, traps=[Inexact, InvalidOperation])
+"""Context of sums: 38 digits, and as many values as one may add up, are exact in it."""
+_MEANS: Final = Context(prec=400, rounding=ROUND_05UP)
 
 
 class ExtremeAccumulator(Accumulator):

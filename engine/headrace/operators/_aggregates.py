@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
+from decimal import Decimal
 from typing import Any, ClassVar
 
 from headrace.api.records import Struct
@@ -12,6 +13,8 @@ from headrace.operators._accumulators import (
     Accumulator,
     AvgAccumulator,
     CountAccumulator,
+    DecimalAvg,
+    DecimalSum,
     DistinctAccumulator,
     ExtremeAccumulator,
     ExtremeByAccumulator,
@@ -62,7 +65,7 @@ class Aggregate(abc.ABC):
         return value
 
     @abc.abstractmethod
-    def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
+    def accumulator(self, record: type[Struct], result: ValueType) -> Accumulator:
         """Return its accumulator, for a result of type `result` (without None)."""
 
 
@@ -84,7 +87,7 @@ class Count(_Counting):
 
     value: Value | None = None
 
-    def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
+    def accumulator(self, record: type[Struct], result: ValueType) -> Accumulator:
         """Return its accumulator, for a result of type `result` (without None)."""
         del record, result
         return CountAccumulator()
@@ -94,7 +97,7 @@ class Count(_Counting):
 class CountDistinct(_Counting):
     """Number of different values, as an `int`. The state stores each value of a window, with its count."""
 
-    def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
+    def accumulator(self, record: type[Struct], result: ValueType) -> Accumulator:
         """Return its accumulator, for a result of type `result` (without None)."""
         del record, result
         return DistinctAccumulator()
@@ -116,30 +119,34 @@ class _Adding(Aggregate):
 
 @dataclass(frozen=True, slots=True)
 class Sum(_Adding):
-    """Sum of `int` or `float` values, of the same type; None without values.
+    """Sum of `int`, `float` or `Decimal` values, of the same type; None without values. A sum of decimals is exact.
 
     Raises `OverflowError` for a sum of whole numbers that exceeds 64 bits, and `ValueError` for a float that is NaN or
     infinite; either fails the micro-batch.
     """
 
-    def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
+    def accumulator(self, record: type[Struct], result: ValueType) -> Accumulator:
         """Return its accumulator, for a result of type `result` (without None)."""
         del record
-        return SumAccumulator(str(self), result)
+        return DecimalSum() if result.type is Decimal else SumAccumulator(str(self), result.type)
 
 
 @dataclass(frozen=True, slots=True)
 class Avg(_Adding):
-    """Mean of `int` or `float` values, as a `float`; None without values. Errors are those of `Sum`."""
+    """Mean of `int` or `float` values, as a `float`; None without values. Errors are those of `Sum`.
+
+    The mean of `Decimal` values is a `Decimal`, rounded to the digits that the annotation of the result declares, half to even.
+    """
 
     def checked(self, value: ValueType, shown: Value | None) -> ValueType:
         """Return the type of the result for values of a type. Raises `TypeError` for values that cannot be aggregated."""
-        return ValueType(float, may_be_none=_Adding.checked(self, value, shown).may_be_none)
+        value = _Adding.checked(self, value, shown)
+        return replace(value, type=Decimal if value.type is Decimal else float)
 
-    def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
+    def accumulator(self, record: type[Struct], result: ValueType) -> Accumulator:
         """Return its accumulator, for a result of type `result` (without None)."""
-        del record, result
-        return AvgAccumulator(str(self))
+        del record
+        return DecimalAvg(result.digits) if result.type is Decimal else AvgAccumulator(str(self))
 
 
 class _Ordered(Aggregate):
@@ -159,20 +166,20 @@ class _Ordered(Aggregate):
 class Min(_Ordered):
     """Smallest value; None without values."""
 
-    def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
+    def accumulator(self, record: type[Struct], result: ValueType) -> Accumulator:
         """Return its accumulator, for a result of type `result` (without None)."""
         del record
-        return ExtremeAccumulator(str(self), result, takes_larger=False)
+        return ExtremeAccumulator(str(self), result.type, takes_larger=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Max(_Ordered):
     """Largest value; None without values."""
 
-    def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
+    def accumulator(self, record: type[Struct], result: ValueType) -> Accumulator:
         """Return its accumulator, for a result of type `result` (without None)."""
         del record
-        return ExtremeAccumulator(str(self), result, takes_larger=True)
+        return ExtremeAccumulator(str(self), result.type, takes_larger=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +203,7 @@ class _ExtremeBy(_Ordered):
     def _by(self, record: type[Struct]) -> ValueType:
         return self.checked(value_type(record, self.by), self.by)
 
-    def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
+    def accumulator(self, record: type[Struct], result: ValueType) -> Accumulator:
         """Return its accumulator, for a result of type `result` (without None).
 
         Raises `TypeError` where nothing declares the type of `by`.
@@ -232,20 +239,20 @@ class First(Aggregate):
 
     value: Value | None = None
 
-    def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
+    def accumulator(self, record: type[Struct], result: ValueType) -> Accumulator:
         """Return its accumulator, for a result of type `result` (without None)."""
         del record
-        return FirstAccumulator(str(self), result)
+        return FirstAccumulator(str(self), result.type)
 
 
 @dataclass(frozen=True, slots=True)
 class Last(First):
     """Value of the last record by event time, of several the last to arrive; without a value, the record itself."""
 
-    def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
+    def accumulator(self, record: type[Struct], result: ValueType) -> Accumulator:
         """Return its accumulator, for a result of type `result` (without None)."""
         del record
-        return LastAccumulator(str(self), result)
+        return LastAccumulator(str(self), result.type)
 
 
 def _shown(value: Value | None) -> str:

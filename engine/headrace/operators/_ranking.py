@@ -8,12 +8,15 @@ concatenated, and JSON keeps their order.
 
 from __future__ import annotations
 
+import decimal
 import itertools
 import math
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 from heapq import nsmallest
 from itertools import chain
 from operator import attrgetter
@@ -24,7 +27,7 @@ import msgspec
 from headrace.api.batches import BundledRecord
 from headrace.api.functions import Context
 from headrace.api.options import Ranks
-from headrace.api.records import RowKind, Struct
+from headrace.api.records import RowKind, Struct, with_digits
 from headrace.operators._value_types import ORDERED, ValueType, annotated_type, named, reader, value_type
 
 SortText = Callable[[Any], str]
@@ -54,7 +57,7 @@ def _text_of(shown: str, by: ValueType) -> SortText:
         raise TypeError(msg)
     if get_origin(by.type) is tuple and Ellipsis not in get_args(by.type):
         return _or_null(_tuple_text(shown, by))
-    maker = _MAKERS.get(by.type)
+    maker: Callable[[Any, str], str] | None = _decimal_text(shown, by) if by.type is Decimal else _MAKERS.get(by.type)
     if maker is None:
         msg = f"{shown} is {by}, and only {named(ORDERED)}, and tuples of them, can be compared"
         raise TypeError(msg)
@@ -103,6 +106,31 @@ def _float(value: float, shown: str) -> str:
     return f"{bits ^ (_ALL_BITS if bits & _TOP_BIT else _TOP_BIT):016x}"
 
 
+def _decimal_text(shown: str, by: ValueType) -> Callable[[Decimal, str], str]:
+    """Return the function that makes texts of decimals of declared digits. Raises `TypeError` without them."""
+    if by.digits is None:
+        msg = f"{shown} is {by} without its digits, so it cannot be ranked: annotate it as Annotated[Decimal, Digits(18, 2)]"
+        raise TypeError(msg)
+    precision, scale = by.digits
+
+    def text(value: Decimal, shown: str) -> str:
+        number = with_digits(value, precision, scale) if value.is_finite() else None
+        if number is None:
+            msg = f"{shown} is {value}, which is not a decimal of {precision} digits, {scale} of them behind the point"
+            raise ValueError(msg)
+        return f"{int(number.scaleb(scale, _ALL_DIGITS)) + _HALF_OF_128_BITS:032x}"
+
+    return text
+
+
+_ALL_DIGITS = decimal.Context(prec=100)
+_HALF_OF_128_BITS = 1 << 127
+
+
+def _day(value: date, _: str) -> str:
+    return f"{value.toordinal():07d}"
+
+
 def _text(value: str, _: str) -> str:
     return f"{value.encode().hex()}."
 
@@ -121,6 +149,7 @@ _MAKERS: dict[Any, Callable[[Any, str], str]] = {
     str: _text,
     bytes: _bytes,
     bool: _bool,
+    date: _day,
 }
 
 

@@ -96,7 +96,7 @@ class ResultRecord(WindowResult):
             return AggregatedField(name, shown, OwnAccumulator(aggregate), None, reader(None), None, can_retract=False)
         shown = str(aggregate)
         self._check_type(name, wanted, aggregate.type_of(self.takes), shown)
-        accumulator = aggregate.accumulator(self.takes, wanted.type)
+        accumulator = aggregate.accumulator(self.takes, wanted)
         return AggregatedField(
             name,
             shown,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date
+from decimal import Decimal
 from operator import attrgetter
 from types import NoneType
 from typing import Annotated, Any, Final, Union, get_args, get_origin
@@ -12,12 +14,12 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin
 import msgspec
 
 from headrace.api.batches import BundledRecord
-from headrace.api.records import Struct
+from headrace.api.records import Struct, digits_of
 from headrace.api.types import check_field, check_plain, hints_of
 
-NUMBERS: Final = (int, float)
+NUMBERS: Final = (int, float, Decimal)
 """Types of values that can be added up."""
-ORDERED: Final = (*NUMBERS, str, bool, bytes)
+ORDERED: Final = (*NUMBERS, str, bool, bytes, date)
 """Types of values that can be compared."""
 
 
@@ -33,6 +35,8 @@ class ValueType:
 
     type: Any
     may_be_none: bool
+    digits: tuple[int, int] | None = None
+    """Of decimals: number of all digits, and of those behind the point."""
 
     def __str__(self) -> str:
         """Return the type as an annotation."""
@@ -41,7 +45,7 @@ class ValueType:
 
     def or_none(self) -> ValueType:
         """Return the type of values that may also be None."""
-        return ValueType(self.type, may_be_none=True)
+        return replace(self, may_be_none=True)
 
 
 _UNKNOWN = ValueType(None, may_be_none=False)
@@ -65,7 +69,7 @@ def value_type(record: type[Struct], value: str | Callable[[Any], Any] | None) -
 def annotated_type(annotation: Any) -> ValueType:
     """Return the type that an annotation declares, without metadata."""
     if get_origin(annotation) is Annotated:
-        return annotated_type(get_args(annotation)[0])
+        return replace(annotated_type(get_args(annotation)[0]), digits=digits_of(annotation))
     if get_origin(annotation) not in {Union, types.UnionType}:
         return ValueType(annotation, may_be_none=annotation is type(None))
     parts = [part for part in get_args(annotation) if part is not type(None)]
@@ -73,7 +77,7 @@ def annotated_type(annotation: Any) -> ValueType:
     if len(parts) > 1:
         return ValueType(Union[tuple(parts)], may_be_none=may_be_none)  # noqa: UP007 - of types known at run time
     inner = annotated_type(parts[0])
-    return ValueType(inner.type, may_be_none=may_be_none or inner.may_be_none)
+    return replace(inner, may_be_none=may_be_none or inner.may_be_none)
 
 
 def reader(value: str | Callable[[Any], Any] | None) -> Callable[[Any], Any]:

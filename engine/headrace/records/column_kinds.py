@@ -13,6 +13,7 @@ import enum
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date
 from decimal import Decimal
 from types import NoneType
 from typing import Any, Final, Literal, NoReturn
@@ -21,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import inspect
 
-from headrace.api.records import FLOORED, TIMESTAMP
+from headrace.api.records import DIGITS, FLOORED, MOST_DIGITS, TIMESTAMP, with_digits
 from headrace.records.array_rules import (
     between_milliseconds,
     floored_milliseconds,
@@ -39,8 +40,11 @@ from headrace.records.value_rules import (
     TOO_FINE,
     Instant,
     IsoTime,
+    exact_decimal,
+    iso_day,
     iso_time,
     nearest_float,
+    parsed_decimal,
     parsed_float,
     parsed_json,
     parsed_number,
@@ -235,6 +239,8 @@ class Time(Integer):
 
     def read(self, value: Any) -> Any:
         """Return a time in milliseconds."""
+        if type(value) is date:
+            return (value - _EPOCH_DAY).days * _DAY
         timestamp = iso_time(value) if isinstance(value, str) else value
         if not isinstance(timestamp, IsoTime | Instant):
             return super().read(value)
@@ -292,6 +298,8 @@ class Time(Integer):
         return None if at < 0 else array[at]
 
 
+_EPOCH_DAY: Final = date(1970, 1, 1)
+_DAY: Final = 86_400_000
 _MAY_BE_FINER: Final = re.compile(r"[.,]\d{4}")
 """Part of each text of a time that is finer than a millisecond. Looking for it costs a seventh of reading the text (timeit)."""
 _INSTANTS_OF_DAYS: Final = {pa.date32(): pa.timestamp("s"), pa.date64(): pa.timestamp("ms")}
@@ -367,6 +375,128 @@ def _nearest_floats(array: pa.Array, problems: Problems) -> pa.Array:
         if number is None and value is not None:
             problems.setdefault(position, Problem("", f"is {value}{INEXACT}"))
     return pa.array(floats, pa.float64())
+
+
+class DecimalNumber(ScalarKind):
+    """Decimals of a declared number of digits. They are exact: one with more digits is refused and never rounded."""
+
+    python = Decimal
+    annotation = None  # msgspec would take floats and texts for decimals
+    parse = staticmethod(parsed_decimal)
+
+    def __init__(self, precision: int, scale: int) -> None:
+        """Take the number of all digits, and of those behind the point."""
+        self.precision, self.scale = precision, scale
+        self.type = self.sink_type = self.through = pa.decimal128(precision, scale)
+        self.ddl = f"decimal({precision},{scale})"
+        self.contentless = Decimal(0)
+
+    def __str__(self) -> str:
+        """Return what an error calls such a number."""
+        return f"a decimal of {self.precision} digits, {self.scale} of them behind the point"
+
+    def takes(self, kind: pa.DataType) -> bool:
+        """Return whether a foreign type holds numbers."""
+        return is_number(kind)
+
+    def exact(self, value: Any) -> Any:
+        """Return a decimal, also for an integer."""
+        if value is None:
+            return None
+        if type(value) not in {Decimal, int}:
+            return super().exact(value)
+        return self._scaled(value, exact_decimal(value))
+
+    def read(self, value: Any) -> Any:
+        """Return a number, which JSON may write as a text to keep its digits."""
+        number = exact_decimal(value) if type(value) in _NUMBERS or isinstance(value, str) else None
+        return self._scaled(value, number)
+
+    def fit(self, array: pa.Array, problems: Problems) -> pa.Array:
+        """Return decimals."""
+        if pa.types.is_floating(array.type):
+            return self._shown_by(array, problems)
+        if pa.types.is_integer(array.type):
+            array = array.cast(pa.decimal128(_DIGITS_OF_INTEGERS, 0))
+        return self._cast(array, problems)
+
+    def _shown_by(self, array: pa.Array, problems: Problems) -> pa.Array:
+        """Return the decimals that floats show."""
+        numbers: list[Decimal | None] = []
+        for position, value in enumerate(array.to_pylist()):
+            number = None if value is None else exact_decimal(value)
+            numbers.append(None if number is None else with_digits(number, self.precision, self.scale))
+            if numbers[-1] is None and value is not None:
+                problems[position] = other_type(array[position], self)
+        return pa.array(numbers, self.type)
+
+    def _scaled(self, value: Any, number: Decimal | None) -> Decimal:
+        scaled = None if number is None else with_digits(number, self.precision, self.scale)
+        return self._refuse(value) if scaled is None else scaled
+
+
+_DIGITS_OF_INTEGERS: Final = 20
+"""Digits of the largest integer of 64 bits."""
+
+
+class UndeclaredDecimal(DecimalNumber):
+    """Decimals without declared digits, which no column has."""
+
+    def __init__(self) -> None:
+        """Make a kind of any digits."""
+        super().__init__(MOST_DIGITS, 0)
+
+    def marked(self, extra: Mapping[str, Any]) -> ScalarKind:
+        """Return the kind for declared digits."""
+        return DecimalNumber(*extra[DIGITS]) if DIGITS in extra else self
+
+
+class Day(ScalarKind):
+    """Days of the calendar, without a time of day and a zone."""
+
+    type = sink_type = through = pa.date32()
+    python = date
+    annotation = None  # msgspec would take text for a day, and a datetime is a date in Python
+    ddl, contentless = "date", date(1970, 1, 1)
+
+    def __str__(self) -> str:
+        """Return what an error calls a day."""
+        return "a day such as 2026-01-31"
+
+    def takes(self, kind: pa.DataType) -> bool:
+        """Return whether a foreign type holds days or texts. A timestamp is none: its day depends on a time zone."""
+        return bool(pa.types.is_date(kind) or is_text(kind))
+
+    def sorts_like(self, kind: pa.DataType) -> bool:
+        """Return whether values of a foreign type sort in the order of days: texts that are no days would not."""
+        return super().sorts_like(kind) and not is_text(kind)
+
+    def read(self, value: Any) -> Any:
+        """Return a day, also for its text in ISO 8601."""
+        day = iso_day(value) if isinstance(value, str) else value
+        return day if type(day) is date else self._refuse(value)
+
+    def fit(self, array: pa.Array, problems: Problems) -> pa.Array:
+        """Return days within the calendar."""
+        if is_text(array.type):
+            return self._written(utf8(array, problems), problems)
+        array = self._cast(array, problems)
+        days = array.cast(pa.int32())
+        outside = pc.or_(pc.less(days, _FIRST_DAY), pc.greater(days, _LAST_DAY))
+        return refuse(days, outside, problems, f" days since 1970, {OUTSIDE}").cast(self.type)
+
+    def _written(self, array: pa.Array, problems: Problems) -> pa.Array:
+        """Return the days of texts of ISO 8601."""
+        texts = array.to_pylist()
+        days = [None if text is None else iso_day(text) for text in texts]
+        for position, (text, day) in enumerate(zip(texts, days, strict=True)):
+            if day is None and text is not None:
+                problems[position] = other_type(array[position], self)
+        return pa.array(days, self.type)
+
+
+_FIRST_DAY: Final = (date.min - _EPOCH_DAY).days
+_LAST_DAY: Final = (date.max - _EPOCH_DAY).days
 
 
 class Text(ScalarKind):
@@ -490,6 +620,8 @@ SCALARS: Final[Mapping[type[inspect.Type], ScalarKind]] = {
     inspect.StrType: Text(),
     inspect.BoolType: Truth(),
     inspect.BytesType: Binary(),
+    inspect.DateType: Day(),
+    inspect.DecimalType: UndeclaredDecimal(),
 }
 """Kinds of single values by the types of msgspec."""
 
@@ -580,6 +712,8 @@ def spark_ddl(kind: pa.DataType) -> str:
         return f"array<{spark_ddl(kind.value_type)}>"
     if pa.types.is_map(kind):
         return f"map<{spark_ddl(kind.key_type)}, {spark_ddl(kind.item_type)}>"
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
     return next(scalar.ddl for scalar in SCALARS.values() if scalar.type == kind)
 
 

@@ -17,7 +17,18 @@ from msgspec import inspect
 from msgspec.structs import FieldInfo, fields
 
 from headrace.errors import ConfigError
-from headrace.records.column_kinds import SCALARS, Choice, ColumnKind, List, Map, ScalarKind, Struct, Text, Time
+from headrace.records.column_kinds import (
+    SCALARS,
+    Choice,
+    ColumnKind,
+    List,
+    Map,
+    ScalarKind,
+    Struct,
+    Text,
+    Time,
+    UndeclaredDecimal,
+)
 from headrace.records.foreign_values import item_type
 
 _Within = tuple[type[msgspec.Struct], ...]
@@ -108,6 +119,12 @@ def _field(record: type[msgspec.Struct], info: FieldInfo, within: _Within) -> Co
         msg = f"field '{info.name}' of {record.__name__} is renamed to '{info.encode_name}', which columns cannot be"
         raise ConfigError(msg)
     column = _column(info.name, inspect.type_info(info.type), within)
+    if column is not None and _lacks_digits(column):
+        msg = (
+            f"field '{info.name}' of {record.__name__} is a Decimal without its digits: write Annotated[Decimal, Digits(18, 2)] "
+            "(from headrace import Digits), with the number of all digits and of those behind the point"
+        )
+        raise ConfigError(msg)
     if column is None:
         msg = (
             f"field '{info.name}' of {record.__name__} is {info.type}, which has no column: use "
@@ -117,6 +134,10 @@ def _field(record: type[msgspec.Struct], info: FieldInfo, within: _Within) -> Co
         )
         raise ConfigError(msg)
     return replace(column, required=info.required, default=info.default, annotation=info.type)
+
+
+def _lacks_digits(column: Column) -> bool:
+    return isinstance(column.kind, UndeclaredDecimal) or any(map(_lacks_digits, column.parts))
 
 
 def _column(name: str, info: inspect.Type, within: _Within) -> Column | None:
@@ -129,9 +150,9 @@ def _column(name: str, info: inspect.Type, within: _Within) -> Column | None:
 
 def _metadata(name: str, info: inspect.Metadata, within: _Within) -> Column | None:
     column = _column(name, info.type, within)
-    if column is None or type(info.type) not in SCALARS:
+    if column is None or not isinstance(column.kind, ScalarKind):
         return column
-    return replace(column, kind=SCALARS[type(info.type)].marked(info.extra or {}))
+    return replace(column, kind=column.kind.marked(info.extra or {}))
 
 
 def _union(name: str, info: inspect.UnionType, within: _Within) -> Column | None:

@@ -5,6 +5,7 @@ Values and rows of a source become text whatever they contain: the description o
 
 from __future__ import annotations
 
+from datetime import date
 from decimal import Decimal
 from typing import Any, Final
 
@@ -64,13 +65,14 @@ def shown(value: object) -> str:
 
 
 def shown_plain(value: object) -> str:
-    """Return a value of a file as an error shows it: a decimal and a timestamp without the names of their classes."""
-    return f"{value!s:.{_SHOWN}}" if isinstance(value, Decimal | Instant) else shown(value)
+    """Return a value of a file as an error shows it: a decimal, a day and a timestamp without the names of their classes."""
+    is_plain = isinstance(value, Decimal | Instant) or type(value) is date
+    return f"{value!s:.{_SHOWN}}" if is_plain else shown(value)
 
 
 def shown_value(value: pa.Scalar) -> str:
     """Return a value of a column as an error shows it: its Python form, cut after 200 characters."""
-    return shown(readable(value))
+    return shown_plain(readable(value))
 
 
 def raw_row(table: pa.Table, position: int) -> str:

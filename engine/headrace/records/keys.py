@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from datetime import date, datetime
+from decimal import Context, Decimal
 from functools import cache
-from typing import get_args
+from typing import Any, Final, get_args
 
 import msgspec
 
 from headrace.api.graph import KeyBy
+from headrace.api.records import digits_of, with_digits
 
-_Scalar = str | int | float | bool | bytes
+_Form = Callable[[Any], object]
+_ALL_DIGITS: Final = Context(prec=1_100)
+_Scalar = str | int | float | bool | bytes | date
 
 
 def key_reader(key: KeyBy) -> Callable[[msgspec.Struct], object]:
@@ -29,26 +34,36 @@ def key_reader(key: KeyBy) -> Callable[[msgspec.Struct], object]:
 def stage_key(record: msgspec.Struct, fields: tuple[str, ...]) -> object:
     """Return a record's key: the field, or a tuple of several; None when any of them is null.
 
-    The key equals that of the record after it was stored and read again, so 5 in a field of type float is 5.0. And
-    -0.0 is 0.0, as in SQL: a table has one row for both.
+    The key equals that of the record after it was stored and read again, so 5 in a field of type float is 5.0, and a decimal
+    has its declared digits. And -0.0 is 0.0, as in SQL: a table has one row for both.
     """
-    floats = float_fields(type(record), fields)
     values = [getattr(record, field) for field in fields]
-    if floats:
-        values = [
-            float(value) + 0.0 if name in floats and value is not None else value
-            for name, value in zip(fields, values, strict=True)
-        ]
+    for place, as_stored in _stored_forms(type(record), fields):
+        if values[place] is not None:
+            values[place] = as_stored(values[place])
     if len(values) == 1:
         return values[0]
     return None if None in values else tuple(values)
 
 
 @cache
-def float_fields(record: type[msgspec.Struct], fields: tuple[str, ...]) -> frozenset[str]:
-    """Return the fields that hold only floats."""
-    types = {field.name: [*_parts(field.type)] for field in msgspec.structs.fields(record)}
-    return frozenset(name for name in fields if float in types[name] and int not in types[name])
+def _stored_forms(record: type[msgspec.Struct], fields: tuple[str, ...]) -> tuple[tuple[int, _Form], ...]:
+    """Return the places of the fields whose values have another form once they are stored, each with what makes that form."""
+    types = {field.name: field.type for field in msgspec.structs.fields(record)}
+    forms = [(place, _stored_form(types[name])) for place, name in enumerate(fields)]
+    return tuple((place, form) for place, form in forms if form is not None)
+
+
+def _stored_form(annotation: object) -> _Form | None:
+    parts = [*_parts(annotation)]
+    if float in parts and int not in parts:
+        return _plain_float
+    digits = digits_of(annotation)
+    return None if digits is None else lambda value: with_digits(Decimal(value), *digits)
+
+
+def _plain_float(value: Any) -> float:
+    return float(value) + 0.0
 
 
 def _normalised(key: object) -> object:
@@ -58,10 +73,22 @@ def _normalised(key: object) -> object:
         return None if None in parts else tuple(parts)
     if isinstance(key, float):
         return _finite(key) + 0.0
-    if key is None or isinstance(key, _Scalar):
+    if isinstance(key, Decimal):
+        return _shortest(key)
+    if key is None or (isinstance(key, _Scalar) and not isinstance(key, datetime)):
         return key
-    msg = f"a key is text, a number, a truth value or a tuple of them, not {type(key).__name__}: {key!r:.100}"
+    msg = f"a key is text, a number, a truth value, a day or a tuple of them, not {type(key).__name__}: {key!r:.100}"
     raise TypeError(msg)
+
+
+def _shortest(key: Decimal) -> Decimal:
+    """Return a decimal without zeros at the end: 1.0 and 1.00 are one key, and so are 0 and -0."""
+    if not key.is_finite():
+        msg = f"a key cannot be {key}: return another value, or None to put the record aside"
+        raise ValueError(msg)
+    shortest = _ALL_DIGITS.plus(key.normalize(_ALL_DIGITS))
+    is_whole = shortest == shortest.to_integral_value()
+    return shortest.quantize(Decimal(1), context=_ALL_DIGITS) if is_whole else shortest
 
 
 def _finite(key: float) -> float:

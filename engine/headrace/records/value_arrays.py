@@ -125,7 +125,7 @@ def _scalars(values: Sequence[Any], column: Column, kind: ScalarKind, *, sink: b
     try:
         array = pa.array(values, kind.type)
     except (pa.ArrowException, OverflowError, UnicodeError):
-        raise _culprit(values, column) from None
+        raise _culprit(values, column, kind) from None
     problem = kind.problem(array, sink=sink)
     if problem is not None:
         _check_none(array, *problem)
@@ -198,11 +198,13 @@ def _check_none(array: pa.Array, wrong: pa.BooleanArray, why: str) -> None:
         raise UnfitRecord(at, "", f"is {array[at].as_py()}{why}")
 
 
-def _culprit(values: Sequence[Any], column: Column) -> UnfitRecord:
+def _culprit(values: Sequence[Any], column: Column, kind: ScalarKind) -> UnfitRecord:
     """Return the error for the first value that Arrow refuses."""
     for at, value in enumerate(values):
         try:
-            pa.array([value], column.type)
+            pa.array([kind.exact(value)], column.type)
+        except UnfitValue as error:
+            return UnfitRecord(at, "", error.problem.why)
         except OverflowError:
             return UnfitRecord(at, "", f"is {shown(value)}, which 64 bits cannot hold")
         except UnicodeError:

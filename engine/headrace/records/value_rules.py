@@ -11,7 +11,7 @@ text, which the rules above refuse.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Context, Decimal, InvalidOperation
 from typing import Any, Final, NamedTuple
 
@@ -49,6 +49,7 @@ _ISO: Final = re.compile(
     r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d)(:\d\d)?(?:[.,](\d+))?(?: ?(?:[Zz]|UTC|GMT|([+-]\d\d)(?::?(\d\d))?))?)?",
     re.ASCII,
 )
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 FIRST_SECONDS: Final = 946_684_800
@@ -151,6 +152,22 @@ def nearest_float(value: int | Decimal) -> float | None:
     return number if rounded == exact else None
 
 
+def exact_decimal(value: float | Decimal | str) -> Decimal | None:
+    """Return the decimal that a number shows, or a text of one; None for NaN, infinity and other texts."""
+    if isinstance(value, str):
+        return Decimal(value) if _NUMBER.fullmatch(value) else None
+    number = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
+    return number if number.is_finite() else None
+
+
+def iso_day(text: str) -> date | None:
+    """Return the day of a text such as 2026-01-31; None for any other text, a time of day as well."""
+    try:
+        return date.fromisoformat(text) if _DAY.fullmatch(text) else None
+    except ValueError:
+        return None
+
+
 def iso_time(text: str) -> IsoTime | None:
     """Return the time of a text of ISO 8601: a day, or a day and a time of day. None for any other text.
 
@@ -190,6 +207,11 @@ def parsed_number(text: str) -> int | float | Decimal | str:
     if _WHOLE.fullmatch(text):
         return int(text)
     return written_number(text) if _NUMBER.fullmatch(text) else text
+
+
+def parsed_decimal(text: str) -> Decimal | str:
+    """Parse a number with all its digits."""
+    return Decimal(text) if _NUMBER.fullmatch(text) else text
 
 
 def parsed_float(text: str) -> float | Decimal | str:

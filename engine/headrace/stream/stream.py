@@ -675,8 +675,8 @@ class Stream(StreamBase[R]):
     ) -> OperatorStream[Any]:
         """Keep the first `n` records of each key by `by`, and emit each change of them; needs `key_by` before it.
 
-        `by` is a field or a plain function of the record. Its value is text, a number, a truth value, bytes, or a tuple
-        of them. The largest comes first, or with `descending=False` the smallest; None is smaller than any value. Of
+        `by` is a field or a plain function of the record. Its value is text, a number, a truth value, a day, bytes, or a
+        tuple of them. The largest comes first, or with `descending=False` the smallest; None is smaller than any value. Of
         records with equal values, the earliest by event time comes first, and of those the first to arrive. `result` is
         the type of the emitted records: it takes fields of the record by their names, and the rank in a field annotated
         with `Rank()`.

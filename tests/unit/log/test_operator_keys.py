@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from decimal import Decimal
+from typing import Annotated, Literal
 
 import pytest
 
-from headrace import KeyedProcessFunction, Pipeline, Struct, Timestamp, ValueState
+from headrace import Digits, KeyedProcessFunction, Pipeline, Struct, Timestamp, ValueState
+from headrace.api.graph import KeyBy
 from headrace.commit.protocol import open_job
 from headrace.commit.run_check import stored_problems
 from headrace.edits.restore import restore_in
 from headrace.errors import StateSchemaError
-from headrace.log.declared import OperatorKey
+from headrace.log.declared import OperatorKey, _declared
 from headrace.plan.planner import plan_stages
 from headrace.tables.schemas import ASYNC_REQUESTS, MATERIALIZER_HISTORY, TIMERS
 from tests.unit.support.keyed_job import Event, KeyedJob, plan_by, value
@@ -54,6 +56,27 @@ def test_another_key_is_refused_with_ways_out(job, keys, message):
         job.run(plan_by(*keys))
     assert "headrace state drop wake_ups --operator legs" in str(refusal.value)
     assert job.kinds() == before
+
+
+class Priced(Struct, frozen=True):
+    price: Annotated[Decimal, Digits(12, 2)]
+
+
+class PricedFinely(Struct, frozen=True):
+    price: Annotated[Decimal, Digits(12, 3)] | None = None
+
+
+def price_of(event) -> Annotated[Decimal, Digits(12, 2)]:
+    return event.price
+
+
+def test_another_scale_of_a_decimal_is_another_key():
+    field, function = KeyBy(fields=("price",)), KeyBy(function=price_of)
+    key = _declared(Priced, field)
+    assert str(key) == "price (Decimal(2))"
+    assert key.differs(_declared(PricedFinely, field))
+    assert not key.differs(_declared(Priced, field))
+    assert key.differs(_declared(Priced, function))  # its texts are as short as can be: 1, and not 1.00
 
 
 def test_order_of_key_fields_counts(job):

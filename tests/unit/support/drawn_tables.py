@@ -12,10 +12,11 @@ import io
 import json
 import math
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from datetime import UTC, date, datetime, timedelta
+from decimal import Context, Decimal
 from enum import Enum
-from typing import Any, Literal, NamedTuple
+from fractions import Fraction
+from typing import Annotated, Any, Literal, NamedTuple
 
 import fastavro
 import msgspec
@@ -23,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
-from headrace import Timestamp
+from headrace import Digits, Timestamp
 from headrace.records.column_types import Column, columns_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -62,6 +63,9 @@ SCALARS: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (Timestamp, TIMESTAMPS),
     (Literal["red", "blue"], st.sampled_from(["red", "blue"])),
     (Size, st.sampled_from(["small", "large"])),
+    (date, st.dates()),
+    (Annotated[Decimal, Digits(12, 2)], st.integers(-(10**12) + 1, 10**12 - 1).map(lambda cents: Decimal(cents) / 100)),
+    (Annotated[Decimal, Digits(38, 0)], st.integers(-(10**38) + 1, 10**38 - 1).map(Decimal)),
 ]
 NAMES = ["amount", "unit_price", "Größe", "x1", "note"]
 
@@ -146,7 +150,9 @@ def parquet_files(draw: Any, drawn: Drawn) -> bytes:
 def _json_value(value: Any) -> Any:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    return value.isoformat() if isinstance(value, datetime) else value
+    if isinstance(value, Decimal):
+        return str(value)
+    return value.isoformat() if isinstance(value, date) else value
 
 
 def _json_text(value: Any) -> str:
@@ -164,6 +170,8 @@ def csv_file(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> bytes:
     def cell(value: Any) -> str:
         if value is None or isinstance(value, bool | int | float):
             return "" if value is None else _json_text(value)
+        if isinstance(value, Decimal):
+            return str(value)
         text = value if isinstance(value, str) else _json_value(value)
         text = text if isinstance(text, str) else _json_text(text)
         return '"' + text.replace('"', '""') + '"'
@@ -193,6 +201,11 @@ def _avro_type(column: Column, path: str) -> Any:
         kind = {"type": "array", "items": _avro_type(column.parts[0], f"{path}_l")}
     elif column.is_time:
         kind = {"type": "long", "logicalType": "timestamp-micros"}
+    elif pa.types.is_date(column.type):
+        kind = {"type": "int", "logicalType": "date"}
+    elif pa.types.is_decimal(column.type):
+        digits = {"precision": column.type.precision, "scale": column.type.scale}
+        kind = {"type": "bytes", "logicalType": "decimal", **digits}
     else:
         kind = kinds[column.type]
     return ["null", kind] if column.nullable else kind
@@ -273,7 +286,12 @@ def _parsed(text: str | None, column: Column) -> Any:
             return json.loads(text, parse_float=Decimal)
         except (ValueError, RecursionError):
             raise Refused(column.name) from None
-    if column.is_time or pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+    if (
+        column.is_time
+        or pa.types.is_integer(column.type)
+        or pa.types.is_floating(column.type)
+        or pa.types.is_decimal(column.type)
+    ):
         try:
             return Decimal(text) if text.isascii() and "_" not in text and not text.strip("0123456789+-.eE") else text
         except ArithmeticError:
@@ -304,6 +322,8 @@ def _value(raw: Any, column: Column, *, is_text: bool) -> Any:
 def _scalar(raw: Any, column: Column, *, is_text: bool) -> Any:
     if column.is_time:
         return _time(raw)
+    if pa.types.is_decimal(column.type):
+        return _decimal(raw, column.type, is_text=is_text)
     return _binary(raw, is_text=is_text) if pa.types.is_binary(column.type) else _OF_TYPE[column.type](raw)
 
 
@@ -349,6 +369,38 @@ def _float(raw: Any) -> float:
     return number
 
 
+def _decimal(raw: Any, kind: pa.DataType, *, is_text: bool) -> Decimal:
+    """A decimal of a file of text may be a text, too. No digit is rounded."""
+    if (
+        isinstance(raw, str)
+        and is_text
+        and raw.isascii()
+        and not raw.strip("0123456789.-eE")
+        and raw[:1] not in {"e", "E"}
+    ):
+        try:
+            raw = Decimal(raw)
+        except ArithmeticError:
+            raise Refused(raw) from None
+    if isinstance(raw, bool | str) or not isinstance(raw, int | float | Decimal) or not math.isfinite(raw):
+        raise Refused(str(raw)[:99])
+    unscaled = Fraction(repr(raw) if isinstance(raw, float) else raw) * 10**kind.scale
+    if unscaled.denominator != 1 or abs(unscaled) >= 10**kind.precision:
+        raise Refused(str(raw)[:99])
+    return Decimal(unscaled.numerator).scaleb(-kind.scale, Context(prec=99))
+
+
+def _date(raw: Any) -> date:
+    if isinstance(raw, str) and len(raw) == 10:
+        try:
+            return date.fromisoformat(raw)
+        except ValueError:
+            raise Refused(raw) from None
+    if isinstance(raw, datetime) or not isinstance(raw, date):
+        raise Refused(str(raw)[:99])
+    return raw
+
+
 def _text(raw: Any) -> str:
     if not isinstance(raw, str) or any("\ud800" <= letter <= "\udfff" for letter in raw):
         raise Refused(str(raw)[:99])
@@ -375,6 +427,7 @@ _OF_TYPE: dict[pa.DataType, Callable[[Any], Any]] = {
     pa.float64(): _float,
     pa.string(): _text,
     pa.bool_(): _truth,
+    pa.date32(): _date,
 }
 
 

@@ -14,6 +14,7 @@ import lzma
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from datetime import date, timedelta
 from decimal import Context, Decimal
 from typing import Any, Final, NamedTuple
 
@@ -195,7 +196,7 @@ _Read = Callable[[Any, dict[str, Any]], Any]
 
 @dataclass(frozen=True, slots=True)
 class AvroFiles:
-    """Format of Avro files. Timestamps are times, decimals are numbers; no field accepts other logical types, except `uuid`."""
+    """Format of Avro files. Timestamps are times, decimals numbers, dates days; no field accepts other logical types, except `uuid`."""
 
     suffixes = (".avro",)
 
@@ -310,14 +311,23 @@ def _decimal(value: bytes, schema: dict[str, Any]) -> Any:
     return Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-scale, _ALL_DIGITS)
 
 
+def _day(value: int, schema: dict[str, Any]) -> Any:
+    try:
+        return _EPOCH + timedelta(days=value)
+    except OverflowError:
+        return _other(value, schema)
+
+
 def _other(value: Any, schema: dict[str, Any]) -> OtherType:
     return OtherType(f"{value!r} ({schema['logicalType'].removeprefix(_PREFIX)})")
 
 
+_EPOCH: Final = date(1970, 1, 1)
 _LOGICAL: Final[dict[tuple[str, str], _Read]] = {
     **{("long", f"{name}-{unit}"): _instant(per) for name in _TIMES for unit, per in _PER_MILLISECOND.items()},
     **dict.fromkeys((("bytes", "decimal"), ("fixed", "decimal")), _decimal),
-    **dict.fromkeys((("int", "date"), ("int", "time-millis"), ("long", "time-micros"), ("fixed", "duration")), _other),
+    ("int", "date"): _day,
+    **dict.fromkeys((("int", "time-millis"), ("long", "time-micros"), ("fixed", "duration")), _other),
 }
 """Readers of values by their type and logical type."""
 

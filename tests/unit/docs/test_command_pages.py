@@ -27,7 +27,7 @@ from tests.unit.support.demo_job import HOUR, START, at_nine, entry, headrace, h
 from tests.unit.support.doc_pages import blocks_of, calls_of, shows
 from tests.unit.support.erasure_job import bought, commit_rows, history, quarantined, timer
 from tests.unit.support.erasure_job import state as state_of
-from tests.unit.support.memory_job import DiskCopy, MemoryJob, board, commit_batch
+from tests.unit.support.memory_job import MemoryJob, board, commit_batch
 
 __all__ = ["at_nine", "headrace", "home", "state"]
 
@@ -120,7 +120,7 @@ def from_backup(monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     with job.open() as opened:
         opened.commit(Kind.BATCH, files={}, outputs=board(opened, "ann"))
-    backup = DiskCopy(job.disk)
+    backup = job.copy()
     with job.open() as opened:
         opened.commit(Kind.BATCH, files={}, outputs={})
         commit_batch(opened, "bob")

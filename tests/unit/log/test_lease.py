@@ -25,8 +25,8 @@ from headrace.log.lease import JobLease, is_alive, this_process
 from headrace.log.log import CheckpointLog, lease_until
 from headrace.tables.folder import JobFolder
 from headrace.testing._memory_disk import disk_and_path, forget_disk
+from headrace.testing._world_threads import WorldThreads
 from tests.jobs.home import PYTHONPATH
-from tests.unit.support.stepped_threads import SteppedThreads
 
 JOB = "memory://leases/job"
 SECONDS = 60
@@ -302,7 +302,7 @@ def test_one_of_two_claims_at_once_wins(disk):
 
 @pytest.fixture
 def stepped(disk):
-    stepped = SteppedThreads()
+    stepped = WorldThreads()
     before = threads.use(stepped)
     yield stepped
     threads.use(before)

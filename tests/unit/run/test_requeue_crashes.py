@@ -8,8 +8,8 @@ import pytest
 
 from headrace.commit.verify import verify
 from headrace.log.checkpoint import Kind
-from headrace.testing._memory_disk import forget_disk, memory_disk
-from tests.unit.support.memory_job import DiskCopy, killed_at, places_of
+from headrace.testing._memory_disk import DiskCopy, forget_disk, memory_disk
+from tests.unit.support.memory_job import killed_at, places_of
 from tests.unit.support.refused_rows import RefusedJob
 
 disks = (f"requeues-{number}" for number in itertools.count())
@@ -35,7 +35,7 @@ def test_each_row_counts_once_wherever_the_process_dies(disk, step, power, is_me
     if step == "run":
         job.requeue()
     job.feed("s", "t?", at=9000)
-    begin, places = DiskCopy(memory_disk(disk)), []
+    begin, places = DiskCopy(f"memory://{disk}"), []
     with places_of(memory_disk(disk), places):
         STEPS[step](job)
     assert len(places) > 10

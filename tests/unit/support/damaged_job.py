@@ -26,8 +26,7 @@ from headrace import (
     ValueState,
 )
 from headrace.testing import PipelineHarness
-from headrace.testing._memory_disk import MemoryFile, memory_disk
-from tests.unit.support.memory_job import DiskCopy
+from headrace.testing._memory_disk import DiskCopy, MemoryFile, memory_disk
 
 NOON = 1_700_000_000_000
 
@@ -108,7 +107,7 @@ class DamagedJob:
         else:
             self.put_input(pa.table({"id": [None, "d"], "at": [NOON, NOON], "number": [1, 1]}))
         self.harness.run()
-        self.kept = DiskCopy(memory_disk(disk)) if disk else self.harness.snapshot()
+        self.kept = DiskCopy(f"memory://{disk}") if disk else self.harness.snapshot()
 
     def feed(self):
         """Write a file with five orders into the source's folder."""

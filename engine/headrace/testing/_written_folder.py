@@ -1,0 +1,109 @@
+"""Job folder with rows and checkpoints that a test writes by itself, without a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from headrace import clock
+from headrace.commit.job_tables import JobTables
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.log import CheckpointLog
+from headrace.state.key_groups import key_group
+from headrace.tables.changelog import stage_state
+from headrace.tables.folder import JobFolder
+from headrace.tables.schemas import STATE_TABLES
+
+Rows = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Rows by state table; each has some of the table's columns."""
+
+
+class WrittenFolder:
+    """Tables and checkpoints of a job as readers, checks and edits find them.
+
+    folder = world.folder(rows={"keyed_state": [{"operator": "totals", "key": '"a"', "state": "sum", "value": "7"}]})
+    folder.commit(rows={"keyed_state": [{"operator": "totals", "key": '"a"', "state": "sum", "deleted": True}]})
+    assert folder.live("keyed_state") == []
+    """
+
+    def __init__(self, place: JobFolder, job: str = "job", max_parallelism: int = 128) -> None:
+        """Create the tables, and the initial checkpoint."""
+        self.place = place
+        """Where tables and checkpoints are."""
+        self.job = job
+        self.max_parallelism = max_parallelism
+        self.log = CheckpointLog(place)
+        """Log of the checkpoints."""
+        self._tables = JobTables(place, "test", "test")
+        self._versions = self._tables.create()
+        self.log.create()
+        self.commit("initial")
+
+    @property
+    def last(self) -> Checkpoint:
+        """Return the last checkpoint."""
+        return self.log.checkpoints[-1]
+
+    def commit(self, kind: str = "batch", *, rows: Rows | None = None, **facts: Any) -> Checkpoint:
+        """Add rows to their tables, and a checkpoint with these facts to the log; return it.
+
+        A row without them gets its checkpoint, the group of its key, and `deleted` false; its other columns are null. A number in a
+        column of times is milliseconds. Facts are fields of a checkpoint, such as `watermark`, `metrics` and `note`: others are
+        those of a checkpoint that continues the last one, made now. Raises `ValueError` for an unknown kind.
+        """
+        self.write(rows or {})
+        last = self.log.last
+        defaults = {
+            "checkpoint_id": self._next_id,
+            "run_id": f"run-{self._next_id}",
+            "attempt_id": "test",
+            "max_parallelism": self.max_parallelism,
+            "versions": dict(self._versions),
+            "committed_at": clock.now(),
+            "incarnation": 1,
+            "parent_id": None if last is None else last.checkpoint_id,
+            "watermark": None if last is None else last.watermark,
+        }
+        checkpoint = Checkpoint(kind=Kind(kind), **{**defaults, **facts})
+        self.log.append(checkpoint, None)
+        return checkpoint
+
+    def write(self, rows: Rows, *, whole: bool = False) -> None:
+        """Write rows that the next checkpoint names: besides those of the tables, or as their `whole` content, as a compaction does."""
+        for name, new in rows.items():
+            schema = STATE_TABLES[name].schema
+            label = f"{self._next_id:010d}-{clock.unique_id()}.parquet"
+            content = pa.Table.from_pylist([self._filled(row, schema) for row in new], schema)
+            staged = [stage_state(self.place, name, label, content)]
+            if whole:
+                self._versions[name] = self._tables.replace(name, staged, self._versions[name])
+            else:
+                self._versions = self._tables.prepare({name: staged}, self._versions)
+
+    def live(self, table: str) -> list[dict[str, Any]]:
+        """Return the live rows of a state table at the last checkpoint."""
+        rows: list[dict[str, Any]] = self.place.view(table, self.last.versions[table]).live_rows()
+        return rows
+
+    @property
+    def _next_id(self) -> int:
+        return 0 if self.log.last is None else self.log.last.checkpoint_id + 1
+
+    def _filled(self, row: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
+        defaults = {
+            "key_group": key_group(str(row.get("key", "null")).encode(), self.max_parallelism),
+            "checkpoint_id": self._next_id,
+            "deleted": False,
+        }
+        values = {**dict.fromkeys(schema.names), **defaults, **row}
+        return {name: _as_time(value, schema.field(name).type) for name, value in values.items()}
+
+
+def _as_time(value: Any, kind: pa.DataType) -> Any:
+    """Return milliseconds in a column of times as a time, and other values as they are."""
+    if pa.types.is_timestamp(kind) and isinstance(value, int):
+        return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=value)
+    return value

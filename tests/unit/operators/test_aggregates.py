@@ -11,7 +11,7 @@ from headrace import AggregateFunction, Pipeline, Struct, Timestamp
 from headrace.errors import UserFunctionError
 from headrace.operators import ArgMax, Avg, Count, CountDistinct, First, Hopping, Last, Max, Min, Session, Sum, Tumbling
 from headrace.testing import KeyedHarness, PipelineHarness
-from tests.unit.support.window_jobs import Bid, Joined, Totals
+from tests.unit.operators.window_jobs import Bid, Joined, Totals
 
 TEN = Tumbling(timedelta(milliseconds=10))
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from headrace import JoinType, Lifetime, Pipeline, RowKind
 from headrace.testing import KeyedHarness, PipelineHarness, SideRecord
+from tests.unit.operators.priced_jobs import Order, Priced, Rate
 from tests.unit.support.changelog_table import by_fields
 from tests.unit.support.fuzzing import examples
-from tests.unit.support.priced_jobs import Order, Priced, Rate
 
 INSERT, BEFORE, AFTER, DELETE = RowKind
 CURRENCIES = st.sampled_from("ab")

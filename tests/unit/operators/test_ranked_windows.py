@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from headrace import Pipeline, RowKind, Struct, Timestamp
 from headrace.operators import Count, Cumulative, Hopping, Rank, Session, Tumbling
 from headrace.testing import KeyedHarness, PipelineHarness
+from tests.unit.operators.ranked_jobs import BestOfWindow, Score, ranked, ranked_with_ties, scores
+from tests.unit.operators.window_jobs import Bid
 from tests.unit.support.changelog_table import by_fields, table_of
-from tests.unit.support.ranked_jobs import BestOfWindow, Score, ranked, ranked_with_ties, scores
-from tests.unit.support.window_jobs import Bid
 from tests.unit.support.windows_by_hand import LateModel, windows_of
 
 INSERT, BEFORE, AFTER, DELETE = RowKind

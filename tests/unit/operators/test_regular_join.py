@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headrace import JoinType, Lifetime, Pipeline, RowKind, StateTtl, Struct, Timestamp
 from headrace.errors import UserFunctionError
 from headrace.testing import KeyedHarness
-from tests.unit.support.join_jobs import Offer, Order, Row, Table, function_of, joined, sql_join
+from tests.unit.operators.join_jobs import Offer, Order, Row, Table, function_of, joined, sql_join
 
 INSERT, BEFORE, AFTER, DELETE = RowKind
 INNER, LEFT, RIGHT, FULL = JoinType

@@ -22,8 +22,8 @@ from headrace.plan.planner import plan_stages
 from headrace.records.order import record_order
 from headrace.state.backend import HashMapBackend
 from headrace.state.codec import encode
+from tests.unit.operators.window_jobs import Bid, window_pipeline
 from tests.unit.support.deferred import Deferred
-from tests.unit.support.window_jobs import Bid, window_pipeline
 
 GAP = 6
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from headrace import JoinType, Pipeline, RowKind
 from headrace.operators import Cumulative, Hopping, Session, Tumbling
 from headrace.testing import KeyedHarness, PipelineHarness, SideRecord
+from tests.unit.operators.priced_jobs import Order, Priced, Rate
 from tests.unit.support.changelog_table import by_fields
-from tests.unit.support.priced_jobs import Order, Priced, Rate
 from tests.unit.support.windows_by_hand import windows_of
 
 INSERT, BEFORE, AFTER, DELETE = RowKind

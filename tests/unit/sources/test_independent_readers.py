@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from headrace import Struct, Timestamp
 from headrace.config import CsvOptions
-from tests.unit.support.drawn_tables import (
+from tests.unit.sources.drawn_tables import (
     Drawn,
     Refused,
     arrow_table,
@@ -37,8 +37,8 @@ from tests.unit.support.drawn_tables import (
     read_parquet,
     tables,
 )
+from tests.unit.sources.source_reading import Outcome, parquet_bytes, read_bytes, read_messages
 from tests.unit.support.fuzzing import examples
-from tests.unit.support.source_reading import Outcome, parquet_bytes, read_bytes, read_messages
 
 TEXT = {"is_text": True}
 CSV = {"is_csv": True}

@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace import FlooredTimestamp, Struct, Timestamp
+from tests.unit.sources.source_reading import parquet_bytes, read_bytes
 from tests.unit.support.fuzzing import examples
-from tests.unit.support.source_reading import parquet_bytes, read_bytes
 
 LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 FIRST = datetime(1, 1, 1, tzinfo=UTC)

@@ -13,8 +13,8 @@ from msgspec import field
 
 from headrace import Pipeline, Struct, Timestamp
 from headrace.testing import PipelineHarness
+from tests.unit.sources.source_reading import avro_bytes, parquet_bytes, read_bytes, read_messages
 from tests.unit.support.fuzzing import examples
-from tests.unit.support.source_reading import avro_bytes, parquet_bytes, read_bytes, read_messages
 
 
 class Order(Struct, frozen=True):

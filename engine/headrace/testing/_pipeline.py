@@ -235,16 +235,22 @@ class PipelineHarness(JobRuns):
         self._configure()
 
     def branch(
-        self, name: str, *, at: int | str | None = None, settings: Mapping[str, str] | None = None
+        self,
+        name: str,
+        *,
+        at: int | str | None = None,
+        settings: Mapping[str, str] | None = None,
+        note: str | None = None,
     ) -> PipelineBranch:
         """Fork a branch, as `headrace branch create` does, and return it.
 
-        `at` is the checkpoint at which it begins: its id, a savepoint's name, or the last one (None). `settings` replace values of the job's file on the branch. Raises the errors of the command.
+        `at` is the checkpoint at which it begins: its id, a savepoint's name, or the last one (None). `settings` replace values of the job's file on the branch, and
+        `note` is the reason for it. Raises the errors of the command.
         """
         from headrace.edits.fork import fork
 
         with self.on_its_clock():
-            fork(self.config, name, at, "test", settings=settings)
+            fork(self.config, name, at, "test", note, settings=settings)
         return PipelineBranch(self, name)
 
     @property

@@ -100,6 +100,14 @@ class JobRuns(ABC):
 
         return stored_rows(f"{self.config.job_folder}/{known('table', name, [*ALL_TABLES, CHECKPOINTS])}")
 
+    def live(self, name: str) -> list[dict[str, Any]]:
+        """Return the live rows of a state table at the last checkpoint: those that no later row has replaced or removed."""
+        from headrace.tables.folder import JobFolder
+
+        version = self.facts[-1].versions[name]
+        rows: list[dict[str, Any]] = JobFolder.of(self.config).view(name, version).live_rows()
+        return rows
+
     @property
     def facts(self) -> Sequence[Checkpoint]:
         """Return the facts of all checkpoints, oldest first: `kind`, `watermark`, `sources`, `operators`, `metrics`, `note`, ..."""

@@ -38,7 +38,8 @@ class WrittenFolder:
         self.log = CheckpointLog(place)
         """Log of the checkpoints."""
         self._tables = JobTables(place, "test", "test")
-        self._versions = self._tables.create()
+        self.versions = self._tables.create()
+        """Versions of the state tables, which the next checkpoint names."""
         self.log.create()
         self.commit("initial")
 
@@ -47,7 +48,7 @@ class WrittenFolder:
         """Return the last checkpoint."""
         return self.log.checkpoints[-1]
 
-    def commit(self, kind: str = "batch", *, rows: Rows | None = None, **facts: Any) -> Checkpoint:
+    def commit(self, kind: Kind | str = "batch", *, rows: Rows | None = None, **facts: Any) -> Checkpoint:
         """Add rows to their tables, and a checkpoint with these facts to the log; return it.
 
         A row without them gets its checkpoint, the group of its key, and `deleted` false; its other columns are null. A number in a
@@ -61,7 +62,7 @@ class WrittenFolder:
             "run_id": f"run-{self._next_id}",
             "attempt_id": "test",
             "max_parallelism": self.max_parallelism,
-            "versions": dict(self._versions),
+            "versions": dict(self.versions),
             "committed_at": clock.now(),
             "incarnation": 1,
             "parent_id": None if last is None else last.checkpoint_id,
@@ -77,11 +78,11 @@ class WrittenFolder:
             schema = STATE_TABLES[name].schema
             label = f"{self._next_id:010d}-{clock.unique_id()}.parquet"
             content = pa.Table.from_pylist([self._filled(row, schema) for row in new], schema)
-            staged = [stage_state(self.place, name, label, content)]
+            staged = [stage_state(self.place, name, label, content)] if new else []
             if whole:
-                self._versions[name] = self._tables.replace(name, staged, self._versions[name])
+                self.versions[name] = self._tables.replace(name, staged, self.versions[name])
             else:
-                self._versions = self._tables.prepare({name: staged}, self._versions)
+                self.versions = self._tables.prepare({name: staged}, self.versions)
 
     def live(self, table: str) -> list[dict[str, Any]]:
         """Return the live rows of a state table at the last checkpoint."""

@@ -57,7 +57,7 @@ def test_cli_page_looks_back(check, state):
     checkpoints, listed, changes = calls_of("cli", "headrace checkpoints\n id")
     check([checkpoints, listed])
     state.commit(Kind.BATCH, watermark=START + 20 * HOUR)
-    state.add("keyed_state", [], mode="overwrite")
+    state.add("keyed_state", [], whole=True)
     state.commit(Kind.COMPACTION)
     check([changes, *calls_of("cli", "headrace sql")])
 

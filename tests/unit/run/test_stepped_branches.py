@@ -19,7 +19,6 @@ from headrace.run.options import RunOptions
 from headrace.storage.storage import Storage
 from headrace.tables.folder import JobFolder
 from headrace.testing import MemoryTopic, PipelineHarness
-from tests.unit.support.clocks import used_clock
 from tests.unit.support.stepped_job import Copies, Copy, Order, order
 
 
@@ -60,7 +59,7 @@ class Shop:
         steps = {
             "rows": Copies(next(source for source in plan_of(config.code).sources if source.name == "rows"), config)
         }
-        with used_clock(self.harness.clock):
+        with self.harness.on_its_clock():
             wishes = RunOptions(run_id=f"run-{self.runs}", **options)
             return run_on(LocalTasks(), config, wishes, lambda _: None, steps=steps, topics=self.harness.topics)
 

@@ -25,7 +25,6 @@ from headrace.run.job_run import run_on
 from headrace.run.options import RunOptions
 from headrace.storage.storage import Storage
 from headrace.tables.folder import JobFolder
-from tests.unit.support.clocks import used_clock
 from tests.unit.support.fuzzing import examples
 from tests.unit.support.topic_job import TopicJob, merged_by_hand, message
 
@@ -79,7 +78,7 @@ class BranchedTopicJob(TopicJob):
 
     def on_its_clock(self):
         """Use the clock of the harness for a block."""
-        return used_clock(self.harness.clock)
+        return self.harness.on_its_clock()
 
     def cuts(self, name=None):
         """Return where each micro-batch of the job, or of a branch, has ended, by id of the job's checkpoint."""

@@ -7,11 +7,9 @@ from typing import Generic, TypeVar
 import pyarrow as pa
 
 from headrace import KeyedProcessFunction, Pipeline, Struct, Timestamp, ValueState
-from headrace import clock as engine_clock
 from headrace.edits.requeue import requeue
 from headrace.edits.restore import restore
 from headrace.log.log import CheckpointLog
-from headrace.storage.storage import Storage
 from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import QUARANTINE
 from headrace.testing import PipelineHarness
@@ -117,11 +115,8 @@ class RefusedJob:
         return self._called(restore, to, "because", "by-hand")
 
     def _called(self, command, *arguments, **options):
-        before = engine_clock.use(self.harness.clock)
-        try:
+        with self.harness.on_its_clock():
             return command(self.harness.config, *arguments, **options)
-        finally:
-            engine_clock.use(before)
 
     @property
     def log(self):
@@ -136,14 +131,10 @@ class RefusedJob:
 
     def quarantine(self):
         """Position and error of each row, by position."""
-        folder = self.harness.config.job_folder
-        view = JobFolder(str(folder)).view(QUARANTINE, self.last.versions[QUARANTINE])
-        return sorted((row["position"], row["error"]) for row in view.live_rows())
+        return sorted((row["position"], row["error"]) for row in self.harness.live(QUARANTINE))
 
     def rows(self):
-        path = self.harness.config.sinks["arrived"].path
-        taken = Storage(str(path)).table().latest()
-        return taken.read(taken.schema).to_pylist()
+        return self.harness.sink_table("arrived").to_pylist()
 
     def arrived(self, shop="a"):
         """Return the names of rows in the order of arrival at the operator."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import random
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 
@@ -141,6 +143,16 @@ def use(clock: Clock) -> Clock:
     global _clock
     previous, _clock = _clock, clock
     return previous
+
+
+@contextmanager
+def installed(clock: Clock) -> Iterator[None]:
+    """Install `clock` for the length of a block."""
+    before = use(clock)
+    try:
+        yield
+    finally:
+        use(before)
 
 
 def now() -> int:

@@ -78,11 +78,8 @@ class WorldClock(JobClock):
     def advance(self, milliseconds: int) -> None:
         """Advance time (ms); what is due then in an operator happens before this returns. The next run of a job fires its timers."""
         super().advance(milliseconds)
-        active = clock.use(self)
-        try:
+        with clock.installed(self):
             for operator in self._operators:
                 behind = self.now() - operator.now()
                 if behind > 0:
                     operator.follow(behind)
-        finally:
-            clock.use(active)

@@ -68,14 +68,9 @@ class JobRuns(ABC):
     def crashing_at(self, place: str | None) -> AbstractContextManager[None]:
         """Let the process die when the block reaches a place, as in `run`: what it wrote by then stays, and the block ends."""
 
-    @contextmanager
-    def on_its_clock(self) -> Iterator[None]:
+    def on_its_clock(self) -> AbstractContextManager[None]:
         """Use the harness's clock for the length of a block, as runs do: for commands that a test calls by itself."""
-        before = clock.use(self.clock)
-        try:
-            yield
-        finally:
-            clock.use(before)
+        return clock.installed(self.clock)
 
     # ------------------------------------------------------------------------------------------------- what comes out
 

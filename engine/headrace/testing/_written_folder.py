@@ -75,9 +75,8 @@ class WrittenFolder:
     def write(self, rows: Rows, *, whole: bool = False) -> None:
         """Write rows that the next checkpoint names: besides those of the tables, or as their `whole` content, as a compaction does."""
         for name, new in rows.items():
-            schema = STATE_TABLES[name].schema
             label = f"{self._next_id:010d}-{clock.unique_id()}.parquet"
-            content = pa.Table.from_pylist([self._filled(row, schema) for row in new], schema)
+            content = state_rows(name, new, self._next_id, self.max_parallelism)
             staged = [stage_state(self.place, name, label, content)] if new else []
             if whole:
                 self.versions[name] = self._tables.replace(name, staged, self.versions[name])
@@ -93,14 +92,18 @@ class WrittenFolder:
     def _next_id(self) -> int:
         return 0 if self.log.last is None else self.log.last.checkpoint_id + 1
 
-    def _filled(self, row: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
-        defaults = {
-            "key_group": key_group(str(row.get("key", "null")).encode(), self.max_parallelism),
-            "checkpoint_id": self._next_id,
-            "deleted": False,
-        }
-        values = {**dict.fromkeys(schema.names), **defaults, **row}
+
+def state_rows(table: str, rows: Sequence[Mapping[str, Any]], checkpoint_id: int, max_parallelism: int) -> pa.Table:
+    """Return rows in the types of a state table, with defaults for what they lack; see `WrittenFolder.commit`."""
+    schema = STATE_TABLES[table].schema
+    empty = {**dict.fromkeys(schema.names), "checkpoint_id": checkpoint_id, "deleted": False}
+
+    def filled(row: Mapping[str, Any]) -> dict[str, Any]:
+        group = key_group(str(row.get("key", "null")).encode(), max_parallelism)
+        values = {**empty, "key_group": group, **row}
         return {name: _as_time(value, schema.field(name).type) for name, value in values.items()}
+
+    return pa.Table.from_pylist([filled(row) for row in rows], schema)
 
 
 def _as_time(value: Any, kind: pa.DataType) -> Any:

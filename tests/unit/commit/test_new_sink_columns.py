@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from headrace import Pipeline, Struct, Timestamp, clock
+from headrace import Pipeline, Struct, Timestamp
 from headrace.commit.run_check import new_sink_columns
 from headrace.edits.reconcile import reconcile
 from headrace.edits.restore import restore
@@ -143,15 +143,12 @@ def test_crash_after_adding_a_column_is_survived(harness, mode):
 
 
 def test_restore_removes_column_and_next_run_adds_it(harness, mode):
-    first = CheckpointLog(JobFolder(harness.config.job_folder)).last.checkpoint_id
+    first = harness.facts[-1].checkpoint_id
     harness.change(pipeline=pipeline(New, mode))
     harness.feed("rows", [New("c", 3, at=3)])
     harness.run()
-    before = clock.use(harness.clock)
-    try:
+    with harness.on_its_clock():
         restore(harness.config, first, "again", "by-hand")
-    finally:
-        clock.use(before)
     assert rows_of(harness) == [("a", "none"), ("b", "none")]
     harness.run()
     assert rows_of(harness) == [("a", None), ("b", None), ("c", 3)]

@@ -155,10 +155,9 @@ def setup():
 @pytest.fixture
 def job(setup):
     result, disk, clock = setup
-    before = engine_clock.use(clock)
-    disk.bring_back()
-    yield result
-    engine_clock.use(before)
+    with engine_clock.installed(clock):
+        disk.bring_back()
+        yield result
 
 
 def places(job, act):

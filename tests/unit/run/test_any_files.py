@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from headrace import KeyedProcessFunction, Pipeline, Struct, Timestamp
 from headrace.errors import ConfigError, IntervalError, SourceError
 from headrace.storage.storage import Storage
-from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import QUARANTINE
 from headrace.testing import PipelineHarness
 from headrace.testing._memory_disk import forget_disk, memory_disk
@@ -118,12 +117,8 @@ def damaged(draw):
 
 
 def harness_of(disk, **source):
-    job = {
-        "sources": {"rows": {"path": f"memory://{disk}/input", "max_ahead": "none", **source}},
-        "state": {"root": f"memory://{disk}/state"},
-        "sinks": {"taken": {"path": f"memory://{disk}/taken"}},
-    }
-    return PipelineHarness(pipeline(), job=job)
+    rows = {"path": f"memory://{disk}/input", "max_ahead": "none", **source}
+    return PipelineHarness(pipeline(), storage=f"memory://{disk}", job={"sources": {"rows": rows}})
 
 
 def put(disk, content, name=FILE):
@@ -131,13 +126,11 @@ def put(disk, content, name=FILE):
     memory_disk(disk).files[f"input/{name}"].content = content
 
 
-def outcome(harness, disk):
+def outcome(harness):
     """Return the number of rows taken in, and the positions of the rows set aside."""
-    taken = Storage(f"memory://{disk}/taken").table().latest()
-    version = Storage(harness.config.job_folder).table(QUARANTINE).latest().version
-    aside = JobFolder(harness.config.job_folder).view(QUARANTINE, version).live_rows()
+    aside = harness.live(QUARANTINE)
     assert all(row["error"] for row in aside)
-    return taken.read(taken.schema).num_rows, {row["position"] for row in aside}
+    return harness.sink_table("taken").num_rows, {row["position"] for row in aside}
 
 
 def rows_in(content):
@@ -159,7 +152,7 @@ def test_any_file_is_taken_in_or_set_aside(content, complete, limit):
     complete = {"complete_intervals": complete, "interval": "%Y-%m-%d"}
     harness = harness_of(disk, on_bad_file="quarantine", max_rows_per_batch=limit, **complete)
     harness.run()
-    taken, aside = outcome(harness, disk)
+    taken, aside = outcome(harness)
     assert aside == {FILE} if FILE in aside else taken + len(aside) == rows_in(content)
     forget_disk(disk)
 
@@ -176,7 +169,7 @@ def test_unreadable_file_stops_the_run_by_default(content, complete, limit):
     except SourceError as error:
         assert "rows" in str(error)  # noqa: PT017 - it may also pass
     else:
-        taken, aside = outcome(harness, disk)
+        taken, aside = outcome(harness)
         assert taken + len(aside) == rows_in(content)
     forget_disk(disk)
 
@@ -187,7 +180,7 @@ def test_other_formats_are_set_aside_whole(name):
     put(disk, OTHERS[name])
     harness = harness_of(disk, on_bad_file="quarantine")
     harness.run()
-    assert outcome(harness, disk) == (0, {FILE})
+    assert outcome(harness) == (0, {FILE})
     forget_disk(disk)
 
 
@@ -205,7 +198,7 @@ def test_files_of_any_name_are_read_once(names, complete):
         assert "does not fit the interval pattern" in str(error)  # noqa: PT017 - it may also pass
     else:
         read = [name for name in names if f"{name}.parquet"[0] not in "._"]
-        assert outcome(harness, disk) == (3 * len(read), set())
+        assert outcome(harness) == (3 * len(read), set())
     forget_disk(disk)
 
 
@@ -272,5 +265,5 @@ def test_wrong_number_of_rows_is_a_bad_file(rows, everywhere, complete):
         harness_of(disk, **complete).run()
     harness = harness_of(disk, on_bad_file="quarantine", **complete)
     harness.run()
-    assert outcome(harness, disk) == (0, {FILE})
+    assert outcome(harness) == (0, {FILE})
     forget_disk(disk)

@@ -15,7 +15,6 @@ from msgspec import field
 from headrace import KeyedProcessFunction, Pipeline, Struct, Timestamp
 from headrace.records.value_rules import TOO_FINE
 from headrace.storage.storage import Storage
-from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import QUARANTINE
 from headrace.testing import PipelineHarness
 from headrace.testing._memory_disk import forget_disk, memory_disk
@@ -213,12 +212,7 @@ TABLES = st.fixed_dictionaries(
 
 def harness_of(pipeline, disk, **source):
     source = {"path": f"memory://{disk}/input", "on_bad_file": "quarantine", "on_bad_row": "quarantine", **source}
-    job = {
-        "sources": {"rows": source},
-        "state": {"root": f"memory://{disk}/state"},
-        "sinks": {"taken": {"path": f"memory://{disk}/taken"}},
-    }
-    return PipelineHarness(pipeline, job=job, now=NOW)
+    return PipelineHarness(pipeline, storage=f"memory://{disk}", job={"sources": {"rows": source}}, now=NOW)
 
 
 def as_stored(table, disk):
@@ -229,11 +223,6 @@ def as_stored(table, disk):
         return pq.ParquetFile(store.open_input_file(path)).read()
     except (pa.ArrowException, OSError, UnicodeDecodeError):
         return None
-
-
-def quarantine_of(harness):
-    version = Storage(harness.config.job_folder).table(QUARANTINE).latest().version
-    return JobFolder(harness.config.job_folder).view(QUARANTINE, version).live_rows()
 
 
 @pytest.mark.parametrize("complete", [False, True])
@@ -247,9 +236,8 @@ def test_each_row_is_taken_in_or_set_aside(name, complete, table):
     # A source with complete intervals is read by the driver as well, for the order of its rows.
     harness = harness_of(PIPELINES[name], disk, complete_intervals=complete, interval="%Y-%m-%d")
     harness.run()
-    taken = Storage(f"memory://{disk}/taken").table().latest()
-    rows = taken.read(taken.schema).num_rows
-    aside = quarantine_of(harness)
+    rows = harness.sink_table("taken").num_rows
+    aside = harness.live(QUARANTINE)
     positions = {row["position"] for row in aside}
     forget_disk(disk)
     assert all(row["error"] for row in aside)
@@ -267,9 +255,8 @@ def sizes_in_order(table, complete):
     Storage(f"memory://{disk}/input").stage(FILE, table)
     harness = harness_of(PIPELINES["sorted copies"], disk, complete_intervals=complete, interval="%Y-%m-%d")
     harness.run()
-    taken = Storage(f"memory://{disk}/taken").table().latest()
-    sizes = taken.read(taken.schema)["size"].to_pylist()
-    aside = [(row["position"], row["error"]) for row in quarantine_of(harness)]
+    sizes = harness.sink_table("taken")["size"].to_pylist()
+    aside = [(row["position"], row["error"]) for row in harness.live(QUARANTINE)]
     forget_disk(disk)
     return sizes, aside
 
@@ -315,7 +302,7 @@ def test_invalid_column_name_sets_file_aside(complete):
     file.content = file.content.replace(b"xyz", b"x\xffz")
     harness = harness_of(PIPELINES["flat"], disk, complete_intervals=complete, interval="%Y-%m-%d")
     harness.run()
-    (row,) = quarantine_of(harness)
+    (row,) = harness.live(QUARANTINE)
     assert row["position"] == FILE
     assert "the name of a column, is not UTF-8" in row["error"]
     forget_disk(disk)

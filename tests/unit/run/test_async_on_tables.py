@@ -305,8 +305,5 @@ def virtual_runner(monkeypatch):
 
 @contextmanager
 def at(now):
-    before = clock.use(clock.VirtualClock(now))
-    try:
+    with clock.installed(clock.VirtualClock(now)):
         yield
-    finally:
-        clock.use(before)

@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, SourceError
-from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import QUARANTINE
 from headrace.testing import PipelineHarness
 from tests.unit.support.refused_rows import Mended, RefusedJob, pipeline
@@ -136,8 +135,7 @@ def test_rows_of_text_files_leave_the_quarantine(kind, name, content, broken):
 
 
 def raw_texts(job):
-    folder = job.harness.config.job_folder
-    return [row["raw"] for row in JobFolder(str(folder)).view(QUARANTINE, job.last.versions[QUARANTINE]).live_rows()]
+    return [row["raw"] for row in job.harness.live(QUARANTINE)]
 
 
 def test_repaired_line_is_read_from_new_file():

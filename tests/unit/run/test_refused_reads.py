@@ -30,12 +30,8 @@ class Row(Struct, frozen=True):
 def harness_of(disk, policy, *, complete):
     pipeline = Pipeline("rows").source("rows", Row, event_time="at").sink("taken")
     source = {"path": f"memory://{disk}/input", "on_bad_file": policy, "complete_intervals": complete}
-    job = {
-        "sources": {"rows": {**source, "interval": "%Y-%m-%d"}},
-        "state": {"root": f"memory://{disk}/state"},
-        "sinks": {"taken": {"path": f"memory://{disk}/taken"}},
-    }
-    return PipelineHarness(pipeline, job=job, now=NOW)
+    job = {"sources": {"rows": {**source, "interval": "%Y-%m-%d"}}}
+    return PipelineHarness(pipeline, storage=f"memory://{disk}", job=job, now=NOW)
 
 
 @pytest.fixture
@@ -63,8 +59,7 @@ def test_refused_file_is_read_by_the_next_run(number, policy, complete, disk, mo
         with pytest.raises(HeadraceError, match=rf"cannot read .*{FILE}: .*{os.strerror(number)}"):
             harness.run()
     assert harness.run().quarantined == 0
-    taken = Storage(f"memory://{disk}/taken").table().latest()
-    assert taken.read(taken.schema)["id"].to_pylist() == ["a", "b"]
+    assert harness.sink_table("taken")["id"].to_pylist() == ["a", "b"]
 
 
 @pytest.mark.parametrize(

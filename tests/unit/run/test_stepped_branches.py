@@ -12,12 +12,10 @@ from headrace.commit.branch_code import on_branch
 from headrace.edits.fork import fork
 from headrace.edits.promote import promoting
 from headrace.local.tasks import LocalTasks
-from headrace.log.log import CheckpointLog
 from headrace.plan.loader import plan_of
 from headrace.run.job_run import run_on
 from headrace.run.options import RunOptions
 from headrace.storage.storage import Storage
-from headrace.tables.folder import JobFolder
 from headrace.testing import MemoryTopic, PipelineHarness
 from tests.unit.support.stepped_job import Copies, Copy, Order, order
 
@@ -87,7 +85,7 @@ def test_promoted_job_takes_in_rest_of_branch_file(crash):
     shop.harness.feed("others", [Copy("first", 0, 5)])
     shop.orders("a.json", ("a", 1, 1), ("b", 1, 9))
     shop.run()
-    facts = CheckpointLog(JobFolder(shop.harness.config.job_folder)).last.sources["rows"]
+    facts = shop.harness.facts[-1].sources["rows"]
     assert facts.begun  # the row at 9 waits for the other source
     fork(shop.harness.config, "corrected", 0, "fork")
     shop.orders("a.json", ("x", 2, 1), ("y", 1, 9), ("z", 1, 10))
@@ -103,7 +101,7 @@ def test_branch_takes_in_rest_of_file_begun_before():
     shop.harness.feed("others", [Copy("first", 0, 5)])
     shop.orders("a.json", ("a", 1, 1), ("b", 1, 9))
     shop.run()
-    begun_at = CheckpointLog(JobFolder(shop.harness.config.job_folder)).last.checkpoint_id
+    begun_at = shop.harness.facts[-1].checkpoint_id
     fork(shop.harness.config, "other", begun_at, "fork")
     shop.orders("a.json", ("x", 1, 1), ("y", 2, 9))  # the rows of the former file are landed
     shop.harness.feed("others", [Copy("last", 0, 20)])
@@ -121,7 +119,7 @@ def test_branch_makes_rows_of_expired_messages(crash):
     shop.run()
     topic.append([order("d", 1, 11)], partition=1)
     shop.run()
-    facts = CheckpointLog(JobFolder(shop.harness.config.job_folder)).last.sources["rows"]
+    facts = shop.harness.facts[-1].sources["rows"]
     assert facts.begun
     live = shop.copies()
     fork(shop.harness.config, "again", 0, "fork")

@@ -12,9 +12,7 @@ from headrace import Lifetime, Pipeline, Struct, Timestamp
 from headrace.edits.fork import fork
 from headrace.edits.requeue import requeue
 from headrace.errors import SourceError
-from headrace.log.log import CheckpointLog
 from headrace.operators import Count, Sum, Tumbling
-from headrace.tables.folder import JobFolder
 from headrace.testing import PipelineHarness
 from tests.unit.support.branched_job import BranchedJob, Order
 
@@ -200,5 +198,5 @@ def test_refused_rows_keep_no_source_alive(with_good_row):
     harness.clock.advance(2 * 3_600_000)
     harness.feed_bytes("sales", "\n".join([BAD, AHEAD, *[MORNING[0]] * with_good_row]).encode(), file="2.json")
     harness.run(max_batches=1)
-    facts = CheckpointLog(JobFolder.of(harness.config)).last.sources["sales"]
+    facts = harness.facts[-1].sources["sales"]
     assert (facts.idle, facts.taken_at) == (not with_good_row, harness.clock.now() if with_good_row else MORNING_MS)

@@ -84,9 +84,8 @@ def home(tmp_path, monkeypatch) -> Path:
 def at_nine():
     """A clock that shows 9 o'clock of the next day."""
     fixed = clock.VirtualClock(START + 33 * HOUR)
-    before = clock.use(fixed)
-    yield fixed
-    clock.use(before)
+    with clock.installed(fixed):
+        yield fixed
 
 
 @pytest.fixture

@@ -91,12 +91,8 @@ class RefusedJob:
         self.more, self.options = more, options or {}
         names = ("rows", *more)
         job = {"sources": {name: {"max_quarantined": "none"} | (source or {}) for name in names}}
-        if disk is not None:
-            job |= {
-                "state": {"root": f"memory://{disk}/state"},
-                "sinks": {"arrived": {"path": f"memory://{disk}/arrived"}},
-            }
-        self.harness = PipelineHarness(pipeline(record, *more, **self.options), job=job, **harness)
+        storage = None if disk is None else f"memory://{disk}"
+        self.harness = PipelineHarness(pipeline(record, *more, **self.options), job=job, storage=storage, **harness)
 
     def feed(self, *names, source="rows", file=None, **times):
         return self.harness.feed_table(source, table(*names, **times), file=file)

@@ -66,9 +66,8 @@ def harness(request):
 def real_clock():
     """Return the clock that is active before a harness is opened."""
     real = engine_clock.VirtualClock(7_000)
-    before = engine_clock.use(real)
-    yield real
-    engine_clock.use(before)
+    with engine_clock.installed(real):
+        yield real
 
 
 def test_function_is_driven_record_by_record(harness):

@@ -212,6 +212,20 @@ def test_snapshot_in_memory_is_restored_elsewhere():
             assert restored.sink("totals") == [Total("a", 2)]
 
 
+def test_operators_wait_for_a_restored_clock():
+    with World(now=0) as world:
+        job, operator = world.job(totals()), world.operator(Totals(), key=by_id)
+        snapshot = job.snapshot()
+        operator.process(Order("a", 1))
+        world.clock.advance(MINUTE - 1)
+        job.restore(snapshot)
+        assert world.clock.now() == 0
+        world.clock.advance(MINUTE - 1)
+        assert operator.output() == [Total("a", 1)]
+        world.clock.advance(1)
+        assert operator.output() == [Total("a", 101)]
+
+
 def test_facts_are_those_of_all_checkpoints():
     with World() as world:
         job = world.job(totals())

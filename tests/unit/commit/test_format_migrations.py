@@ -26,10 +26,6 @@ from tests.unit.support.memory_job import timer_row
 NOTE = pa.field("note", pa.string())
 
 
-class Killed(BaseException):
-    """The process is gone."""
-
-
 @pytest.fixture
 def config(tmp_path):
     """A job of format 1, with a timer."""
@@ -104,6 +100,9 @@ PLACES = ["migration.before", "migration.prepared", "commit.before", "commit.aft
 @pytest.mark.usefixtures("next_format")
 @pytest.mark.parametrize("place", PLACES)
 def test_crash_leaves_old_or_new_format(config, place):
+    class Killed(BaseException):
+        """The process is gone."""
+
     def die(reached):
         if reached == place:
             raise Killed

@@ -32,12 +32,6 @@ class New(Struct, frozen=True):
     at: Timestamp = 0
 
 
-class Retyped(Struct, frozen=True):
-    id: str
-    at: Timestamp
-    size: list[str] | None = None
-
-
 class Since(Struct, frozen=True):
     id: str
     since: Timestamp
@@ -155,6 +149,11 @@ def test_restore_removes_column_and_next_run_adds_it(harness, mode):
 
 
 def test_removed_and_retyped_columns_are_refused(harness, mode):
+    class Retyped(Struct, frozen=True):
+        id: str
+        at: Timestamp
+        size: list[str] | None = None
+
     harness.change(pipeline=pipeline(New, mode))
     harness.feed("rows", [New("c", 3, at=3)])
     harness.run()
@@ -168,13 +167,12 @@ def test_removed_and_retyped_columns_are_refused(harness, mode):
         harness.run()
 
 
-class Texts(Struct, frozen=True):
-    id: str
-    at: str
-    time: Timestamp = 0
-
-
 def test_retyped_column_of_append_sink_is_refused():
+    class Texts(Struct, frozen=True):
+        id: str
+        at: str
+        time: Timestamp = 0
+
     harness = PipelineHarness(pipeline(Old, "append"))
     harness.feed("rows", [Old("a", 1)])
     harness.run()
@@ -198,13 +196,12 @@ def test_number_is_not_merged_into_a_text():
         harness.run()
 
 
-class Wide(Struct, frozen=True):
-    id: str
-    shop: str
-    at: Timestamp
-
-
 def test_new_column_cannot_be_of_the_key():
+    class Wide(Struct, frozen=True):
+        id: str
+        shop: str
+        at: Timestamp
+
     harness = PipelineHarness(pipeline(Old, "merge"))
     harness.feed("rows", [Old("a", 1)])
     harness.run()

@@ -251,12 +251,11 @@ def test_sinks_page_announces_columns(check, orders):
     check(calls_of("sinks", "headrace check orders"), (0, 1), root="")
 
 
-def without_sizes(text):
-    """Return a text without numbers of bytes, which differ between versions of pyarrow."""
-    return re.sub(r"\d+,\d+", "SIZE", text)
-
-
 def test_sinks_page_compacts_small_files(headrace, check, orders):
+    def without_sizes(text):
+        """Return a text without numbers of bytes, which differ between versions of pyarrow."""
+        return re.sub(r"\d+,\d+", "SIZE", text)
+
     LocalRuns()(orders)
     start = datetime(2026, 3, 1, tzinfo=UTC)
     for number in range(12):

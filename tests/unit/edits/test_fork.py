@@ -280,6 +280,15 @@ def test_interrupted_drop_leaves_nothing_behind(job):
 
 
 def test_repeated_drop_finishes_the_first(job):
+    def interrupted_at(wanted):
+        """Return an observer that interrupts the process at a place."""
+
+        def interrupt(place):
+            if place == wanted:
+                raise KeyboardInterrupt
+
+        return interrupt
+
     fork(job.config, "other", None, "somebody")
     with pytest.raises(KeyboardInterrupt), crash_points.observed(interrupted_at("branch.dropped")):
         drop_branch(job.config, "other", "somebody", "rejected")
@@ -290,16 +299,6 @@ def test_repeated_drop_finishes_the_first(job):
         assert not Storage(str(folder)).files()
     with pytest.raises(ConfigError, match="has no branch 'never'"):
         drop_branch(job.config, "never", "somebody")
-
-
-def interrupted_at(wanted):
-    """Return an observer that interrupts the process at a place."""
-
-    def interrupt(place):
-        if place == wanted:
-            raise KeyboardInterrupt
-
-    return interrupt
 
 
 def test_slow_drop_spares_a_newer_branch(job):
@@ -388,15 +387,14 @@ def test_unreadable_base_table_is_reported(memory_job):
             view.live_rows()
 
 
-def remove_under_a_run(on_branch):
-    """Remove a branch while a run holds it, and go on with the run."""
-    nothing = STATE_TABLES[KEYED_STATE].schema.empty_table()
-    with open_job(on_branch, "a run") as opened:
-        remove_branch(on_branch)
-        opened.commit(Kind.BATCH, files={KEYED_STATE: [opened.stage(KEYED_STATE, "0", nothing)]})
-
-
 def test_run_notices_that_its_branch_was_removed(job):
+    def remove_under_a_run(on_branch):
+        """Remove a branch while a run holds it, and go on with the run."""
+        nothing = STATE_TABLES[KEYED_STATE].schema.empty_table()
+        with open_job(on_branch, "a run") as opened:
+            remove_branch(on_branch)
+            opened.commit(Kind.BATCH, files={KEYED_STATE: [opened.stage(KEYED_STATE, "0", nothing)]})
+
     fork(job.config, "other", None, "somebody")
     with pytest.raises(FencedError, match="lost branch 'other' of job 'shop'"):
         remove_under_a_run(job.config.on_branch("other"))

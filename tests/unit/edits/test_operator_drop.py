@@ -59,10 +59,6 @@ FIELDS = {
 }
 
 
-class Killed(BaseException):
-    """The process is gone."""
-
-
 @pytest.fixture
 def job(tmp_path):
     """A job whose code has no operator 'legs'; all tables have rows of 'legs' and of 'other'."""
@@ -184,6 +180,9 @@ PLACES = ("operator_state.staged", "prepare.before", "prepare.half", "prepare.af
 
 @pytest.mark.parametrize("place", PLACES)
 def test_crash_leaves_all_or_nothing(job, place):
+    class Killed(BaseException):
+        """The process is gone."""
+
     before = {table: job.live(table) for table in STATE_TABLES}
 
     def die(reached):

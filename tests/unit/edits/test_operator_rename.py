@@ -44,10 +44,6 @@ class Texts(KeyedProcessFunction[Event, Event]):
         return None
 
 
-class Killed(BaseException):
-    """The process is gone."""
-
-
 @pytest.fixture
 def job(tmp_path):
     """A job whose code names the operator 'alarms', stored as 'wakers'."""
@@ -170,6 +166,9 @@ def test_restore_takes_the_new_name_back(job):
     "place", ["operator_state.staged", "prepare.half", "prepare.after", "commit.before", "commit.after"]
 )
 def test_crash_leaves_one_name_or_the_other(job, place):
+    class Killed(BaseException):
+        """The process is gone."""
+
     def die(reached):
         if reached == place:
             raise Killed

@@ -47,10 +47,6 @@ ROWS = tuple((table, key, columns) for table, columns in IDENTITIES.items() for 
 PLAN = plan_by("tail")
 
 
-class Killed(BaseException):
-    """The process is gone."""
-
-
 def contents(job):
     return {table: job.live(table) for table in STATE_TABLES}
 
@@ -175,6 +171,9 @@ def test_held_job_is_left_alone(job):
 
 @pytest.mark.parametrize("place", ["rescale.prepared", "commit.before", "commit.after", "publish.after"])
 def test_crash_leaves_one_number_or_the_other(job, place):
+    class Killed(BaseException):
+        """The process is gone."""
+
     def die(reached):
         if reached == place:
             raise Killed

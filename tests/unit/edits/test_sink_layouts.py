@@ -145,14 +145,13 @@ def test_job_continues_after_a_compaction(mode):
     assert sum(days_of(harness).values()) == 7
 
 
-class Reader(Struct, frozen=True):
-    id: str
-    at: Timestamp
-    day: str | None = None
-
-
 @pytest.mark.parametrize("change_feed", [False, True])
 def test_append_readers_ignore_the_compaction(change_feed):
+    class Reader(Struct, frozen=True):
+        id: str
+        at: Timestamp
+        day: str | None = None
+
     harness = harness_of()
     harness.feed("rows", ROWS)
     harness.run()

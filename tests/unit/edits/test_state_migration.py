@@ -62,11 +62,6 @@ class LegWithGate(Struct, frozen=True):
     gate: str = ""
 
 
-class LegNeedsGate(Struct, frozen=True):
-    at: int
-    gate: str
-
-
 class TextLeg(Struct, frozen=True):
     at: str
 
@@ -90,10 +85,6 @@ def plan(operator="legs", **states):
     return plan_stages(
         Pipeline("p").source("events", Event, event_time="at").key_by("key").process(operator, function()).sink("out")
     )
-
-
-class Killed(BaseException):
-    """The process is gone."""
 
 
 class Job:
@@ -175,6 +166,10 @@ def test_schemas_are_recorded_on_change_referenced_elsewhere(job):
 
 
 def test_last_declared_type_must_fit_all_stored_ones(job):
+    class LegNeedsGate(Struct, frozen=True):
+        at: int
+        gate: str
+
     job.run(plan(legs=Leg), ("legs", '"a"', '{"at":1}'))
     job.run(plan(legs=LegWithGate), ("legs", '"b"', '{"at":2,"gate":"x"}'))
     with pytest.raises(StateSchemaError, match="field 'gate' is new \\(str\\) and has no default"):
@@ -328,6 +323,9 @@ def test_failed_migration_function_changes_nothing(job):
     ["state_migration.staged", "prepare.before", "prepare.after", "commit.before", "commit.after", "publish.after"],
 )
 def test_crash_leaves_state_migrated_or_unchanged(job, monkeypatch, place):
+    class Killed(BaseException):
+        """The process is gone."""
+
     job.run(plan(legs=int, more=int), ("legs", '"a"', "5"), ("more", '"a"', "6"))
     code = plan(legs=(Leg, Migration(int, Leg)), more=(Leg, Migration(int, Leg)))
     visits = itertools.count()
@@ -373,10 +371,6 @@ class Sum(AggregateFunction[int, Leg, int]):
         return Leg(one.at + other.at)
 
 
-class SumOfGated(Sum, AggregateFunction[int, LegWithGate, int]):
-    """The same function with another accumulator."""
-
-
 @pytest.mark.parametrize(
     ("one", "other", "message"),
     [
@@ -404,6 +398,9 @@ def test_every_state_kind_is_checked_for_changes(job, one, other, message):
 
 
 def test_accumulator_may_be_widened(job):
+    class SumOfGated(Sum, AggregateFunction[int, LegWithGate, int]):
+        """The same function with another accumulator."""
+
     job.run(plan(s=AggregatingState("s", Sum())), ("s", '"a"', '{"at":1}'))
     job.run(plan(s=AggregatingState("s", SumOfGated())), ("s", '"a"', '{"at":1,"gate":"x"}'))
     assert len(job.schemas()["legs"]["s"].types) == 2

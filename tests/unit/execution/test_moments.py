@@ -441,29 +441,27 @@ def test_many_chains_are_the_same(chain, last, items, **ways):
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 
 
-class Alarm(Struct, frozen=True):
-    key: str
-    at: Timestamp
-    number: int | None = None
-
-
-class Alarms(KeyedProcessFunction[Alarm, Alarm]):
-    """Keeps a number for an hour, and looks for it half an hour later, when it expires, and after that."""
-
-    number = ValueState("number", int, ttl=StateTtl(timedelta(hours=1)))
-
-    async def process(self, record, ctx, /):
-        await self.number.update(7)
-        for delay in (30 * MINUTE, HOUR, HOUR + 1):
-            ctx.timers.register_event_time(record.at + delay)
-
-    async def on_timer(self, timestamp, ctx, /):
-        assert ctx.watermark == ctx.timestamp == timestamp
-        ctx.collect(Alarm(ctx.key, timestamp, await self.number.value()))
-
-
 @pytest.mark.parametrize("stops", [[], [30 * MINUTE], [HOUR - 1, HOUR], [HOUR, HOUR + 1]])
 def test_timer_finds_state_as_of_its_time(backend, stops):
+    class Alarm(Struct, frozen=True):
+        key: str
+        at: Timestamp
+        number: int | None = None
+
+    class Alarms(KeyedProcessFunction[Alarm, Alarm]):
+        """Keeps a number for an hour, and looks for it half an hour later, when it expires, and after that."""
+
+        number = ValueState("number", int, ttl=StateTtl(timedelta(hours=1)))
+
+        async def process(self, record, ctx, /):
+            await self.number.update(7)
+            for delay in (30 * MINUTE, HOUR, HOUR + 1):
+                ctx.timers.register_event_time(record.at + delay)
+
+        async def on_timer(self, timestamp, ctx, /):
+            assert ctx.watermark == ctx.timestamp == timestamp
+            ctx.collect(Alarm(ctx.key, timestamp, await self.number.value()))
+
     with KeyedHarness(Alarms(), key=lambda alarm: alarm.key, backend=backend) as h:
         h.process(Alarm("a", 0), timestamp=0)
         for stop in [*stops, 2 * HOUR]:
@@ -527,16 +525,6 @@ def test_version_is_valid_as_of_the_record(how):
     assert pairs == [Pair(order, version), *([Pair(later, None)] if how is JoinType.LEFT else [])]
 
 
-class Later(KeyedProcessFunction[Event, Event]):
-    """Emits an event when its `number` is reached."""
-
-    async def process(self, record, ctx, /):
-        ctx.timers.register_event_time(record.number)
-
-    async def on_timer(self, timestamp, ctx, /):
-        ctx.collect(Event("k", timestamp))
-
-
 class Heard(Struct, frozen=True):
     text: str
 
@@ -555,6 +543,16 @@ class Hears(KeyedProcessFunction[Event, Heard]):
 @pytest.mark.parametrize("stop", [None, "ingest.after"])
 def test_timers_of_two_operators_take_turns(stop):
     """One watermark fires all of them, also where a run that had to stop left it to the next one."""
+
+    class Later(KeyedProcessFunction[Event, Event]):
+        """Emits an event when its `number` is reached."""
+
+        async def process(self, record, ctx, /):
+            ctx.timers.register_event_time(record.number)
+
+        async def on_timer(self, timestamp, ctx, /):
+            ctx.collect(Event("k", timestamp))
+
     events = Pipeline("p").source("events", Event, event_time="at").key_by("key")
     h = PipelineHarness(
         events.process("later", Later()).key_by("key").process("hears", Hears()).sink("heard"), bucket=4

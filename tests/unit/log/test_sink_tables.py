@@ -38,10 +38,6 @@ def job(tmp_path):
     return GoneJob(tmp_path)
 
 
-class Killed(BaseException):
-    """The process ends."""
-
-
 @pytest.mark.parametrize("pipeline", ["tests.jobs.purchases:pipeline", "tests.jobs.clicks:pipeline"])
 def test_stored_tables_equal_those_of_the_plan(pipeline):
     schemas = sink_schemas(plan_of(PipelineCode(pipeline, str(PROJECT))))
@@ -66,6 +62,9 @@ def test_reading_the_quarantine_needs_no_user_code(job):
 
 @pytest.mark.parametrize("batch", [put(APPLES), remind("ann")], ids=["merge", "append"])
 def test_publishing_needs_no_user_code(job, batch, monkeypatch):
+    class Killed(BaseException):
+        """The process ends."""
+
     def killed(place):
         if place == "commit.after":
             raise Killed

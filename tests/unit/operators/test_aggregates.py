@@ -208,15 +208,15 @@ def test_windows_of_windows_end_with_the_input():
     assert result == [(-5, 1), (0, 1), (0, 2), (5, 1), (5, 2), (10, 1)]
 
 
-class Grand(Struct, frozen=True):
-    item: str
-    window_start: Timestamp
-    cents: Annotated[int | None, Sum("total")]
-
-
 @pytest.mark.parametrize("windows", [TEN, Session(timedelta(milliseconds=10))])
 def test_corrections_reach_the_window_of_the_result(windows):
     """The corrections have the event time of the result, not of the late record."""
+
+    class Grand(Struct, frozen=True):
+        item: str
+        window_start: Timestamp
+        cents: Annotated[int | None, Sum("total")]
+
     five = Tumbling(timedelta(milliseconds=5))
     bids = Pipeline("p").source("bids", Bid, event_time="at").key_by("item").window(windows)
     totals = bids.aggregate("totals", Totals, allowed_lateness=timedelta(milliseconds=40))

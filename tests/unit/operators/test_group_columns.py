@@ -182,12 +182,11 @@ def test_code_and_limits_need_records(record, result, expected):
     assert function.takes_columns is expected
 
 
-class Numbered(Struct):
-    key: int
-    sales: Annotated[int, Count()]
-
-
 def test_error_names_record():
+    class Numbered(Struct):
+        key: int
+        sales: Annotated[int, Count()]
+
     sales = Pipeline("shop").source("sales", Sale, event_time="at").key_by(lambda sale: sale.shop)
     harness = PipelineHarness(sales.aggregate("totals", Numbered, state_ttl=Lifetime.FOREVER).sink("log"))
     harness.feed("sales", [sale(1)])

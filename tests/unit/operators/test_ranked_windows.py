@@ -183,22 +183,21 @@ def test_ties_of_sessions_equal_sorting(events, n, lateness, early):
         assert harness.snapshot().entries == ()
 
 
-class Bids(Struct, frozen=True):
-    item: str
-    window_start: Timestamp
-    window_end: Timestamp
-    bids: Annotated[int, Count()]
-
-
-class Hot(Struct, frozen=True):
-    window_end: Timestamp
-    item: str
-    bids: int
-    rank: Annotated[int, Rank()]
-
-
 def test_results_of_windows_are_ranked_by_window():
     """The page's query 5 of Nexmark: the hottest items of each window."""
+
+    class Hot(Struct, frozen=True):
+        window_end: Timestamp
+        item: str
+        bids: int
+        rank: Annotated[int, Rank()]
+
+    class Bids(Struct, frozen=True):
+        item: str
+        window_start: Timestamp
+        window_end: Timestamp
+        bids: Annotated[int, Count()]
+
     source = Pipeline("p").source("bids", Bid, event_time="at")
     counts = source.key_by("item").window(Hopping(ms(10), ms(5))).aggregate("counts", Bids)
     hot = counts.key_by("window_end").window(Tumbling(ms(5))).top("hot", 1, by="bids", result=Hot)

@@ -230,6 +230,13 @@ def test_equal_values_of_other_types_are_one_record():
 
 
 def test_emit_failing_on_none_names_the_join():
+    def streams():
+        result = Pipeline("p")
+        return tuple(
+            result.source(name, record, event_time="at").key_by("item")
+            for name, record in (("orders", Order), ("offers", Offer))
+        )
+
     class Pieces(Struct, frozen=True):
         pieces: int
 
@@ -241,24 +248,15 @@ def test_emit_failing_on_none_names_the_join():
         give(harness, OFFER)
 
 
-def streams():
-    result = Pipeline("p")
-    return tuple(
-        result.source(name, record, event_time="at").key_by("item")
-        for name, record in (("orders", Order), ("offers", Offer))
-    )
-
-
-class Longer(Struct, frozen=True):
-    """An order with an added field."""
-
-    item: str | None
-    at: Timestamp
-    pieces: int = 1
-    note: str = ""
-
-
 def test_record_stored_before_field_addition_is_found():
+    class Longer(Struct, frozen=True):
+        """An order with an added field."""
+
+        item: str | None
+        at: Timestamp
+        pieces: int = 1
+        note: str = ""
+
     with harness_of() as before:
         give(before, ORDER)
         snapshot = before.snapshot()

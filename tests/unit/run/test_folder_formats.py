@@ -54,13 +54,6 @@ def avro(rows):
 WRITERS = {"parquet": parquet, "json": json, "csv": csv_text, "avro": avro}
 
 
-def outcome(job):
-    """Return the rows of the sink, and of the quarantine without the extensions of files."""
-    rows = sorted((row["shop"] or "", row["number"], row["name"], row["watermark"]) for row in job.rows())
-    aside = [(re.sub(r"\.\w+", "", position), error) for position, error in job.quarantine()]
-    return rows, sorted(aside)
-
-
 def run(kind, files, **options):
     source = {"format": kind, "max_files_per_batch": options.pop("files_per_batch", 16)}
     job = RefusedJob(record=Mended, source=source | options.pop("source", {}), disk=next(DISKS), **options)
@@ -91,6 +84,12 @@ ROWS = st.lists(
     complete=st.booleans(),
 )
 def test_each_format_gives_the_same_outcome(files, per_batch, ordered, complete):
+    def outcome(job):
+        """Return the rows of the sink, and of the quarantine without the extensions of files."""
+        rows = sorted((row["shop"] or "", row["number"], row["name"], row["watermark"]) for row in job.rows())
+        aside = [(re.sub(r"\.\w+", "", position), error) for position, error in job.quarantine()]
+        return rows, sorted(aside)
+
     source = {"interval": "%Y-%m-%d", "complete_intervals": True} if complete else {}
     options = {"order_by": ("name",)} if ordered else {}
     first, *others = (

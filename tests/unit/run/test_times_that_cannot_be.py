@@ -124,13 +124,12 @@ def test_later_run_accepts_requeued_rows():
     assert (report.rows_in, report.quarantined) == (1, 0)
 
 
-class Booking(Struct, frozen=True):
-    shop: str
-    at: Timestamp
-    due: Timestamp
-
-
 def test_assigned_time_obeys_the_limit():
+    class Booking(Struct, frozen=True):
+        shop: str
+        at: Timestamp
+        due: Timestamp
+
     bookings = Pipeline("bookings").source("sales", Booking, event_time="at").assign_event_time("due")
     harness = PipelineHarness(
         bookings.key_by("shop").window(Tumbling(HOUR)).aggregate("n", Hourly).sink("out"), bucket=1

@@ -449,6 +449,13 @@ def test_retractions_come_first_in_a_version():
 
 @pytest.mark.parametrize("limits", [{"max_files_per_batch": 1}, {"max_rows_per_batch": 1}])
 def test_any_split_of_changes_gives_same_rows(limits):
+    def left_by(job):
+        """Return the rows that the changes add up to."""
+        rows = set()
+        for row in job.seen():
+            (rows.remove if row.kind in {"-U", "-D"} else rows.add)((row.name, row.size))
+        return rows
+
     written = TableWriter(feed=True, partition_by=["size"])
     written.append("p", "q", "r", sizes=[1, 2, 3])
     whole, split = (TableJob(written, change_feed=True, **options) for options in ({}, limits))
@@ -497,14 +504,6 @@ def test_changes_add_up_to_the_table(changes, files, looks):
         rows[name] += -1 if kind in {"-U", "-D"} else 1
         assert rows[name] >= 0
     assert +rows == Counter(written.names())
-
-
-def left_by(job):
-    """Return the rows that the changes add up to."""
-    rows = set()
-    for row in job.seen():
-        (rows.remove if row.kind in {"-U", "-D"} else rows.add)((row.name, row.size))
-    return rows
 
 
 def test_table_restore_is_read_as_changes():

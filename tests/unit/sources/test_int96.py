@@ -34,10 +34,6 @@ class Timed(Struct, frozen=True):
     at: Timestamp
 
 
-class Floored(Struct, frozen=True):
-    at: FlooredTimestamp
-
-
 def milliseconds(moment):
     return None if moment is None else (moment - EPOCH) // timedelta(milliseconds=1)
 
@@ -74,13 +70,15 @@ def test_int96_times_are_exact(kind, moments, at):
     assert [record.by for record in records] == [*({"a": moment} for moment in expected), {}]
 
 
-def int96(*nanoseconds):
-    table = pa.table({"at": pa.array(nanoseconds, pa.timestamp("ns"))})
-    return parquet_bytes(table, use_deprecated_int96_timestamps=True)
-
-
 @pytest.mark.parametrize("finer", [1, 999, 1_000, 999_999, -1])
 def test_int96_remainder_is_refused_or_floored(finer):
+    def int96(*nanoseconds):
+        table = pa.table({"at": pa.array(nanoseconds, pa.timestamp("ns"))})
+        return parquet_bytes(table, use_deprecated_int96_timestamps=True)
+
+    class Floored(Struct, frozen=True):
+        at: FlooredTimestamp
+
     assert "finer than a millisecond" in (read_bytes("parquet", int96(0, finer, None), Timed).refused or "")
     assert read_bytes("parquet", int96(finer), Floored).records == [Floored(finer // 1_000_000)]
 

@@ -51,12 +51,6 @@ class Totals(KeyedProcessFunction[Order, Total]):
         ctx.collect(Total(ctx.key, 100 + await self.amount.value()), RowKind.UPDATE_AFTER)
 
 
-class Slow(AsyncFunction[Order, Order]):
-    async def invoke(self, order, /):
-        await clock.sleep_async(60)
-        return [order]
-
-
 def totals():
     results = Pipeline("shop").source("orders", Order, event_time="at").key_by("id").process("totals", Totals())
     return results.upsert_materialize("latest", primary_key=("id",), upsert_key=("id",)).sink("totals")
@@ -67,6 +61,11 @@ def by_id(order):
 
 
 def test_operators_and_jobs_share_the_clock():
+    class Slow(AsyncFunction[Order, Order]):
+        async def invoke(self, order, /):
+            await clock.sleep_async(60)
+            return [order]
+
     with World(now=5) as world:
         job = world.job(totals())
         keyed = world.operator(Totals(), key=by_id)

@@ -20,6 +20,7 @@ from headrace.testing._pipeline import PipelineHarness
 from headrace.testing._world_threads import WorldThreads
 
 if TYPE_CHECKING:
+    from headrace.testing._memory_disk import MemoryDisk
     from headrace.testing._written_folder import WrittenFolder
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -53,7 +54,14 @@ class World:
         self.storage = f"memory://world-{next(_numbers)}"
         """Place of all that the world stores."""
         self._open: list[KeyedHarness[Any] | AsyncWaitHarness[Any] | MaterializerHarness[Any]] = []
-        weakref.finalize(self, _forget, self.storage)
+        weakref.finalize(self.clock, _forget, self.storage)  # each job has the clock, and may outlive this object
+
+    @property
+    def disk(self) -> MemoryDisk:
+        """Return the disk of the storage: within `world.disk.failing(fault)` its steps call `fault`; `lose_power()` loses unsynced writes."""
+        from headrace.testing._memory_disk import disk_and_path
+
+        return disk_and_path(self.storage)[0]
 
     @overload
     def operator(self, function: AsyncFunction[R, Any], **options: Any) -> AsyncWaitHarness[R]: ...
@@ -115,7 +123,7 @@ class World:
         from headrace.testing._written_folder import WrittenFolder
 
         allow_scheme(open_memory())
-        folder = WrittenFolder(JobFolder(at or f"{self.storage}/folder-{next(_numbers)}"))
+        folder = WrittenFolder(JobFolder(at or f"{self.storage}/folder-{next(_numbers)}"), clock=self.clock)
         if rows is not None or facts is not None:
             folder.commit(rows=rows, **(facts or {}))
         return folder

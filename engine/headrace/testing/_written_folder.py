@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace import clock
+from headrace.clock import Clock, now, unique_id
 from headrace.commit.job_tables import JobTables
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.log import CheckpointLog
@@ -29,12 +29,12 @@ class WrittenFolder:
     assert folder.live("keyed_state") == []
     """
 
-    def __init__(self, place: JobFolder, job: str = "job", max_parallelism: int = 128) -> None:
-        """Create the tables, and the initial checkpoint."""
+    def __init__(self, place: JobFolder, max_parallelism: int = 128, clock: Clock | None = None) -> None:
+        """Create the tables, and the initial checkpoint. `clock` gives the times of checkpoints, by default the process's clock."""
         self.place = place
         """Where tables and checkpoints are."""
-        self.job = job
         self.max_parallelism = max_parallelism
+        self._now = now if clock is None else clock.now
         self.log = CheckpointLog(place)
         """Log of the checkpoints."""
         self._tables = JobTables(place, "test", "test")
@@ -63,7 +63,7 @@ class WrittenFolder:
             "attempt_id": "test",
             "max_parallelism": self.max_parallelism,
             "versions": dict(self.versions),
-            "committed_at": clock.now(),
+            "committed_at": self._now(),
             "incarnation": 1,
             "parent_id": None if last is None else last.checkpoint_id,
             "watermark": None if last is None else last.watermark,
@@ -75,7 +75,7 @@ class WrittenFolder:
     def write(self, rows: Rows, *, whole: bool = False) -> None:
         """Write rows that the next checkpoint names: besides those of the tables, or as their `whole` content, as a compaction does."""
         for name, new in rows.items():
-            label = f"{self._next_id:010d}-{clock.unique_id()}.parquet"
+            label = f"{self._next_id:010d}-{unique_id()}.parquet"
             content = state_rows(name, new, self._next_id, self.max_parallelism)
             staged = [stage_state(self.place, name, label, content)] if new else []
             if whole:

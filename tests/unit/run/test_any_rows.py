@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,8 +14,7 @@ from headrace import KeyedProcessFunction, Pipeline, Struct, Timestamp
 from headrace.records.value_rules import TOO_FINE
 from headrace.storage.storage import Storage
 from headrace.tables.schemas import QUARANTINE
-from headrace.testing import PipelineHarness
-from headrace.testing._memory_disk import forget_disk, memory_disk
+from headrace.testing import World
 from tests.unit.support.fuzzing import examples
 
 WORDS = st.sampled_from(
@@ -139,7 +136,6 @@ SIZE = 3
 FILE = "2024-01-01.parquet"
 NOW = 1_704_103_200_000
 """The day of the file, at ten o'clock (ms)."""
-names = (f"any-rows-{number}" for number in itertools.count())
 
 
 class Flat(Struct, frozen=True):
@@ -210,16 +206,16 @@ TABLES = st.fixed_dictionaries(
 ).map(pa.table)
 
 
-def harness_of(pipeline, disk, **source):
-    source = {"path": f"memory://{disk}/input", "on_bad_file": "quarantine", "on_bad_row": "quarantine", **source}
-    return PipelineHarness(pipeline, storage=f"memory://{disk}", job={"sources": {"rows": source}}, now=NOW)
+def harness_of(pipeline, world, **source):
+    source = {"path": f"{world.storage}/input", "on_bad_file": "quarantine", "on_bad_row": "quarantine", **source}
+    return world.job(pipeline, job={"sources": {"rows": source}})
 
 
-def as_stored(table, disk):
+def as_stored(table, world):
     """Write a table into the source's folder, and return it as a reader sees it; None if Parquet cannot store it."""
     try:
-        Storage(f"memory://{disk}/input").stage(FILE, table)
-        store, path = Storage(f"memory://{disk}/input/{FILE}").file_system()
+        Storage(f"{world.storage}/input").stage(FILE, table)
+        store, path = Storage(f"{world.storage}/input/{FILE}").file_system()
         return pq.ParquetFile(store.open_input_file(path)).read()
     except (pa.ArrowException, OSError, UnicodeDecodeError):
         return None
@@ -230,16 +226,15 @@ def as_stored(table, disk):
 @examples(8)
 @given(table=TABLES)
 def test_each_row_is_taken_in_or_set_aside(name, complete, table):
-    disk = next(names)
-    stored = as_stored(table, disk)
+    world = World(now=NOW)
+    stored = as_stored(table, world)
     assume(stored is not None)
     # A source with complete intervals is read by the driver as well, for the order of its rows.
-    harness = harness_of(PIPELINES[name], disk, complete_intervals=complete, interval="%Y-%m-%d")
+    harness = harness_of(PIPELINES[name], world, complete_intervals=complete, interval="%Y-%m-%d")
     harness.run()
     rows = harness.sink_table("taken").num_rows
     aside = harness.live(QUARANTINE)
     positions = {row["position"] for row in aside}
-    forget_disk(disk)
     assert all(row["error"] for row in aside)
     if positions == {FILE}:  # only a time finer than a millisecond refuses its file, in one entry
         assert (rows, len(aside), TOO_FINE in aside[0]["error"]) == (0, 1, True)
@@ -251,13 +246,12 @@ def test_each_row_is_taken_in_or_set_aside(name, complete, table):
 
 def sizes_in_order(table, complete):
     """Return the sizes of rows that a source ordered by `number` takes in, in arrival order."""
-    disk = next(names)
-    Storage(f"memory://{disk}/input").stage(FILE, table)
-    harness = harness_of(PIPELINES["sorted copies"], disk, complete_intervals=complete, interval="%Y-%m-%d")
+    world = World(now=NOW)
+    Storage(f"{world.storage}/input").stage(FILE, table)
+    harness = harness_of(PIPELINES["sorted copies"], world, complete_intervals=complete, interval="%Y-%m-%d")
     harness.run()
     sizes = harness.sink_table("taken")["size"].to_pylist()
     aside = [(row["position"], row["error"]) for row in harness.live(QUARANTINE)]
-    forget_disk(disk)
     return sizes, aside
 
 
@@ -296,28 +290,26 @@ def test_rows_without_order_column_keep_file_order(complete):
 
 @pytest.mark.parametrize("complete", [False, True])
 def test_invalid_column_name_sets_file_aside(complete):
-    disk = next(names)
-    Storage(f"memory://{disk}/input").stage(FILE, pa.table({"id": ["a"], "at": [1], "xyz": [1]}))
-    file = memory_disk(disk).files[f"input/{FILE}"]
+    world = World(now=NOW)
+    Storage(f"{world.storage}/input").stage(FILE, pa.table({"id": ["a"], "at": [1], "xyz": [1]}))
+    file = world.disk.files[f"input/{FILE}"]
     file.content = file.content.replace(b"xyz", b"x\xffz")
-    harness = harness_of(PIPELINES["flat"], disk, complete_intervals=complete, interval="%Y-%m-%d")
+    harness = harness_of(PIPELINES["flat"], world, complete_intervals=complete, interval="%Y-%m-%d")
     harness.run()
     (row,) = harness.live(QUARANTINE)
     assert row["position"] == FILE
     assert "the name of a column, is not UTF-8" in row["error"]
-    forget_disk(disk)
 
 
 @examples(8)
 @given(data=st.data())
 def test_no_file_damage_crashes_the_run(data):
-    disk = next(names)
-    Storage(f"memory://{disk}/input").stage(FILE, pa.table({"id": ["a", "b"], "at": [1, 2], "more": [[1], []]}))
-    file = memory_disk(disk).files[f"input/{FILE}"]
+    world = World(now=NOW)
+    Storage(f"{world.storage}/input").stage(FILE, pa.table({"id": ["a", "b"], "at": [1, 2], "more": [[1], []]}))
+    file = world.disk.files[f"input/{FILE}"]
     content = bytearray(file.content)
     places = st.lists(st.tuples(st.integers(0, len(content) - 1), st.integers(0, 255)), min_size=1, max_size=5)
     for place, value in data.draw(places):
         content[place] = value
     file.content = bytes(content[: data.draw(st.integers(len(content) // 2, len(content)))])
-    harness_of(PIPELINES["flat"], disk).run()
-    forget_disk(disk)
+    harness_of(PIPELINES["flat"], world).run()

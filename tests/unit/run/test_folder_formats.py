@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import itertools
 import re
 from datetime import UTC, datetime
 
@@ -18,12 +17,11 @@ from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, SourceError
 from headrace.tables.schemas import QUARANTINE
-from headrace.testing import PipelineHarness
+from headrace.testing import PipelineHarness, World
 from tests.unit.support.refused_rows import Mended, RefusedJob, pipeline
 
 START = 1_577_836_800_000
 FORMATS = ("parquet", "json", "csv", "avro")
-DISKS = (f"folder-formats-{number}" for number in itertools.count())
 COLUMNS = ("shop", "at", "name", "size")
 
 
@@ -56,7 +54,7 @@ WRITERS = {"parquet": parquet, "json": json, "csv": csv_text, "avro": avro}
 
 def run(kind, files, **options):
     source = {"format": kind, "max_files_per_batch": options.pop("files_per_batch", 16)}
-    job = RefusedJob(record=Mended, source=source | options.pop("source", {}), disk=next(DISKS), **options)
+    job = RefusedJob(record=Mended, source=source | options.pop("source", {}), world=World(), **options)
     for number, rows in enumerate(files):
         job.harness.feed_bytes("rows", WRITERS[kind](rows), file=f"2020-01-0{number + 1}.{kind}")
     job.run()

@@ -11,23 +11,19 @@ from hypothesis import strategies as st
 
 from headrace.errors import ConfigError
 from headrace.log.checkpoint import Kind
-from headrace.testing._memory_disk import forget_disk
+from headrace.testing import World
 from tests.unit.run.test_requeue_model import BUCKET, ROWS, Loop, Row, as_table
 from tests.unit.support.fuzzing import examples
 from tests.unit.support.refused_rows import Mended, RefusedJob, Strict, pipeline
-
-disks = (f"requeues-on-branches-{number}" for number in itertools.count())
 
 
 @pytest.fixture
 def job():
     """A job with two refused rows, in memory."""
-    disk = next(disks)
-    result = RefusedJob(disk=disk, bucket=2)
+    result = RefusedJob(world=World(), bucket=2)
     result.feed("p", "q?", "r", "s?")
     result.run()
-    yield result
-    forget_disk(disk)
+    return result
 
 
 @pytest.mark.parametrize("at", [0, 1])
@@ -119,8 +115,8 @@ class Twins:
     """A job with a branch, and two plain loops: what they have to equal."""
 
     def __init__(self, files_per_batch, pauses):
-        self.disk, self.pauses, self.names = next(disks), pauses, itertools.count()
-        self.job = RefusedJob(disk=self.disk, bucket=BUCKET, files_per_batch=files_per_batch)
+        self.pauses, self.names = pauses, itertools.count()
+        self.job = RefusedJob(world=World(), bucket=BUCKET, files_per_batch=files_per_batch)
         self.job.run()
         self.branch, self.is_mended = None, False
         self.loop, self.branch_loop = Loop(files_per_batch), None
@@ -169,7 +165,6 @@ def test_promoted_branch_equals_a_loop(before, after, files_per_batch, pauses):
         getattr(twins, what)(detail)
     twins.branch.promote(allow_other_code=True)
     assert_equal(twins.job.harness, twins.branch_loop)
-    forget_disk(twins.disk)
 
 
 def arrived(branch):

@@ -85,14 +85,14 @@ def table(*names, at=1000, shop="a"):
 
 
 class RefusedJob:
-    """The job in a harness, which may refuse all rows of a file; with `disk`, its state and its sink are on the disk in memory of that name."""
+    """The job in a harness, which may refuse all rows of a file; in a `world`, its state and its sink are in memory."""
 
-    def __init__(self, *more, disk=None, source=None, record=Strict, options=None, **harness):
+    def __init__(self, *more, world=None, source=None, record=Strict, options=None, **harness):
         self.more, self.options = more, options or {}
         names = ("rows", *more)
         job = {"sources": {name: {"max_quarantined": "none"} | (source or {}) for name in names}}
-        storage = None if disk is None else f"memory://{disk}"
-        self.harness = PipelineHarness(pipeline(record, *more, **self.options), job=job, storage=storage, **harness)
+        make = PipelineHarness if world is None else world.job
+        self.harness = make(pipeline(record, *more, **self.options), job=job, **harness)
 
     def feed(self, *names, source="rows", file=None, **times):
         return self.harness.feed_table(source, table(*names, **times), file=file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from datetime import timedelta
 
 import pytest
@@ -18,7 +19,7 @@ from headrace import (
     clock,
     threads,
 )
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, StorageError
 from headrace.readers.job_at import JobAtCheckpoint
 from headrace.testing import KeyedHarness, World
 
@@ -193,6 +194,28 @@ def test_jobs_of_one_name_share_nothing_stored():
         second.run()
         assert (first.sink("totals"), second.sink("totals")) == ([Total("a", 1)], [Total("b", 1)])
         assert (second.folder / "state").exists()
+
+
+def test_jobs_keep_their_storage_without_the_world():
+    job = World().job(totals())
+    job.feed("orders", [Order("a", 1)])
+    job.run()
+    gc.collect()
+    assert job.sink("totals") == [Total("a", 1)]
+
+
+def test_storage_may_refuse_a_step():
+    def refuse(step, path):
+        if step == "commit" and path.endswith("/checkpoints"):
+            raise PermissionError(13, "Permission denied", path)
+
+    with World() as world:
+        job = world.job(totals())
+        job.feed("orders", [Order("a", 1)])
+        with world.disk.failing(refuse), pytest.raises(StorageError, match="Permission denied"):
+            job.run()
+        job.run()
+        assert job.sink("totals") == [Total("a", 1)]
 
 
 def test_snapshot_in_memory_is_restored_elsewhere():

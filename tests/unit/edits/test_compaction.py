@@ -14,8 +14,9 @@ from headrace.log.checkpoint import Kind
 from headrace.storage.storage import Storage
 from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import CHECKPOINTS, KEYED_STATE, QUARANTINE, STATE_TABLES, TIMERS
+from tests.unit.support.crashes import Killed
 from tests.unit.support.fuzzing import FACTOR
-from tests.unit.support.memory_job import Killed, commit_batch, killed_at, state_row
+from tests.unit.support.memory_job import commit_batch, killed_at, state_row
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from headrace import crash_points
 from headrace.commit.protocol import open_job
 from headrace.commit.verify import verify
 from headrace.edits.edit import apply, preview
@@ -26,6 +25,7 @@ from headrace.tables.schemas import (
     STATE_TABLES,
     TIMERS,
 )
+from tests.unit.support.crashes import Killed, dying_at
 from tests.unit.support.keyed_job import KeyedJob, plan_by, value
 
 ROWS = (
@@ -180,16 +180,9 @@ PLACES = ("operator_state.staged", "prepare.before", "prepare.half", "prepare.af
 
 @pytest.mark.parametrize("place", PLACES)
 def test_crash_leaves_all_or_nothing(job, place):
-    class Killed(BaseException):
-        """The process is gone."""
-
     before = {table: job.live(table) for table in STATE_TABLES}
 
-    def die(reached):
-        if reached == place:
-            raise Killed
-
-    with pytest.raises(Killed), crash_points.observed(die):
+    with pytest.raises(Killed), dying_at(place):
         apply(job.config, DropOperator("legs", "not needed"), "somebody")
     with open_job(job.config, "next", force=True):
         pass

@@ -22,7 +22,6 @@ from headrace import (
     Struct,
     Timestamp,
     ValueState,
-    crash_points,
 )
 from headrace.commit.protocol import open_job
 from headrace.edits.migrate import settle_schemas
@@ -44,6 +43,7 @@ from headrace.tables.schemas import CHECKPOINTS_SCHEMA, KEYED_STATE, STATE_TABLE
 from tests.jobs import wake_ups
 from tests.jobs.home import Home
 from tests.unit.support.committed_state import Memory
+from tests.unit.support.crashes import Killed, dying_at
 
 WHEN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -322,22 +322,11 @@ def test_failed_migration_function_changes_nothing(job):
     "place",
     ["state_migration.staged", "prepare.before", "prepare.after", "commit.before", "commit.after", "publish.after"],
 )
-def test_crash_leaves_state_migrated_or_unchanged(job, monkeypatch, place):
-    class Killed(BaseException):
-        """The process is gone."""
-
+def test_crash_leaves_state_migrated_or_unchanged(job, place):
     job.run(plan(legs=int, more=int), ("legs", '"a"', "5"), ("more", '"a"', "6"))
     code = plan(legs=(Leg, Migration(int, Leg)), more=(Leg, Migration(int, Leg)))
-    visits = itertools.count()
-
-    def die(reached):
-        if reached == place and next(visits) == 1:  # while the second state is being migrated
-            raise Killed
-
-    monkeypatch.setattr(crash_points, "reached", die)
-    with pytest.raises(Killed):
+    with pytest.raises(Killed), dying_at(place, visit=2):  # while the second state is being migrated
         job.run(code)
-    monkeypatch.undo()
     assert job.stored("legs") == {'"a"': {"at": 5}}
     job.run(code, forced=True)
     assert (job.stored("legs"), job.stored("more")) == ({'"a"': {"at": 5}}, {'"a"': {"at": 6}})

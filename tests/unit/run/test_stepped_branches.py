@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from headrace import KeyedProcessFunction, Pipeline, crash_points
+from headrace import KeyedProcessFunction, Pipeline
 from headrace.commit.branch_code import on_branch
 from headrace.edits.fork import fork
 from headrace.edits.promote import promoting
@@ -17,6 +17,7 @@ from headrace.run.job_run import run_on
 from headrace.run.options import RunOptions
 from headrace.storage.storage import Storage
 from headrace.testing import MemoryTopic, PipelineHarness
+from tests.unit.support.crashes import Killed, dying_at
 from tests.unit.support.stepped_job import Copies, Copy, Order, order
 
 
@@ -25,10 +26,6 @@ class Emitting(KeyedProcessFunction[Copy, Copy]):
 
     async def process(self, record, ctx, /):
         ctx.collect(record)
-
-
-class Crash(BaseException):
-    pass
 
 
 def pipeline():
@@ -62,13 +59,9 @@ class Shop:
             return run_on(LocalTasks(), config, wishes, lambda _: None, steps=steps, topics=self.harness.topics)
 
     def promote(self, name, crash_at):
-        def crash(reached):
-            if reached == crash_at:
-                raise Crash
-
         with (
-            crash_points.observed(crash),
-            suppress(Crash),
+            suppress(Killed),
+            dying_at(crash_at),
             promoting(self.harness.config, name, "promotion") as promotion,
         ):
             promotion.promote()

@@ -29,15 +29,12 @@ from headrace.tables.schemas import KEYED_STATE, STATE_TABLES, TIMERS
 from headrace.testing._memory_disk import DiskCopy, MemoryDisk, memory_disk
 from headrace.testing._memory_table import open_memory
 from tests.jobs.home import PROJECT, Home
+from tests.unit.support.crashes import Killed
 
 open_memory()
 BOARD, REMINDERS = "lines_by_item", "reminders"
 RETENTION = 8 * 24 * 3_600_000
 """Longer than the job keeps what it does not need (ms)."""
-
-
-class Killed(BaseException):
-    """The process is gone."""
 
 
 @cache
